@@ -1,0 +1,50 @@
+"""What flows from a Pump to a Drainer: commits joined with their prewrites, and how far they reach.
+
+Source: spec/pump.md 1.3 to 1.5 and 3.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from binlogd.tso import Tso
+
+
+class BinlogType(IntEnum):
+    """`Binlog.tp`; PreDDL (3) and PostDDL (4) are obsolete and refused."""
+
+    PREWRITE = 0
+    COMMIT = 1
+    ROLLBACK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedBinlog:
+    """A commit joined with its prewrite, or a fake binlog (start_ts == commit_ts, no rows).
+
+    `payload` is a serialised `Binlog` of type Commit (Rollback for a fake) that holds the
+    prewrite_value and the ddl_* fields of the prewrite.
+    """
+
+    start_ts: Tso
+    commit_ts: Tso
+    payload: bytes
+
+    @property
+    def is_fake(self) -> bool:
+        """Whether it only moves the watermark."""
+        return self.start_ts == self.commit_ts
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """One batch of a source: binlogs in commit_ts order, and the promise that goes with them.
+
+    Every transaction of this source with commit_ts <= resolved_ts is in this batch or in an earlier
+    one. `binlogs` may be empty: then only the promise moved.
+    """
+
+    binlogs: Sequence[CommittedBinlog]
+    resolved_ts: Tso

@@ -1,0 +1,32 @@
+"""TSO: TiDB's 64-bit timestamp, physical milliseconds since 1970 << 18 | logical counter.
+
+Source: spec/codec.md section 0 (PD's timestamp oracle).
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+Tso = NewType("Tso", int)
+"""A start_ts or commit_ts. Never a bare int in a signature."""
+
+LOGICAL_BITS = 18
+NO_TS = Tso(0)
+"""Before everything."""
+MAX_TS = Tso((1 << 63) - 1)
+"""After everything."""
+
+
+def compose(physical_ms: int, logical: int = 0) -> Tso:
+    """The timestamp of a wall time in milliseconds."""
+    return Tso(physical_ms << LOGICAL_BITS | logical)
+
+
+def physical_ms(ts: Tso) -> int:
+    """Wall time of a timestamp, in milliseconds since 1970."""
+    return ts >> LOGICAL_BITS
+
+
+def plus_ms(ts: Tso, delta_ms: int) -> Tso:
+    """The timestamp moved by some milliseconds, never below zero."""
+    return Tso(max(0, ts + (delta_ms << LOGICAL_BITS)))
