@@ -1,0 +1,86 @@
+"""The downstream as the Drainer sees it; every sink keeps these promises (tests/contract).
+
+Invariant. `applied_ts()` never passes a transaction that is not applied and durable downstream, and
+never falls. Why: it is what checkpoints are made of, and a restart begins behind the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.txn import Txn
+from binlogd.tso import Tso
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatistics:
+    """Counters since the sink was made, and how it stands now."""
+
+    applied_ts: Tso
+    txns_applied: int
+    rows_applied: int
+    ddls_applied: int
+    lane_ts: tuple[Tso, ...]
+    """Progress of each lane; empty for a sink without lanes."""
+    txns_queued: int
+    rows_queued: int
+    bytes_written: int
+    retries: int
+    last_error: str
+    """"" while all is well."""
+    is_safe_mode: bool
+
+
+class Sink(Protocol):
+    """A downstream. Life: `open`, then `run` in a task beside `submit`..., then `close`.
+
+    After any error it is closed and made anew; a sink is never opened twice.
+    """
+
+    async def open(self) -> Checkpoint | None:
+        """Connects, creates what is missing and loads the checkpoint; None when there is none yet.
+
+        Progress that is saved with the data counts: `applied_ts()` may be ahead of the checkpoint
+        from here on. Raises DownstreamUnavailable, StatementRejected.
+        """
+        ...
+
+    async def run(self) -> None:
+        """Applies what is submitted; ends after `close`.
+
+        Raises DownstreamUnavailable when the downstream went away, or a Stuck that waiting cannot
+        heal. Everything not applied by then is forgotten; the caller submits it again after a
+        restart.
+        """
+        ...
+
+    async def submit(self, txns: Sequence[Txn]) -> None:
+        """Hands over transactions in commit order; returns when there is room for more.
+
+        Returning does not mean applied. A Ddl waits for all before it, all after it wait for the
+        Ddl. Transactions at or below `applied_ts()` are passed over (they are applied already).
+        """
+        ...
+
+    async def flush(self) -> None:
+        """Returns when everything submitted is applied and durable."""
+        ...
+
+    def applied_ts(self) -> Tso:
+        """Every transaction with a commit_ts up to here is applied and durable."""
+        ...
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        """Stores the checkpoint durably, replacing the one before. Raises DownstreamUnavailable."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of connections and files; what is queued is dropped. Safe to call twice."""
+        ...
+
+    def statistics(self) -> SinkStatistics:
+        """How it stands; cheap."""
+        ...

@@ -1,0 +1,77 @@
+"""What a sink is given: one value per committed transaction, in commit order.
+
+A `Dml` still holds row bytes beside the table each belongs to; decoding is left to the sink, which
+knows what it wants from a row. `Ddl` is a barrier. `Skip` only moves progress.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlogd.tidb.model import ActionType, Job, TableAt
+from binlogd.tso import Tso
+from binlogd.wire.peek import Mutation
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """The rows that one transaction changed in one table, in their order."""
+
+    table: TableAt
+    mutation: Mutation
+
+
+@dataclass(frozen=True, slots=True)
+class Dml:
+    """A transaction with at least one row; at most one change per table."""
+
+    start_ts: Tso
+    commit_ts: Tso
+    schema_version: int
+    changes: tuple[TableChange, ...]
+
+    @property
+    def row_count(self) -> int:
+        """Rows inserted, updated and deleted, over all tables."""
+        return sum(len(change.mutation.sequence) for change in self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Ddl:
+    """A finished schema change.
+
+    `statement` is the text for this downstream; `further` holds what must follow it under the same
+    commit_ts (a batch of CREATE TABLE is one job with many statements). A skipped Ddl is not
+    executed: what a sink remembers about tables must be forgotten all the same. `database` and
+    `table` name what changed, as it is called afterwards; both may be "".
+    """
+
+    start_ts: Tso
+    commit_ts: Tso
+    schema_version: int
+    job: Job
+    statement: str
+    database: str
+    table: str
+    is_skipped: bool
+    further: tuple[str, ...] = ()
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """What to execute, in order; empty for a skipped one."""
+        return () if self.is_skipped else (self.statement, *self.further)
+
+    @property
+    def session_database(self) -> str:
+        """The database to USE before executing; "" for none (CREATE DATABASE makes its own)."""
+        return "" if self.job.type == ActionType.CREATE_SCHEMA else self.database
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Nothing to do at this commit_ts: a fake binlog, or everything in it was filtered."""
+
+    commit_ts: Tso
+
+
+Txn = Dml | Ddl | Skip
