@@ -1,0 +1,75 @@
+# Two commands are all a fresh Debian machine with Python 3.11+ needs: `make demo` and `make test`.
+# Everything is set up in .venv/; system packages (a MariaDB server, a Java runtime) are installed
+# once, with sudo where you are not root.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MYSQL_URL ?=
+TRANSACTIONS ?= 10000
+SEED ?= 1
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+.PHONY: help setup setup-test system demo test check format proto bench soak lock clean
+
+help: ## show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- set-up -----------------------------------------------------------------------------
+
+$(VENV)/run.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("binlogd needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq python3-venv; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/run.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark]' \
+	  $$($(PYTHON) -c 'import tomllib; print(*(repr(d) for d in tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"]))')
+	@touch $@
+
+setup: $(VENV)/run.stamp ## install binlogd into .venv/
+
+setup-test: $(VENV)/test.stamp system ## the same with everything the tests need
+
+system: ## install a MariaDB server and a Java runtime where they are missing
+	@command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || tools=mariadb-server; \
+	command -v java >/dev/null || tools="$$tools default-jre-headless"; \
+	if [ -n "$$tools" ]; then \
+	  echo "installing $$tools" && $(SUDO) apt-get update -qq && \
+	  $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$tools >/dev/null; \
+	fi
+
+# --- the main job -------------------------------------------------------------------------
+
+demo: setup ## run the appliance end to end, kill it in the middle, compare row by row
+	@$(BIN)/python -m binlogd.workload.demo --transactions $(TRANSACTIONS) --seed $(SEED) \
+	  $(if $(MYSQL_URL),--mysql-url $(MYSQL_URL))
+
+test: setup-test check ## set up all that is needed and run every test
+	$(BIN)/pytest -m "not soak"
+
+check: $(VENV)/test.stamp ## lint, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/test.stamp ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup-test ## run the benchmarks; each prints JSON lines
+	@for bench in tests/bench/bench_*.py; do PYTHONPATH=. $(BIN)/python $$bench || exit 1; done
+
+soak: setup-test ## long kill and fault loops
+	$(BIN)/pytest -m soak --timeout 3600
+
+# --- upkeep -------------------------------------------------------------------------------
+
+lock: $(VENV)/test.stamp ## write what is installed now into constraints.txt
+	$(BIN)/pip freeze --exclude-editable > constraints.txt
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

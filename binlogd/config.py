@@ -1,0 +1,267 @@
+"""The configuration: one TOML file, the original's key names, every default and limit.
+
+`load` reads a file strictly: an unknown key, a wrong type or an impossible pair is a ConfigError
+that names the file, the key and what would be right. `config/binlogd.toml` shows every key with its
+default; a test keeps the two equal. Components get plain values or their own part, never `Config`.
+
+The tables `[syncer]` and below carry the names of a Drainer's file, so that this part can be pasted
+unchanged; a key of the original that binlogd does not act on is accepted at the value that changes
+nothing and refused at any other. Source: tidb-binlog cmd/drainer/drainer.toml, cmd/pump/pump.toml.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+import msgspec
+
+from binlogd.errors import ConfigError
+
+_SIZE = re.compile(r"^\s*([0-9.]+)\s*([kmgtpe]?i?b?)\s*$", re.IGNORECASE)
+_DURATION = re.compile(r"([0-9.]+)(ns|us|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class _Table(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A TOML table: strict, immutable, keys in kebab case."""
+
+
+class UpstreamConfig(_Table, frozen=True):
+    """Who tells timestamps, schemas and the fate of transactions."""
+
+    kind: Literal["standalone"] = "standalone"
+    tso: Literal["observed", "clock"] = "observed"
+    schema_history: str = ""
+    cluster_id: int = 0
+    abandoned_prewrite: Literal["wait", "rollback"] = "wait"
+    txn_timeout: int = 600
+
+
+class PumpConfig(_Table, frozen=True):
+    """The receiving half."""
+
+    shards: int = 4
+    gc: int | str = 7
+    fake_binlog_interval: float = 3
+    stop_write_at_available_space: int | str = "1 GiB"
+    max_message_size: int = 1 << 30
+    segment_size: int | str = "500 MiB"
+
+
+class DrainerConfig(_Table, frozen=True):
+    """The replicating half."""
+
+    enabled: bool = True
+    initial_commit_ts: int = 0
+    checkpoint_interval: float = 3
+
+
+class TableNameConfig(_Table, frozen=True):
+    """A table of a filter list; a name that begins with `~` is a regular expression."""
+
+    db_name: str
+    tbl_name: str
+
+
+class RelayConfig(_Table, frozen=True):
+    """The relay log; an empty directory name turns it off."""
+
+    log_dir: str = ""
+    max_file_size: int = 10 << 20
+
+
+class CheckpointConfig(_Table, frozen=True):
+    """Where progress is kept beside the data."""
+
+    type: Literal["", "mysql", "tidb"] = ""
+    schema: str = "tidb_binlog"
+
+
+class DownstreamConfig(_Table, frozen=True):
+    """The target: a database server, or a directory of binlog files."""
+
+    host: str = "127.0.0.1"
+    port: int = 3306
+    user: str = "root"
+    password: str = ""
+    params: dict[str, str] = {}
+    sync_mode: Literal[0, 1] = 0
+    merge: bool = True
+    read_timeout: str = "1m"
+    dir: str = ""
+    retention_time: int = 0
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+
+class SyncerConfig(_Table, frozen=True):
+    """What is replicated, and how."""
+
+    db_type: Literal["file", "pb", "mysql", "tidb"] = "file"
+    sql_mode: str | None = None
+    worker_count: int = 16
+    txn_batch: int = 20
+    safe_mode: bool = False
+    sync_ddl: bool = True
+    ignore_schemas: str = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql"
+    ignore_txn_commit_ts: tuple[int, ...] = ()
+    replicate_do_db: tuple[str, ...] = ()
+    replicate_do_table: tuple[TableNameConfig, ...] = ()
+    ignore_table: tuple[TableNameConfig, ...] = ()
+    case_sensitive: bool = False
+    enable_dispatch: bool = True
+    enable_detect: bool = True
+    disable_dispatch: bool = False
+    disable_detect: bool = False
+    loopback_control: bool = False
+    channel_id: int = 0
+    load_schema_snapshot: bool = False
+    relay: RelayConfig = RelayConfig()
+    to: DownstreamConfig = DownstreamConfig()
+
+
+class Config(_Table, frozen=True):
+    """Everything `binlogd serve` can be told."""
+
+    data_dir: str = "/var/lib/binlogd"
+    addr: str = "127.0.0.1:8250"
+    node_id: str = ""
+    log_level: Literal["debug", "info", "warn", "error"] = "info"
+    upstream: UpstreamConfig = UpstreamConfig()
+    pump: PumpConfig = PumpConfig()
+    drainer: DrainerConfig = DrainerConfig()
+    syncer: SyncerConfig = SyncerConfig()
+
+
+_WITHOUT_EFFECT: dict[str, Any] = {
+    "case-sensitive": False,
+    "loopback-control": False,
+    "channel-id": 0,
+    "load-schema-snapshot": False,
+}
+"""Keys of the original that are accepted only where they change nothing.
+
+Ignored at any value, because what they steer does not exist here: `safe-mode` (a row is always
+written so that writing it twice is right), `txn-batch` and `merge` (statements are as large as what
+waits), `enable-dispatch`, `enable-detect` and their opposites, `read-timeout`."""
+
+
+def load(path: Path) -> Config:
+    """Reads and validates one TOML file. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, source: str) -> Config:
+    """Validates TOML text; `source` names it in errors. Raises ConfigError."""
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: is not TOML: {error}") from error
+    _refuse_unknown_keys(tree, Config, "", source)
+    try:
+        config = msgspec.convert(tree, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {_in_toml_words(str(error))}") from error
+    _check(config, tree, source)
+    return config
+
+
+def _refuse_unknown_keys(
+    tree: dict[str, Any], table: type[msgspec.Struct], prefix: str, source: str
+) -> None:
+    hints = get_type_hints(table)
+    known = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(table)}
+    for key, value in tree.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"; did you mean {prefix}{near[0]}?" if near else f"; known: {', '.join(known)}"
+            raise ConfigError(
+                f"{source}: contained unknown configuration options: {prefix}{key}{hint}"
+            )
+        for kind in (known[key], *get_args(known[key])):
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+                for child in value if isinstance(value, list) else [value]:
+                    if isinstance(child, dict):
+                        _refuse_unknown_keys(child, kind, f"{prefix}{key}.", source)
+
+
+def _in_toml_words(message: str) -> str:
+    """msgspec says "... - at `$.pump.shards`"; we put the key first."""
+    what, _, where = message.rpartition(" - at `$.")
+    return f"{where.rstrip('`')}: {what}" if what else message
+
+
+def _check(config: Config, tree: dict[str, Any], source: str) -> None:
+    for key, harmless in _WITHOUT_EFFECT.items():
+        if tree.get("syncer", {}).get(key, harmless) != harmless:
+            raise ConfigError(
+                f"{source}: syncer.{key} is supported at {harmless!r} only; remove the key"
+            )
+    positive = {
+        "pump.shards": config.pump.shards,
+        "pump.fake-binlog-interval": config.pump.fake_binlog_interval,
+        "pump.max-message-size": config.pump.max_message_size,
+        "drainer.checkpoint-interval": config.drainer.checkpoint_interval,
+        "syncer.worker-count": config.syncer.worker_count,
+        "syncer.relay.max-file-size": config.syncer.relay.max_file_size,
+    }
+    for key, value in positive.items():
+        if value <= 0:
+            raise ConfigError(f"{source}: {key}: must be above 0, is {value}")
+    try:
+        listen_address(config.addr)
+        gc_keep_s(config.pump.gc)
+        size_bytes(config.pump.stop_write_at_available_space)
+        size_bytes(config.pump.segment_size)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
+    if config.syncer.relay.log_dir and config.syncer.db_type in ("file", "pb"):
+        raise ConfigError(
+            f'{source}: syncer.relay.log-dir: a relay log goes with db-type "mysql" or "tidb" only'
+        )
+
+
+def listen_address(addr: str) -> tuple[str, int]:
+    """`host:port`, also `[::1]:port`, as a pair. Raises ConfigError."""
+    host, separator, port = addr.rpartition(":")
+    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f'addr: expected "host:port", got "{addr}"')
+    return host.strip("[]"), int(port)
+
+
+def gc_keep_s(gc: int | str) -> float:
+    """Retention in seconds: an integer is days, text a Go duration such as "8h" or "1h30m"."""
+    if isinstance(gc, str) and not gc.isdigit():
+        parts = _DURATION.findall(gc)
+        if not parts or "".join(number + unit for number, unit in parts) != gc:
+            raise ConfigError(f'pump.gc: "{gc}": use 7 for 7 days, "7h" for 7 hours')
+        keep_s = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    else:
+        keep_s = int(gc) * 86_400.0
+    if keep_s <= 0:
+        raise ConfigError(f"pump.gc: {gc}: must be above 0")
+    return keep_s
+
+
+def size_bytes(size: int | str) -> int:
+    """A size in bytes: a number, or text such as "10 GiB", "500MB", "1k". Raises ConfigError."""
+    if isinstance(size, int):
+        return size
+    match = _SIZE.match(size) if size else None
+    if size and match is None:
+        raise ConfigError(f'size "{size}": use a number of bytes, or text such as "10 GiB"')
+    if match is None:
+        return 0
+    number, unit = match[1], match[2].lower()
+    base = 1024 if "i" in unit else 1000
+    power = "bkmgtpe".index(unit[0]) if unit else 0
+    return int(float(number) * base**power)

@@ -1,0 +1,113 @@
+"""The configuration: strict, explained, and its sample never stale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from binlogd import config
+from binlogd.errors import ConfigError
+
+CONFIG_DIR = Path(__file__).parents[2] / "config"
+
+
+def test_the_commented_sample_equals_the_defaults() -> None:
+    assert config.load(CONFIG_DIR / "binlogd.toml") == config.Config()
+
+
+def test_the_commented_sample_shows_every_key() -> None:
+    text = (CONFIG_DIR / "binlogd.toml").read_text()
+
+    def keys(table: type[msgspec.Struct]) -> list[str]:
+        return [field.encode_name for field in msgspec.structs.fields(table)]
+
+    tables = [
+        config.Config,
+        config.UpstreamConfig,
+        config.PumpConfig,
+        config.DrainerConfig,
+        config.SyncerConfig,
+        config.RelayConfig,
+        config.DownstreamConfig,
+        config.CheckpointConfig,
+    ]
+    missing = [key for table in tables for key in keys(table) if key not in text]
+    assert missing == []
+
+
+def test_the_example_is_valid() -> None:
+    assert config.load(CONFIG_DIR / "example.toml").syncer.db_type == "mysql"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[pmup]\n", "unknown configuration options: pmup; did you mean pump?"),
+        (
+            "[pump]\nshard = 3",
+            "unknown configuration options: pump.shard; did you mean pump.shards?",
+        ),
+        ('[pump]\nshards = "a"', "pump.shards: Expected `int`, got `str`"),
+        ("[pump]\nshards = 0", "pump.shards: must be above 0"),
+        ("[pump]\ngc = 0", "pump.gc: 0: must be above 0"),
+        ('[pump]\ngc = "7x"', 'use 7 for 7 days, "7h" for 7 hours'),
+        ('addr = "8250"', 'expected "host:port"'),
+        ('[upstream]\nkind = "xyz"', "upstream.kind: Invalid enum value 'xyz'"),
+        ("[syncer]\nloopback-control = true", "syncer.loopback-control is supported at False only"),
+        ('[[syncer.ignore-table]]\ndb-nam = "x"', "did you mean syncer.ignore-table.db-name?"),
+        ("x =", "is not TOML"),
+        ('[syncer.relay]\nlog-dir = "relay"', 'goes with db-type "mysql" or "tidb" only'),
+    ],
+)
+def test_a_wrong_file_is_refused_with_file_key_and_reason(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config.parse(text, "binlogd.toml")
+    assert str(refused.value).startswith("binlogd.toml: ")
+    assert said in str(refused.value)
+
+
+def test_the_syncer_part_of_a_go_drainer_is_taken_unchanged() -> None:
+    pasted = """
+[syncer]
+sql-mode = "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION"
+ignore-schemas = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql"
+txn-batch = 20
+worker-count = 16
+enable-dispatch = true
+safe-mode = false
+db-type = "mysql"
+replicate-do-db = ["~^b.*", "s1"]
+[syncer.relay]
+log-dir = "relay"
+max-file-size = 10485760
+[[syncer.replicate-do-table]]
+db-name = "test"
+tbl-name = "log"
+[[syncer.ignore-table]]
+db-name = "test"
+tbl-name = "~^a.*"
+[syncer.to]
+host = "127.0.0.1"
+user = "root"
+password = ""
+port = 3306
+[syncer.to.checkpoint]
+schema = "tidb_binlog"
+"""
+    syncer = config.parse(pasted, "drainer.toml").syncer
+    assert syncer.ignore_table[0].tbl_name == "~^a.*"
+    assert syncer.relay.log_dir == "relay"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("10 GiB", 10 << 30), ("1k", 1000), ("512MiB", 512 << 20), (7, 7), ("", 0)]
+)
+def test_sizes_are_read_with_their_units(text: str | int, size: int) -> None:
+    assert config.size_bytes(text) == size
+
+
+@pytest.mark.parametrize(("text", "seconds"), [(7, 604800), ("7", 604800), ("1h30m", 5400)])
+def test_retention_is_days_or_a_duration(text: str | int, seconds: float) -> None:
+    assert config.gc_keep_s(text) == seconds
