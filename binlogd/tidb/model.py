@@ -1,0 +1,537 @@
+"""Tables, columns, schemas and DDL jobs, as TiDB describes them in JSON.
+
+Only what replication needs is kept; unknown keys are passed over, missing ones take the zero value,
+as Go's decoder does. `Job.raw` keeps the job's own text, so nothing of it is lost.
+Source: pingcap/tidb parser/model/{model,ddl}.go; docs/tidb_http_api.md (`/ddl/history`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeVar
+
+import msgspec
+
+from binlogd.errors import Corrupt
+from binlogd.tidb.kinds import FLAG_BINARY as FLAG_BINARY
+from binlogd.tidb.kinds import FLAG_NOT_NULL as FLAG_NOT_NULL
+from binlogd.tidb.kinds import FLAG_PRIMARY_KEY as FLAG_PRIMARY_KEY
+from binlogd.tidb.kinds import FLAG_UNSIGNED as FLAG_UNSIGNED
+from binlogd.tidb.kinds import STRING_TYPES as STRING_TYPES
+from binlogd.tidb.kinds import ActionType as ActionType
+from binlogd.tidb.kinds import JobState as JobState
+from binlogd.tidb.kinds import SchemaState as SchemaState
+from binlogd.tidb.kinds import Tp as Tp
+
+Scalar = bool | int | float | str | None
+"""A default value as JSON holds it; its form is not that of the column."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldType:
+    """A column's type; `decimal` is the scale of DECIMAL, the fraction digits of times, -1 none."""
+
+    tp: int
+    flag: int = 0
+    flen: int = -1
+    decimal: int = -1
+    charset: str = ""
+    collate: str = ""
+    elems: tuple[str, ...] = ()
+    is_array: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column, of any state. Rows name it by `id`, which is never used again inside its table."""
+
+    id: int
+    name: str
+    offset: int
+    field_type: FieldType
+    state: int = SchemaState.PUBLIC
+    origin_default: Scalar = None
+    origin_default_bit: bytes | None = None
+    default: Scalar = None
+    default_bit: bytes | None = None
+    generated_expr: str = ""
+    generated_stored: bool = False
+    hidden: bool = False
+    version: int = 2
+
+    @property
+    def is_public(self) -> bool:
+        """Users can see it (unless it is hidden)."""
+        return self.state == SchemaState.PUBLIC
+
+    @property
+    def is_generated(self) -> bool:
+        """Computed by the database, stored or not."""
+        return bool(self.generated_expr)
+
+    @property
+    def is_virtual(self) -> bool:
+        """Generated and not stored: insert and update rows never hold it."""
+        return bool(self.generated_expr) and not self.generated_stored
+
+    @property
+    def is_unsigned(self) -> bool:
+        """Declared UNSIGNED."""
+        return bool(self.field_type.flag & FLAG_UNSIGNED)
+
+    @property
+    def not_null(self) -> bool:
+        """Declared NOT NULL."""
+        return bool(self.field_type.flag & FLAG_NOT_NULL)
+
+    @property
+    def is_primary_key(self) -> bool:
+        """Part of the primary key; of a `pk_is_handle` table it is the handle."""
+        return bool(self.field_type.flag & FLAG_PRIMARY_KEY)
+
+    @property
+    def is_binary(self) -> bool:
+        """Its bytes are no text (BINARY, VARBINARY, BLOB)."""
+        kind = self.field_type
+        return kind.charset == "binary" and kind.tp in STRING_TYPES
+
+
+@dataclass(frozen=True, slots=True)
+class IndexColumn:
+    """A column of an index; `offset` points into `Table.columns`, `length` -1 is all of it."""
+
+    name: str
+    offset: int
+    length: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index. The primary key of a `pk_is_handle` table has none."""
+
+    id: int
+    name: str
+    columns: tuple[IndexColumn, ...]
+    state: int = SchemaState.PUBLIC
+    is_unique: bool = False
+    is_primary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table, view or sequence; `columns` in offset order, those not public at the end."""
+
+    id: int
+    name: str
+    columns: tuple[Column, ...]
+    charset: str = "utf8mb4"
+    collate: str = "utf8mb4_bin"
+    indexes: tuple[Index, ...] = ()
+    state: int = SchemaState.PUBLIC
+    pk_is_handle: bool = False
+    is_common_handle: bool = False
+    version: int = 0
+    partition_ids: tuple[int, ...] = ()
+    is_view: bool = False
+    is_sequence: bool = False
+
+    def primary_index(self) -> Index | None:
+        """The index that is the primary key; None where the key is the handle, or there is none."""
+        return next((index for index in self.indexes if index.is_primary), None)
+
+    def handle_column(self) -> Column | None:
+        """The integer primary key that is the handle of a `pk_is_handle` table."""
+        if not self.pk_is_handle:
+            return None
+        return next((column for column in self.columns if column.is_primary_key), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A schema; its tables are not inside."""
+
+    id: int
+    name: str
+    charset: str = "utf8mb4"
+    collate: str = "utf8mb4_bin"
+    state: int = SchemaState.PUBLIC
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A finished DDL job. What `schema_id`, `table_id` and `raw_args` mean depends on `type`.
+
+    `finished_ts` lies behind the commit_ts of the job's binlog: never position a DDL by it.
+    """
+
+    id: int
+    type: int
+    schema_id: int
+    table_id: int
+    schema_name: str
+    table_name: str
+    state: int
+    schema_state: int
+    query: str
+    start_ts: int
+    schema_version: int
+    finished_ts: int
+    database: Database | None
+    table: Table | None
+    tables: tuple[Table, ...]
+    raw_args: object
+    raw: bytes
+
+    @property
+    def is_done(self) -> bool:
+        """The DDL took effect; a job rolled back or cancelled did not."""
+        return self.state in (JobState.SYNCED, JobState.DONE)
+
+
+@dataclass(frozen=True, slots=True)
+class TableAt:
+    """A table as the rows of one moment see it.
+
+    `defaults_from` is the table at the rows' own schema version: what a missing column means.
+    `aliases` gives the id in `info` for a column id that only a coming schema knows.
+    `may_lack_columns`: a column is being dropped, or the rows are older than the last DDL.
+    """
+
+    database: str
+    info: Table
+    version: int
+    defaults_from: Table | None
+    aliases: Mapping[int, int]
+    may_lack_columns: bool
+
+
+def jobs_from_json(data: bytes) -> list[Job]:
+    """The jobs of a `/ddl/history` answer, in its order (which is any). Raises Corrupt."""
+    return [job_from_json(bytes(raw)) for raw in _decoded(data, _HISTORY) or []]
+
+
+def job_from_json(data: bytes) -> Job:
+    """One job; `raw` is `data`. Raises Corrupt."""
+    job = _decoded(data, _JOB)
+    info = job.binlog or _HistoryJson()
+    return Job(
+        id=job.id,
+        type=_known(ActionType, job.type),
+        schema_id=job.schema_id,
+        table_id=job.table_id,
+        schema_name=job.schema_name,
+        table_name=job.table_name,
+        state=_known(JobState, job.state),
+        schema_state=_known(SchemaState, job.schema_state),
+        query=job.query,
+        start_ts=job.start_ts,
+        schema_version=info.schema_version,
+        finished_ts=info.finished_ts,
+        database=info.database.database() if info.database else None,
+        table=info.table.table() if info.table else None,
+        tables=tuple(each.table() for each in info.tables or () if each),
+        raw_args=job.raw_args,
+        raw=data,
+    )
+
+
+def table_from_json(data: bytes) -> Table:
+    """A table from TiDB's TableInfo JSON. Raises Corrupt."""
+    return _decoded(data, _TABLE).table()
+
+
+def table_to_json(table: Table) -> bytes:
+    """A table as TiDB's TableInfo JSON, with the keys that `table_from_json` reads."""
+    return msgspec.json.encode(_TableJson.of(table))
+
+
+def database_from_json(data: bytes) -> Database:
+    """A schema from TiDB's DBInfo JSON. Raises Corrupt."""
+    return _decoded(data, _DATABASE).database()
+
+
+def database_to_json(database: Database) -> bytes:
+    """A schema as TiDB's DBInfo JSON."""
+    return msgspec.json.encode(_DatabaseJson.of(database))
+
+
+# --- the JSON itself -----------------------------------------------------------------------
+
+
+class _NameJson(msgspec.Struct, frozen=True):
+    original: str = msgspec.field(name="O", default="")
+    lower: str = msgspec.field(name="L", default="")
+
+
+def _name(text: str) -> _NameJson:
+    return _NameJson(text, text.lower())
+
+
+class _FieldTypeJson(msgspec.Struct, frozen=True, rename="pascal"):
+    tp: int = 0
+    flag: int = 0
+    flen: int = 0
+    decimal: int = 0
+    charset: str = ""
+    collate: str = ""
+    elems: tuple[str, ...] | None = None
+    array: bool = False
+
+    def field_type(self) -> FieldType:
+        return FieldType(
+            tp=_known(Tp, self.tp),
+            flag=self.flag,
+            flen=self.flen,
+            decimal=self.decimal,
+            charset=self.charset,
+            collate=self.collate,
+            elems=self.elems or (),
+            is_array=self.array,
+        )
+
+    @classmethod
+    def of(cls, kind: FieldType) -> _FieldTypeJson:
+        return cls(
+            kind.tp,
+            kind.flag,
+            kind.flen,
+            kind.decimal,
+            kind.charset,
+            kind.collate,
+            kind.elems or None,
+            kind.is_array,
+        )
+
+
+class _ColumnJson(msgspec.Struct, frozen=True):
+    id: int = 0
+    name: _NameJson = _NameJson()
+    offset: int = 0
+    origin_default: Scalar = None
+    origin_default_bit: bytes | None = None
+    default: Scalar = None
+    default_bit: bytes | None = None
+    generated_expr_string: str = ""
+    generated_stored: bool = False
+    type: _FieldTypeJson = _FieldTypeJson()
+    state: int = 0
+    hidden: bool = False
+    version: int = 0
+
+    def column(self) -> Column:
+        return Column(
+            id=self.id,
+            name=self.name.original,
+            offset=self.offset,
+            field_type=self.type.field_type(),
+            state=_known(SchemaState, self.state),
+            origin_default=self.origin_default,
+            origin_default_bit=self.origin_default_bit,
+            default=self.default,
+            default_bit=self.default_bit,
+            generated_expr=self.generated_expr_string,
+            generated_stored=self.generated_stored,
+            hidden=self.hidden,
+            version=self.version,
+        )
+
+    @classmethod
+    def of(cls, column: Column) -> _ColumnJson:
+        return cls(
+            id=column.id,
+            name=_name(column.name),
+            offset=column.offset,
+            origin_default=column.origin_default,
+            origin_default_bit=column.origin_default_bit,
+            default=column.default,
+            default_bit=column.default_bit,
+            generated_expr_string=column.generated_expr,
+            generated_stored=column.generated_stored,
+            type=_FieldTypeJson.of(column.field_type),
+            state=column.state,
+            hidden=column.hidden,
+            version=column.version,
+        )
+
+
+class _IndexColumnJson(msgspec.Struct, frozen=True):
+    name: _NameJson = _NameJson()
+    offset: int = 0
+    length: int = 0
+
+
+class _IndexJson(msgspec.Struct, frozen=True):
+    id: int = 0
+    idx_name: _NameJson = _NameJson()
+    idx_cols: tuple[_IndexColumnJson, ...] | None = None
+    state: int = 0
+    is_unique: bool = False
+    is_primary: bool = False
+
+    def index(self) -> Index:
+        return Index(
+            id=self.id,
+            name=self.idx_name.original,
+            columns=tuple(
+                IndexColumn(each.name.original, each.offset, each.length)
+                for each in self.idx_cols or ()
+            ),
+            state=_known(SchemaState, self.state),
+            is_unique=self.is_unique,
+            is_primary=self.is_primary,
+        )
+
+    @classmethod
+    def of(cls, index: Index) -> _IndexJson:
+        columns = tuple(
+            _IndexColumnJson(_name(each.name), each.offset, each.length) for each in index.columns
+        )
+        return cls(
+            index.id, _name(index.name), columns, index.state, index.is_unique, index.is_primary
+        )
+
+
+class _DefinitionJson(msgspec.Struct, frozen=True):
+    id: int = 0
+
+
+class _PartitionJson(msgspec.Struct, frozen=True):
+    definitions: tuple[_DefinitionJson, ...] | None = None
+    enable: bool = True
+
+
+class _PresentJson(msgspec.Struct, frozen=True):
+    """An object whose being there is all that matters."""
+
+
+class _TableJson(msgspec.Struct, frozen=True):
+    id: int = 0
+    name: _NameJson = _NameJson()
+    charset: str = ""
+    collate: str = ""
+    cols: tuple[_ColumnJson, ...] | None = None
+    index_info: tuple[_IndexJson, ...] | None = None
+    state: int = 0
+    pk_is_handle: bool = False
+    is_common_handle: bool = False
+    version: int = 0
+    partition: _PartitionJson | None = None
+    view: _PresentJson | None = None
+    sequence: _PresentJson | None = None
+
+    def table(self) -> Table:
+        definitions = self.partition.definitions if self.partition else None
+        return Table(
+            id=self.id,
+            name=self.name.original,
+            columns=tuple(each.column() for each in self.cols or ()),
+            charset=self.charset,
+            collate=self.collate,
+            indexes=tuple(each.index() for each in self.index_info or ()),
+            state=_known(SchemaState, self.state),
+            pk_is_handle=self.pk_is_handle,
+            is_common_handle=self.is_common_handle,
+            version=self.version,
+            partition_ids=tuple(each.id for each in definitions or ()),
+            is_view=self.view is not None,
+            is_sequence=self.sequence is not None,
+        )
+
+    @classmethod
+    def of(cls, table: Table) -> _TableJson:
+        definitions = tuple(_DefinitionJson(each) for each in table.partition_ids)
+        return cls(
+            id=table.id,
+            name=_name(table.name),
+            charset=table.charset,
+            collate=table.collate,
+            cols=tuple(_ColumnJson.of(each) for each in table.columns),
+            index_info=tuple(_IndexJson.of(each) for each in table.indexes) or None,
+            state=table.state,
+            pk_is_handle=table.pk_is_handle,
+            is_common_handle=table.is_common_handle,
+            version=table.version,
+            partition=_PartitionJson(definitions) if definitions else None,
+            view=_PresentJson() if table.is_view else None,
+            sequence=_PresentJson() if table.is_sequence else None,
+        )
+
+
+class _DatabaseJson(msgspec.Struct, frozen=True):
+    id: int = 0
+    db_name: _NameJson = _NameJson()
+    charset: str = ""
+    collate: str = ""
+    state: int = 0
+
+    def database(self) -> Database:
+        return Database(
+            id=self.id,
+            name=self.db_name.original,
+            charset=self.charset,
+            collate=self.collate,
+            state=_known(SchemaState, self.state),
+        )
+
+    @classmethod
+    def of(cls, database: Database) -> _DatabaseJson:
+        return cls(
+            database.id,
+            _name(database.name),
+            database.charset,
+            database.collate,
+            database.state,
+        )
+
+
+class _HistoryJson(msgspec.Struct, frozen=True):
+    schema_version: int = msgspec.field(name="SchemaVersion", default=0)
+    database: _DatabaseJson | None = msgspec.field(name="DBInfo", default=None)
+    table: _TableJson | None = msgspec.field(name="TableInfo", default=None)
+    finished_ts: int = msgspec.field(name="FinishedTS", default=0)
+    tables: tuple[_TableJson | None, ...] | None = msgspec.field(
+        name="MultipleTableInfos", default=None
+    )
+
+
+class _JobJson(msgspec.Struct, frozen=True):
+    id: int = 0
+    type: int = 0
+    schema_id: int = 0
+    table_id: int = 0
+    schema_name: str = ""
+    table_name: str = ""
+    state: int = 0
+    schema_state: int = 0
+    query: str = ""
+    start_ts: int = 0
+    raw_args: object = None
+    binlog: _HistoryJson | None = None
+
+
+_HISTORY = msgspec.json.Decoder(list[msgspec.Raw] | None)
+_JOB = msgspec.json.Decoder(_JobJson)
+_TABLE = msgspec.json.Decoder(_TableJson)
+_DATABASE = msgspec.json.Decoder(_DatabaseJson)
+
+T = TypeVar("T")
+
+
+def _decoded(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Corrupt(f"schema JSON of the upstream does not decode: {error}") from error
+
+
+def _known(kinds: type[IntEnum], number: int) -> int:
+    """The member of that number; the number itself where a newer TiDB has more of them."""
+    return _MEMBERS[kinds].get(number, number)
+
+
+_MEMBERS: dict[type[IntEnum], dict[int, int]] = {
+    kinds: {member.value: member for member in kinds}
+    for kinds in (ActionType, JobState, SchemaState, Tp)
+}
