@@ -1,0 +1,559 @@
+"""The few fields of a serialised `Binlog` that a Pump needs, read and rewritten by slicing.
+
+Invariant. Every answer equals what the generated Go decoder and encoder of tipb would give: the
+same value, or `MalformedBinlog` with the same words. Canonical bytes (what `canonical` returns) are
+what lies on disk: fields ascending, 1, 2, 3, 7 and 8 always there, unknown fields at the end.
+Why it holds. One slow scanner follows the Go decoder step by step. A fast path accepts only bytes
+that are canonical already, and leaves everything else to the slow one.
+
+Source: pingcap/tipb proto/binlog/binlog.proto and gogo/protobuf's generated Unmarshal and Marshal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from binlogd.binlog import BinlogType
+from binlogd.errors import MalformedBinlog
+from binlogd.tso import Tso
+
+
+class Head(NamedTuple):
+    """What a Pump wants to know about a payload. `ddl_job_id` > 0 means DDL."""
+
+    tp: int
+    start_ts: int
+    commit_ts: int
+    ddl_job_id: int
+
+
+class Body(NamedTuple):
+    """What a Drainer wants to know about a joined payload; absent fields are empty or 0."""
+
+    prewrite_value: bytes
+    ddl_query: bytes
+    ddl_job_id: int
+    ddl_schema_state: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """The changes of one table in one transaction.
+
+    `sequence` has one byte for each row in the order of execution (0 insert, 1 update, 4 delete):
+    the n-th byte of a kind stands for the n-th row of that kind's list.
+    """
+
+    table_id: int
+    inserted: list[bytes]
+    updated: list[bytes]
+    deleted: list[bytes]
+    sequence: bytes
+
+
+def peek(payload: bytes) -> Head:
+    """The head of a payload; b"" is a Prewrite with all zero. Raises MalformedBinlog."""
+    marks = _marks(payload)
+    if marks is not None:
+        return Head(marks.tp, marks.start_ts, marks.commit_ts, marks.ddl_job_id)
+    fields = _scan(payload)
+    return Head(fields.tp, fields.start_ts, fields.commit_ts, fields.ddl_job_id)
+
+
+def canonical(payload: bytes) -> bytes:
+    """The payload as a Pump stores it, itself if it is so already. Raises MalformedBinlog."""
+    if _marks(payload) is not None:
+        return payload
+    rebuilt = _encode(_scan(payload))
+    return payload if rebuilt == payload else rebuilt
+
+
+def prewrite_key(payload: bytes) -> bytes:
+    """The transaction's primary key, raw; b"" if there is none. Raises MalformedBinlog."""
+    marks = _marks(payload)
+    if marks is not None:
+        return payload[slice(*marks.spans[0])]
+    return _scan(payload).prewrite_key or b""
+
+
+def body(payload: bytes) -> Body:
+    """Rows and DDL of a payload. Raises MalformedBinlog."""
+    marks = _marks(payload)
+    if marks is not None:
+        _, value, query = marks.spans
+        return Body(
+            payload[slice(*value)],
+            payload[slice(*query)],
+            marks.ddl_job_id,
+            marks.ddl_schema_state,
+        )
+    fields = _scan(payload)
+    return Body(
+        fields.prewrite_value or b"",
+        fields.ddl_query or b"",
+        fields.ddl_job_id,
+        fields.ddl_schema_state,
+    )
+
+
+def join(prewrite: bytes, commit: bytes) -> bytes:
+    """The Commit with prewrite_value and ddl_* of its Prewrite, canonical.
+
+    Both belong to one transaction; the key stays the Commit's. Raises MalformedBinlog.
+    """
+    of_prewrite, of_commit = _marks(prewrite), _marks(commit)
+    if of_prewrite is not None and of_commit is not None:
+        return commit[: of_commit.value_at] + prewrite[of_prewrite.value_at :]
+    source, target = _scan(prewrite), _scan(commit)
+    return _encode(
+        target._replace(
+            start_ts=source.start_ts,
+            prewrite_value=source.prewrite_value,
+            ddl_query=source.ddl_query,
+            ddl_job_id=source.ddl_job_id,
+            ddl_schema_state=source.ddl_schema_state,
+        )
+    )
+
+
+def fake(ts: Tso) -> bytes:
+    """A binlog that only moves the watermark: a Rollback with start_ts == commit_ts."""
+    return _encode(_Fields(tp=BinlogType.ROLLBACK, start_ts=ts, commit_ts=ts))
+
+
+def prewrite_binlog(
+    start_ts: Tso,
+    *,
+    prewrite_key: bytes | None = None,
+    prewrite_value: bytes | None = None,
+    ddl_query: bytes | None = None,
+    ddl_job_id: int = 0,
+    ddl_schema_state: int = 0,
+) -> bytes:
+    """A canonical Prewrite; None leaves a field out, b"" writes it empty."""
+    return _encode(
+        _Fields(
+            BinlogType.PREWRITE,
+            start_ts,
+            0,
+            prewrite_key,
+            prewrite_value,
+            ddl_query,
+            ddl_job_id,
+            ddl_schema_state,
+        )
+    )
+
+
+def commit_binlog(
+    start_ts: Tso,
+    commit_ts: Tso,
+    *,
+    prewrite_key: bytes | None = None,
+    ddl_query: bytes | None = None,
+    ddl_job_id: int = 0,
+    ddl_schema_state: int = 0,
+) -> bytes:
+    """A canonical Commit; TiDB leaves the key and the DDL fields of the Prewrite in it."""
+    return _encode(
+        _Fields(
+            BinlogType.COMMIT,
+            start_ts,
+            commit_ts,
+            prewrite_key,
+            None,
+            ddl_query,
+            ddl_job_id,
+            ddl_schema_state,
+        )
+    )
+
+
+def rollback_binlog(start_ts: Tso, *, prewrite_key: bytes | None = None) -> bytes:
+    """A canonical Rollback."""
+    return _encode(_Fields(BinlogType.ROLLBACK, start_ts, 0, prewrite_key))
+
+
+def mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
+    """Schema version and row changes, one `Mutation` for each table.
+
+    Raises MalformedBinlog, also when a sequence contradicts its lists or names an obsolete kind.
+    """
+    schema_version, tables = 0, []
+    for field in _fields(prewrite_value, "PrewriteValue", _PREWRITE_VALUE):
+        if field.number == 1:
+            schema_version = _signed(field.value)
+        elif field.number == 2:
+            tables.append(_table_mutation(prewrite_value[field.value : field.end]))
+    return schema_version, tables
+
+
+def encode_mutations(schema_version: int, tables: list[Mutation]) -> bytes:
+    """The PrewriteValue of these row changes, as TiDB serialises it."""
+    parts = [b"\x08", uvarint(schema_version)]
+    for table in tables:
+        encoded = _encode_table_mutation(table)
+        parts += (b"\x12", uvarint(len(encoded)), encoded)
+    return b"".join(parts)
+
+
+def uvarint(value: int) -> bytes:
+    """A protobuf varint; negative values take ten bytes, as int64 does."""
+    value &= _UINT64_MAX
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+# --- the fast path: bytes that are canonical already -------------------------------------
+
+_UINT64_MAX = (1 << 64) - 1
+_ONE_BYTE = [bytes([value]) for value in range(0x80)]
+
+_MINIMAL = rb"([\x80-\xff]{0,8}[\x01-\x7f]|\x00|[\x80-\xff]{9}\x01)"
+_TIMESTAMPS = re.compile(rb"\x08([\x00-\x7f])\x10" + _MINIMAL + rb"\x18" + _MINIMAL)
+_DDL_NUMBERS = re.compile(rb"\x38" + _MINIMAL + rb"\x40[\x00-\x7f]")
+
+
+class _Marks(NamedTuple):
+    tp: int
+    start_ts: int
+    commit_ts: int
+    ddl_job_id: int
+    ddl_schema_state: int
+    value_at: int  # where fields 5 to 8 begin
+    spans: list[tuple[int, int]]  # contents of fields 4, 5 and 6; empty where absent
+
+
+def _marks(payload: bytes) -> _Marks | None:
+    """Where the fields of a canonical payload are; None for any other payload."""
+    head = _TIMESTAMPS.match(payload)
+    if head is None:
+        return None
+    pos = value_at = head.end()
+    spans = []
+    try:
+        for tag in (0x22, 0x2A, 0x32):
+            begin = pos
+            if payload[pos] == tag:
+                size = payload[pos + 1]
+                begin = pos + 2
+                if size >= 0x80:
+                    size, begin = _uvarint(payload, pos + 1)
+                    if payload[begin - 1] == 0:
+                        return None
+                pos = begin + size
+            spans.append((begin, pos))
+            if tag == 0x22:
+                value_at = pos
+    except (IndexError, MalformedBinlog):
+        return None
+    tail = _DDL_NUMBERS.fullmatch(payload, pos)
+    if tail is None:
+        return None
+    tp, start_ts, commit_ts = head.groups()
+    return _Marks(
+        tp[0],
+        _int64(start_ts),
+        _int64(commit_ts),
+        _int64(tail[1]),
+        payload[-1],
+        value_at,
+        spans,
+    )
+
+
+def _int64(varint: bytes) -> int:
+    if len(varint) == 9:  # a timestamp of our days
+        a, b, c, d, e, f, g, h, i = varint
+        return (
+            (a & 0x7F)
+            | (b & 0x7F) << 7
+            | (c & 0x7F) << 14
+            | (d & 0x7F) << 21
+            | (e & 0x7F) << 28
+            | (f & 0x7F) << 35
+            | (g & 0x7F) << 42
+            | (h & 0x7F) << 49
+            | i << 56
+        )
+    return _signed(_uvarint(varint, 0)[0])
+
+
+# --- the slow path: as the Go decoder does it ----------------------------------------------
+
+_VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
+_UNEXPECTED_EOF = "unexpected EOF"
+_INTEGER_OVERFLOW = "proto: integer overflow"
+_NEGATIVE_LENGTH = "proto: negative length found during unmarshaling"
+
+_BINLOG: Mapping[int, tuple[str, int]] = {
+    1: ("Tp", _VARINT),
+    2: ("StartTs", _VARINT),
+    3: ("CommitTs", _VARINT),
+    4: ("PrewriteKey", _BYTES),
+    5: ("PrewriteValue", _BYTES),
+    6: ("DdlQuery", _BYTES),
+    7: ("DdlJobId", _VARINT),
+    8: ("DdlSchemaState", _VARINT),
+}
+_PREWRITE_VALUE: Mapping[int, tuple[str, int]] = {
+    1: ("SchemaVersion", _VARINT),
+    2: ("Mutations", _BYTES),
+}
+
+
+class _Fields(NamedTuple):
+    tp: int
+    start_ts: int
+    commit_ts: int
+    prewrite_key: bytes | None = None
+    prewrite_value: bytes | None = None
+    ddl_query: bytes | None = None
+    ddl_job_id: int = 0
+    ddl_schema_state: int = 0
+    unknown: bytes = b""
+
+
+class _Field(NamedTuple):
+    """One field on the wire: a varint's value, or where its bytes begin; `number` 0 is unknown."""
+
+    number: int
+    value: int
+    begin: int
+    end: int
+
+
+def _scan(payload: bytes) -> _Fields:
+    found: dict[int, int] = {}
+    slices: dict[int, bytes] = {}
+    unknown: list[bytes] = []
+    for number, value, begin, end in _fields(payload, "Binlog", _BINLOG):
+        if number == 0:
+            unknown.append(payload[begin:end])
+        elif 4 <= number <= 6:
+            slices[number] = payload[value:end]
+        else:
+            found[number] = _signed32(value) if number in (1, 8) else _signed(value)
+    return _Fields(
+        found.get(1, 0),
+        found.get(2, 0),
+        found.get(3, 0),
+        slices.get(4),
+        slices.get(5),
+        slices.get(6),
+        found.get(7, 0),
+        found.get(8, 0),
+        b"".join(unknown),
+    )
+
+
+def _encode(fields: _Fields) -> bytes:
+    parts = [
+        b"\x08",
+        uvarint(fields.tp),
+        b"\x10",
+        uvarint(fields.start_ts),
+        b"\x18",
+        uvarint(fields.commit_ts),
+    ]
+    named = (
+        (b"\x22", fields.prewrite_key),
+        (b"\x2a", fields.prewrite_value),
+        (b"\x32", fields.ddl_query),
+    )
+    for tag, value in named:
+        if value is not None:
+            parts += (tag, uvarint(len(value)), value)
+    parts += (b"\x38", uvarint(fields.ddl_job_id), b"\x40", uvarint(fields.ddl_schema_state))
+    parts.append(fields.unknown)
+    return b"".join(parts)
+
+
+def _fields(data: bytes, message: str, names: Mapping[int, tuple[str, int]]) -> Iterator[_Field]:
+    pos, size = 0, len(data)
+    while pos < size:
+        field = _field_at(data, pos, message, names)
+        pos = field.end
+        yield field
+
+
+def _field_at(
+    data: bytes, begin: int, message: str, names: Mapping[int, tuple[str, int]]
+) -> _Field:
+    tag, pos = _uvarint(data, begin)
+    number, wire_type = _number(tag), tag & 7
+    if wire_type == _END_GROUP:
+        raise MalformedBinlog(f"proto: {message}: wiretype end group for non-group")
+    if number <= 0:
+        raise MalformedBinlog(f"proto: {message}: illegal tag {number} (wire type {tag})")
+    known = names.get(number)
+    if known is None:
+        return _Field(0, 0, begin, _skip(data, begin))
+    name, expected = known
+    if wire_type != expected:
+        raise MalformedBinlog(f"proto: wrong wireType = {wire_type} for field {name}")
+    value, pos = _uvarint(data, pos)
+    if expected == _VARINT:
+        return _Field(number, value, begin, pos)
+    return _Field(number, pos, begin, _end_of(data, pos, value))
+
+
+def _number(tag: int) -> int:
+    return _signed32(tag >> 3)
+
+
+def _end_of(data: bytes, pos: int, length: int) -> int:
+    if length >> 63 or (pos + length) >> 63:
+        raise MalformedBinlog(_NEGATIVE_LENGTH)
+    if pos + length > len(data):
+        raise MalformedBinlog(_UNEXPECTED_EOF)
+    return pos + length
+
+
+def _skip(data: bytes, pos: int) -> int:
+    """The end of the field at `pos`, whatever it is."""
+    depth = 0
+    while True:  # until the field, with all groups inside it, is over, or the data is
+        tag, pos = _uvarint(data, pos)
+        if tag & 7 == _GROUP:
+            depth += 1
+        elif tag & 7 == _END_GROUP:
+            if depth == 0:
+                raise MalformedBinlog("proto: unexpected end of group")
+            depth -= 1
+        else:
+            pos = _skip_value(data, pos, tag & 7)
+        if depth == 0:
+            return pos
+
+
+def _skip_value(data: bytes, pos: int, wire_type: int) -> int:
+    if wire_type == _VARINT:
+        return _uvarint(data, pos)[1]
+    if wire_type == _BYTES:
+        length, pos = _uvarint(data, pos)
+        return _end_of(data, pos, length)
+    if wire_type not in (_FIXED32, _FIXED64):
+        raise MalformedBinlog(f"proto: illegal wireType {wire_type}")
+    return _end_of(data, pos, 4 if wire_type == _FIXED32 else 8)
+
+
+def _uvarint(data: bytes, pos: int) -> tuple[int, int]:
+    value = shift = 0
+    size = len(data)
+    while True:  # ends after ten bytes at the latest
+        if shift >= 64:
+            raise MalformedBinlog(_INTEGER_OVERFLOW)
+        if pos >= size:
+            raise MalformedBinlog(_UNEXPECTED_EOF)
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & _UINT64_MAX, pos
+        shift += 7
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _signed32(value: int) -> int:
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+# --- row changes ---------------------------------------------------------------------------
+
+_TABLE_MUTATION: Mapping[int, tuple[str, int]] = {
+    1: ("TableId", _VARINT),
+    2: ("InsertedRows", _BYTES),
+    3: ("UpdatedRows", _BYTES),
+    5: ("DeletedPks", _BYTES),
+    6: ("DeletedRows", _BYTES),
+}
+_DELETED_IDS, _SEQUENCE = 4, 7  # packed or not
+_SEQUENCE_RUN = re.compile(rb"(?:\x38[\x00-\x7f])+")
+_INSERT, _UPDATE, _DELETE = 0, 1, 4
+
+
+def _table_mutation(data: bytes) -> Mutation:
+    table_id, sequence = 0, bytearray()
+    inserted: list[bytes] = []
+    updated: list[bytes] = []
+    deleted: list[bytes] = []
+    rows = {0x12: inserted, 0x1A: updated, 0x32: deleted}
+    pos, end = 0, len(data)
+    while pos < end:
+        tag = data[pos]
+        if tag in rows:
+            length, pos = _uvarint(data, pos + 1)
+            stop = _end_of(data, pos, length)
+            rows[tag].append(data[pos:stop])
+            pos = stop
+        elif run := _SEQUENCE_RUN.match(data, pos):
+            sequence += run[0][1::2]
+            pos = run.end()
+        else:
+            field = _oddity(data, pos, sequence)
+            if field.number == 1:
+                table_id = _signed(field.value)
+            elif tag_rows := rows.get(field.number << 3 | _BYTES):
+                tag_rows.append(data[field.value : field.end])
+            pos = field.end
+    return Mutation(table_id, inserted, updated, deleted, _checked(sequence, rows))
+
+
+def _oddity(data: bytes, begin: int, sequence: bytearray) -> _Field:
+    """A field that is no plain row and no run of the sequence."""
+    tag, pos = _uvarint(data, begin)
+    number, wire_type = _number(tag), tag & 7
+    if number not in (_DELETED_IDS, _SEQUENCE):
+        return _field_at(data, begin, "TableMutation", _TABLE_MUTATION)
+    if wire_type not in (_VARINT, _BYTES):
+        name = "Sequence" if number == _SEQUENCE else "DeletedIds"
+        raise MalformedBinlog(f"proto: wrong wireType = {wire_type} for field {name}")
+    value, pos = _uvarint(data, pos)
+    end = pos if wire_type == _VARINT else _end_of(data, pos, value)
+    kinds = [value] if wire_type == _VARINT else []
+    while pos < end:
+        value, pos = _uvarint(data[:end], pos)
+        kinds.append(value)
+    if number == _SEQUENCE:
+        sequence += bytes(kind if kind < 0x80 else 0xFF for kind in kinds)
+    return _Field(number, 0, begin, end)
+
+
+def _checked(sequence: bytearray, rows: Mapping[int, list[bytes]]) -> bytes:
+    kinds = {_INSERT: rows[0x12], _UPDATE: rows[0x1A], _DELETE: rows[0x32]}
+    for kind, of_kind in kinds.items():
+        if sequence.count(kind) != len(of_kind):
+            raise MalformedBinlog(
+                f"TableMutation: the sequence has {sequence.count(kind)} entries of kind {kind},"
+                f" the list has {len(of_kind)} rows"
+            )
+    if sum(map(len, kinds.values())) != len(sequence):
+        raise MalformedBinlog("TableMutation: the sequence has kinds other than 0, 1 and 4")
+    return bytes(sequence)
+
+
+def _encode_table_mutation(table: Mutation) -> bytes:
+    parts = [b"\x08", uvarint(table.table_id)]
+    for tag, rows in (
+        (b"\x12", table.inserted),
+        (b"\x1a", table.updated),
+        (b"\x32", table.deleted),
+    ):
+        for row in rows:
+            parts += (tag, uvarint(len(row)), row)
+    parts += (b"\x38" + _ONE_BYTE[kind] for kind in table.sequence)
+    return b"".join(parts)
