@@ -1,0 +1,25 @@
+"""Fixtures that several kinds of tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.mariadb import MariaDb
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
+    """One private server for the whole run; tests take `mariadb`."""
+    server = MariaDb(tmp_path_factory.mktemp("mariadb"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def mariadb(mariadb_server: MariaDb) -> MariaDb:
+    """The server of this run, emptied of every schema that the test before left."""
+    mariadb_server.reset()
+    return mariadb_server
