@@ -1,0 +1,94 @@
+"""The bytes of a relay log: what reads back, what counts as torn, what is damage."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from binlogd.relay.frame import (
+    HEAD,
+    Damaged,
+    Frame,
+    FrameKind,
+    RelayEntry,
+    Torn,
+    decode_entries,
+    encode_entries,
+    encode_frame,
+    read_frame,
+)
+from binlogd.relay.position import RelayPos, file_name, suffix_of
+from binlogd.tso import Tso
+
+HEAD_FRAME = encode_frame(FrameKind.START, RelayPos(7, 0), Tso(5), b'{"version":1}')
+ENTRIES = [
+    RelayEntry(Tso(6), b"\x08\x01payload\x40\x00", b""),
+    RelayEntry(Tso(9), b"\x08\x01ddl\x40\x05", b'{"id":3}'),
+]
+AT = RelayPos(7, len(HEAD_FRAME))
+GROUP = encode_frame(FrameKind.GROUP, AT, Tso(9), encode_entries(ENTRIES))
+FILE = HEAD_FRAME + GROUP
+
+entries = st.builds(
+    RelayEntry,
+    st.integers(0, 2**63 - 1).map(Tso),
+    st.binary(max_size=80),
+    st.binary(max_size=40),
+)
+
+
+@given(st.lists(entries, max_size=8), st.integers(0, 2**63 - 1), st.integers(0, 10**15))
+def test_what_was_written_reads_back(group: list[RelayEntry], commit_ts: int, suffix: int) -> None:
+    body = encode_entries(group)
+    data = encode_frame(FrameKind.GROUP, RelayPos(suffix, 0), Tso(commit_ts), body)
+    frame = read_frame(data, RelayPos(suffix, 0))
+    assert frame == Frame(FrameKind.GROUP, Tso(commit_ts), body, len(data))
+    assert decode_entries(body) == group
+
+
+def test_the_layout_is_the_documented_one() -> None:
+    assert HEAD_FRAME.hex() == (
+        "424c5231" + HEAD_FRAME[4:12].hex() + "01000000"
+        "0700000000000000"
+        "0000000000000000"
+        "0500000000000000"
+        "0d00000000000000" + b'{"version":1}'.hex()
+    )
+    assert HEAD.size == 48
+
+
+def test_a_frame_cut_at_any_byte_is_torn() -> None:
+    for cut in range(len(HEAD_FRAME) + 1, len(FILE)):
+        torn = read_frame(FILE[:cut], AT)
+        assert isinstance(torn, Torn), cut
+        assert torn.offset == AT.offset
+
+
+def test_any_flipped_bit_is_damage() -> None:
+    for index in range(AT.offset, len(FILE)):
+        for bit in range(8):
+            flipped = bytearray(FILE)
+            flipped[index] ^= 1 << bit
+            assert isinstance(read_frame(bytes(flipped), AT), Damaged), (index, bit)
+
+
+def test_pages_that_were_never_written_are_torn() -> None:
+    for cut in range(AT.offset, len(FILE) - 64):
+        unwritten = FILE[:cut] + bytes(len(FILE) - cut)
+        assert isinstance(read_frame(unwritten, AT), Torn), cut
+
+
+def test_a_frame_in_the_wrong_place_is_damage() -> None:
+    assert isinstance(read_frame(b"\0" * AT.offset + GROUP, AT), Frame)
+    assert isinstance(read_frame(GROUP, RelayPos(7, 0)), Damaged)
+    assert isinstance(read_frame(FILE, AT._replace(suffix=8)), Damaged)
+
+
+def test_file_names_sort_as_their_numbers_and_strangers_have_none() -> None:
+    names = [file_name(number) for number in (0, 9, 10, 12345)]
+    assert names == sorted(names)
+    assert [suffix_of(name) for name in names] == [0, 9, 10, 12345]
+    for stranger in (".lock", "relay-1.log", "binlog-0000000000000000-20240101000000", "x"):
+        assert suffix_of(PurePath(stranger).name) is None
