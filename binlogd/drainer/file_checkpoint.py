@@ -1,0 +1,109 @@
+"""The checkpoint of the file sink: `savepoint`, the TOML file of the original, and a little more.
+
+`consistent`, `commitTS` and `schema-version` are the original's keys. The table `[written]` is ours
+(the original passes over it): up to which byte of which file everything was durable when this was
+saved, and the last commit_ts before that byte. A restart verifies from there on and knows what is
+acknowledged from what may be torn.
+
+Source: tidb-binlog drainer/checkpoint/file.go; docs/FORMAT.md, "File sink".
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.errors import ConfigError
+from binlogd.tso import NO_TS, Tso
+
+NAME = "savepoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Everything before `offset` of this file, and all files before it, is durable.
+
+    `commit_ts` is the last transaction of it.
+    """
+
+    file: str
+    offset: int
+    commit_ts: Tso
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A checkpoint of a file sink; `written` is None where the original wrote it."""
+
+    checkpoint: Checkpoint
+    written: Written | None = None
+
+    def to_toml(self) -> bytes:
+        """The text of the file."""
+        checkpoint = self.checkpoint
+        lines = [
+            f"consistent = {'true' if checkpoint.consistent else 'false'}",
+            f"commitTS = {checkpoint.commit_ts}",
+            f"schema-version = {checkpoint.schema_version}",
+        ]
+        if checkpoint.ts_map:
+            lines += ["", "[ts-map]"]
+            lines += [f'"{name}" = {ts}' for name, ts in checkpoint.ts_map.items()]
+        if self.written is not None:
+            lines += [
+                "",
+                "[written]",
+                f'file = "{self.written.file}"',
+                f"offset = {self.written.offset}",
+                f"commitTS = {self.written.commit_ts}",
+            ]
+        return ("\n".join(lines) + "\n").encode()
+
+    @classmethod
+    def from_toml(cls, text: bytes, origin: str) -> Savepoint:
+        """Reads what `to_toml`, the original and `binlogctl -cmd generate_meta` write.
+
+        The last adds lines of plain text below its one key; lines that cannot be TOML are passed
+        over. Raises ConfigError for a text that is nobody's; `origin` is named in it.
+        """
+        try:
+            stored = msgspec.convert(_parsed(text.decode()), _Stored)
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+            raise ConfigError(
+                f"{origin} is no savepoint of a Drainer ({error}); correct or delete it, and give"
+                " drainer.initial-commit-ts"
+            ) from error
+        checkpoint = Checkpoint(
+            Tso(stored.commit_ts), stored.consistent, stored.schema_version, stored.ts_map
+        )
+        return cls(checkpoint, stored.written.value() if stored.written else None)
+
+
+class _StoredWritten(msgspec.Struct):
+    file: str
+    offset: int
+    commit_ts: int = msgspec.field(name="commitTS", default=NO_TS)
+
+    def value(self) -> Written:
+        return Written(self.file, self.offset, Tso(self.commit_ts))
+
+
+class _Stored(msgspec.Struct):
+    commit_ts: int = msgspec.field(name="commitTS")
+    consistent: bool = False
+    schema_version: int = msgspec.field(name="schema-version", default=0)
+    ts_map: dict[str, int] = msgspec.field(name="ts-map", default_factory=dict)
+    written: _StoredWritten | None = None
+
+
+_TOML_LINE = re.compile(r"\s*([\w\"'.-]+\s*=.*|\[[^\]]+\]|#.*|)\s*")
+
+
+def _parsed(text: str) -> Mapping[str, object]:
+    kept = [line for line in text.splitlines() if _TOML_LINE.fullmatch(line)]
+    return tomllib.loads("\n".join(kept))
