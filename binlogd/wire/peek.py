@@ -12,13 +12,28 @@ Source: pingcap/tipb proto/binlog/binlog.proto and gogo/protobuf's generated Unm
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import MalformedBinlog
 from binlogd.tso import Tso
+from binlogd.wire.fields import (
+    BYTES,
+    ONE_BYTE,
+    VARINT,
+    Field,
+    each_field,
+    end_of,
+    field_at,
+    field_number,
+    int64,
+    read_uvarint,
+    signed,
+    signed32,
+    uvarint,
+)
 
 
 class Head(NamedTuple):
@@ -183,9 +198,9 @@ def mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
     Raises MalformedBinlog, also when a sequence contradicts its lists or names an obsolete kind.
     """
     schema_version, tables = 0, []
-    for field in _fields(prewrite_value, "PrewriteValue", _PREWRITE_VALUE):
+    for field in each_field(prewrite_value, "PrewriteValue", _PREWRITE_VALUE):
         if field.number == 1:
-            schema_version = _signed(field.value)
+            schema_version = signed(field.value)
         elif field.number == 2:
             tables.append(_table_mutation(prewrite_value[field.value : field.end]))
     return schema_version, tables
@@ -200,23 +215,7 @@ def encode_mutations(schema_version: int, tables: list[Mutation]) -> bytes:
     return b"".join(parts)
 
 
-def uvarint(value: int) -> bytes:
-    """A protobuf varint; negative values take ten bytes, as int64 does."""
-    value &= _UINT64_MAX
-    if value < 0x80:
-        return _ONE_BYTE[value]
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 # --- the fast path: bytes that are canonical already -------------------------------------
-
-_UINT64_MAX = (1 << 64) - 1
-_ONE_BYTE = [bytes([value]) for value in range(0x80)]
 
 _MINIMAL = rb"([\x80-\xff]{0,8}[\x01-\x7f]|\x00|[\x80-\xff]{9}\x01)"
 _TIMESTAMPS = re.compile(rb"\x08([\x00-\x7f])\x10" + _MINIMAL + rb"\x18" + _MINIMAL)
@@ -247,7 +246,7 @@ def _marks(payload: bytes) -> _Marks | None:
                 size = payload[pos + 1]
                 begin = pos + 2
                 if size >= 0x80:
-                    size, begin = _uvarint(payload, pos + 1)
+                    size, begin = read_uvarint(payload, pos + 1)
                     if payload[begin - 1] == 0:
                         return None
                 pos = begin + size
@@ -262,52 +261,30 @@ def _marks(payload: bytes) -> _Marks | None:
     tp, start_ts, commit_ts = head.groups()
     return _Marks(
         tp[0],
-        _int64(start_ts),
-        _int64(commit_ts),
-        _int64(tail[1]),
+        int64(start_ts),
+        int64(commit_ts),
+        int64(tail[1]),
         payload[-1],
         value_at,
         spans,
     )
 
 
-def _int64(varint: bytes) -> int:
-    if len(varint) == 9:  # a timestamp of our days
-        a, b, c, d, e, f, g, h, i = varint
-        return (
-            (a & 0x7F)
-            | (b & 0x7F) << 7
-            | (c & 0x7F) << 14
-            | (d & 0x7F) << 21
-            | (e & 0x7F) << 28
-            | (f & 0x7F) << 35
-            | (g & 0x7F) << 42
-            | (h & 0x7F) << 49
-            | i << 56
-        )
-    return _signed(_uvarint(varint, 0)[0])
-
-
-# --- the slow path: as the Go decoder does it ----------------------------------------------
-
-_VARINT, _FIXED64, _BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
-_UNEXPECTED_EOF = "unexpected EOF"
-_INTEGER_OVERFLOW = "proto: integer overflow"
-_NEGATIVE_LENGTH = "proto: negative length found during unmarshaling"
+# --- any other bytes: field by field -----------------------------------------------------
 
 _BINLOG: Mapping[int, tuple[str, int]] = {
-    1: ("Tp", _VARINT),
-    2: ("StartTs", _VARINT),
-    3: ("CommitTs", _VARINT),
-    4: ("PrewriteKey", _BYTES),
-    5: ("PrewriteValue", _BYTES),
-    6: ("DdlQuery", _BYTES),
-    7: ("DdlJobId", _VARINT),
-    8: ("DdlSchemaState", _VARINT),
+    1: ("Tp", VARINT),
+    2: ("StartTs", VARINT),
+    3: ("CommitTs", VARINT),
+    4: ("PrewriteKey", BYTES),
+    5: ("PrewriteValue", BYTES),
+    6: ("DdlQuery", BYTES),
+    7: ("DdlJobId", VARINT),
+    8: ("DdlSchemaState", VARINT),
 }
 _PREWRITE_VALUE: Mapping[int, tuple[str, int]] = {
-    1: ("SchemaVersion", _VARINT),
-    2: ("Mutations", _BYTES),
+    1: ("SchemaVersion", VARINT),
+    2: ("Mutations", BYTES),
 }
 
 
@@ -323,26 +300,17 @@ class _Fields(NamedTuple):
     unknown: bytes = b""
 
 
-class _Field(NamedTuple):
-    """One field on the wire: a varint's value, or where its bytes begin; `number` 0 is unknown."""
-
-    number: int
-    value: int
-    begin: int
-    end: int
-
-
 def _scan(payload: bytes) -> _Fields:
     found: dict[int, int] = {}
     slices: dict[int, bytes] = {}
     unknown: list[bytes] = []
-    for number, value, begin, end in _fields(payload, "Binlog", _BINLOG):
+    for number, value, begin, end in each_field(payload, "Binlog", _BINLOG):
         if number == 0:
             unknown.append(payload[begin:end])
         elif 4 <= number <= 6:
             slices[number] = payload[value:end]
         else:
-            found[number] = _signed32(value) if number in (1, 8) else _signed(value)
+            found[number] = signed32(value) if number in (1, 8) else signed(value)
     return _Fields(
         found.get(1, 0),
         found.get(2, 0),
@@ -378,108 +346,14 @@ def _encode(fields: _Fields) -> bytes:
     return b"".join(parts)
 
 
-def _fields(data: bytes, message: str, names: Mapping[int, tuple[str, int]]) -> Iterator[_Field]:
-    pos, size = 0, len(data)
-    while pos < size:
-        field = _field_at(data, pos, message, names)
-        pos = field.end
-        yield field
-
-
-def _field_at(
-    data: bytes, begin: int, message: str, names: Mapping[int, tuple[str, int]]
-) -> _Field:
-    tag, pos = _uvarint(data, begin)
-    number, wire_type = _number(tag), tag & 7
-    if wire_type == _END_GROUP:
-        raise MalformedBinlog(f"proto: {message}: wiretype end group for non-group")
-    if number <= 0:
-        raise MalformedBinlog(f"proto: {message}: illegal tag {number} (wire type {tag})")
-    known = names.get(number)
-    if known is None:
-        return _Field(0, 0, begin, _skip(data, begin))
-    name, expected = known
-    if wire_type != expected:
-        raise MalformedBinlog(f"proto: wrong wireType = {wire_type} for field {name}")
-    value, pos = _uvarint(data, pos)
-    if expected == _VARINT:
-        return _Field(number, value, begin, pos)
-    return _Field(number, pos, begin, _end_of(data, pos, value))
-
-
-def _number(tag: int) -> int:
-    return _signed32(tag >> 3)
-
-
-def _end_of(data: bytes, pos: int, length: int) -> int:
-    if length >> 63 or (pos + length) >> 63:
-        raise MalformedBinlog(_NEGATIVE_LENGTH)
-    if pos + length > len(data):
-        raise MalformedBinlog(_UNEXPECTED_EOF)
-    return pos + length
-
-
-def _skip(data: bytes, pos: int) -> int:
-    """The end of the field at `pos`, whatever it is."""
-    depth = 0
-    while True:  # until the field, with all groups inside it, is over, or the data is
-        tag, pos = _uvarint(data, pos)
-        if tag & 7 == _GROUP:
-            depth += 1
-        elif tag & 7 == _END_GROUP:
-            if depth == 0:
-                raise MalformedBinlog("proto: unexpected end of group")
-            depth -= 1
-        else:
-            pos = _skip_value(data, pos, tag & 7)
-        if depth == 0:
-            return pos
-
-
-def _skip_value(data: bytes, pos: int, wire_type: int) -> int:
-    if wire_type == _VARINT:
-        return _uvarint(data, pos)[1]
-    if wire_type == _BYTES:
-        length, pos = _uvarint(data, pos)
-        return _end_of(data, pos, length)
-    if wire_type not in (_FIXED32, _FIXED64):
-        raise MalformedBinlog(f"proto: illegal wireType {wire_type}")
-    return _end_of(data, pos, 4 if wire_type == _FIXED32 else 8)
-
-
-def _uvarint(data: bytes, pos: int) -> tuple[int, int]:
-    value = shift = 0
-    size = len(data)
-    while True:  # ends after ten bytes at the latest
-        if shift >= 64:
-            raise MalformedBinlog(_INTEGER_OVERFLOW)
-        if pos >= size:
-            raise MalformedBinlog(_UNEXPECTED_EOF)
-        byte = data[pos]
-        pos += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & _UINT64_MAX, pos
-        shift += 7
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _signed32(value: int) -> int:
-    value &= 0xFFFFFFFF
-    return value - (1 << 32) if value >> 31 else value
-
-
 # --- row changes ---------------------------------------------------------------------------
 
 _TABLE_MUTATION: Mapping[int, tuple[str, int]] = {
-    1: ("TableId", _VARINT),
-    2: ("InsertedRows", _BYTES),
-    3: ("UpdatedRows", _BYTES),
-    5: ("DeletedPks", _BYTES),
-    6: ("DeletedRows", _BYTES),
+    1: ("TableId", VARINT),
+    2: ("InsertedRows", BYTES),
+    3: ("UpdatedRows", BYTES),
+    5: ("DeletedPks", BYTES),
+    6: ("DeletedRows", BYTES),
 }
 _DELETED_IDS, _SEQUENCE = 4, 7  # packed or not
 _SEQUENCE_RUN = re.compile(rb"(?:\x38[\x00-\x7f])+")
@@ -495,42 +369,48 @@ def _table_mutation(data: bytes) -> Mutation:
     pos, end = 0, len(data)
     while pos < end:
         tag = data[pos]
-        if tag in rows:
-            length, pos = _uvarint(data, pos + 1)
-            stop = _end_of(data, pos, length)
-            rows[tag].append(data[pos:stop])
-            pos = stop
+        of_kind = rows.get(tag)
+        if of_kind is not None:
+            length = data[pos + 1] if pos + 1 < end else 0x80
+            if length < 0x80:  # short rows are many: no call for them
+                begin, pos = pos + 2, pos + 2 + length
+            else:
+                length, begin = read_uvarint(data, pos + 1)
+                pos = begin + length
+            if pos > end:
+                pos = end_of(data, begin, length)
+            of_kind.append(data[begin:pos])
         elif run := _SEQUENCE_RUN.match(data, pos):
             sequence += run[0][1::2]
             pos = run.end()
         else:
             field = _oddity(data, pos, sequence)
             if field.number == 1:
-                table_id = _signed(field.value)
-            elif tag_rows := rows.get(field.number << 3 | _BYTES):
-                tag_rows.append(data[field.value : field.end])
+                table_id = signed(field.value)
+            elif field.number << 3 | BYTES in rows:
+                rows[field.number << 3 | BYTES].append(data[field.value : field.end])
             pos = field.end
     return Mutation(table_id, inserted, updated, deleted, _checked(sequence, rows))
 
 
-def _oddity(data: bytes, begin: int, sequence: bytearray) -> _Field:
+def _oddity(data: bytes, begin: int, sequence: bytearray) -> Field:
     """A field that is no plain row and no run of the sequence."""
-    tag, pos = _uvarint(data, begin)
-    number, wire_type = _number(tag), tag & 7
+    tag, pos = read_uvarint(data, begin)
+    number, wire_type = field_number(tag), tag & 7
     if number not in (_DELETED_IDS, _SEQUENCE):
-        return _field_at(data, begin, "TableMutation", _TABLE_MUTATION)
-    if wire_type not in (_VARINT, _BYTES):
+        return field_at(data, begin, "TableMutation", _TABLE_MUTATION)
+    if wire_type not in (VARINT, BYTES):
         name = "Sequence" if number == _SEQUENCE else "DeletedIds"
         raise MalformedBinlog(f"proto: wrong wireType = {wire_type} for field {name}")
-    value, pos = _uvarint(data, pos)
-    end = pos if wire_type == _VARINT else _end_of(data, pos, value)
-    kinds = [value] if wire_type == _VARINT else []
+    value, pos = read_uvarint(data, pos)
+    end = pos if wire_type == VARINT else end_of(data, pos, value)
+    kinds = [value] if wire_type == VARINT else []
     while pos < end:
-        value, pos = _uvarint(data[:end], pos)
+        value, pos = read_uvarint(data[:end], pos)
         kinds.append(value)
     if number == _SEQUENCE:
         sequence += bytes(kind if kind < 0x80 else 0xFF for kind in kinds)
-    return _Field(number, 0, begin, end)
+    return Field(number, 0, begin, end)
 
 
 def _checked(sequence: bytearray, rows: Mapping[int, list[bytes]]) -> bytes:
@@ -555,5 +435,5 @@ def _encode_table_mutation(table: Mutation) -> bytes:
     ):
         for row in rows:
             parts += (tag, uvarint(len(row)), row)
-    parts += (b"\x38" + _ONE_BYTE[kind] for kind in table.sequence)
+    parts += (b"\x38" + ONE_BYTE[kind] for kind in table.sequence)
     return b"".join(parts)

@@ -1,0 +1,125 @@
+"""The service's messages have the Go encoder's bytes and betterproto's meaning."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from binlogd.binlog import CommittedBinlog
+from binlogd.errors import MalformedBinlog
+from binlogd.tso import Tso
+from binlogd.wire import codec, peek
+from binlogd.wire.generated import binlog as pb
+
+CLUSTER = 6791641053252586769
+JOINED = bytes.fromhex("0801100118022a017638004000")
+
+int64s = st.integers(-(1 << 63), (1 << 63) - 1)
+uint64s = st.integers(0, (1 << 64) - 1)
+
+
+@pytest.mark.parametrize(
+    ("built", "expected"),
+    [
+        (
+            codec.encode_write_request(CLUSTER, peek.prewrite_binlog(Tso(1))),
+            "08919ad2a8deb1b0a05e120a08001001180038004000",
+        ),
+        (codec.encode_write_request(CLUSTER, b""), "08919ad2a8deb1b0a05e"),
+        (codec.encode_pull_request(CLUSTER, Tso(1000)), "08919ad2a8deb1b0a05e120310e807"),
+        (codec.encode_pull_request(CLUSTER, Tso(0)), "08919ad2a8deb1b0a05e1200"),
+        (
+            codec.encode_pull_answer(CommittedBinlog(Tso(1), Tso(2), JOINED)),
+            "0a170a00120d0801100118022a017638004000220408011002",
+        ),
+        (codec.encode_pull_answer(CommittedBinlog(Tso(0), Tso(0), b"")), "0a040a002200"),
+    ],
+)
+def test_bytes_equal_those_of_the_go_encoder(built: bytes, expected: str) -> None:
+    assert built.hex() == expected
+
+
+@given(uint64s, st.binary(max_size=300))
+def test_write_requests_read_as_betterproto_reads_them(cluster_id: int, payload: bytes) -> None:
+    encoded = codec.encode_write_request(cluster_id, payload)
+    assert encoded == bytes(pb.WriteBinlogReq(cluster_id=cluster_id, payload=payload))
+    assert codec.decode_write_request(encoded) == (cluster_id, payload)
+
+
+def test_a_write_request_is_read_in_any_order_and_with_unknown_fields() -> None:
+    message = b"\x12\x01p\x1a\x01x\x08\x07"
+    assert codec.decode_write_request(message) == (7, b"p")
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (b"\x08\x01\x12\x05ab", "unexpected EOF"),
+        (b"\x0a\x00", "proto: wrong wireType = 2 for field ClusterID"),
+        (b"\x04", "proto: WriteBinlogReq: wiretype end group for non-group"),
+    ],
+)
+def test_a_malformed_write_request_is_refused(message: bytes, words: str) -> None:
+    with pytest.raises(MalformedBinlog) as caught:
+        codec.decode_write_request(message)
+    assert str(caught.value) == words
+
+
+@given(uint64s, int64s)
+def test_pull_requests_read_as_betterproto_reads_them(cluster_id: int, after: int) -> None:
+    encoded = codec.encode_pull_request(cluster_id, Tso(after))
+    message = pb.PullBinlogReq().parse(encoded)
+    assert (message.cluster_id, message.start_from.offset) == (cluster_id, after)
+    assert codec.decode_pull_request(encoded) == (cluster_id, after)
+    assert codec.decode_pull_request(bytes(message)) == (cluster_id, after)
+
+
+@given(int64s, int64s, st.binary(max_size=300))
+def test_pull_answers_read_as_betterproto_reads_them(
+    start_ts: int, commit_ts: int, payload: bytes
+) -> None:
+    binlog = CommittedBinlog(Tso(start_ts), Tso(commit_ts), payload)
+    encoded = codec.encode_pull_answer(binlog)
+    entity = pb.PullBinlogResp().parse(encoded).entity
+    assert entity.payload == payload
+    assert (entity.meta.start_ts, entity.meta.commit_ts) == (start_ts, commit_ts)
+    assert codec.decode_pull_answer(encoded) == binlog
+    assert codec.decode_pull_answer(bytes(pb.PullBinlogResp(entity))) == binlog
+
+
+def test_a_write_answer_carries_the_error_of_an_old_server() -> None:
+    assert codec.decode_write_answer(b"") == ""
+    assert codec.decode_write_answer(bytes(pb.WriteBinlogResp(errmsg="no online"))) == "no online"
+
+
+@given(st.lists(st.binary(max_size=90), max_size=30), st.integers(1, 200), st.data())
+def test_messages_survive_joining_and_any_cut(
+    payloads: list[bytes], chunk_bytes: int, data: st.DataObject
+) -> None:
+    binlogs = [CommittedBinlog(Tso(n), Tso(n + 1), p) for n, p in enumerate(payloads)]
+    stream = b"".join(codec.pull_chunks(binlogs, chunk_bytes=chunk_bytes))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    cutter = codec.MessageCutter(1000)
+    messages = []
+    for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        messages += cutter.feed(stream[begin:end])
+    assert not cutter.is_inside
+    assert [codec.decode_pull_answer(message) for message in messages] == binlogs
+
+
+def test_chunks_end_at_the_first_message_that_reaches_their_size() -> None:
+    binlogs = [CommittedBinlog(Tso(n), Tso(n), b"x" * 100) for n in range(1, 11)]
+    chunks = list(codec.pull_chunks(binlogs, chunk_bytes=300))
+    assert len(chunks) == 4
+    assert all(len(chunk) < 500 for chunk in chunks)
+
+
+def test_a_prefix_that_announces_too_much_is_refused_before_it_is_buffered() -> None:
+    with pytest.raises(MalformedBinlog, match="received message larger than max"):
+        codec.MessageCutter(1 << 20).feed(b"\x00\xff\xff\xff\xff")
+
+
+def test_a_compressed_message_is_refused() -> None:
+    with pytest.raises(MalformedBinlog, match="compressed"):
+        codec.MessageCutter(1 << 20).feed(b"\x01\x00\x00\x00\x01x")
