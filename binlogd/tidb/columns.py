@@ -1,0 +1,291 @@
+"""How the datums of one column become its values: a reader per column, chosen once.
+
+A reader takes the row and the offset of the datum's flag, and gives the value and the offset
+behind it. It knows the flag that TiDB writes for the type; any other flag goes the long way, by
+the datum's natural value, and is refused where the type cannot mean it.
+Source: pingcap/tidb tablecodec/tablecodec.go (unflatten), tidb-binlog drainer/translator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+
+from binlogd.errors import CorruptRow
+from binlogd.tidb.datum import (
+    UINT64_MASK,
+    Flag,
+    Natural,
+    as_signed,
+    read_datum,
+    read_float,
+    read_uvarint,
+)
+from binlogd.tidb.decimals import read_decimal
+from binlogd.tidb.jsonb import json_end, json_text
+from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.model import Column
+from binlogd.tidb.times import clock_text, date_text, datetime_text, day_text, duration_text
+
+Value = int | float | str | bytes | None
+"""What a column holds: integers, YEAR, ENUM (index), SET (mask) and BIT as int; FLOAT and DOUBLE
+as float (FLOAT widened); DECIMAL, DATE, DATETIME, TIMESTAMP (UTC), TIME and JSON as text; strings
+as bytes (text is UTF-8 and may be invalid)."""
+
+Reader = Callable[[bytes, int], tuple[Value, int]]
+Converter = Callable[[int, Natural], Value]
+"""From a datum's flag and natural value, never NULL, to the value of the column."""
+
+INTEGER_TYPES = frozenset({Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG, Tp.YEAR})
+NUMBER_TYPES = frozenset({Tp.ENUM, Tp.SET, Tp.BIT})
+"""Stored as unsigned numbers, whatever the flag of the column says."""
+MOMENT_TYPES = frozenset({Tp.DATETIME, Tp.TIMESTAMP, Tp.NEWDATE})
+
+_INTEGER_FLAGS = frozenset({Flag.INT, Flag.UINT, Flag.VARINT, Flag.UVARINT})
+_DURATION_FLAGS = frozenset({Flag.INT, Flag.DURATION, Flag.VARINT})
+_BYTES_FLAGS = frozenset({Flag.BYTES, Flag.COMPACT_BYTES})
+_F64 = Struct(">d")
+_NIL, _VARINT, _UVARINT = int(Flag.NIL), int(Flag.VARINT), int(Flag.UVARINT)
+_COMPACT, _FLOAT, _DECIMAL = int(Flag.COMPACT_BYTES), int(Flag.FLOAT), int(Flag.DECIMAL)
+_JSON = int(Flag.JSON)
+_MINUS_INFINITY = float("-inf")
+
+
+def reader_of(column: Column) -> Reader:
+    """The reader of a column. The reader raises CorruptRow, or IndexError at the row's end."""
+    tp, fsp = column.field_type.tp, column.field_type.decimal
+    convert = converter_of(column)
+    if column.field_type.is_array or tp == Tp.JSON:
+        return _json_reader(convert)
+    if tp in STRING_TYPES:
+        return _bytes_reader(convert)
+    if tp in NUMBER_TYPES or (tp in INTEGER_TYPES and column.is_unsigned):
+        return _unsigned_reader(convert)
+    if tp in INTEGER_TYPES:
+        return _signed_reader(convert)
+    plain = _PLAIN_READERS.get(tp)
+    if plain is not None:
+        return plain(convert)
+    if tp in MOMENT_TYPES:
+        return _moment_reader(convert, fsp)
+    if tp == Tp.DURATION:
+        return _duration_reader(convert, fsp)
+    return _odd_reader(convert)
+
+
+def converter_of(column: Column) -> Converter:
+    """How any datum becomes a value of the column; the converter raises CorruptRow."""
+    tp, fsp = column.field_type.tp, column.field_type.decimal
+    if column.field_type.is_array:
+        return _converter(column, frozenset({Flag.JSON}), _to_json)
+    if tp in STRING_TYPES:
+        return _converter(column, _BYTES_FLAGS, _same)
+    if tp in NUMBER_TYPES or (tp in INTEGER_TYPES and column.is_unsigned):
+        return _converter(column, _INTEGER_FLAGS, _to_unsigned)
+    if tp in INTEGER_TYPES:
+        return _converter(column, _INTEGER_FLAGS, _to_signed)
+    if tp in MOMENT_TYPES:
+        return _converter(column, _INTEGER_FLAGS, lambda value: _to_moment(value, fsp))
+    if tp == Tp.DURATION:
+        return _converter(column, _DURATION_FLAGS, lambda value: _to_duration(value, fsp))
+    flags, step = _PLAIN_CONVERSIONS.get(tp, (frozenset(), _same))
+    return _converter(column, flags, step)
+
+
+# --- conversions ------------------------------------------------------------------------
+
+
+def _converter(
+    column: Column, flags: frozenset[Flag], step: Callable[[Natural], Value]
+) -> Converter:
+    name, tp = column.name, column.field_type.tp
+
+    def convert(flag: int, value: Natural) -> Value:
+        if flag not in flags:
+            raise CorruptRow(f"column {name} of type {tp:d} has a datum with flag {flag}")
+        return step(value)
+
+    return convert
+
+
+def _same(value: Natural) -> Value:
+    return value
+
+
+def _to_signed(value: Natural) -> Value:
+    assert isinstance(value, int)
+    return as_signed(value)
+
+
+def _to_unsigned(value: Natural) -> Value:
+    assert isinstance(value, int)
+    return value & UINT64_MASK
+
+
+def _to_date(value: Natural) -> Value:
+    assert isinstance(value, int)
+    return date_text(value & UINT64_MASK)
+
+
+def _to_moment(value: Natural, fsp: int) -> Value:
+    assert isinstance(value, int)
+    return datetime_text(value & UINT64_MASK, fsp)
+
+
+def _to_duration(value: Natural, fsp: int) -> Value:
+    assert isinstance(value, int)
+    return duration_text(value, fsp)
+
+
+def _to_json(value: Natural) -> Value:
+    assert isinstance(value, bytes)
+    return json_text(value)
+
+
+_PLAIN_CONVERSIONS: dict[int, tuple[frozenset[Flag], Callable[[Natural], Value]]] = {
+    Tp.FLOAT: (frozenset({Flag.FLOAT}), _same),
+    Tp.DOUBLE: (frozenset({Flag.FLOAT}), _same),
+    Tp.NEW_DECIMAL: (frozenset({Flag.DECIMAL}), _same),
+    Tp.DATE: (_INTEGER_FLAGS, _to_date),
+    Tp.JSON: (frozenset({Flag.JSON}), _to_json),
+}
+
+
+# --- readers ----------------------------------------------------------------------------
+
+
+def _odd_reader(convert: Converter) -> Reader:
+    def read(row: bytes, at: int) -> tuple[Value, int]:
+        flag, value, at = read_datum(row, at)
+        return (None if flag == _NIL else convert(flag, value)), at
+
+    return read
+
+
+def _signed_reader(convert: Converter) -> Reader:
+    odd = _odd_reader(convert)
+
+    def read(row: bytes, at: int) -> tuple[Value, int]:
+        if row[at] != _VARINT:
+            return odd(row, at)
+        byte = row[at + 1]
+        if byte < 0x80:
+            return (byte >> 1) ^ -(byte & 1), at + 2
+        raw, at = read_uvarint(row, at + 1)
+        return (raw >> 1) ^ -(raw & 1), at
+
+    return read
+
+
+def _unsigned_reader(convert: Converter) -> Reader:
+    odd = _odd_reader(convert)
+
+    def read(row: bytes, at: int) -> tuple[Value, int]:
+        if row[at] != _UVARINT:
+            return odd(row, at)
+        byte = row[at + 1]
+        return (byte, at + 2) if byte < 0x80 else read_uvarint(row, at + 1)
+
+    return read
+
+
+def _bytes_reader(convert: Converter) -> Reader:
+    odd = _odd_reader(convert)
+
+    def read(row: bytes, at: int) -> tuple[Value, int]:
+        if row[at] != _COMPACT:
+            return odd(row, at)
+        length = row[at + 1]
+        if length < 0x80:
+            at += 2
+        else:
+            length, at = read_uvarint(row, at + 1)
+        end = at + (length >> 1)
+        if length & 1 or end > len(row):
+            raise CorruptRow(f"a string of {length >> 1} bytes at offset {at} of {len(row)}")
+        return row[at:end], end
+
+    return read
+
+
+def _float_reader(convert: Converter) -> Reader:
+    odd = _odd_reader(convert)
+    unpack_from = _F64.unpack_from
+
+    def read(row: bytes, at: int) -> tuple[Value, int]:
+        if row[at] != _FLOAT or at + 9 > len(row):
+            return odd(row, at)
+        # A number from zero up differs from its IEEE form in the top bit alone: it reads negated.
+        value: float = unpack_from(row, at + 1)[0]
+        if _MINUS_INFINITY < value <= 0.0 and row[at + 1] >= 0x80:
+            return 0.0 - value, at + 9
+        return read_float(row, at + 1)
+
+    return read
+
+
+def _decimal_reader(convert: Converter) -> Reader:
+    odd = _odd_reader(convert)
+
+    def read(row: bytes, at: int) -> tuple[Value, int]:
+        return odd(row, at) if row[at] != _DECIMAL else read_decimal(row, at + 1)
+
+    return read
+
+
+def _date_reader(convert: Converter) -> Reader:
+    odd = _odd_reader(convert)
+
+    def read(row: bytes, at: int) -> tuple[Value, int]:
+        if row[at] != _UVARINT:
+            return odd(row, at)
+        packed, at = read_uvarint(row, at + 1)
+        return day_text(packed >> 41), at
+
+    return read
+
+
+def _moment_reader(convert: Converter, fsp: int) -> Reader:
+    odd = _odd_reader(convert)
+
+    def read(row: bytes, at: int) -> tuple[Value, int]:
+        if row[at] != _UVARINT:
+            return odd(row, at)
+        packed, at = read_uvarint(row, at + 1)
+        if fsp > 0:
+            return datetime_text(packed, fsp), at
+        return f"{day_text(packed >> 41)} {clock_text(packed >> 24 & 0x1FFFF)}", at
+
+    return read
+
+
+def _duration_reader(convert: Converter, fsp: int) -> Reader:
+    odd = _odd_reader(convert)
+
+    def read(row: bytes, at: int) -> tuple[Value, int]:
+        if row[at] != _VARINT:
+            return odd(row, at)
+        raw, at = read_uvarint(row, at + 1)
+        return duration_text((raw >> 1) ^ -(raw & 1), fsp), at
+
+    return read
+
+
+def _json_reader(convert: Converter) -> Reader:
+    odd = _odd_reader(convert)
+
+    def read(row: bytes, at: int) -> tuple[Value, int]:
+        if row[at] != _JSON:
+            return odd(row, at)
+        end = json_end(row, at + 1)
+        return json_text(row[at + 1 : end]), end
+
+    return read
+
+
+_PLAIN_READERS: dict[int, Callable[[Converter], Reader]] = {
+    Tp.FLOAT: _float_reader,
+    Tp.DOUBLE: _float_reader,
+    Tp.NEW_DECIMAL: _decimal_reader,
+    Tp.DATE: _date_reader,
+}

@@ -1,0 +1,119 @@
+"""The few facts about a DDL that stand only in its text.
+
+TiDB's jobs name the outcome (ids, TableInfo); which database a RENAME TABLE moves each table to, and
+which column a CHANGE COLUMN renames, is not in them. The text is read word by word, without a
+grammar: strings and comments are stepped over, TiDB's own comments (`/*T! ... */`) are not.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_WORD = re.compile(
+    r"""
+      (?P<skip>\s+ | \#[^\n]* | --(?=[\s\x00-\x1f]|$)[^\n]* | /\*T?!(\[[a-z_,\s]*\]|\d{5,6})? | \*/
+        | /\*.*?\*/)
+    | (?P<quoted>`(?:[^`]|``)+`)
+    | (?P<text>'(?:[^'\\]|''|\\.)*' | "(?:[^"\\]|""|\\.)*")
+    | (?P<bare>[\w$]+)
+    | (?P<sign>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """One `old TO new`; a database is "" where the text does not name it."""
+
+    old_database: str
+    old_table: str
+    new_database: str
+    new_table: str
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A name, keyword, string or sign of a statement; `text` of a quoted name is the name itself."""
+
+    kind: str
+    text: str
+    begin: int
+    end: int
+
+    def says(self, *keywords: str) -> bool:
+        """Whether it is one of these keywords (given in capitals)."""
+        return self.kind == "bare" and self.text.upper() in keywords
+
+    @property
+    def is_name(self) -> bool:
+        """It can name something."""
+        return self.kind in ("bare", "quoted")
+
+
+def words(statement: str) -> list[Word]:
+    """The words of a statement, without comments; what stands in TiDB's comments counts."""
+    found = []
+    for match in _WORD.finditer(statement):
+        kind = match.lastgroup or ""
+        if kind == "skip":
+            continue
+        text = match.group()
+        if kind == "quoted":
+            text = text[1:-1].replace("``", "`")
+        found.append(Word(kind, text, match.start(), match.end()))
+    return found
+
+
+def renamed_tables(statement: str) -> list[Rename]:
+    """The renames of a RENAME TABLE, in order; empty when it is none."""
+    left = words(statement)[::-1]
+    if not (_take(left, "RENAME") and _take(left, "TABLE", "TABLES")):
+        return []
+    renames = []
+    while left:  # each turn takes words, or leaves
+        old = _table_name(left)
+        if old is None or not _take(left, "TO"):
+            return []
+        new = _table_name(left)
+        if new is None:
+            return []
+        renames.append(Rename(*old, *new))
+        if not (left and left[-1].text == ","):
+            break
+        left.pop()
+    return renames
+
+
+def changed_columns(statement: str) -> dict[str, str]:
+    """New name to old name, both lower-cased, of each CHANGE COLUMN in an ALTER TABLE."""
+    found = {}
+    all_words = words(statement)
+    for at, word in enumerate(all_words[:-2]):
+        if not word.says("CHANGE"):
+            continue
+        names = all_words[at + 1 : at + 4]
+        if names[0].says("COLUMN"):
+            names = names[1:]
+        old, new = names[0], names[1]
+        if old.is_name and new.is_name:
+            found[new.text.lower()] = old.text.lower()
+    return found
+
+
+def _take(left: list[Word], *keywords: str) -> bool:
+    if left and left[-1].says(*keywords):
+        left.pop()
+        return True
+    return False
+
+
+def _table_name(left: list[Word]) -> tuple[str, str] | None:
+    if not (left and left[-1].is_name):
+        return None
+    first = left.pop().text
+    if not (left and left[-1].text == "." and len(left) > 1 and left[-2].is_name):
+        return "", first
+    left.pop()
+    return first, left.pop().text
