@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from binlogd.binlog import Pulled
@@ -85,4 +86,81 @@ class BinlogSource(Protocol):
 
         Wakes on the watermark, without polling. Raises Unavailable or Corrupt.
         """
+        ...
+
+
+class AppendFile(Protocol):
+    """A file that only grows at its end, and of which nothing is promised before a sync."""
+
+    @property
+    def size(self) -> int:
+        """Bytes up to the end of the last append that succeeded."""
+        ...
+
+    async def append(self, parts: Sequence[bytes], *, sync: bool) -> None:
+        """Writes the parts behind each other; with `sync` they are durable on return.
+
+        Raises OSError. After that, what lies behind `size` is unknown, and so is whether a later
+        append would be durable: do not use the file again, open it anew.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Closes the descriptor; never raises."""
+        ...
+
+
+class DiskLock(Protocol):
+    """A lock that this process holds."""
+
+    async def release(self) -> None:
+        """Gives it up."""
+        ...
+
+
+class Disk(Protocol):
+    """Files. Every method raises OSError as the system gives it."""
+
+    async def make_directory(self, directory: Path) -> None:
+        """Makes it and its parents durably; nothing happens if it is there."""
+        ...
+
+    async def sizes(self, directory: Path) -> dict[str, int]:
+        """The plain files of a directory by name, with their sizes in bytes."""
+        ...
+
+    async def open_append(self, path: Path, *, create: bool) -> AppendFile:
+        """Opens a file to append. With `create` it must be new, and its name is durable."""
+        ...
+
+    async def read(self, path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes of each (offset, length); shorter where the file ends."""
+        ...
+
+    async def checksum(self, path: Path, length: int) -> int:
+        """CRC-32C of the first `length` bytes."""
+        ...
+
+    async def truncate(self, path: Path, size: int) -> None:
+        """Cuts a file to `size` bytes, durably."""
+        ...
+
+    async def remove(self, paths: Sequence[Path]) -> None:
+        """Removes files of one directory, durably; those that are gone already are passed over."""
+        ...
+
+    async def write_whole(self, path: Path, content: bytes) -> None:
+        """Puts a small file in place durably: afterwards it is the old or the new one, whole."""
+        ...
+
+    async def free_bytes(self, directory: Path) -> int:
+        """What an ordinary user may still write on this file system."""
+        ...
+
+    async def lock(self, path: Path) -> DiskLock:
+        """Takes an exclusive lock or raises ConfigError naming the holder."""
+        ...
+
+    def boot_id(self) -> str:
+        """Names this run of the machine: equal as long as no unsynced byte can have been lost."""
         ...

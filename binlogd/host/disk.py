@@ -1,0 +1,303 @@
+"""Files of this machine behind `ports.Disk`. Owns the threads that wait for the disk.
+
+Every method is one hop to a thread, so callers bring whole batches: an append writes all of its
+parts and syncs in the same hop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import google_crc32c
+
+from binlogd.errors import ConfigError
+
+T = TypeVar("T")
+
+_GAP_BYTES = 16 << 10  # reading over a gap is cheaper than a second system call
+_RUN_BYTES = 4 << 20
+_CHECKSUM_BYTES = 1 << 20
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class PosixDisk:
+    """A local file system. `threads` bounds how many system calls wait at the same time."""
+
+    def __init__(self, *, threads: int = 8) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+        self._boot_id = _read_boot_id()
+
+    async def make_directory(self, directory: Path) -> None:
+        """Makes it and its parents, each name synced into its parent."""
+        await self._hop(lambda: _make_directory(directory))
+
+    async def sizes(self, directory: Path) -> dict[str, int]:
+        """The plain files of a directory by name, with their sizes in bytes."""
+        return await self._hop(lambda: _sizes(directory))
+
+    async def open_append(self, path: Path, *, create: bool) -> PosixAppendFile:
+        """Opens a file to append; with `create` it must be new, and its name is durable."""
+        descriptor, size = await self._hop(lambda: _open_append(path, create=create))
+        return PosixAppendFile(self._hop, descriptor, size)
+
+    async def read(self, path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes of each (offset, length); neighbours are read in one system call."""
+        return await self._hop(lambda: _read(path, ranges))
+
+    async def checksum(self, path: Path, length: int) -> int:
+        """CRC-32C of the first `length` bytes; raises OSError if the file is shorter."""
+        return await self._hop(lambda: _checksum(path, length))
+
+    async def truncate(self, path: Path, size: int) -> None:
+        """Cuts a file and syncs it."""
+        await self._hop(lambda: _truncate(path, size))
+
+    async def remove(self, paths: Sequence[Path]) -> None:
+        """Removes files of one directory and syncs the directory."""
+        await self._hop(lambda: _remove(paths))
+
+    async def write_whole(self, path: Path, content: bytes) -> None:
+        """Writes beside it, syncs, renames over it, syncs the directory."""
+        await self._hop(lambda: _write_whole(path, content))
+
+    async def free_bytes(self, directory: Path) -> int:
+        """What an ordinary user may still write on this file system."""
+        return await self._hop(lambda: _free_bytes(directory))
+
+    async def lock(self, path: Path) -> PosixLock:
+        """Takes an flock. Raises ConfigError naming the process that has it."""
+        return PosixLock(await self._hop(lambda: _lock(path)))
+
+    def boot_id(self) -> str:
+        """The kernel's boot id; empty if the system does not tell."""
+        return self._boot_id
+
+    def close(self) -> None:
+        """Ends the threads; nothing may be in flight."""
+        self._executor.shutdown(wait=True)
+
+    async def _hop(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+
+class PosixAppendFile:
+    """A descriptor opened to append; made by `PosixDisk.open_append`."""
+
+    def __init__(
+        self, hop: Callable[[Callable[[], None]], Awaitable[None]], descriptor: int, size: int
+    ) -> None:
+        self._hop = hop
+        self._descriptor = descriptor
+        self._size = size
+
+    @property
+    def size(self) -> int:
+        """Bytes up to the end of the last append that succeeded."""
+        return self._size
+
+    async def append(self, parts: Sequence[bytes], *, sync: bool) -> None:
+        """Writes the parts and, with `sync`, calls fdatasync, in one hop."""
+        descriptor = self._descriptor
+        await self._hop(lambda: _append(descriptor, parts, sync=sync))
+        self._size += sum(map(len, parts))
+
+    async def close(self) -> None:
+        """Closes the descriptor; an error on close says nothing that a sync did not."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            await self._hop(lambda: _close(descriptor))
+
+
+class PosixLock:
+    """A held flock; made by `PosixDisk.lock`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    async def release(self) -> None:
+        """Closes the descriptor, which gives up the lock; the file stays."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            _close(descriptor)
+
+
+# --- what the threads do -------------------------------------------------------------------
+
+
+def _read_boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_directory(directory: Path) -> None:
+    missing = []
+    while not directory.is_dir():
+        missing.append(directory)
+        directory = directory.parent
+    for each in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            each.mkdir()
+        _sync_directory(each.parent)
+
+
+def _sizes(directory: Path) -> dict[str, int]:
+    with os.scandir(directory) as entries:
+        found = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+    return dict(sorted(found.items()))
+
+
+def _open_append(path: Path, *, create: bool) -> tuple[int, int]:
+    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+    if create:
+        flags |= os.O_CREAT | os.O_EXCL
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        if create:
+            _sync_directory(path.parent)
+        return descriptor, os.fstat(descriptor).st_size
+    except OSError:
+        os.close(descriptor)
+        raise
+
+
+def _append(descriptor: int, parts: Sequence[bytes], *, sync: bool) -> None:
+    _write_all(descriptor, b"".join(parts))
+    if sync:
+        os.fdatasync(descriptor)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:  # ends: every turn writes at least a byte or raises
+        written = os.write(descriptor, view)
+        view = view[written:]
+
+
+def _read(path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    found: list[bytes] = [b""] * len(ranges)
+    order = sorted(range(len(ranges)), key=ranges.__getitem__)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        at = 0
+        while at < len(order):
+            until, begin, end = _run(ranges, order, at)
+            content = _pread_all(descriptor, begin, end - begin)
+            for index in order[at:until]:
+                offset, length = ranges[index]
+                found[index] = content[offset - begin : offset - begin + length]
+            at = until
+    finally:
+        os.close(descriptor)
+    return found
+
+
+def _run(ranges: Sequence[tuple[int, int]], order: list[int], at: int) -> tuple[int, int, int]:
+    """The neighbours from `at` on that one read gets: where they end in order, and in the file."""
+    begin, length = ranges[order[at]]
+    end = begin + length
+    at += 1
+    while at < len(order):
+        offset, length = ranges[order[at]]
+        if offset > end + _GAP_BYTES or offset + length - begin > _RUN_BYTES:
+            break
+        end = max(end, offset + length)
+        at += 1
+    return at, begin, end
+
+
+def _pread_all(descriptor: int, offset: int, length: int) -> bytes:
+    parts = []
+    while length > 0:  # ends: at the end of the file, or when all is read
+        part = os.pread(descriptor, length, offset)
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _checksum(path: Path, length: int) -> int:
+    checksum = 0
+    with path.open("rb", buffering=0) as file:
+        while length > 0:
+            part = file.read(min(length, _CHECKSUM_BYTES))
+            if not part:
+                raise OSError(errno.EIO, f"{length} bytes are missing at the end", str(path))
+            checksum = google_crc32c.extend(checksum, part)
+            length -= len(part)
+    return checksum
+
+
+def _truncate(path: Path, size: int) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+    for directory in sorted({path.parent for path in paths}):
+        _sync_directory(directory)
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    beside = path.with_name(path.name + ".new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        _write_all(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    beside.replace(path)
+    _sync_directory(path.parent)
+
+
+def _free_bytes(directory: Path) -> int:
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize  # fragments, not blocks: the preferred size differs
+
+
+def _lock(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+    except OSError as error:
+        holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            raise ConfigError(
+                f"{path.parent} is in use by process {holder or 'unknown'} (lock {path}):"
+                " stop that process, or give this one another data-dir"
+            ) from error
+        raise
+    return descriptor
+
+
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(descriptor)

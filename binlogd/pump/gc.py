@@ -1,0 +1,77 @@
+"""Which segments may go, and who needs those that may not.
+
+A segment may go when it is sealed, wholly behind the point a restart scans from, and when neither
+its own binlogs nor the commits of its prewrites are needed: all are at or below the age limit, the
+watermark and every hold. Segments go oldest first, without gaps. There is no ten-minute rule for
+long transactions as in the original: each segment knows the last commit of its prewrites.
+
+Source: tidb-binlog pump/storage/storage.go, GC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from binlogd.pump.pointer import FileId
+from binlogd.tso import NO_TS, Tso
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One `NNNNNN.vlog`.
+
+    `max_ts` is the largest index timestamp of its records (start_ts of a prewrite, else commit_ts),
+    `needed_ts` the largest commit_ts of a transaction whose prewrite is in it. `checksum` is the
+    CRC-32C of the whole file, None while the segment grows.
+    """
+
+    fid: FileId
+    is_sealed: bool
+    size_bytes: int
+    max_ts: Tso = NO_TS
+    needed_ts: Tso = NO_TS
+    checksum: int | None = None
+
+    @property
+    def gone_ts(self) -> Tso:
+        """Once the segment is gone, binlogs up to here can no longer be read whole."""
+        return max(self.max_ts, self.needed_ts)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Somebody who still needs every binlog with commit_ts > ts."""
+
+    name: str
+    ts: Tso
+
+
+@dataclass(frozen=True, slots=True)
+class GcPlan:
+    """What may go now. `gc_ts` is at least the last one; `held_by` names who kept the next segment
+    although its age would let it go, "" when nobody did."""
+
+    fids: tuple[FileId, ...]
+    gc_ts: Tso
+    held_by: str
+
+
+def plan(
+    segments: Sequence[Segment], *, age_ts: Tso, holds: Sequence[Hold], resume: Hold, gc_ts: Tso
+) -> GcPlan:
+    """What may go of one shard's segments, given in order.
+
+    `age_ts` is the age limit. `resume` has the watermark as its ts, and stands for the point a
+    restart scans from: the caller passes only segments that lie wholly before that point.
+    """
+    lowest = min((*holds, resume), key=lambda hold: hold.ts)
+    limit = min(age_ts, lowest.ts)
+    fids: list[FileId] = []
+    for segment in segments:
+        if not segment.is_sealed or segment.gone_ts > limit:
+            held = segment.is_sealed and segment.gone_ts <= age_ts
+            return GcPlan(tuple(fids), gc_ts, lowest.name if held else "")
+        fids.append(segment.fid)
+        gc_ts = max(gc_ts, segment.gone_ts)
+    return GcPlan(tuple(fids), gc_ts, "")

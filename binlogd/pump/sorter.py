@@ -1,0 +1,130 @@
+"""Turns the order binlogs were written into a watermark that pullers may read up to.
+
+Invariant I4. When the watermark is W, every transaction with commit_ts <= W has been given to the
+sorter, and W never falls.
+Why it holds. TiDB asks for a commit_ts only after its prewrite is durable here. If a commit c <= W
+came later, its prewrite stood, in the order of the log, before whatever raised the mark to W; and
+nothing behind an open prewrite raises the mark. The same holds for a *witness*: a timestamp that is
+known to be handed out, by whichever shard, before anything that is given to this sorter later.
+
+The order is kept as a list of the open prewrites alone. All that stands between two of them is one
+number, the largest timestamp there; so memory follows the open transactions, not the waiting ones.
+
+Source: tidb-binlog pump/storage/sorter.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from binlogd.pump.pointer import Place
+from binlogd.tso import NO_TS, Tso
+
+
+@dataclass(slots=True, eq=False)
+class Open:
+    """A prewrite without an outcome. `since_s` is when it came, by the caller's clock."""
+
+    start_ts: Tso
+    place: Place
+    since_s: float
+    high: Tso = NO_TS  # the largest timestamp behind it and before the next open prewrite
+    before: Open | None = None
+    behind: Open | None = None
+
+
+class Sorter:
+    """Pairs prewrites with outcomes. Pure: the caller owns the clock, the log and the queue."""
+
+    def __init__(self, *, watermark: Tso = NO_TS, outcomes_kept: int = 32_768) -> None:
+        self.watermark = watermark
+        self._open: dict[Tso, Open] = {}
+        self._first: Open | None = None
+        self._last: Open | None = None
+        self._outcomes: dict[Tso, None] = {}
+        self._outcomes_kept = outcomes_kept
+
+    def prewrite(self, start_ts: Tso, place: Place, now_s: float) -> None:
+        """A prewrite, in the order of the log.
+
+        A repeated one changes nothing: the first stands further ahead, and one that comes behind
+        its own outcome has nothing to wait for.
+        """
+        if start_ts in self._open or start_ts in self._outcomes:
+            return
+        last = self._last
+        opened = Open(start_ts, place, now_s, NO_TS, last)
+        if last is None:
+            self._first = opened
+        else:
+            last.behind = opened
+        self._last = opened
+        self._open[start_ts] = opened
+
+    def outcome(self, start_ts: Tso, commit_ts: Tso) -> Place | None:
+        """A Commit, or a Rollback (commit_ts 0), in the order of the log.
+
+        Returns where the prewrite stands, or None if it was not open.
+        """
+        place = self.settle(start_ts)
+        self._remember(start_ts)
+        if commit_ts:
+            self.witness(commit_ts)
+        return place
+
+    def witness(self, ts: Tso) -> None:
+        """A timestamp that was handed out before anything given to the sorter from now on."""
+        last = self._last
+        if last is None:
+            if ts > self.watermark:
+                self.watermark = ts
+        elif ts > last.high:
+            last.high = ts
+
+    def settle(self, start_ts: Tso) -> Place | None:
+        """Stops waiting for an outcome, which is known to be in the log or never to come."""
+        settled = self._open.pop(start_ts, None)
+        if settled is None:
+            return None
+        before, behind = settled.before, settled.behind
+        if behind is None:
+            self._last = before
+        else:
+            behind.before = before
+        if before is None:
+            self._first = behind
+            if settled.high > self.watermark:
+                self.watermark = settled.high
+        else:
+            before.behind = behind
+            if settled.high > before.high:
+                before.high = settled.high
+        return settled.place
+
+    @property
+    def open_count(self) -> int:
+        """How many prewrites wait for their outcome."""
+        return len(self._open)
+
+    @property
+    def oldest(self) -> Open | None:
+        """The prewrite that holds the watermark, if one does."""
+        return self._first
+
+    @property
+    def oldest_start_ts(self) -> Tso | None:
+        """The smallest start_ts without an outcome; linear in the open prewrites."""
+        return min(self._open, default=None)
+
+    def waiting_since(self, before_s: float) -> Iterator[Open]:
+        """The open prewrites that came before `before_s`, oldest first."""
+        opened = self._first
+        while opened is not None and opened.since_s <= before_s:
+            yield opened
+            opened = opened.behind
+
+    def _remember(self, start_ts: Tso) -> None:
+        self._outcomes[start_ts] = None
+        if len(self._outcomes) > self._outcomes_kept:
+            del self._outcomes[next(iter(self._outcomes))]

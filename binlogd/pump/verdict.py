@@ -1,0 +1,48 @@
+"""What to do about a prewrite whose outcome is missing, once somebody knows its fate.
+
+Never a guess: whoever does not know says Pending, and the prewrite waits (tidb-binlog issue 1024
+was a transaction declared rolled back while its lock was still alive).
+
+Source: tidb-binlog pump/storage/storage.go, resolve.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from binlogd.ports import Committed, Pending, RolledBack, TxnStatus
+from binlogd.tso import Tso
+from binlogd.wire.peek import commit_binlog, rollback_binlog
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write this binlog through the front door: there is no second road into a shard."""
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AskAgain:
+    """Nobody can tell yet, for this reason."""
+
+    reason: str
+
+
+Verdict = Write | AskAgain
+
+
+def decide(start_ts: Tso, status: TxnStatus) -> Verdict:
+    """The verdict on the prewrite of `start_ts`."""
+    match status:
+        case Committed(commit_ts=commit_ts):
+            if commit_ts <= start_ts:
+                return AskAgain(f"commit_ts {commit_ts} is not above start_ts {start_ts}")
+            return Write(commit_binlog(start_ts, commit_ts))
+        case RolledBack():
+            return Write(rollback_binlog(start_ts))
+        case Pending(reason=reason):
+            return AskAgain(reason)
+        case _:
+            assert_never(status)

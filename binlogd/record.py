@@ -1,0 +1,122 @@
+"""One record of a value log, and the footer that seals a segment; the Go Pump's bytes.
+
+    segment := record* footer?
+    record  := magic u32 | length u64 | CRC-32C of the payload u32 | payload
+    footer  := max_ts i64 | magic u32
+
+All little-endian. A record has no check on its length, so a length is measured against the bytes
+that are there, and against the record limit, before it is believed.
+
+Source: tidb-binlog pump/storage/log.go; docs/FORMAT.md, value log.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import google_crc32c
+
+from binlogd.tso import Tso
+
+RECORD_MAGIC = 0x823A56E8
+FOOTER_MAGIC = 0x123AB922
+HEADER_BYTES = 16
+FOOTER_BYTES = 12
+
+_HEADER = struct.Struct("<IQI")
+_FOOTER = struct.Struct("<qI")
+_MAGIC_BYTES = struct.pack("<I", RECORD_MAGIC)
+
+
+def header(payload: bytes) -> bytes:
+    """The 16 bytes that stand before a payload."""
+    return _HEADER.pack(RECORD_MAGIC, len(payload), google_crc32c.value(payload))
+
+
+def encode(payload: bytes) -> bytes:
+    """A whole record."""
+    return header(payload) + payload
+
+
+def decode(record: bytes, *, length: int) -> bytes | str:
+    """The payload of a record whose payload length is known, or what is wrong with it."""
+    if len(record) < HEADER_BYTES + length:
+        return f"the file ends after {len(record)} of {HEADER_BYTES + length} bytes"
+    magic, found_length, checksum = _HEADER.unpack_from(record)
+    if magic != RECORD_MAGIC:
+        return f"wrong magic {magic:08x}"
+    if found_length != length:
+        return f"the header says {found_length} bytes, the index {length}"
+    payload = record[HEADER_BYTES : HEADER_BYTES + length]
+    found = google_crc32c.value(payload)
+    return payload if found == checksum else _mismatch(found, checksum)
+
+
+def footer(max_ts: Tso) -> bytes:
+    """The 12 bytes that seal a segment."""
+    return _FOOTER.pack(max_ts, FOOTER_MAGIC)
+
+
+def footer_ts(tail: bytes) -> Tso | None:
+    """max_ts of a footer, or None if these are not the 12 bytes of one."""
+    if len(tail) != FOOTER_BYTES:
+        return None
+    max_ts, magic = _FOOTER.unpack(tail)
+    return Tso(max_ts) if magic == FOOTER_MAGIC else None
+
+
+class Split(NamedTuple):
+    """What a stretch of a segment holds.
+
+    `records` are (offset in the stretch, payload). What follows `consumed` is either wrong, as
+    `fault` says, or the beginning of a record that takes `needs` bytes in all (those of a header,
+    as long as not even that is whole). The caller compares `needs` with what the segment still has
+    before it reads them.
+    """
+
+    records: list[tuple[int, bytes]]
+    consumed: int
+    needs: int
+    fault: str | None
+
+
+def split(stretch: bytes, *, record_bytes_max: int) -> Split:
+    """Takes a stretch apart that begins with a record."""
+    records: list[tuple[int, bytes]] = []
+    position, end = 0, len(stretch)
+    while position < end:
+        if end - position < HEADER_BYTES:
+            return Split(records, position, HEADER_BYTES, _bad_start(stretch[position:]))
+        magic, length, checksum = _HEADER.unpack_from(stretch, position)
+        after = position + HEADER_BYTES + length
+        if magic != RECORD_MAGIC:
+            return Split(records, position, 0, f"wrong magic {magic:08x}")
+        if length > record_bytes_max:
+            fault = f"length {length} is above the record limit of {record_bytes_max} bytes"
+            return Split(records, position, 0, fault)
+        if after > end:
+            return Split(records, position, HEADER_BYTES + length, None)
+        payload = stretch[position + HEADER_BYTES : after]
+        found = google_crc32c.value(payload)
+        if found != checksum:
+            return Split(records, position, 0, _mismatch(found, checksum))
+        records.append((position, payload))
+        position = after
+    return Split(records, position, 0, None)
+
+
+def next_magic(stretch: bytes, start: int) -> int | None:
+    """Where the next record may begin at or after `start`, to find the way after bad bytes."""
+    found = stretch.find(_MAGIC_BYTES, start)
+    return None if found < 0 else found
+
+
+def _mismatch(found: int, expected: int) -> str:
+    return f"checksum mismatch: the payload has {found:08x}, the header says {expected:08x}"
+
+
+def _bad_start(short: bytes) -> str | None:
+    """What is wrong with less than a header: nothing, as long as it may become one."""
+    magic = short[:4]
+    return None if _MAGIC_BYTES.startswith(magic) else f"wrong magic {magic.hex()}"
