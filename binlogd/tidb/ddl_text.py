@@ -1,7 +1,7 @@
 """The few facts about a DDL that stand only in its text.
 
-TiDB's jobs name the outcome (ids, TableInfo); which database a RENAME TABLE moves each table to, and
-which column a CHANGE COLUMN renames, is not in them. The text is read word by word, without a
+TiDB's jobs name the outcome (ids, TableInfo); which database a RENAME TABLE moves each table to,
+and which column a CHANGE COLUMN renames, is not in them. The text is read word by word, without a
 grammar: strings and comments are stepped over, TiDB's own comments (`/*T! ... */`) are not.
 """
 
@@ -35,7 +35,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A name, keyword, string or sign of a statement; `text` of a quoted name is the name itself."""
+    """A name, keyword, string or sign; `text` of a quoted name is the name itself."""
 
     kind: str
     text: str

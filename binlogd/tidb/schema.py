@@ -9,13 +9,13 @@ What runs ahead of its binlog. Rows may be written under a schema whose DDL binl
 columns are not public then, and unknown ids can be passed over. A multi-schema change differs: its
 rows may lack a dropped column, or hold a rewritten column under its new id only. So the next job of
 each table, when the history has it already, is looked at: `TableAt.aliases` maps its new ids to
-the columns of the same name (or the name a CHANGE COLUMN gave), `may_lack_columns` allows what it
-drops to be missing. A value of a column that only the coming schema has cannot be kept: the
+the columns of the same name (or the name that a CHANGE COLUMN gave), `may_lack_columns` allows what
+it drops to be missing. A value of a column that only the coming schema has cannot be kept: the
 downstream does not have that column yet.
 
-Tolerance. Only what is needed is required: a job for a table or schema that is not known (the
-history was cut) makes it known. Nothing here raises for an odd job; a row of a table that is not
-known is the caller's to refuse.
+Tolerance. A job for a table or schema that is not known (the history was cut) makes it known, and
+applying a job twice changes nothing more. A row of a table that is not known is the caller's to
+refuse.
 
 Source: tidb-binlog drainer/schema.go (one queue ordered by schema version, which stops at rows of a
 coming multi-schema change); pingcap/tidb ddl/table.go, ddl/partition.go, infoschema/builder.go.
@@ -23,13 +23,13 @@ coming multi-schema change); pingcap/tidb ddl/table.go, ddl/partition.go, infosc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from binlogd.tidb.ddl_text import changed_columns, renamed_tables
+from binlogd.errors import Corrupt
+from binlogd.tidb.ddl_text import renamed_tables
 from binlogd.tidb.model import (
     ActionType,
     Database,
@@ -41,17 +41,16 @@ from binlogd.tidb.model import (
     database_to_json,
     job_from_json,
     table_from_json,
-    table_to_json,
 )
+from binlogd.tidb.tracked import Coming, Tracked, TrackedJson, VersionsInUse
 from binlogd.tso import Tso
 
 _MYSQL = Database(1, "mysql")
 _RESERVED_IDS_BEGIN = (1 << 48) - 1 - 1000
-_OLDER_KEPT = 2
 _GONE_KEPT_MAX = 100_000
-_NO_ALIASES: Mapping[int, int] = MappingProxyType({})
 
 _DROPS_COLUMNS = frozenset({ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS})
+_DROPS = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW, ActionType.DROP_SEQUENCE})
 _SCHEMA_CHANGES = frozenset(
     {
         ActionType.CREATE_SCHEMA,
@@ -67,15 +66,7 @@ _CREATES = frozenset(
         ActionType.RECOVER_TABLE,
     }
 )
-_DROPS = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW, ActionType.DROP_SEQUENCE})
-_NEW_IDS = frozenset(
-    {
-        ActionType.TRUNCATE_TABLE,
-        ActionType.ALTER_TABLE_PARTITIONING,
-        ActionType.REMOVE_PARTITIONING,
-    }
-)
-# Their ids count policies and groups, not schemas or tables; or nothing of a table changes.
+# Their schema_id counts policies and groups from 1, or nothing of a table changes.
 _WITHOUT_EFFECT = frozenset(
     {
         ActionType.LOCK_TABLE,
@@ -93,10 +84,10 @@ _WITHOUT_EFFECT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A table, view or sequence by name; with `table` "" the database itself, all "" for nothing."""
+    """A table, view or sequence; with `table` "" the database itself, with both "" nothing."""
 
     database: str
-    table: str
+    table: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +95,13 @@ class Effect:
     """What a job did. `name` is what it is about, as it is called afterwards (dropped: before).
 
     `is_in_force` is False for what changed no schema: an announcement, a job that was rolled back,
-    one without a schema version. `renamed` holds (old, new) pairs in their order; `other` is the
-    plain table of an EXCHANGE PARTITION.
+    one without a schema version. `renamed` holds (old, new) in their order. `other` is the plain
+    table of an EXCHANGE PARTITION.
     """
 
     is_in_force: bool
     name: Named
     created: tuple[Named, ...] = ()
-    dropped: tuple[Named, ...] = ()
     renamed: tuple[tuple[Named, Named], ...] = ()
     other: Named | None = None
 
@@ -121,51 +111,46 @@ def is_reserved(table_id: int) -> bool:
     return table_id > _RESERVED_IDS_BEGIN
 
 
-@dataclass(slots=True)
-class _Tracked:
-    schema_id: int
-    info: Table
-    version: int
-    older: tuple[tuple[int, Table], ...] = ()  # newest first
-    is_dropping_columns: bool = False
-    seen: dict[tuple[int, bool], TableAt] = field(default_factory=dict)
-
-    def replaced(self, info: Table, version: int) -> _Tracked:
-        older = ((self.version, self.info), *self.older)[:_OLDER_KEPT]
-        return _Tracked(self.schema_id, info, version, older)
-
-    def at(self, schema_version: int) -> tuple[int, Table]:
-        """What was current at a version: the newest not above it, or the oldest that is kept."""
-        versions = ((self.version, self.info), *self.older)
-        return next((each for each in versions if each[0] <= schema_version), versions[-1])
-
-
 class SchemaTracker:
     """Databases and tables at one commit_ts, moved on by `apply`."""
 
     def __init__(self) -> None:
         self._databases: dict[int, Database] = {_MYSQL.id: _MYSQL}  # TiDB makes it without a job
-        self._tables: dict[int, _Tracked] = {}
+        self._tables: dict[int, Tracked] = {}
         self._ids: dict[tuple[int, str], int] = {}
         self._gone: dict[int, None] = {}
-        self._coming: dict[int, list[Job]] = {}  # by table id, by version
-        self._history: dict[int, Job] = {}  # not placed yet
+        self._pending: dict[int, Job] = {}
+        self._coming: dict[int, list[Coming]] = {}
+        self._unplaced: dict[int, Job] = {}
+        self._applied: set[int] = set()
+        self._acts: dict[int, Callable[[Job], Effect]] = {
+            **dict.fromkeys(_SCHEMA_CHANGES, self._change_schema),
+            **dict.fromkeys(_CREATES, self._create_tables),
+            **dict.fromkeys(_DROPS, self._drop),
+            ActionType.CREATE_TABLES: self._create_tables,
+            ActionType.DROP_SCHEMA: self._drop_schema,
+            ActionType.RECOVER_SCHEMA: self._recover_schema,
+            ActionType.RENAME_TABLE: self._rename,
+            ActionType.RENAME_TABLES: self._rename_tables,
+            ActionType.EXCHANGE_TABLE_PARTITION: self._exchange,
+        }
         self.version = 0
 
     # --- the history ---------------------------------------------------------------------
 
     def load(self, jobs: Iterable[Job]) -> None:
-        """Makes jobs known that were not yet applied, in any order; knowing one twice is fine."""
-        for job in jobs:
-            if not job.is_done or job.schema_version == 0 or job.type in _WITHOUT_EFFECT:
-                continue
-            self._history[job.id] = job
+        """Makes jobs known that may still come, in any order; knowing one twice is fine."""
+        all_jobs = list(jobs)
+        for job in all_jobs:
+            is_in_force = job.is_done and job.schema_version > 0
+            if is_in_force and job.type not in _WITHOUT_EFFECT and job.id not in self._applied:
+                self._pending[job.id] = job
+        versions = VersionsInUse(all_jobs)
         self._coming.clear()
-        for job in sorted(self._history.values(), key=lambda job: job.schema_version):
+        for job in sorted(self._pending.values(), key=lambda job: job.schema_version):
             if job.table is not None:
-                self._coming.setdefault(job.table.id, []).append(job)
-        for tracked in self._tables.values():
-            tracked.seen.clear()
+                coming = Coming(job, versions.when_submitted(job))
+                self._coming.setdefault(job.table.id, []).append(coming)
 
     def apply_up_to(self, schema_version: int) -> None:
         """Applies the known jobs that a checkpoint with this schema version has behind it."""
@@ -174,25 +159,26 @@ class SchemaTracker:
     def apply_finished_by(self, commit_ts: Tso) -> None:
         """Applies the known jobs that were over at a commit_ts, when no schema version is known.
 
-        One whose binlog lies before commit_ts and whose job was closed behind it stays unplaced;
-        it is applied when a row or a later job of its table shows that it was in force.
+        Of a job that was open at commit_ts, nobody can tell on which side its binlog lies. It stays
+        unplaced until its binlog comes, or a row shows that it was in force before.
         """
         self._apply_known(lambda job: 0 < job.finished_ts <= commit_ts)
-        self._is_open_ended = True
+        self._unplaced = {job.id: job for job in self._pending.values() if job.start_ts < commit_ts}
 
     # --- moving on -----------------------------------------------------------------------
 
     def apply(self, job: Job, schema_state: int) -> Effect:
-        """The turn of a DDL binlog with this `ddl_schema_state` has come.
-
-        Applying a job again changes nothing but what it changed before.
-        """
-        if schema_state == SchemaState.DELETE_ONLY and job.type in _DROPS_COLUMNS and job.is_done:
-            return self._announce(job)
-        if not job.is_done or job.schema_version == 0:
-            return self._forget(job)
-        self._history.pop(job.id, None)
-        effect = self._apply(job)
+        """The turn of a DDL binlog with this `ddl_schema_state` has come."""
+        is_announcement = schema_state == SchemaState.DELETE_ONLY and job.type in _DROPS_COLUMNS
+        if is_announcement or not job.is_done or job.schema_version == 0:
+            tracked = self._tables.get(job.table_id)
+            if tracked is not None and job.type in _DROPS_COLUMNS:
+                tracked.set_dropping(is_dropping_columns=is_announcement)
+            return Effect(False, self._name_in(job))
+        self._applied.add(job.id)
+        self._pending.pop(job.id, None)
+        self._unplaced.pop(job.id, None)
+        effect = self._take_effect(job)
         self.version = max(self.version, job.schema_version)
         return effect
 
@@ -203,52 +189,49 @@ class SchemaTracker:
 
         The same object for as long as nothing about the table changes.
         """
+        if self._unplaced:
+            self._place(table_id, schema_version)
         tracked = self._tables.get(table_id)
         if tracked is None:
             return None
-        at_version, at_info = tracked.at(schema_version)
-        key = at_version, schema_version < tracked.version
-        seen = tracked.seen.get(key)
+        coming = self._next_job(tracked)
+        job = coming.job if coming is not None and schema_version > coming.after_version else None
+        seen = tracked.at(schema_version, job)
         if seen is None:
-            seen = self._seen(tracked, at_info, is_behind=key[1])
-            tracked.seen[key] = seen
+            seen = tracked.see(schema_version, self._database_name(tracked.schema_id), job)
         return seen
 
     def is_truncated(self, table_id: int) -> bool:
         """The id was dropped or truncated before: late rows of it went with it."""
         return table_id in self._gone
 
-    def named(self, table_id: int) -> Named | None:
-        """What a table is called now."""
-        tracked = self._tables.get(table_id)
-        return tracked and Named(self._database_name(tracked.schema_id), tracked.info.name)
-
     def tables(self) -> list[tuple[Named, Table]]:
         """Every table, view and sequence, by id."""
-        return [
-            (Named(self._database_name(each.schema_id), each.info.name), each.info)
-            for _, each in sorted(self._tables.items())
-        ]
+        return [(self._named(each), each.info) for _, each in sorted(self._tables.items())]
 
     # --- kept beside a relay log -----------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """Everything that `from_snapshot` needs, as JSON: of the history the next job per table."""
+        """Everything that `from_snapshot` needs, as JSON; of the history the next job per table."""
+        coming = (self._next_job(tracked) for tracked in self._tables.values())
         kept = _SnapshotJson(
             version=self.version,
             databases=[msgspec.Raw(database_to_json(each)) for each in self._databases.values()],
-            tables=[_TrackedJson.of(each) for each in self._tables.values()],
+            tables=[TrackedJson.of(each) for each in self._tables.values()],
             gone=list(self._gone),
-            coming=[msgspec.Raw(job.raw) for job in self._next_jobs()],
+            coming=[msgspec.Raw(each.job.raw) for each in coming if each is not None],
         )
         return msgspec.json.encode(kept)
 
     @classmethod
     def from_snapshot(cls, data: bytes) -> SchemaTracker:
         """The tracker that `snapshot` was taken of. Raises Corrupt for anything else."""
-        kept = _decode_snapshot(data)
-        tracker = cls()
+        try:
+            kept = msgspec.json.decode(data, type=_SnapshotJson)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Corrupt(f"a schema snapshot does not decode: {error}") from error
         databases = [database_from_json(bytes(raw)) for raw in kept.databases]
+        tracker = cls()
         tracker._databases = {each.id: each for each in databases}
         for each in kept.tables:
             tracker._put(each.tracked())
@@ -256,3 +239,209 @@ class SchemaTracker:
         tracker.version = kept.version
         tracker.load(job_from_json(bytes(raw)) for raw in kept.coming)
         return tracker
+
+    # --- effects -------------------------------------------------------------------------
+
+    def _take_effect(self, job: Job) -> Effect:
+        if job.type in _WITHOUT_EFFECT:
+            return Effect(False, self._name_in(job))
+        self._know_database(job)
+        return self._acts.get(job.type, self._change)(job)
+
+    def _change_schema(self, job: Job) -> Effect:
+        named = Named(self._database_name(job.schema_id))
+        return Effect(True, named, (named,) if job.type == ActionType.CREATE_SCHEMA else ())
+
+    def _drop_schema(self, job: Job) -> Effect:
+        named = Named(self._database_name(job.schema_id))
+        for table_id in [n for n, each in self._tables.items() if each.schema_id == job.schema_id]:
+            self._remove(table_id)
+        self._databases.pop(job.schema_id, None)
+        return Effect(True, named)
+
+    def _recover_schema(self, job: Job) -> Effect:
+        named = Named(self._database_name(job.schema_id))
+        created = [
+            self._create(job.schema_id, info, job.schema_version) for info in _recovered(job)
+        ]
+        return Effect(True, named, (named, *created))
+
+    def _create_tables(self, job: Job) -> Effect:
+        infos = job.tables if job.type == ActionType.CREATE_TABLES else (job.table,)
+        created = tuple(
+            self._create(job.schema_id, info, job.schema_version)
+            for info in infos
+            if info is not None
+        )
+        return Effect(bool(created), created[-1] if created else self._name_in(job), created)
+
+    def _drop(self, job: Job) -> Effect:
+        named = self._name_in(job)
+        self._remove(job.table_id)
+        return Effect(True, named)
+
+    def _rename(self, job: Job) -> Effect:
+        if job.table is None:
+            return Effect(False, self._name_in(job))
+        pair = self._renamed(job.table, job.schema_id, job, old_name=job.table_name)
+        return Effect(True, pair[1], renamed=(pair,))
+
+    def _rename_tables(self, job: Job) -> Effect:
+        infos = job.tables or ((job.table,) if job.table else ())
+        texts = renamed_tables(job.query)
+        if len(texts) != len(infos):
+            texts = []
+        session_id = job.schema_id
+        for text, info in zip(texts, infos, strict=False):
+            tracked = self._tables.get(info.id)
+            if not text.old_database and tracked is not None:
+                session_id = tracked.schema_id
+                break
+        pairs = []
+        for number, info in enumerate(infos):
+            explicit = texts[number].new_database if texts else ""
+            schema_id = self._schema_id(explicit, session_id) if texts else job.schema_id
+            old_name = texts[number].old_table if texts else ""
+            pairs.append(self._renamed(info, schema_id, job, old_name=old_name))
+        return Effect(bool(pairs), self._name_in(job), renamed=tuple(pairs))
+
+    def _exchange(self, job: Job) -> Effect:
+        """The plain table goes on under the id of the partition, which gets the table's id."""
+        after, plain = job.table, self._tables.get(job.table_id)
+        if after is None:
+            return Effect(False, self._name_in(job))
+        before = self._tables.get(after.id)
+        freed = set(before.info.partition_ids) - set(after.partition_ids) if before else set()
+        other = self._named(plain) if plain else Named(job.schema_name, job.table_name)
+        if plain is not None and len(freed) == 1:
+            self._remove(job.table_id, is_gone=False)
+            self._put(plain.replaced(replace(plain.info, id=freed.pop()), job.schema_version))
+        return replace(self._change(job), other=other)
+
+    def _change(self, job: Job) -> Effect:
+        """Whatever leaves a TableInfo: it replaces what was, under a new id if it has one."""
+        if job.table is None:
+            return Effect(False, self._name_in(job))
+        info, version = job.table, job.schema_version
+        old_id = info.id if job.type == ActionType.EXCHANGE_TABLE_PARTITION else job.table_id
+        tracked = self._tables.get(old_id)
+        if tracked is None:
+            return Effect(True, self._create(job.schema_id, info, version))
+        if tracked.info.id != info.id:
+            self._remove(old_id)
+            tracked = Tracked(tracked.schema_id, info, version)
+        elif tracked.version < version:
+            tracked = tracked.replaced(info, version)
+        self._put(tracked)
+        return Effect(True, self._named(tracked))
+
+    # --- tables --------------------------------------------------------------------------
+
+    def _create(self, schema_id: int, info: Table, version: int) -> Named:
+        tracked = Tracked(schema_id, info, version)
+        if not is_reserved(info.id):
+            self._put(tracked)
+        return self._named(tracked)
+
+    def _renamed(
+        self, info: Table, schema_id: int, job: Job, *, old_name: str
+    ) -> tuple[Named, Named]:
+        tracked = self._tables.get(info.id)
+        old = self._named(tracked) if tracked else Named(self._database_name(schema_id), old_name)
+        moved = tracked.replaced(info, job.schema_version) if tracked else None
+        moved = moved or Tracked(schema_id, info, job.schema_version)
+        moved.schema_id = schema_id
+        self._put(moved)
+        return old, self._named(moved)
+
+    def _put(self, tracked: Tracked) -> None:
+        table_id = tracked.info.id
+        before = self._tables.get(table_id)
+        if before is not None:
+            self._unname(before)
+        name = tracked.schema_id, tracked.info.name.lower()
+        namesake = self._ids.get(name)
+        if namesake is not None:  # CREATE OR REPLACE VIEW drops without saying so
+            self._remove(namesake)
+        self._ids[name] = table_id
+        self._tables[table_id] = tracked
+        self._gone.pop(table_id, None)
+
+    def _remove(self, table_id: int, *, is_gone: bool = True) -> None:
+        tracked = self._tables.pop(table_id, None)
+        if tracked is not None:
+            self._unname(tracked)
+        if is_gone:
+            self._gone[table_id] = None
+            if len(self._gone) > _GONE_KEPT_MAX:
+                del self._gone[next(iter(self._gone))]
+
+    def _unname(self, tracked: Tracked) -> None:
+        name = tracked.schema_id, tracked.info.name.lower()
+        if self._ids.get(name) == tracked.info.id:
+            del self._ids[name]
+
+    def _next_job(self, tracked: Tracked) -> Coming | None:
+        jobs = self._coming.get(tracked.info.id)
+        while jobs and jobs[0].job.schema_version <= tracked.version:
+            del jobs[0]
+        return jobs[0] if jobs else None
+
+    def _apply_known(self, is_due: Callable[[Job], bool]) -> None:
+        for job in sorted(self._pending.values(), key=lambda job: job.schema_version):
+            if is_due(job):
+                self.apply(job, SchemaState.NONE)
+
+    def _place(self, table_id: int, schema_version: int) -> None:
+        for job in sorted(self._unplaced.values(), key=lambda job: job.schema_version):
+            infos = (job.table, *job.tables)
+            if schema_version >= job.schema_version and any(
+                info is not None and info.id == table_id for info in infos
+            ):
+                self.apply(job, SchemaState.NONE)
+
+    # --- names ---------------------------------------------------------------------------
+
+    def _know_database(self, job: Job) -> None:
+        if job.database is not None:
+            self._databases[job.schema_id] = job.database
+        elif job.schema_id not in self._databases:
+            self._databases[job.schema_id] = Database(job.schema_id, job.schema_name)
+
+    def _database_name(self, schema_id: int) -> str:
+        database = self._databases.get(schema_id)
+        return database.name if database else ""
+
+    def _schema_id(self, database: str, default: int) -> int:
+        if not database:
+            return default
+        names = {each.name.lower(): each.id for each in self._databases.values()}
+        return names.get(database.lower(), default)
+
+    def _named(self, tracked: Tracked) -> Named:
+        return Named(self._database_name(tracked.schema_id), tracked.info.name)
+
+    def _name_in(self, job: Job) -> Named:
+        """What a job says it is about; "" for policies and groups, which live in no schema."""
+        if job.type in _WITHOUT_EFFECT:
+            return Named("")
+        tracked = self._tables.get(job.table_id)
+        if tracked is not None:
+            return self._named(tracked)
+        return Named(self._database_name(job.schema_id) or job.schema_name, job.table_name)
+
+
+def _recovered(job: Job) -> list[Table]:
+    """The tables that FLASHBACK DATABASE brings back: only the job's arguments name them."""
+    arguments = job.raw_args if isinstance(job.raw_args, list) else []
+    first = arguments[0] if arguments and isinstance(arguments[0], dict) else {}
+    tables = first.get("RecoverTabsInfo") or []
+    return [table_from_json(msgspec.json.encode(each["TableInfo"])) for each in tables]
+
+
+class _SnapshotJson(msgspec.Struct, frozen=True):
+    version: int
+    databases: list[msgspec.Raw]
+    tables: list[TrackedJson]
+    gone: list[int]
+    coming: list[msgspec.Raw]

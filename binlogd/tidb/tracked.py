@@ -1,0 +1,153 @@
+"""One table over time, and what the next DDL of it gives away.
+
+`TableAt.aliases` and `may_lack_columns` come from two places: the DDLs that have been, and the one
+that is coming (see schema.py for why rows run ahead of it).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+
+from binlogd.tidb.ddl_text import changed_columns
+from binlogd.tidb.model import Job, Table, TableAt, table_from_json, table_to_json
+
+_OLDER_KEPT = 2
+_SEEN_KEPT_MAX = 16
+_NO_ALIASES: Mapping[int, int] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class Tracked:
+    """A table, the schema version that made it so, and what it was before (newest first)."""
+
+    schema_id: int
+    info: Table
+    version: int
+    older: tuple[tuple[int, Table], ...] = ()
+    is_dropping_columns: bool = False
+    _seen: dict[tuple[int, bool, int], TableAt] = field(default_factory=dict)
+
+    def replaced(self, info: Table, version: int) -> Tracked:
+        """The same table after a DDL."""
+        older = ((self.version, self.info), *self.older)[:_OLDER_KEPT]
+        return Tracked(self.schema_id, info, version, older)
+
+    def set_dropping(self, *, is_dropping_columns: bool) -> None:
+        """Rows may lack columns from here on, or no longer."""
+        self.is_dropping_columns = is_dropping_columns
+        self._seen.clear()
+
+    def at(self, schema_version: int, coming: Job | None) -> TableAt | None:
+        """The answer given before to rows that see the same, if there was one."""
+        return self._seen.get(self._key(schema_version, coming))
+
+    def see(self, schema_version: int, database: str, coming: Job | None) -> TableAt:
+        """What rows of a schema version see, `coming` being the next job they may run ahead of."""
+        at_version, is_behind, _ = key = self._key(schema_version, coming)
+        at_info = next((info for version, info in self.older if version == at_version), None)
+        after = coming.table if coming is not None else None
+        answer = TableAt(
+            database=database,
+            info=self.info,
+            version=self.version,
+            defaults_from=at_info,
+            aliases=_aliases(self.info, after, coming.query) if coming and after else _NO_ALIASES,
+            may_lack_columns=is_behind or self.is_dropping_columns or _drops(self.info, after),
+        )
+        if len(self._seen) >= _SEEN_KEPT_MAX:
+            self._seen.clear()
+        self._seen[key] = answer
+        return answer
+
+    def _key(self, schema_version: int, coming: Job | None) -> tuple[int, bool, int]:
+        """Which version was current (the oldest kept, if none), if it is past, and what comes."""
+        coming_id = coming.id if coming is not None else 0
+        if schema_version >= self.version:
+            return self.version, False, coming_id
+        versions = [version for version, _ in self.older]
+        at = next((version for version in versions if version <= schema_version), None)
+        return at if at is not None else (versions or [self.version])[-1], True, coming_id
+
+
+def _aliases(now: Table, after: Table, query: str) -> Mapping[int, int]:
+    """Ids that only the coming table has, to the columns they take the place of."""
+    known = {column.id for column in now.columns}
+    coming = {column.id for column in after.columns}
+    vanishing = {
+        column.name.lower(): column.id for column in now.columns if column.id not in coming
+    }
+    new = {column.name.lower(): column.id for column in after.columns if column.id not in known}
+    if not (vanishing and new):
+        return _NO_ALIASES
+    old_names = changed_columns(query)
+    return {
+        new_id: vanishing[old]
+        for name, new_id in new.items()
+        for old in (old_names.get(name, name),)
+        if old in vanishing
+    }
+
+
+def _drops(now: Table, after: Table | None) -> bool:
+    if after is None:
+        return False
+    return not {column.id for column in now.columns} <= {column.id for column in after.columns}
+
+
+class Coming(NamedTuple):
+    """A job of the history whose turn has not come; rows above `after_version` may know it."""
+
+    job: Job
+    after_version: int
+
+
+class VersionsInUse:
+    """Which schema versions were in use before a job was submitted: its own lie above them."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        finished = sorted((job.finished_ts, job.schema_version) for job in jobs)
+        self._finished = [ts for ts, _ in finished]
+        self._highest = list(accumulate((version for _, version in finished), max))
+
+    def when_submitted(self, job: Job) -> int:
+        """The highest version of the jobs that were over by then."""
+        before = bisect_left(self._finished, job.start_ts)
+        return self._highest[before - 1] if before else 0
+
+
+class TrackedJson(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A table over time, as JSON."""
+
+    schema_id: int
+    version: int
+    info: msgspec.Raw
+    older: tuple[tuple[int, msgspec.Raw], ...] = ()
+    is_dropping_columns: bool = False
+
+    @classmethod
+    def of(cls, tracked: Tracked) -> TrackedJson:
+        """The JSON of a table."""
+        return cls(
+            tracked.schema_id,
+            tracked.version,
+            msgspec.Raw(table_to_json(tracked.info)),
+            tuple((version, msgspec.Raw(table_to_json(info))) for version, info in tracked.older),
+            tracked.is_dropping_columns,
+        )
+
+    def tracked(self) -> Tracked:
+        """The table of the JSON. Raises Corrupt."""
+        return Tracked(
+            self.schema_id,
+            table_from_json(bytes(self.info)),
+            self.version,
+            tuple((version, table_from_json(bytes(info))) for version, info in self.older),
+            self.is_dropping_columns,
+        )
