@@ -118,6 +118,16 @@ def decode_entries(body: bytes) -> list[RelayEntry]:
     return entries
 
 
+def head_size(head: bytes) -> int:
+    """The length of the frame whose head this is; that of a head alone if the head is damaged."""
+    if len(head) < HEAD.size:
+        return HEAD.size
+    magic, checksum, *_, size = HEAD.unpack_from(head)
+    if magic != MAGIC or checksum != google_crc32c.value(head[_CHECKED_FROM : HEAD.size]):
+        return HEAD.size
+    return HEAD.size + int(size)
+
+
 def read_frame(data: bytes, at: RelayPos) -> Frame | Torn | Damaged:
     """The frame at this place; `data` is the whole file, and `at` lies before its end."""
     offset = at.offset

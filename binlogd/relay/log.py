@@ -1,0 +1,235 @@
+"""Writing a relay log: joined binlogs and DDL jobs, durable before the downstream sees them.
+
+Invariant. What `append` returned for is on disk and reads back, unless `collect` was told that the
+checkpoint behind it is saved. Why it holds: a group is one frame, written and fsynced before the
+call returns; a new file is fsynced and so is its directory before anything is written behind its
+head; a failed write or fsync poisons the writer, and opening it again verifies the last file.
+
+Each file begins with a snapshot of the schema, so that reading can begin at any file. Files that
+continue each other form a chain. When the Drainer begins somewhere that the chain does not cover
+(the checkpoint was set back, or moved on over transactions that never came here), a new chain is
+started, and only the newest chain is ever read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import structlog
+
+from binlogd.errors import CorruptRelay, LogFailed
+from binlogd.ports import AppendFile, Disk, DiskLock
+from binlogd.relay.frame import (
+    FrameKind,
+    RelayEntry,
+    encode_entries,
+    encode_frame,
+)
+from binlogd.relay.gc import RelayFile, deletable
+from binlogd.relay.position import RelayPos, file_name
+from binlogd.relay.reader import chain_of, list_files, scan
+from binlogd.tso import NO_TS, Tso
+
+LOCK_NAME = ".lock"
+GROUP_BYTES_MAX = 16 << 20
+"""Larger appends are several groups, each with its own fsync; one entry is never split."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RelayStatistics:
+    """How the relay log stands; counters since it was opened."""
+
+    files: int
+    size_bytes: int
+    base_ts: Tso
+    """What is above this can be restored."""
+    last_ts: Tso
+    entries_appended: int
+    bytes_appended: int
+    groups_appended: int
+    files_collected: int
+    last_error: str
+
+
+class RelayWriter:
+    """The one writer of a relay directory. Used by one task at a time."""
+
+    def __init__(self, directory: Path, disk: Disk, *, max_file_bytes: int) -> None:
+        self._directory, self._disk, self._max_file_bytes = directory, disk, max_file_bytes
+        self._snapshot: Callable[[], bytes] = bytes
+        self._lock: DiskLock | None = None
+        self._file: AppendFile | None = None
+        self._files: list[RelayFile] = []
+        self._head_bytes = 0
+        self._offset = 0
+        self._last_ts = NO_TS
+        self._entries = self._bytes = self._groups = self._collected = 0
+        self._last_error = ""
+
+    async def open(self, *, after: Tso, snapshot: Callable[[], bytes]) -> None:
+        """Makes the log ready for transactions above `after`.
+
+        `snapshot` gives the schema after everything that earlier calls of `append` were given (and
+        everything up to `after`); it is called when a file is begun, here or inside `append`. A
+        torn tail is cut off. Raises CorruptRelay, ConfigError if another process writes here,
+        LogFailed.
+        """
+        self._snapshot = snapshot
+        self._head_bytes = 0
+        self._last_error = ""
+        try:
+            await self._disk.make_directory(self._directory)
+            self._lock = await self._disk.lock(self._directory / LOCK_NAME)
+            await self._open_at(after)
+        except OSError as error:
+            await self.close()
+            raise self._failure(error) from error
+        except CorruptRelay:
+            await self.close()
+            raise
+
+    async def _open_at(self, after: Tso) -> None:
+        self._files, headless = await list_files(self._disk, self._directory)
+        if headless is not None:
+            await self._disk.remove([self._path(headless)])
+        last_ts = await self._cut_tail() if self._files else NO_TS
+        chain = chain_of(self._files)
+        if chain and chain[0].base_ts <= after <= last_ts:
+            self._last_ts = last_ts
+            newest = chain[-1]
+            self._file = await self._disk.open_append(self._path(newest.suffix), create=False)
+            self._offset = newest.size_bytes
+            return
+        self._last_ts = after
+        await self._begin_file(FrameKind.START)
+
+    async def _cut_tail(self) -> Tso:
+        """The last commit_ts of the log, with its newest file verified and cut where it is torn."""
+        newest = self._files[-1]
+        path = self._path(newest.suffix)
+        (data,) = await self._disk.read(path, [(0, newest.size_bytes)])
+        last_ts, end = newest.base_ts, 0
+        for frame in scan(path, data, newest.suffix, is_last=True):
+            self._head_bytes = self._head_bytes or frame.end
+            last_ts, end = frame.commit_ts, frame.end
+        if end < newest.size_bytes:
+            dropped_bytes = newest.size_bytes - end
+            log.warning("relay_tail_cut", file=path.name, offset=end, dropped_bytes=dropped_bytes)
+            await self._disk.truncate(path, end)
+            self._files[-1] = replace(newest, size_bytes=end)
+        return last_ts
+
+    async def append(self, entries: Sequence[RelayEntry]) -> RelayPos:
+        """Returns when all entries are durable: the end of the log.
+
+        In commit_ts order; what the log already holds (commit_ts at or below its last) is passed
+        over, since after a restart it comes again. Raises LogFailed; the writer is useless then,
+        until it has been closed and opened again.
+        """
+        if self._last_error:
+            raise LogFailed(self._directory, OSError(self._last_error))
+        fresh = [entry for entry in entries if entry.commit_ts > self._last_ts]
+        is_full = self._offset - self._head_bytes >= self._max_file_bytes
+        try:
+            # what is passed over here is not yet in the schema that a snapshot would show
+            if is_full and fresh and len(fresh) == len(entries):
+                await self._begin_file(FrameKind.CONTINUE)
+            for group in _groups(fresh):
+                await self._append_group(group)
+        except OSError as error:
+            raise self._failure(error) from error
+        return RelayPos(self._files[-1].suffix, self._offset)
+
+    async def _append_group(self, group: Sequence[RelayEntry]) -> None:
+        assert self._file is not None, "append before open"
+        newest = self._files[-1]
+        last_ts = group[-1].commit_ts
+        assert all(a.commit_ts <= b.commit_ts for a, b in pairwise(group))
+        at = RelayPos(newest.suffix, self._offset)
+        frame = encode_frame(FrameKind.GROUP, at, last_ts, encode_entries(group))
+        await self._file.append([frame], sync=True)
+        self._offset += len(frame)
+        self._last_ts = last_ts
+        self._files[-1] = replace(newest, size_bytes=self._offset)
+        self._entries += len(group)
+        self._bytes += len(frame)
+        self._groups += 1
+
+    async def _begin_file(self, kind: FrameKind) -> None:
+        suffix = self._files[-1].suffix + 1 if self._files else 0
+        if self._file is not None:
+            await self._file.close()
+        head = encode_frame(kind, RelayPos(suffix, 0), self._last_ts, self._snapshot())
+        self._file = await self._disk.open_append(self._path(suffix), create=True)
+        await self._file.append([head], sync=True)
+        self._head_bytes = self._offset = len(head)
+        self._files.append(RelayFile(suffix, self._last_ts, kind is FrameKind.START, self._offset))
+        log.info("relay_file_begun", suffix=suffix, base_ts=self._last_ts, head_bytes=len(head))
+
+    async def collect(self, saved_ts: Tso) -> int:
+        """Removes files that nobody needs once a checkpoint at `saved_ts` is stored: how many.
+
+        Raises LogFailed; the log is still good then, and the files go next time.
+        """
+        suffixes = deletable(self._files, saved_ts)
+        try:
+            for suffix in suffixes:  # one by one: a crash in between must not leave a gap
+                await self._disk.remove([self._path(suffix)])
+                self._files.pop(0)
+                self._collected += 1
+        except OSError as error:
+            raise LogFailed(self._directory, error) from error
+        return len(suffixes)
+
+    async def close(self) -> None:
+        """Lets go of the file and the lock. Safe to call twice."""
+        file, self._file = self._file, None
+        lock, self._lock = self._lock, None
+        if file is not None:
+            await file.close()
+        if lock is not None:
+            await lock.release()
+
+    @property
+    def last_ts(self) -> Tso:
+        """The last transaction that the log holds, or where it begins."""
+        return self._last_ts
+
+    def statistics(self) -> RelayStatistics:
+        """How it stands; cheap."""
+        chain = chain_of(self._files)
+        return RelayStatistics(
+            files=len(self._files),
+            size_bytes=sum(file.size_bytes for file in self._files),
+            base_ts=chain[0].base_ts if chain else self._last_ts,
+            last_ts=self._last_ts,
+            entries_appended=self._entries,
+            bytes_appended=self._bytes,
+            groups_appended=self._groups,
+            files_collected=self._collected,
+            last_error=self._last_error,
+        )
+
+    def _path(self, suffix: int) -> Path:
+        return self._directory / file_name(suffix)
+
+    def _failure(self, error: OSError) -> LogFailed:
+        self._last_error = error.strerror or str(error)
+        return LogFailed(self._directory, error)
+
+
+def _groups(entries: Sequence[RelayEntry]) -> Iterator[Sequence[RelayEntry]]:
+    begin = size = 0
+    for number, (entry, following) in enumerate(pairwise(entries), start=1):
+        size += len(entry.payload) + len(entry.job)
+        # equal commit_ts stay together: what is at or below the last one counts as written
+        if size >= GROUP_BYTES_MAX and entry.commit_ts != following.commit_ts:
+            yield entries[begin:number]
+            begin, size = number, 0
+    if entries:
+        yield entries[begin:]

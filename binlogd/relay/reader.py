@@ -1,0 +1,157 @@
+"""Reading a relay log back, from the file that covers a checkpoint to its end.
+
+Invariant. The entries of a chain come out once, in order and without a gap, up to the last group
+that was whole. Why it holds: files of a chain are consecutive, each head names the last commit_ts
+before it, and a torn frame is accepted at the end of the last file only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlogd.errors import ConfigError, CorruptRelay
+from binlogd.ports import Disk
+from binlogd.relay.frame import (
+    HEAD,
+    Damaged,
+    Frame,
+    FrameKind,
+    RelayEntry,
+    Torn,
+    decode_entries,
+    head_size,
+    read_frame,
+)
+from binlogd.relay.gc import RelayFile
+from binlogd.relay.position import RelayPos, file_name, suffix_of
+from binlogd.tso import Tso
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """A relay log from one file on.
+
+    `snapshot` is the schema at `base_ts`; `batches` yields every entry above `base_ts`, also those
+    at or below the checkpoint, because their DDL moves the schema.
+    """
+
+    snapshot: bytes
+    base_ts: Tso
+    batches: AsyncIterator[list[RelayEntry]]
+
+
+async def read_relay(disk: Disk, directory: Path, after: Tso) -> Relay:
+    """The newest chain from the last file that begins at or before `after`.
+
+    Raises ConfigError when the log does not reach back to `after`, CorruptRelay for bytes that do
+    not verify (while reading, too).
+    """
+    files, _ = await list_files(disk, directory)
+    chain = chain_of(files)
+    covering = [number for number, file in enumerate(chain) if file.base_ts <= after]
+    if not covering:
+        begins = f"begins behind commit_ts {chain[0].base_ts}" if chain else "is empty"
+        raise ConfigError(
+            f"the relay log in {directory} {begins}, the checkpoint is {after}: what lies between"
+            " cannot be restored from it"
+        )
+    files = list(chain[covering[-1] :])
+    path = directory / file_name(files[0].suffix)
+    data = await _read(disk, path, files[0].size_bytes)
+    head = next(scan(path, data, files[0].suffix, is_last=len(files) == 1))
+    return Relay(head.body, head.commit_ts, _batches(disk, directory, files))
+
+
+async def _batches(
+    disk: Disk, directory: Path, files: Sequence[RelayFile]
+) -> AsyncIterator[list[RelayEntry]]:
+    last_ts = files[0].base_ts
+    for file in files:
+        path = directory / file_name(file.suffix)
+        if file.base_ts != last_ts:
+            raise CorruptRelay(path, 0, f"it continues {file.base_ts}, the log ended at {last_ts}")
+        data = await _read(disk, path, file.size_bytes)
+        offset = 0
+        for frame in scan(path, data, file.suffix, is_last=file is files[-1]):
+            if frame.kind is FrameKind.GROUP:
+                yield _entries(path, offset, frame)
+                last_ts = frame.commit_ts
+            offset = frame.end
+
+
+def _entries(path: Path, offset: int, frame: Frame) -> list[RelayEntry]:
+    try:
+        return decode_entries(frame.body)
+    except ValueError as error:
+        raise CorruptRelay(path, offset, str(error)) from error
+
+
+def scan(path: Path, data: bytes, suffix: int, *, is_last: bool) -> Iterator[Frame]:
+    """The frames of one file; ends where the last file is torn. Raises CorruptRelay."""
+    at = RelayPos(suffix, 0)
+    while at.offset < len(data):
+        frame = read_frame(data, at)
+        if isinstance(frame, Torn) and is_last:
+            return
+        if isinstance(frame, Torn | Damaged):
+            raise CorruptRelay(path, frame.offset, f"{frame.reason}; {_REMEDY}")
+        if (frame.kind is FrameKind.GROUP) != (at.offset > 0):
+            raise CorruptRelay(path, at.offset, f"a frame of kind {frame.kind.name} stands here")
+        yield frame
+        at = at._replace(offset=frame.end)
+
+
+_REMEDY = (
+    "while the upstream is there, the relay directory can be emptied: all that follows the"
+    " checkpoint comes again"
+)
+
+
+async def list_files(disk: Disk, directory: Path) -> tuple[list[RelayFile], int | None]:
+    """The files of a log in order, by their heads, and the number of a newest file without one.
+
+    Such a file was being begun when the process died; nothing stands in it. Raises CorruptRelay for
+    a missing file, and for an older file without a head.
+    """
+    found = sorted(
+        (suffix, size_bytes)
+        for name, size_bytes in (await disk.sizes(directory)).items()
+        if (suffix := suffix_of(name)) is not None
+    )
+    files: list[RelayFile] = []
+    for number, (suffix, size_bytes) in enumerate(found):
+        path = directory / file_name(suffix)
+        if suffix != found[0][0] + number:
+            raise CorruptRelay(path, 0, f"the file before it, {file_name(suffix - 1)}, is missing")
+        is_last = number + 1 == len(found)
+        file = await _file(disk, path, suffix, size_bytes, is_last=is_last)
+        if file is None and is_last:
+            return files, suffix
+        if file is None:
+            raise CorruptRelay(path, 0, "the file has no head, and is not the last one")
+        files.append(file)
+    return files, None
+
+
+async def _file(
+    disk: Disk, path: Path, suffix: int, size_bytes: int, *, is_last: bool
+) -> RelayFile | None:
+    # whether a head is torn can only be judged by the whole file
+    wanted = size_bytes if is_last else head_size(await _read(disk, path, HEAD.size))
+    data = await _read(disk, path, min(size_bytes, wanted))
+    for frame in scan(path, data, suffix, is_last=is_last):
+        return RelayFile(suffix, frame.commit_ts, frame.kind is FrameKind.START, size_bytes)
+    return None
+
+
+def chain_of(files: Sequence[RelayFile]) -> Sequence[RelayFile]:
+    """The newest run of files that continue each other; its first ones may be collected."""
+    starts = [number for number, file in enumerate(files) if file.starts_chain]
+    return files[starts[-1] :] if starts else files
+
+
+async def _read(disk: Disk, path: Path, size_bytes: int) -> bytes:
+    (data,) = await disk.read(path, [(0, size_bytes)])
+    return data
