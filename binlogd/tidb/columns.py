@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
+from typing import NamedTuple
 
 from binlogd.errors import CorruptRow
 from binlogd.tidb.datum import (
@@ -36,93 +37,58 @@ Reader = Callable[[bytes, int], tuple[Value, int]]
 Converter = Callable[[int, Natural], Value]
 """From a datum's flag and natural value, never NULL, to the value of the column."""
 
-INTEGER_TYPES = frozenset({Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG, Tp.YEAR})
-NUMBER_TYPES = frozenset({Tp.ENUM, Tp.SET, Tp.BIT})
+INTEGER_TYPES = frozenset[int]({Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG, Tp.YEAR})
+NUMBER_TYPES = frozenset[int]({Tp.ENUM, Tp.SET, Tp.BIT})
 """Stored as unsigned numbers, whatever the flag of the column says."""
-MOMENT_TYPES = frozenset({Tp.DATETIME, Tp.TIMESTAMP, Tp.NEWDATE})
+MOMENT_TYPES = frozenset[int]({Tp.DATETIME, Tp.TIMESTAMP, Tp.NEWDATE})
 
-_INTEGER_FLAGS = frozenset({Flag.INT, Flag.UINT, Flag.VARINT, Flag.UVARINT})
-_DURATION_FLAGS = frozenset({Flag.INT, Flag.DURATION, Flag.VARINT})
-_BYTES_FLAGS = frozenset({Flag.BYTES, Flag.COMPACT_BYTES})
+_MINUS_INFINITY = float("-inf")
 _F64 = Struct(">d")
 _NIL, _VARINT, _UVARINT = int(Flag.NIL), int(Flag.VARINT), int(Flag.UVARINT)
 _COMPACT, _FLOAT, _DECIMAL = int(Flag.COMPACT_BYTES), int(Flag.FLOAT), int(Flag.DECIMAL)
 _JSON = int(Flag.JSON)
-_MINUS_INFINITY = float("-inf")
 
 
 def reader_of(column: Column) -> Reader:
     """The reader of a column. The reader raises CorruptRow, or IndexError at the row's end."""
-    tp, fsp = column.field_type.tp, column.field_type.decimal
     convert = converter_of(column)
-    if column.field_type.is_array or tp == Tp.JSON:
-        return _json_reader(convert)
-    if tp in STRING_TYPES:
-        return _bytes_reader(convert)
-    if tp in NUMBER_TYPES or (tp in INTEGER_TYPES and column.is_unsigned):
-        return _unsigned_reader(convert)
-    if tp in INTEGER_TYPES:
-        return _signed_reader(convert)
-    plain = _PLAIN_READERS.get(tp)
-    if plain is not None:
-        return plain(convert)
-    if tp in MOMENT_TYPES:
-        return _moment_reader(convert, fsp)
-    if tp == Tp.DURATION:
-        return _duration_reader(convert, fsp)
-    return _odd_reader(convert)
+    family = _family(column)
+    if family is None:
+        return _odd_reader(convert)
+    return family.reader(convert, column.field_type.decimal)
 
 
 def converter_of(column: Column) -> Converter:
     """How any datum becomes a value of the column; the converter raises CorruptRow."""
-    tp, fsp = column.field_type.tp, column.field_type.decimal
-    if column.field_type.is_array:
-        return _converter(column, frozenset({Flag.JSON}), _to_json)
-    if tp in STRING_TYPES:
-        return _converter(column, _BYTES_FLAGS, _same)
-    if tp in NUMBER_TYPES or (tp in INTEGER_TYPES and column.is_unsigned):
-        return _converter(column, _INTEGER_FLAGS, _to_unsigned)
-    if tp in INTEGER_TYPES:
-        return _converter(column, _INTEGER_FLAGS, _to_signed)
-    if tp in MOMENT_TYPES:
-        return _converter(column, _INTEGER_FLAGS, lambda value: _to_moment(value, fsp))
-    if tp == Tp.DURATION:
-        return _converter(column, _DURATION_FLAGS, lambda value: _to_duration(value, fsp))
-    flags, step = _PLAIN_CONVERSIONS.get(tp, (frozenset(), _same))
-    return _converter(column, flags, step)
+    name, tp, fsp = column.name, column.field_type.tp, column.field_type.decimal
+    family = _family(column)
+
+    def convert(flag: int, value: Natural) -> Value:
+        if family is None or flag not in family.flags:
+            raise CorruptRow(f"column {name} of type {tp:d} has a datum with flag {flag}")
+        return family.step(value, fsp)
+
+    return convert
 
 
 # --- conversions ------------------------------------------------------------------------
 
 
-def _converter(
-    column: Column, flags: frozenset[Flag], step: Callable[[Natural], Value]
-) -> Converter:
-    name, tp = column.name, column.field_type.tp
-
-    def convert(flag: int, value: Natural) -> Value:
-        if flag not in flags:
-            raise CorruptRow(f"column {name} of type {tp:d} has a datum with flag {flag}")
-        return step(value)
-
-    return convert
-
-
-def _same(value: Natural) -> Value:
+def _same(value: Natural, _fsp: int) -> Value:
     return value
 
 
-def _to_signed(value: Natural) -> Value:
+def _to_signed(value: Natural, _fsp: int) -> Value:
     assert isinstance(value, int)
     return as_signed(value)
 
 
-def _to_unsigned(value: Natural) -> Value:
+def _to_unsigned(value: Natural, _fsp: int) -> Value:
     assert isinstance(value, int)
     return value & UINT64_MASK
 
 
-def _to_date(value: Natural) -> Value:
+def _to_date(value: Natural, _fsp: int) -> Value:
     assert isinstance(value, int)
     return date_text(value & UINT64_MASK)
 
@@ -137,18 +103,9 @@ def _to_duration(value: Natural, fsp: int) -> Value:
     return duration_text(value, fsp)
 
 
-def _to_json(value: Natural) -> Value:
+def _to_json(value: Natural, _fsp: int) -> Value:
     assert isinstance(value, bytes)
     return json_text(value)
-
-
-_PLAIN_CONVERSIONS: dict[int, tuple[frozenset[Flag], Callable[[Natural], Value]]] = {
-    Tp.FLOAT: (frozenset({Flag.FLOAT}), _same),
-    Tp.DOUBLE: (frozenset({Flag.FLOAT}), _same),
-    Tp.NEW_DECIMAL: (frozenset({Flag.DECIMAL}), _same),
-    Tp.DATE: (_INTEGER_FLAGS, _to_date),
-    Tp.JSON: (frozenset({Flag.JSON}), _to_json),
-}
 
 
 # --- readers ----------------------------------------------------------------------------
@@ -162,7 +119,7 @@ def _odd_reader(convert: Converter) -> Reader:
     return read
 
 
-def _signed_reader(convert: Converter) -> Reader:
+def _signed_reader(convert: Converter, _fsp: int) -> Reader:
     odd = _odd_reader(convert)
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
@@ -177,7 +134,7 @@ def _signed_reader(convert: Converter) -> Reader:
     return read
 
 
-def _unsigned_reader(convert: Converter) -> Reader:
+def _unsigned_reader(convert: Converter, _fsp: int) -> Reader:
     odd = _odd_reader(convert)
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
@@ -189,7 +146,7 @@ def _unsigned_reader(convert: Converter) -> Reader:
     return read
 
 
-def _bytes_reader(convert: Converter) -> Reader:
+def _bytes_reader(convert: Converter, _fsp: int) -> Reader:
     odd = _odd_reader(convert)
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
@@ -208,7 +165,7 @@ def _bytes_reader(convert: Converter) -> Reader:
     return read
 
 
-def _float_reader(convert: Converter) -> Reader:
+def _float_reader(convert: Converter, _fsp: int) -> Reader:
     odd = _odd_reader(convert)
     unpack_from = _F64.unpack_from
 
@@ -224,7 +181,7 @@ def _float_reader(convert: Converter) -> Reader:
     return read
 
 
-def _decimal_reader(convert: Converter) -> Reader:
+def _decimal_reader(convert: Converter, _fsp: int) -> Reader:
     odd = _odd_reader(convert)
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
@@ -233,7 +190,7 @@ def _decimal_reader(convert: Converter) -> Reader:
     return read
 
 
-def _date_reader(convert: Converter) -> Reader:
+def _date_reader(convert: Converter, _fsp: int) -> Reader:
     odd = _odd_reader(convert)
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
@@ -271,7 +228,7 @@ def _duration_reader(convert: Converter, fsp: int) -> Reader:
     return read
 
 
-def _json_reader(convert: Converter) -> Reader:
+def _json_reader(convert: Converter, _fsp: int) -> Reader:
     odd = _odd_reader(convert)
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
@@ -283,9 +240,45 @@ def _json_reader(convert: Converter) -> Reader:
     return read
 
 
-_PLAIN_READERS: dict[int, Callable[[Converter], Reader]] = {
-    Tp.FLOAT: _float_reader,
-    Tp.DOUBLE: _float_reader,
-    Tp.NEW_DECIMAL: _decimal_reader,
-    Tp.DATE: _date_reader,
-}
+# --- families ---------------------------------------------------------------------------
+
+
+class _Family(NamedTuple):
+    """Types whose datums are read alike; both functions get the column's fraction digits."""
+
+    flags: frozenset[int]
+    step: Callable[[Natural, int], Value]
+    reader: Callable[[Converter, int], Reader]
+
+
+_INTEGER_FLAGS = frozenset[int]({Flag.INT, Flag.UINT, Flag.VARINT, Flag.UVARINT})
+_DURATION_FLAGS = frozenset[int]({Flag.INT, Flag.DURATION, Flag.VARINT})
+_SIGNED = _Family(_INTEGER_FLAGS, _to_signed, _signed_reader)
+_UNSIGNED = _Family(_INTEGER_FLAGS, _to_unsigned, _unsigned_reader)
+_BYTES = _Family(frozenset({Flag.BYTES, Flag.COMPACT_BYTES}), _same, _bytes_reader)
+_MOMENT = _Family(_INTEGER_FLAGS, _to_moment, _moment_reader)
+_DOUBLE = _Family(frozenset({Flag.FLOAT}), _same, _float_reader)
+_DOCUMENT = _Family(frozenset({Flag.JSON}), _to_json, _json_reader)
+_FAMILIES: dict[int, _Family] = (
+    dict.fromkeys(INTEGER_TYPES, _SIGNED)
+    | dict.fromkeys(NUMBER_TYPES, _UNSIGNED)
+    | dict.fromkeys(MOMENT_TYPES, _MOMENT)
+    | dict.fromkeys(STRING_TYPES, _BYTES)
+    | {
+        Tp.FLOAT: _DOUBLE,
+        Tp.DOUBLE: _DOUBLE,
+        Tp.NEW_DECIMAL: _Family(frozenset({Flag.DECIMAL}), _same, _decimal_reader),
+        Tp.DATE: _Family(_INTEGER_FLAGS, _to_date, _date_reader),
+        Tp.DURATION: _Family(_DURATION_FLAGS, _to_duration, _duration_reader),
+        Tp.JSON: _DOCUMENT,
+    }
+)
+
+
+def _family(column: Column) -> _Family | None:
+    tp = column.field_type.tp
+    if column.field_type.is_array:
+        return _DOCUMENT
+    if column.is_unsigned and tp in INTEGER_TYPES and tp != Tp.YEAR:  # a YEAR is always signed
+        return _UNSIGNED
+    return _FAMILIES.get(tp)

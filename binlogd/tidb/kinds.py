@@ -153,7 +153,7 @@ FLAG_PRIMARY_KEY = 0x2
 FLAG_UNSIGNED = 0x20
 FLAG_BINARY = 0x80
 
-STRING_TYPES = frozenset(
+STRING_TYPES = frozenset[int](
     {
         Tp.VARCHAR,
         Tp.VAR_STRING,
