@@ -1,0 +1,68 @@
+"""The repository checks itself: sizes, docstrings, no helpers' corner, no foreign words."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = [
+    path
+    for path in sorted((ROOT / "binlogd").rglob("*.py"))
+    if "generated" not in path.relative_to(ROOT).parts
+]
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 600
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=_name)
+def test_a_module_is_small_and_so_are_its_functions(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= MODULE_LINES_MAX
+    long = [
+        f"{node.name} ({node.end_lineno - node.lineno + 1} lines)"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+    assert long == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=_name)
+def test_a_module_says_what_it_is_and_swallows_nothing(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    if path.name != "__init__.py":
+        assert ast.get_docstring(tree), "a module says what it is"
+    swallowed = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ExceptHandler)
+        and all(isinstance(child, ast.Pass | ast.Continue) for child in node.body)
+    ]
+    assert swallowed == []
+
+
+def test_nothing_is_called_utils() -> None:
+    corners = {"utils", "util", "helpers", "common", "misc", "base"}
+    assert [_name(path) for path in SOURCES if path.stem in corners] == []
+
+
+def test_every_ignored_rule_names_its_code() -> None:
+    bare = [
+        f"{_name(path)}:{number}"
+        for path in SOURCES
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if "# noqa" in line
+        and "# noqa: " not in line
+        or "# type: ignore" in line
+        and "# type: ignore[" not in line
+    ]
+    assert bare == []
+
