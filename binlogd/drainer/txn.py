@@ -12,6 +12,10 @@ from binlogd.tidb.model import ActionType, Job, TableAt
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
 
+_OF_THE_DATABASE_ITSELF = frozenset(
+    {ActionType.CREATE_SCHEMA, ActionType.DROP_SCHEMA, ActionType.RECOVER_SCHEMA}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
@@ -63,8 +67,8 @@ class Ddl:
 
     @property
     def session_database(self) -> str:
-        """The database to USE before executing; "" for none (CREATE DATABASE makes its own)."""
-        return "" if self.job.type == ActionType.CREATE_SCHEMA else self.database
+        """The database to USE before executing; "" for none, where it need not be there."""
+        return "" if self.job.type in _OF_THE_DATABASE_ITSELF else self.database
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 _WORD = re.compile(
     r"""
-      (?P<skip>\s+ | \#[^\n]* | --(?=[\s\x00-\x1f]|$)[^\n]* | /\*T?!(\[[a-z_,\s]*\]|\d{5,6})? | \*/
-        | /\*.*?\*/)
+      (?P<skip>\s+ | \#[^\n]* | --(?=[\s\x00-\x1f]|$)[^\n]* | /\*(?!T?!).*?\*/)
+    | (?P<open>/\*T?!(?:\[[a-z_,\s]*\]|\d{5,6})?)
+    | (?P<close>\*/)
     | (?P<quoted>`(?:[^`]|``)+`)
     | (?P<text>'(?:[^'\\]|''|\\.)*' | "(?:[^"\\]|""|\\.)*")
     | (?P<bare>[\w$]+)
@@ -35,7 +36,10 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A name, keyword, string or sign; `text` of a quoted name is the name itself."""
+    """A name, keyword, string or sign; `text` of a quoted name is the name itself.
+
+    The kinds are `bare`, `quoted`, `text`, `sign`, and `open` and `close` of a comment that counts.
+    """
 
     kind: str
     text: str
@@ -53,7 +57,12 @@ class Word:
 
 
 def words(statement: str) -> list[Word]:
-    """The words of a statement, without comments; what stands in TiDB's comments counts."""
+    """The words of a statement; what stands in comments of TiDB or for MySQL versions counts."""
+    return [word for word in words_and_marks(statement) if word.kind not in ("open", "close")]
+
+
+def words_and_marks(statement: str) -> list[Word]:
+    """The words, and where the comments that count begin and end."""
     found = []
     for match in _WORD.finditer(statement):
         kind = match.lastgroup or ""
