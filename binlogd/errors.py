@@ -6,10 +6,12 @@
     │   ├── MalformedBinlog     the payload does not decode
     │   ├── WrongCluster        the binlog belongs to another TiDB cluster
     │   ├── NotOnline           prewrites are not taken in this state
-    │   └── RecordTooLarge      above the configured record limit
+    │   ├── RecordTooLarge      above the configured record limit
+    │   └── Behind              asks for binlogs that garbage collection has deleted
     ├── Unavailable             wait and try again, with a limit
     │   ├── DiskFull            free space is below the configured reserve
     │   ├── LogFailed           a write or fsync failed: the segment is poisoned
+    │   ├── IndexUnavailable    the index database is locked or cannot be written
     │   ├── UpstreamUnavailable schema history or time source cannot be reached
     │   └── DownstreamUnavailable the target database cannot be reached
     ├── Corrupt                 bytes disagree with their checksum: never retried, never skipped
@@ -76,6 +78,17 @@ class RecordTooLarge(Refused):
         super().__init__(f"received message larger than max ({size_bytes} vs. {limit_bytes})")
 
 
+class Behind(Refused):
+    """A pull from before the oldest binlog that is still there."""
+
+    def __init__(self, asked_ts: int, gc_ts: int) -> None:
+        self.asked_ts, self.gc_ts = asked_ts, gc_ts
+        super().__init__(
+            f"binlogs up to commit_ts {gc_ts} have been deleted (pump.gc), but those after"
+            f" {asked_ts} were asked for: start from a newer full copy of the data"
+        )
+
+
 # --- wait and try again ----------------------------------------------------------------
 
 
@@ -100,6 +113,14 @@ class LogFailed(Unavailable):
     def __init__(self, path: Path | str, cause: OSError) -> None:
         self.path, self.cause = path, cause
         super().__init__(f"{path}: {cause.strerror or cause}; the batch was not acknowledged")
+
+
+class IndexUnavailable(Unavailable):
+    """The index database is locked or cannot be written; the log takes binlogs all the same."""
+
+    def __init__(self, path: Path | str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"{path}: {reason}; filing is tried again")
 
 
 class UpstreamUnavailable(Unavailable):

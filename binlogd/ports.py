@@ -125,6 +125,10 @@ class Disk(Protocol):
         """Makes it and its parents durably; nothing happens if it is there."""
         ...
 
+    async def sync_directory(self, directory: Path) -> None:
+        """Makes the names in a directory durable."""
+        ...
+
     async def sizes(self, directory: Path) -> dict[str, int]:
         """The plain files of a directory by name, with their sizes in bytes."""
         ...

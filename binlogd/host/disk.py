@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,6 +39,10 @@ class PosixDisk:
     async def make_directory(self, directory: Path) -> None:
         """Makes it and its parents, each name synced into its parent."""
         await self._hop(lambda: _make_directory(directory))
+
+    async def sync_directory(self, directory: Path) -> None:
+        """Syncs the names in a directory."""
+        await self._hop(lambda: _sync_directory(directory))
 
     async def sizes(self, directory: Path) -> dict[str, int]:
         """The plain files of a directory by name, with their sizes in bytes."""
@@ -97,6 +102,7 @@ class PosixAppendFile:
         self._hop = hop
         self._descriptor = descriptor
         self._size = size
+        self._in_use = threading.Lock()  # a cancelled caller leaves its thread writing
 
     @property
     def size(self) -> int:
@@ -105,15 +111,26 @@ class PosixAppendFile:
 
     async def append(self, parts: Sequence[bytes], *, sync: bool) -> None:
         """Writes the parts and, with `sync`, calls fdatasync, in one hop."""
-        descriptor = self._descriptor
-        await self._hop(lambda: _append(descriptor, parts, sync=sync))
+        await self._hop(lambda: self._append(parts, sync=sync))
         self._size += sum(map(len, parts))
 
     async def close(self) -> None:
         """Closes the descriptor; an error on close says nothing that a sync did not."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            await self._hop(lambda: _close(descriptor))
+        await self._hop(self._close)
+
+    def _append(self, parts: Sequence[bytes], *, sync: bool) -> None:
+        with self._in_use:
+            if self._descriptor < 0:
+                raise OSError(errno.EBADF, "closed")
+            _write_all(self._descriptor, b"".join(parts))
+            if sync:
+                os.fdatasync(self._descriptor)
+
+    def _close(self) -> None:
+        with self._in_use:
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                _close(descriptor)
 
 
 class PosixLock:
@@ -176,12 +193,6 @@ def _open_append(path: Path, *, create: bool) -> tuple[int, int]:
     except OSError:
         os.close(descriptor)
         raise
-
-
-def _append(descriptor: int, parts: Sequence[bytes], *, sync: bool) -> None:
-    _write_all(descriptor, b"".join(parts))
-    if sync:
-        os.fdatasync(descriptor)
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

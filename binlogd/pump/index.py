@@ -1,0 +1,341 @@
+"""A shard's index: which record of the log holds which transaction. Owns the SQLite database.
+
+Invariant I2. The log is the truth: everything here can be made again by scanning it, and no row
+points past synced bytes. Rows and marks of one batch are one transaction, so a crash leaves them
+in agreement; `synchronous = NORMAL` may lose the last transactions with the power, never some.
+
+Prewrites and commits are kept apart, and commits by (commit_ts, start_ts): a fake whose timestamp
+equals that of a real binlog replaces nothing.
+
+Source: tidb-binlog pump/storage/storage.go (LevelDB there); docs/FORMAT.md, index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiosqlite
+
+from binlogd.binlog import BinlogType
+from binlogd.errors import ConfigError, CorruptIndex, IndexUnavailable
+from binlogd.pump.entry import Entry
+from binlogd.pump.gc import Segment
+from binlogd.pump.pointer import FIRST, FileId, Place, ValuePointer
+from binlogd.tso import NO_TS, Tso
+
+FORMAT = 1
+FILES = ("index.db", "index.db-wal", "index.db-shm")
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS prewrites (
+    start_ts INTEGER PRIMARY KEY, fid INTEGER, offset INTEGER, length INTEGER);
+CREATE TABLE IF NOT EXISTS commits (
+    commit_ts INTEGER, start_ts INTEGER, fid INTEGER, offset INTEGER, length INTEGER,
+    PRIMARY KEY (commit_ts, start_ts)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS rollbacks (start_ts INTEGER PRIMARY KEY, fid INTEGER);
+CREATE TABLE IF NOT EXISTS segments (
+    fid INTEGER PRIMARY KEY, sealed INTEGER, size INTEGER, max_ts INTEGER, needed_ts INTEGER,
+    checksum INTEGER);
+"""
+_COMMITS_AFTER = """
+SELECT c.commit_ts, c.start_ts, c.fid, c.offset, c.length, p.fid, p.offset, p.length
+FROM commits c LEFT JOIN prewrites p ON p.start_ts = c.start_ts AND c.start_ts <> c.commit_ts
+WHERE c.commit_ts > ? AND c.commit_ts <= ? ORDER BY c.commit_ts, c.start_ts LIMIT ?
+"""
+_PIECE = 2_000  # rows deleted in one transaction: filing waits for no more than that
+
+
+class FoundCommit(NamedTuple):
+    """A commit (or a fake, start_ts == commit_ts) and where its prewrite stands, if it is known."""
+
+    commit_ts: Tso
+    start_ts: Tso
+    place: Place
+    prewrite: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """How far a shard had come.
+
+    Everything before `head` is filed. A restart scans from the smaller of `head` and `handle`;
+    `max_commit_ts` is the watermark that belongs to them. Up to `gc_ts` binlogs may be gone, and
+    no segment below `first_fid` is left. `boot_id` is that of the last process that wrote.
+    """
+
+    head: ValuePointer = FIRST
+    handle: ValuePointer = FIRST
+    max_commit_ts: Tso = NO_TS
+    gc_ts: Tso = NO_TS
+    first_fid: FileId = FIRST.fid
+    boot_id: str = ""
+
+
+class SqliteIndex:
+    """One database with a connection to write and one to read, each with its own thread."""
+
+    def __init__(
+        self, path: Path, writer: aiosqlite.Connection, reader: aiosqlite.Connection
+    ) -> None:
+        self._path = path
+        self._writer = writer
+        self._reader = reader
+        self._writing = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, path: Path, *, busy_timeout_s: float = 1.0) -> SqliteIndex:
+        """Opens or makes it. Raises CorruptIndex, IndexUnavailable, or ConfigError when a newer
+        binlogd made it."""
+        writer = await _connect(path, busy_timeout_s)
+        try:
+            with _Translated(path):
+                for pragma in (
+                    "journal_mode = WAL",
+                    "synchronous = NORMAL",
+                    "wal_autocheckpoint = 4000",
+                ):
+                    await (await writer.execute(f"PRAGMA {pragma}")).close()
+                await writer.executescript(_SCHEMA)
+                await _check_format(path, writer)
+            reader = await _connect(path, busy_timeout_s)
+        except BaseException:
+            await writer.close()
+            raise
+        return cls(path, writer, reader)
+
+    async def close(self) -> None:
+        """Closes both connections; what was not committed is gone."""
+        await self._reader.close()
+        await self._writer.close()
+
+    # --- writing ---------------------------------------------------------------------------
+
+    async def put(
+        self,
+        entries: Sequence[Entry],
+        marks: Marks | None = None,
+        segments: Iterable[Segment] = (),
+    ) -> None:
+        """Files entries, marks and segments in one transaction; repeating it changes nothing.
+
+        Raises IndexUnavailable (nothing was filed) or CorruptIndex.
+        """
+        prewrites, commits, rollbacks = _rows(entries)
+        async with self._transaction() as writer:
+            if prewrites:
+                await _many(writer, "INSERT OR REPLACE INTO prewrites VALUES (?,?,?,?)", prewrites)
+            if commits:
+                await _many(writer, "INSERT OR REPLACE INTO commits VALUES (?,?,?,?,?)", commits)
+            if rollbacks:
+                await _many(writer, "INSERT OR REPLACE INTO rollbacks VALUES (?,?)", rollbacks)
+            if rows := [_segment_row(segment) for segment in segments]:
+                await _many(writer, "INSERT OR REPLACE INTO segments VALUES (?,?,?,?,?,?)", rows)
+            if marks is not None:
+                await _many(writer, "INSERT OR REPLACE INTO marks VALUES (?,?)", _mark_rows(marks))
+
+    async def forget_segments(self, fids: Sequence[FileId], *, marks: Marks) -> None:
+        """Takes segments out before their files are deleted. Raises as `put` does."""
+        async with self._transaction() as writer:
+            await _many(writer, "DELETE FROM segments WHERE fid = ?", [(fid,) for fid in fids])
+            await _many(writer, "INSERT OR REPLACE INTO marks VALUES (?,?)", _mark_rows(marks))
+
+    async def forget_rows(self, *, first_fid: FileId, upto: Tso) -> int:
+        """Deletes some rows, with timestamps <= upto, of segments before `first_fid`.
+
+        Returns how many; call again until it is 0. Raises as `put` does.
+        """
+        deleted = 0
+        async with self._transaction() as writer:
+            for table, key in (
+                ("prewrites", "start_ts"),
+                ("commits", "commit_ts, start_ts"),
+                ("rollbacks", "start_ts"),
+            ):
+                first = key.partition(",")[0]
+                cursor = await writer.execute(
+                    f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table}"
+                    f" WHERE {first} <= ? AND fid < ? LIMIT {_PIECE})",
+                    (upto, first_fid),
+                )
+                deleted += cursor.rowcount
+                await cursor.close()
+        return deleted
+
+    # --- reading ---------------------------------------------------------------------------
+
+    async def marks(self) -> Marks | None:
+        """What was saved last; None in a new index."""
+        found = dict(await self._all("SELECT name, value FROM marks"))
+        if "head_pointer" not in found:
+            return None
+        return Marks(
+            head=ValuePointer.decode(found["head_pointer"]),
+            handle=ValuePointer.decode(found["handle_pointer"]),
+            max_commit_ts=Tso(found["max_commit_ts"]),
+            gc_ts=Tso(found["gc_ts"]),
+            first_fid=FileId(found["first_fid"]),
+            boot_id=found["boot_id"],
+        )
+
+    async def segments(self) -> list[Segment]:
+        """The segments it remembers, oldest first."""
+        rows = await self._all(
+            "SELECT fid, sealed, size, max_ts, needed_ts, checksum FROM segments ORDER BY fid"
+        )
+        return [
+            Segment(FileId(fid), bool(sealed), size, Tso(max_ts), Tso(needed_ts), checksum)
+            for fid, sealed, size, max_ts, needed_ts, checksum in rows
+        ]
+
+    async def commits_after(self, after: Tso, *, upto: Tso, limit: int) -> list[FoundCommit]:
+        """Commits and fakes with after < commit_ts <= upto, in order, the first `limit`."""
+        return [
+            FoundCommit(
+                commit_ts,
+                start_ts,
+                Place(fid, offset, length),
+                None if of_fid is None else Place(of_fid, of_offset, of_length),
+            )
+            for commit_ts, start_ts, fid, offset, length, of_fid, of_offset, of_length in (
+                await self._all(_COMMITS_AFTER, (after, upto, limit))
+            )
+        ]
+
+    async def prewrites(self, start_ts: Sequence[Tso]) -> dict[Tso, Place]:
+        """Where the prewrites of these transactions stand, as far as they are filed."""
+        found = {}
+        for some in _pieces(start_ts):
+            rows = await self._all(
+                "SELECT start_ts, fid, offset, length FROM prewrites"
+                f" WHERE start_ts IN ({_marks(some)})",
+                some,
+            )
+            found.update({Tso(ts): Place(fid, offset, size) for ts, fid, offset, size in rows})
+        return found
+
+    async def outcome(self, start_ts: Tso) -> Tso | None:
+        """The commit_ts of a transaction, 0 for a rollback, None if neither is filed.
+
+        Looks through the commits behind start_ts: for the rare transaction that is asked about.
+        """
+        if await self._all("SELECT 1 FROM rollbacks WHERE start_ts = ?", (start_ts,)):
+            return NO_TS
+        rows = await self._all(
+            "SELECT commit_ts FROM commits WHERE commit_ts > ? AND start_ts = ? LIMIT 1",
+            (start_ts, start_ts),
+        )
+        return Tso(rows[0][0]) if rows else None
+
+    async def has_commit(self, commit_ts: Tso, start_ts: Tso) -> bool:
+        """Whether this very commit is filed."""
+        return bool(
+            await self._all(
+                "SELECT 1 FROM commits WHERE commit_ts = ? AND start_ts = ?", (commit_ts, start_ts)
+            )
+        )
+
+    async def _all(self, query: str, arguments: Sequence[object] = ()) -> list[Any]:
+        with _Translated(self._path):
+            return list(await self._reader.execute_fetchall(query, arguments))
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[aiosqlite.Connection]:
+        async with self._writing:
+            with _Translated(self._path):
+                try:
+                    yield self._writer
+                    await self._writer.commit()
+                except sqlite3.Error:
+                    await self._writer.rollback()
+                    raise
+
+
+class _Translated:
+    """Turns SQLite's errors into ours."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, sqlite3.OperationalError):
+            raise IndexUnavailable(self._path, str(error)) from error
+        if isinstance(error, sqlite3.DatabaseError):
+            raise CorruptIndex(self._path, str(error)) from error
+
+
+async def _connect(path: Path, busy_timeout_s: float) -> aiosqlite.Connection:
+    with _Translated(path):
+        return await aiosqlite.connect(path, timeout=busy_timeout_s)
+
+
+async def _check_format(path: Path, writer: aiosqlite.Connection) -> None:
+    await writer.execute("INSERT OR IGNORE INTO marks VALUES ('format', ?)", (FORMAT,))
+    await writer.commit()
+    rows = list(await writer.execute_fetchall("SELECT value FROM marks WHERE name = 'format'"))
+    if rows[0][0] != FORMAT:
+        raise ConfigError(
+            f"{path} has format {rows[0][0]}, this binlogd knows {FORMAT}: use the version that"
+            " wrote it, or delete the index, which is then made again from the log"
+        )
+
+
+async def _many(
+    writer: aiosqlite.Connection, statement: str, rows: Sequence[tuple[object, ...]]
+) -> None:
+    await (await writer.executemany(statement, rows)).close()
+
+
+def _rows(
+    entries: Sequence[Entry],
+) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]], list[tuple[object, ...]]]:
+    prewrites: list[tuple[object, ...]] = []
+    commits: list[tuple[object, ...]] = []
+    rollbacks: list[tuple[object, ...]] = []
+    for tp, start_ts, commit_ts, fid, offset, length in entries:
+        if tp == BinlogType.PREWRITE:
+            prewrites.append((start_ts, fid, offset, length))
+        elif commit_ts:
+            commits.append((commit_ts, start_ts, fid, offset, length))
+        else:
+            rollbacks.append((start_ts, fid))
+    return prewrites, commits, rollbacks
+
+
+def _segment_row(segment: Segment) -> tuple[object, ...]:
+    return (
+        segment.fid,
+        int(segment.is_sealed),
+        segment.size_bytes,
+        segment.max_ts,
+        segment.needed_ts,
+        segment.checksum,
+    )
+
+
+def _mark_rows(marks: Marks) -> list[tuple[object, ...]]:
+    return [
+        ("head_pointer", marks.head.encode()),
+        ("handle_pointer", marks.handle.encode()),
+        ("max_commit_ts", marks.max_commit_ts),
+        ("gc_ts", marks.gc_ts),
+        ("first_fid", marks.first_fid),
+        ("boot_id", marks.boot_id),
+    ]
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ",".join("?" * len(values))
+
+
+def _pieces(values: Sequence[Tso], size: int = 500) -> Iterable[Sequence[Tso]]:
+    return (values[begin : begin + size] for begin in range(0, len(values), size))

@@ -1,0 +1,488 @@
+"""A shard's log: segments of records, appended in groups, durable before anyone hears of them.
+
+Invariant I1. `append` returns after the bytes and the segment's directory entry are synced.
+A failed write or sync poisons its segment: no later write goes to that descriptor, because the
+kernel may have dropped pages and called them clean. The segment is read back and cut to what was
+acknowledged, sealed through a new descriptor, and the log goes on in a new segment.
+
+Only the end of the last segment can be torn, and only what was never acknowledged. Anything else
+that does not read is damage, and is reported with its place.
+
+Source: tidb-binlog pump/storage/vlog.go; docs/FORMAT.md, value log.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import structlog
+
+from binlogd import record
+from binlogd.errors import ConfigError, CorruptRecord, DiskFull, LogFailed
+from binlogd.ports import AppendFile, Disk
+from binlogd.pump import logscan
+from binlogd.pump.gc import Segment
+from binlogd.pump.logscan import SegmentScan
+from binlogd.pump.pointer import FIRST, FileId, Place, ValuePointer, segment_fid, segment_name
+from binlogd.tso import NO_TS, Tso
+
+log = structlog.get_logger(__name__)
+
+SEAL_AT_CLOSE_BYTES = 50 << 10
+"""A segment at least this large is sealed at close, so that the next start need not scan it."""
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+Records = list[tuple[ValuePointer, bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLimits:
+    """`sync` False answers before the disk has the bytes: for benchmarks and throw-away data."""
+
+    segment_bytes_max: int = 500 << 20
+    record_bytes_max: int = 256 << 20
+    flush_bytes_max: int = 4 << 20
+    sync: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledged:
+    """What a restart knows about the end of the log.
+
+    Everything before `upto` was acknowledged. `same_boot`: the machine has not gone down since the
+    log was last written, so every byte that a write call took is there.
+    """
+
+    upto: ValuePointer
+    same_boot: bool
+
+
+class ValueLog:
+    """One directory of segments. `append` has one caller at a time; reads may come from many."""
+
+    def __init__(self, directory: Path, disk: Disk, limits: LogLimits) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._limits = limits
+        self._segments: dict[FileId, Segment] = {}
+        self._current: AppendFile | None = None
+        self._is_poisoned = False
+        self._flushed_at = 0  # where the last flush into the current segment began
+
+    # --- opening ---------------------------------------------------------------------------
+
+    @classmethod
+    async def open(
+        cls,
+        directory: Path,
+        *,
+        disk: Disk,
+        limits: LogLimits,
+        known: Sequence[Segment] = (),
+        first_fid: FileId | None = None,
+    ) -> ValueLog:
+        """Lists the segments; `recover` and `begin` come next.
+
+        `known` are the segments the index remembers; what lies below `first_fid` was deleted, and
+        is removed should a crash have left it. Raises ConfigError for a file name with no number,
+        CorruptRecord for a segment that is missing or whose size is not the remembered one.
+        """
+        opened = cls(directory, disk, limits)
+        await disk.make_directory(directory)
+        sizes = await disk.sizes(directory)
+        try:
+            fids = {segment_fid(name): size for name, size in sizes.items()}
+        except ValueError as error:
+            raise ConfigError(f"{directory}: {error}: move that file away") from error
+        found = {fid: size for fid, size in fids.items() if fid is not None}
+        left_over = [fid for fid in found if first_fid is not None and fid < first_fid]
+        await disk.remove([opened.path(fid) for fid in left_over])
+        remembered = {segment.fid: segment for segment in known}
+        for fid in sorted(found.keys() - set(left_over)):
+            segment = remembered.get(fid) or Segment(fid, is_sealed=False, size_bytes=0)
+            opened._segments[fid] = replace(segment, size_bytes=found[fid])
+        for segment in known:
+            opened._check_known(segment)
+        await opened._sync_last()
+        return opened
+
+    async def recover(
+        self, start: ValuePointer, acknowledged: Acknowledged
+    ) -> AsyncIterator[Records]:
+        """Every record from `start` on, some megabytes at a time; cuts a torn tail.
+
+        The caller reports the timestamps it finds by `note`. Raises CorruptRecord for damage,
+        LogFailed when the disk cannot be read.
+        """
+        self._check_acknowledged(acknowledged.upto)
+        for fid in sorted(self._segments):
+            if fid < start.fid:
+                continue
+            offset = start.offset if fid == start.fid else 0
+            scan = self._scan(fid, offset)
+            try:
+                async for batch in scan.batches():
+                    yield [(ValuePointer(fid, at), payload) for at, payload in batch]
+                await self._finish(fid, scan, acknowledged)
+            except OSError as error:
+                raise LogFailed(self.path(fid), error) from error
+
+    async def begin(self) -> None:
+        """Gets ready to append behind what `recover` saw. Raises LogFailed or DiskFull."""
+        try:
+            last = max(self._segments, default=None)
+            if last is None or self._segments[last].is_sealed:
+                await self._create(FileId(0 if last is None else last + 1))
+            else:
+                self._current = await self._disk.open_append(self.path(last), create=False)
+                self._flushed_at = self._current.size
+        except OSError as error:
+            raise await self._failure(error) from error
+
+    # --- writing ---------------------------------------------------------------------------
+
+    async def append(
+        self, payloads: Sequence[bytes], index_ts: Sequence[Tso]
+    ) -> list[ValuePointer]:
+        """Writes records and returns where they stand once all of them are durable.
+
+        `index_ts` has one timestamp for each payload: start_ts of a prewrite, else commit_ts.
+        Raises LogFailed or DiskFull; then none of the batch may be acknowledged, although some of
+        it may come to light at the next start. Raises CorruptRecord when, after an earlier failure,
+        acknowledged bytes do not read back.
+        """
+        pointers: list[ValuePointer] = []
+        try:
+            while len(pointers) < len(payloads):  # ends: every flush takes at least one record
+                current = await self._writable()
+                begin = len(pointers)
+                parts, flushed = self._fill(current.size, payloads, begin)
+                self._is_poisoned = True  # until the disk has said otherwise
+                self._flushed_at = current.size
+                await current.append(parts, sync=self._limits.sync)
+                self._is_poisoned = False
+                pointers += flushed
+                self._grown(current, max(index_ts[begin : len(pointers)]))
+        except OSError as error:
+            raise await self._failure(error) from error
+        return pointers
+
+    def note(self, fid: FileId, *, max_ts: Tso = NO_TS, needed_ts: Tso = NO_TS) -> None:
+        """Raises the timestamps of a segment; for one that is gone, nothing happens."""
+        segment = self._segments.get(fid)
+        if segment is not None and (max_ts > segment.max_ts or needed_ts > segment.needed_ts):
+            self._segments[fid] = replace(
+                segment,
+                max_ts=max(max_ts, segment.max_ts),
+                needed_ts=max(needed_ts, segment.needed_ts),
+            )
+
+    async def measure(self, fid: FileId) -> Segment:
+        """Reads a sealed segment once and remembers its checksum. Raises LogFailed."""
+        segment = self._segments[fid]
+        assert segment.is_sealed, "only a sealed segment has a checksum"
+        try:
+            checksum = await self._disk.checksum(self.path(fid), segment.size_bytes)
+        except OSError as error:
+            raise LogFailed(self.path(fid), error) from error
+        self._segments[fid] = replace(self._segments[fid], checksum=checksum)
+        return self._segments[fid]
+
+    async def close(self) -> None:
+        """Seals the current segment if that pays, and closes it. Raises LogFailed or DiskFull."""
+        current, self._current = self._current, None
+        if current is None:
+            return
+        try:
+            if not self._is_poisoned and current.size >= SEAL_AT_CLOSE_BYTES:
+                await self._seal(current)
+        except OSError as error:
+            raise await self._failure(error) from error
+        finally:
+            await current.close()
+
+    # --- reading ---------------------------------------------------------------------------
+
+    @property
+    def end(self) -> ValuePointer:
+        """Behind the last acknowledged record."""
+        last = max(self._segments, default=None)
+        return FIRST if last is None else ValuePointer(last, self._segments[last].size_bytes)
+
+    def segments(self) -> list[Segment]:
+        """All of them, oldest first."""
+        return list(self._segments.values())
+
+    def path(self, fid: FileId) -> Path:
+        """The file of a segment."""
+        return self._directory / segment_name(fid)
+
+    async def read(self, places: Sequence[Place]) -> list[bytes]:
+        """The payloads at some places, checked. Raises CorruptRecord or LogFailed."""
+        by_segment: dict[FileId, list[int]] = {}
+        for index, place in enumerate(places):
+            by_segment.setdefault(place.fid, []).append(index)
+        payloads = [b""] * len(places)
+        for fid, indexes in by_segment.items():
+            ranges = [
+                (places[index].offset, record.HEADER_BYTES + places[index].length)
+                for index in indexes
+            ]
+            try:
+                stretches = await self._disk.read(self.path(fid), ranges)
+            except FileNotFoundError as error:
+                raise CorruptRecord(self.path(fid), ranges[0][0], "no such segment") from error
+            except OSError as error:
+                raise LogFailed(self.path(fid), error) from error
+            for index, stretch in zip(indexes, stretches, strict=True):
+                payload = record.decode(stretch, length=places[index].length)
+                if isinstance(payload, str):
+                    raise CorruptRecord(self.path(fid), places[index].offset, payload)
+                payloads[index] = payload
+        return payloads
+
+    async def scan(self, start: ValuePointer) -> AsyncIterator[Records]:
+        """The acknowledged records from `start` up to the present end of the log.
+
+        Raises CorruptRecord or LogFailed.
+        """
+        upto = self.end
+        for fid in sorted(self._segments):
+            if fid < start.fid or fid > upto.fid:
+                continue
+            scan = self._scan(fid, start.offset if fid == start.fid else 0)
+            try:
+                async for batch in scan.batches():
+                    yield [(ValuePointer(fid, at), payload) for at, payload in batch]
+                if scan.fault is not None:
+                    raise await self._damage(fid, scan)
+            except OSError as error:
+                raise LogFailed(self.path(fid), error) from error
+
+    # --- deleting --------------------------------------------------------------------------
+
+    async def confirm(self, fids: Iterable[FileId]) -> None:
+        """Compares sealed segments on disk with what is remembered of them, before they go.
+
+        Raises CorruptRecord when size, footer or (where there is no footer) checksum differ.
+        """
+        for fid in fids:
+            segment, path = self._segments[fid], self.path(fid)
+            at = max(0, segment.size_bytes - record.FOOTER_BYTES)
+            try:
+                (tail,) = await self._disk.read(path, [(at, record.FOOTER_BYTES + 1)])
+                footer_ts = record.footer_ts(tail)
+                if footer_ts is not None and footer_ts <= segment.max_ts:
+                    continue
+                if footer_ts is None and at + len(tail) == segment.size_bytes:
+                    found = await self._disk.checksum(path, segment.size_bytes)
+                    if found == segment.checksum:
+                        continue
+            except OSError as error:
+                raise LogFailed(path, error) from error
+            raise CorruptRecord(path, at, f"size or footer is not as remembered: {segment}")
+
+    async def delete(self, fids: Sequence[FileId]) -> None:
+        """Removes segments. Raises LogFailed; what is left over goes at the next start."""
+        for fid in fids:
+            del self._segments[fid]
+        try:
+            await self._disk.remove([self.path(fid) for fid in fids])
+        except OSError as error:
+            raise LogFailed(self._directory, error) from error
+
+    # --- inside ----------------------------------------------------------------------------
+
+    def _check_known(self, segment: Segment) -> None:
+        path, found = self.path(segment.fid), self._segments.get(segment.fid)
+        if found is None:
+            raise CorruptRecord(path, 0, "the index knows this segment, the file is missing")
+        if segment.is_sealed and found.size_bytes != segment.size_bytes:
+            reason = f"sealed with {segment.size_bytes} bytes, the file has {found.size_bytes}"
+            raise CorruptRecord(path, min(segment.size_bytes, found.size_bytes), reason)
+
+    async def _sync_last(self) -> None:
+        """Makes durable what a process left behind that died between write and sync."""
+        await self._disk.sync_directory(self._directory)
+        last = max(self._segments, default=None)
+        if last is not None and not self._segments[last].is_sealed:
+            file = await self._disk.open_append(self.path(last), create=False)
+            try:
+                await file.append([], sync=True)
+            finally:
+                await file.close()
+
+    def _check_acknowledged(self, upto: ValuePointer) -> None:
+        if upto == FIRST:
+            return
+        found = self._segments.get(upto.fid)
+        size = 0 if found is None else found.size_bytes
+        if size < upto.offset:
+            reason = f"acknowledged up to offset {upto.offset}, the file has {size} bytes"
+            raise CorruptRecord(self.path(upto.fid), size, reason)
+
+    def _scan(self, fid: FileId, start: int) -> SegmentScan:
+        return SegmentScan(
+            self._disk,
+            self.path(fid),
+            start=start,
+            size=self._segments[fid].size_bytes,
+            record_bytes_max=self._limits.record_bytes_max,
+        )
+
+    async def _finish(self, fid: FileId, scan: SegmentScan, acknowledged: Acknowledged) -> None:
+        """Settles what a recovery scan has found at the end of a segment."""
+        is_last = fid == max(self._segments)
+        if scan.fault is not None:
+            good = await self._next_good(fid, scan)
+            if not (is_last and self._is_torn(fid, scan, good, acknowledged)):
+                raise await self._damage(fid, scan)
+            size = self._segments[fid].size_bytes
+            await self._disk.truncate(self.path(fid), scan.end)
+            self._segments[fid] = replace(self._segments[fid], size_bytes=scan.end)
+            log.warning(
+                "tail_cut",
+                path=str(self.path(fid)),
+                offset=scan.end,
+                cut_bytes=size - scan.end,
+                reason=scan.fault,
+            )
+        if scan.footer_ts is not None or not is_last:
+            max_ts = max(scan.footer_ts or NO_TS, self._segments[fid].max_ts)
+            self._segments[fid] = replace(self._segments[fid], is_sealed=True, max_ts=max_ts)
+
+    def _is_torn(
+        self, fid: FileId, scan: SegmentScan, good: int | None, acknowledged: Acknowledged
+    ) -> bool:
+        """Whether the bytes at the end of the scan can be an append that nobody was told of.
+
+        A process that dies leaves a prefix of its last append. A machine that goes down may leave
+        any part of it, and whole records behind missing ones; but never more than one flush.
+        """
+        if self._segments[fid].is_sealed or ValuePointer(fid, scan.end) < acknowledged.upto:
+            return False
+        if acknowledged.same_boot:
+            return scan.is_short and good is None
+        size = self._segments[fid].size_bytes
+        return good is None or size - scan.end <= self._limits.flush_bytes_max
+
+    async def _next_good(self, fid: FileId, scan: SegmentScan) -> int | None:
+        return await logscan.next_good(
+            self._disk,
+            self.path(fid),
+            after=scan.end,
+            size=self._segments[fid].size_bytes,
+            record_bytes_max=self._limits.record_bytes_max,
+        )
+
+    async def _damage(self, fid: FileId, scan: SegmentScan) -> CorruptRecord:
+        good = await self._next_good(fid, scan)
+        size = self._segments[fid].size_bytes
+        reason = logscan.unreadable(scan.fault or "unreadable", scan.end, good, size)
+        return CorruptRecord(self.path(fid), scan.end, reason)
+
+    async def _writable(self) -> AppendFile:
+        """The segment to append to, after the repair or the rotation that is due."""
+        if self._is_poisoned:
+            await self._repair()
+        if self._current is not None and self._current.size > self._limits.segment_bytes_max:
+            self._is_poisoned = True  # a footer that half got there must be cut away
+            await self._seal(self._current)
+            self._is_poisoned = False
+            await self._current.close()
+            self._current = None
+        if self._current is None:
+            await self._create(FileId(max(self._segments) + 1))
+        assert self._current is not None
+        return self._current
+
+    async def _create(self, fid: FileId) -> None:
+        path = self.path(fid)
+        try:
+            created = await self._disk.open_append(path, create=True)
+        except FileExistsError:
+            # An earlier attempt made the name and failed to sync it; nothing was ever written.
+            if (await self._disk.sizes(self._directory)).get(path.name, 0) > 0:
+                raise
+            await self._disk.remove([path])
+            created = await self._disk.open_append(path, create=True)
+        self._current = created
+        self._flushed_at = 0
+        self._segments[fid] = Segment(fid, is_sealed=False, size_bytes=0)
+
+    def _fill(
+        self, size: int, payloads: Sequence[bytes], begin: int
+    ) -> tuple[list[bytes], list[ValuePointer]]:
+        """The parts of one write, and where its records will stand."""
+        fid = max(self._segments)
+        parts: list[bytes] = []
+        pointers: list[ValuePointer] = []
+        offset = size
+        for payload in islice(payloads, begin, None):
+            length = record.HEADER_BYTES + len(payload)
+            if parts and offset + length - size > self._limits.flush_bytes_max:
+                break
+            parts += (record.header(payload), payload)
+            pointers.append(ValuePointer(fid, offset))
+            offset += length
+            if offset > self._limits.segment_bytes_max:
+                break
+        return parts, pointers
+
+    def _grown(self, current: AppendFile, max_ts: Tso) -> None:
+        fid = max(self._segments)
+        segment = self._segments[fid]
+        self._segments[fid] = replace(
+            segment, size_bytes=current.size, max_ts=max(segment.max_ts, max_ts)
+        )
+
+    async def _seal(self, current: AppendFile) -> None:
+        fid = max(self._segments)
+        await current.append([record.footer(self._segments[fid].max_ts)], sync=True)
+        self._segments[fid] = replace(self._segments[fid], is_sealed=True, size_bytes=current.size)
+        log.info(
+            "segment_sealed",
+            path=str(self.path(fid)),
+            max_ts=self._segments[fid].max_ts,
+            size_bytes=current.size,
+        )
+
+    async def _repair(self) -> None:
+        """Leaves a poisoned segment behind: checks, cuts and seals it by a new descriptor."""
+        assert self._current is not None
+        fid, size = max(self._segments), self._current.size
+        path = self.path(fid)
+        await self._current.close()
+        await self._disk.truncate(path, size)
+        scan = SegmentScan(
+            self._disk,
+            path,
+            start=min(self._flushed_at, size),
+            size=size,
+            record_bytes_max=self._limits.record_bytes_max,
+        )
+        async for _ in scan.batches():
+            pass
+        if scan.fault is not None:
+            raise await self._damage(fid, scan)
+        reopened = await self._disk.open_append(path, create=False)
+        self._current = reopened
+        await self._seal(reopened)
+        self._is_poisoned = False
+        await reopened.close()
+        self._current = None
+        log.warning("segment_repaired", path=str(path), size_bytes=size)
+
+    async def _failure(self, error: OSError) -> DiskFull | LogFailed:
+        if error.errno in _NO_SPACE:
+            try:
+                return DiskFull(await self._disk.free_bytes(self._directory), 0)
+            except OSError as again:
+                error = again
+        last = max(self._segments, default=FileId(0))
+        return LogFailed(self.path(last), error)
