@@ -254,12 +254,16 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
+def appending_child(directory: Path, *, after: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", CHILD, str(directory), str(after)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
 async def test_killed_at_any_moment_nothing_acknowledged_is_lost(relay_log: Log) -> None:
     rng = random.Random(7)
     acknowledged = 0
     for _ in range(8):
-        command = [sys.executable, "-c", CHILD, str(relay_log.directory), str(acknowledged)]
-        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        child = appending_child(relay_log.directory, after=acknowledged)
         assert child.stderr is not None
         for _ in range(rng.randrange(1, 60)):
             acknowledged = int(child.stderr.readline())
