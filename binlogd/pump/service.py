@@ -1,0 +1,414 @@
+"""The gRPC face of the Pump: WriteBinlog in batches, PullBinlogs in joined messages, Notify.
+
+Invariant. OK means durable: an answer leaves only after the writer's outcome for that very binlog.
+One road: a unary call is a batch of one, and whatever takes many calls at once uses the same
+`write_binlogs`.
+
+Statuses and texts are the original's: UNKNOWN with the plain error text, because clients compare
+it; RESOURCE_EXHAUSTED for what is too large, because TiDB gives up on that one only.
+Source: tidb-binlog pump/server.go, and grpc-go's texts for what its server refuses by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.encoding.base import CodecBase
+from grpclib.exceptions import GRPCError
+from grpclib.server import Stream
+
+from binlogd.binlog import CommittedBinlog
+from binlogd.errors import (
+    BinlogdError,
+    MalformedBinlog,
+    NotOnline,
+    RecordTooLarge,
+    WrongCluster,
+)
+from binlogd.ports import BinlogSource
+from binlogd.pump.histogram import Histogram, HistogramStatistics, doubling
+from binlogd.pump.state import NodeState
+from binlogd.stream import merged
+from binlogd.tso import Tso
+from binlogd.wire import codec, peek
+
+log = structlog.get_logger(__name__)
+
+_CONTROL_MESSAGE_BYTES_MAX = 64 << 10
+_PIECE_BYTES = 256 << 10
+_SLOW_S = 1.0
+_COMPLAINT_INTERVAL_S = 1.0
+_RPC_SECONDS = doubling(0.00005, 18)
+
+
+class BinlogWriter(Protocol):
+    """What the service needs of a Pump."""
+
+    @property
+    def state(self) -> NodeState:
+        """What it may take."""
+        ...
+
+    async def write(self, payloads: Sequence[bytes]) -> Sequence[BinlogdError | None]:
+        """Returns when all are durable or refused: one outcome for each, None is durable."""
+        ...
+
+    def sources(self) -> Sequence[BinlogSource]:
+        """One for each shard."""
+        ...
+
+
+class ClusterIdentity(Protocol):
+    """Whose binlogs these are."""
+
+    @property
+    def cluster_id(self) -> int | None:
+        """None until the first writer has said it."""
+        ...
+
+    async def adopt(self, cluster_id: int) -> int:
+        """Keeps it durably if none is known yet; returns the one that is kept."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLimits:
+    """What one client may ask for."""
+
+    message_bytes_max: int = 1 << 30
+    bytes_in_flight_max: int = (1 << 30) + (256 << 20)  # received of unanswered writes, of all
+    pull_chunk_bytes: int = 64 << 10
+    pullers_max: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatistics:
+    """Counters since the start; durations in seconds by outcome (`succ`, `fail`)."""
+
+    writes: int
+    writes_lost: int
+    writes_in_flight: int
+    bytes_received: int
+    bytes_in_flight: int
+    binlogs_sent: int
+    bytes_sent: int
+    pullers: int
+    write_seconds: Mapping[str, HistogramStatistics]
+    pull_seconds: Mapping[str, HistogramStatistics]
+
+
+class BytesCodec(CodecBase):
+    """Hands messages through as bytes; they are cut and joined by `wire/codec.py`."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: bytes, message_type: Any) -> bytes:
+        """The message itself."""
+        return message
+
+    def decode(self, data: bytes, message_type: Any) -> bytes:
+        """The message itself."""
+        return data
+
+
+BytesStream = Stream[bytes, bytes]
+
+
+class PumpService:
+    """`binlog.Pump`: what TiDB writes to and a Drainer pulls from."""
+
+    def __init__(
+        self, pump: BinlogWriter, cluster: ClusterIdentity, limits: ServiceLimits | None = None
+    ) -> None:
+        self._pump = pump
+        self._cluster = cluster
+        self._limits = limits or ServiceLimits()
+        self._pulls: list[asyncio.Timeout] = []
+        self._is_closing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._in_flight = self._writes = self._lost = 0
+        self._bytes_in_flight = self._bytes_received = 0
+        self._binlogs_sent = self._bytes_sent = 0
+        self._write_seconds = {label: Histogram(_RPC_SECONDS) for label in ("succ", "fail")}
+        self._pull_seconds = {label: Histogram(_RPC_SECONDS) for label in ("succ", "fail")}
+        self._complained_at = -_COMPLAINT_INTERVAL_S
+        self._unmentioned = 0
+
+    def __mapping__(self) -> dict[str, Handler]:
+        """The methods, for grpclib's server with a `BytesCodec`."""
+        return {
+            "/binlog.Pump/WriteBinlog": Handler(
+                self._write_binlog, Cardinality.UNARY_UNARY, bytes, bytes
+            ),
+            "/binlog.Pump/PullBinlogs": Handler(
+                self._pull_binlogs, Cardinality.UNARY_STREAM, bytes, bytes
+            ),
+        }
+
+    async def write_binlogs(self, messages: Sequence[bytes]) -> Sequence[GRPCError | None]:
+        """Takes serialised WriteBinlogReq messages; one outcome for each, None is OK."""
+        clock = asyncio.get_running_loop().time
+        begin_s = clock()
+        outcomes: list[BinlogdError | GRPCError | None] = [None] * len(messages)
+        places, payloads = [], []
+        for place, message in enumerate(messages):
+            try:
+                payloads.append(await self._admitted(message))
+                places.append(place)
+            except (BinlogdError, GRPCError) as error:
+                outcomes[place] = error
+        if payloads:
+            for place, outcome in zip(places, await self._written(payloads), strict=True):
+                outcomes[place] = outcome
+        self._account(messages, outcomes, clock() - begin_s)
+        return [None if outcome is None else refusal(outcome) for outcome in outcomes]
+
+    async def close(self) -> None:
+        """Ends every PullBinlogs with OK, then waits for the writes in flight.
+
+        Writes that come later are still taken: whether they are is the Pump's state, not ours.
+        """
+        self._is_closing = True
+        for pull in self._pulls:
+            pull.reschedule(asyncio.get_running_loop().time())
+        await self._idle.wait()
+
+    def statistics(self) -> ServiceStatistics:
+        """Counters; cheap."""
+        return ServiceStatistics(
+            writes=self._writes,
+            writes_lost=self._lost,
+            writes_in_flight=self._in_flight,
+            bytes_received=self._bytes_received,
+            bytes_in_flight=self._bytes_in_flight,
+            binlogs_sent=self._binlogs_sent,
+            bytes_sent=self._bytes_sent,
+            pullers=len(self._pulls),
+            write_seconds={label: h.statistics() for label, h in self._write_seconds.items()},
+            pull_seconds={label: h.statistics() for label, h in self._pull_seconds.items()},
+        )
+
+    # --- WriteBinlog -----------------------------------------------------------------------
+
+    async def _write_binlog(self, stream: BytesStream) -> None:
+        with self._intake() as take:
+            message = await read_message(stream, self._limits.message_bytes_max, take)
+            (outcome,) = await self.write_binlogs([message])
+        if outcome is not None:
+            raise outcome
+        await stream.send_message(b"")
+
+    @contextmanager
+    def _intake(self) -> Iterator[Callable[[int], None]]:
+        """Counts the bytes of one call while it lasts."""
+        held = 0
+
+        def take(size_bytes: int) -> None:
+            nonlocal held
+            if self._bytes_in_flight + size_bytes > self._limits.bytes_in_flight_max:
+                raise GRPCError(
+                    Status.UNAVAILABLE,
+                    f"{self._bytes_in_flight} bytes of unanswered binlogs are in flight already",
+                )
+            held += size_bytes
+            self._bytes_in_flight += size_bytes
+
+        try:
+            yield take
+        finally:
+            self._bytes_in_flight -= held
+
+    async def _admitted(self, message: bytes) -> bytes:
+        """The payload of a request that this Pump may take."""
+        try:
+            cluster_id, payload = codec.decode_write_request(message)
+        except MalformedBinlog as error:
+            raise _unreadable(error) from error
+        own = self._cluster.cluster_id
+        if own is None and payload:
+            peek.peek(payload)  # a client that sends garbage does not decide whose log this is
+            own = await self._cluster.adopt(cluster_id)
+        if own is not None and cluster_id != own:
+            raise WrongCluster(cluster_id, own)
+        if not payload and not self._pump.state.takes_prewrites:
+            raise NotOnline(self._pump.state.value)
+        return payload
+
+    async def _written(self, payloads: Sequence[bytes]) -> Sequence[BinlogdError | None]:
+        self._in_flight += len(payloads)
+        self._idle.clear()
+        try:
+            return await self._pump.write(payloads)
+        except BinlogdError as error:
+            return [error] * len(payloads)
+        finally:
+            self._in_flight -= len(payloads)
+            if not self._in_flight:
+                self._idle.set()
+
+    def _account(
+        self,
+        messages: Sequence[bytes],
+        outcomes: Sequence[BinlogdError | GRPCError | None],
+        took_s: float,
+    ) -> None:
+        self._writes += len(messages)
+        self._bytes_received += sum(map(len, messages))
+        for message, outcome in zip(messages, outcomes, strict=True):
+            self._write_seconds["succ" if outcome is None else "fail"].observe(took_s)
+            if outcome is not None:
+                if not isinstance(outcome, WrongCluster):
+                    self._lost += 1
+                self._complain("write_refused", message, took_s, str(outcome))
+            elif took_s >= _SLOW_S:
+                self._complain("write_was_slow", message, took_s, "")
+
+    def _complain(self, event: str, message: bytes, took_s: float, cause: str) -> None:
+        """Logs at most once a second, and says how often it kept silent."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._complained_at < _COMPLAINT_INTERVAL_S:
+            self._unmentioned += 1
+            return
+        log.warning(
+            event, size_bytes=len(message), took_s=took_s, cause=cause, suppressed=self._unmentioned
+        )
+        self._complained_at, self._unmentioned = now_s, 0
+
+    # --- PullBinlogs -----------------------------------------------------------------------
+
+    async def _pull_binlogs(self, stream: BytesStream) -> None:
+        message = await read_message(stream, _CONTROL_MESSAGE_BYTES_MAX)
+        try:
+            cluster_id, after = codec.decode_pull_request(message)
+        except MalformedBinlog as error:
+            raise _unreadable(error) from error
+        clock = asyncio.get_running_loop().time
+        begin_s = clock()
+        label = "fail"
+        try:
+            own = self._cluster.cluster_id
+            if own is not None and cluster_id != own:
+                raise refusal(WrongCluster(cluster_id, own))
+            if len(self._pulls) >= self._limits.pullers_max:
+                raise GRPCError(
+                    Status.RESOURCE_EXHAUSTED, f"{len(self._pulls)} streams are served already"
+                )
+            await stream.send_initial_metadata()
+            await self._serve_until_closing(stream, after)
+            label = "succ"
+        finally:
+            self._pull_seconds[label].observe(clock() - begin_s)
+
+    async def _serve_until_closing(self, stream: BytesStream, after: Tso) -> None:
+        if self._is_closing:
+            return
+        until_closing = asyncio.timeout(None)
+        try:
+            async with until_closing:
+                self._pulls.append(until_closing)
+                log.info("pull_began", after=after, peer=stream.peer.addr())
+                await self._send_merged(stream, after)
+        except TimeoutError:
+            if not until_closing.expired():
+                raise
+        finally:
+            self._pulls.remove(until_closing)
+            log.info("pull_ended", peer=stream.peer.addr())
+
+    async def _send_merged(self, stream: BytesStream, after: Tso) -> None:
+        failure: BinlogdError | None = None  # raised outside, or it would come out in a group
+        async with merged(self._pump.sources(), after) as batches:
+            while failure is None:  # until the peer leaves, this side closes, or a source fails
+                try:
+                    pulled = await anext(batches)
+                except BinlogdError as error:
+                    failure = error
+                else:
+                    await self._send(stream, pulled.binlogs)
+        log.error("pull_failed", after=after, cause=str(failure))
+        raise refusal(failure)
+
+    async def _send(self, stream: BytesStream, binlogs: Sequence[CommittedBinlog]) -> None:
+        for chunk in codec.pull_chunks(binlogs, chunk_bytes=self._limits.pull_chunk_bytes):
+            await stream._stream.send_data(chunk)  # noqa: SLF001 # many messages in one go
+            self._bytes_sent += len(chunk)
+            await asyncio.sleep(0)  # an open window never waits, and others have work too
+        self._binlogs_sent += len(binlogs)
+
+
+class CisternService:
+    """`binlog.Cistern`: a Pump that starts tells us; the rest are the original's empty stubs."""
+
+    def __mapping__(self) -> dict[str, Handler]:
+        """The methods, for grpclib's server with a `BytesCodec`."""
+        return {
+            "/binlog.Cistern/Notify": Handler(
+                self._answer_empty, Cardinality.UNARY_UNARY, bytes, bytes
+            ),
+            "/binlog.Cistern/DumpDDLJobs": Handler(
+                self._answer_empty, Cardinality.UNARY_UNARY, bytes, bytes
+            ),
+            "/binlog.Cistern/DumpBinlog": Handler(
+                self._answer_nothing, Cardinality.UNARY_STREAM, bytes, bytes
+            ),
+        }
+
+    async def _answer_empty(self, stream: BytesStream) -> None:
+        await read_message(stream, _CONTROL_MESSAGE_BYTES_MAX)
+        await stream.send_message(b"")
+
+    async def _answer_nothing(self, stream: BytesStream) -> None:
+        await read_message(stream, _CONTROL_MESSAGE_BYTES_MAX)
+
+
+def refusal(error: BinlogdError | GRPCError) -> GRPCError:
+    """The status that a Go client would get for this error."""
+    if isinstance(error, GRPCError):
+        return error
+    if isinstance(error, RecordTooLarge):
+        return GRPCError(Status.RESOURCE_EXHAUSTED, f"grpc: {error}")
+    return GRPCError(Status.UNKNOWN, str(error))
+
+
+async def read_message(
+    stream: BytesStream, bytes_max: int, take: Callable[[int], None] | None = None
+) -> bytes:
+    """The one message of a request, checked before it is buffered. Raises GRPCError.
+
+    `take` is told of each piece as it arrives, and may refuse it.
+    """
+    body = stream._stream  # noqa: SLF001 # grpclib itself would buffer whatever is announced
+    try:
+        prefix = await body.recv_data(codec.MESSAGE_PREFIX_BYTES)
+        if not prefix:
+            raise GRPCError(Status.INTERNAL, "a request without a message")
+        if prefix[0]:
+            raise GRPCError(
+                Status.UNIMPLEMENTED, "grpc: Decompressor is not installed for this grpc-encoding"
+            )
+        left = int.from_bytes(prefix[1:], "big")
+        if left > bytes_max:
+            raise refusal(RecordTooLarge(left, bytes_max))
+        pieces = []
+        while left:
+            piece = await body.recv_data(min(left, _PIECE_BYTES))
+            if take is not None:
+                take(len(piece))
+            pieces.append(piece)
+            left -= len(piece)
+            if not piece:
+                raise GRPCError(Status.INTERNAL, "unexpected EOF")
+    except AssertionError as error:  # grpclib's word for a stream that ends inside a message
+        raise GRPCError(Status.INTERNAL, "unexpected EOF") from error
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _unreadable(error: MalformedBinlog) -> GRPCError:
+    return GRPCError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}")
