@@ -1,0 +1,210 @@
+"""Three loads as committed binlogs, the shapes that a Go Drainer was measured with.
+
+`inserts`: rows into one table, ten a transaction. `updates`: rows of random id among those of one
+table, five a transaction. `mixed`: 20 % inserts, 60 % updates, 20 % deletes, four a transaction,
+over ten tables. Rows are some 230 bytes: `id bigint` clustered, `k int not null` with an index,
+`c char(120)`, `pad char(60)`, `dt datetime not null`. Same numbers, same bytes.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from binlogd.binlog import BinlogType, CommittedBinlog
+from binlogd.tidb.datum import compact_bytes, uvarint, varint
+from binlogd.tidb.kinds import Tp
+from binlogd.tidb.model import Table, jobs_from_json
+from binlogd.tidb.times import packed_time
+from binlogd.tso import Tso, plus_ms
+from binlogd.wire import peek
+from binlogd.wire.peek import Mutation
+from binlogd.workload.draft import record_key
+from binlogd.workload.generator import Options, Workload
+from binlogd.workload.schema import ColumnDef, TableDef, char, integer, temporal
+from binlogd.workload.timeline import Habits
+
+DATABASE = "load"
+_TAILS = 256  # different texts; a row points at one of them
+_SETUP_ROWS_PER_TXN = 500
+
+
+def table_def(name: str) -> TableDef:
+    """The table of all three loads."""
+    return TableDef(
+        DATABASE,
+        name,
+        (
+            ColumnDef("id", integer("BIGINT"), not_null=True),
+            ColumnDef("k", integer(), not_null=True),
+            ColumnDef("c", char(120)),
+            ColumnDef("pad", char(60)),
+            ColumnDef("dt", temporal(Tp.DATETIME), not_null=True),
+        ),
+        primary=("id",),
+        keys=(("k",),),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`setup` makes the tables and their first rows, `binlogs` is what is measured.
+
+    `history` is the answer of `/ddl/history`; `rows` counts the row changes of `binlogs`.
+    """
+
+    name: str
+    history: bytes
+    setup: list[CommittedBinlog]
+    binlogs: list[CommittedBinlog]
+    rows: int
+
+
+def inserts(rows: int = 300_000) -> Load:
+    """New rows into one empty table, ten a transaction."""
+    maker = _Maker(1)
+    tables = maker.tables
+    changes = [maker.insert(tables[0], number) for number in range(1, rows + 1)]
+    return maker.load("inserts", maker.transactions(changes, 10), rows)
+
+
+def updates(rows: int = 200_000, table_rows: int = 300_000) -> Load:
+    """One row each of random id, five a transaction."""
+    maker = _Maker(1)
+    maker.fill(table_rows)
+    table = maker.tables[0]
+    changes = [maker.update(table, maker.rng.randint(1, table_rows)) for _ in range(rows)]
+    return maker.load("updates", maker.transactions(changes, 5), rows)
+
+
+def mixed(rows: int = 400_000, tables: int = 10, table_rows: int = 20_000) -> Load:
+    """20 % inserts, 60 % updates, 20 % deletes, four a transaction, over all tables."""
+    maker = _Maker(tables)
+    maker.fill(table_rows)
+    changes = [maker.any_change(table_rows) for _ in range(rows)]
+    return maker.load("mixed", maker.transactions(changes, 4), rows)
+
+
+_Change = tuple[Table, int, int, bytes]  # table, id, kind, row bytes
+
+
+class _Maker:
+    def __init__(self, tables: int) -> None:
+        self.rng = random.Random(20)
+        names = [f"t{number}" for number in range(tables)]
+        self._workload = Workload(
+            Options(
+                transactions=0,
+                tables=tuple(map(table_def, names)),
+                habits=Habits(repeats=0, late=0, lost=0),
+            )
+        )
+        self._setup = list(_joined(self._workload))
+        jobs = jobs_from_json(self._workload.history())
+        self.tables = [job.table for job in jobs if job.table is not None]
+        self._version = max(job.schema_version for job in jobs)
+        self._now = plus_ms(self._setup[-1].commit_ts, 1000)
+        self._rows: dict[int, dict[int, tuple[int, int]]] = {each.id: {} for each in self.tables}
+        self._ids: dict[int, list[int]] = {each.id: [] for each in self.tables}
+        self._tails = [self._tail() for _ in range(_TAILS)]
+
+    def insert(self, table: Table, number: int) -> _Change:
+        row = self._random_row()
+        self._rows[table.id][number] = row
+        self._ids[table.id].append(number)
+        return table, number, 0, b"\x08" + varint(number) + self._columns(row)
+
+    def update(self, table: Table, number: int) -> _Change:
+        rows = self._rows[table.id]
+        old, new = rows[number], self._random_row()
+        if new == old:
+            new = (old[0] + 1, old[1])
+        rows[number] = new
+        handle = b"\x08\x02\x08" + varint(number)
+        return table, number, 1, handle + self._columns(old) + handle + self._columns(new)
+
+    def delete(self, table: Table, number: int) -> _Change:
+        row = self._rows[table.id].pop(number)
+        return table, number, 4, b"\x08\x02\x08" + varint(number) + self._columns(row)
+
+    def any_change(self, first_new: int) -> _Change:
+        table = self.rng.choice(self.tables)
+        ids, rows = self._ids[table.id], self._rows[table.id]
+        chance = self.rng.random()
+        if chance < 0.2:
+            return self.insert(table, max(first_new, ids[-1]) + 1)
+        while True:  # ends: most ids are there
+            number = self.rng.choice(ids)
+            if number in rows:
+                break
+        return self.update(table, number) if chance < 0.8 else self.delete(table, number)
+
+    def fill(self, table_rows: int) -> None:
+        for table in self.tables:
+            changes = [self.insert(table, number) for number in range(1, table_rows + 1)]
+            self._setup += self.transactions(changes, _SETUP_ROWS_PER_TXN)
+
+    def transactions(self, changes: Iterable[_Change], size: int) -> list[CommittedBinlog]:
+        made, pending = [], []
+        for change in changes:
+            pending.append(change)
+            if len(pending) == size:
+                made.append(self._transaction(pending))
+                pending = []
+        return [*made, self._transaction(pending)] if pending else made
+
+    def load(self, name: str, binlogs: list[CommittedBinlog], rows: int) -> Load:
+        return Load(name, self._workload.history(), self._setup, binlogs, rows)
+
+    def _transaction(self, changes: list[_Change]) -> CommittedBinlog:
+        by_table: dict[int, Mutation] = {}
+        for table, _, kind, row in changes:
+            mutation = by_table.get(table.id) or Mutation(table.id, [], [], [], b"")
+            {0: mutation.inserted, 1: mutation.updated, 4: mutation.deleted}[kind].append(row)
+            sequence = mutation.sequence + bytes((kind,))
+            by_table[table.id] = replace(mutation, sequence=sequence)
+        start_ts, commit_ts = Tso(self._now + 1), Tso(self._now + 2)
+        self._now = plus_ms(commit_ts, 1)
+        key = record_key(changes[0][0], changes[0][1])
+        value = peek.encode_mutations(self._version, list(by_table.values()))
+        prewrite = peek.prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value)
+        commit = peek.commit_binlog(start_ts, commit_ts, prewrite_key=key)
+        return CommittedBinlog(start_ts, commit_ts, peek.join(prewrite, commit))
+
+    def _random_row(self) -> tuple[int, int]:
+        return self.rng.randrange(1 << 20), self.rng.randrange(_TAILS)
+
+    def _columns(self, row: tuple[int, int]) -> bytes:
+        k, tail = row
+        return b"\x08\x04\x08" + varint(k) + self._tails[tail]
+
+    def _tail(self) -> bytes:
+        """The datums of `c`, `pad` and `dt`."""
+        letters = string.ascii_letters + string.digits
+        c = "".join(self.rng.choices(letters, k=self.rng.randint(90, 120))).encode()
+        pad = "".join(self.rng.choices(letters, k=60)).encode()
+        day = self.rng.randint(1, 28)
+        moment = packed_time(f"2024-02-{day:02d} 12:{day:02d}:30")
+        return b"".join(
+            (
+                b"\x08\x06\x02",
+                compact_bytes(c),
+                b"\x08\x08\x02",
+                compact_bytes(pad),
+                b"\x08\x0a\x09",
+                uvarint(moment),
+            )
+        )
+
+
+def _joined(workload: Workload) -> Iterator[CommittedBinlog]:
+    prewrites: dict[int, bytes] = {}
+    for record in workload.records():
+        if record.kind == BinlogType.PREWRITE:
+            prewrites[record.fate.start_ts] = record.payload
+        else:
+            prewrite = prewrites[record.fate.start_ts]
+            payload = peek.join(prewrite, record.payload)
+            yield CommittedBinlog(record.fate.start_ts, record.fate.commit_ts, payload)
