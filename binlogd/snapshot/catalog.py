@@ -1,0 +1,228 @@
+"""Which tables there are at one commit_ts, how their rows are told apart, and what nobody can tell.
+
+Invariant. A table is in the catalog exactly if it is visible at the commit_ts, under the name and
+with the columns it has then; everything is keyed by ids.
+Why it holds. DDL binlogs with a commit_ts up to the moment are applied in that order, no others. A
+truncated table has a new id, a dropped one none, a renamed one keeps its own.
+
+Some DDL changes rows without a binlog (partitions that are dropped, truncated or exchanged, a table
+that changes its partitioning), and a log that begins late lacks rows from before. Such a table is
+left out with the reason; never exported wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from binlogd.errors import MissingDdlJob, Refused
+from binlogd.snapshot.rewrite import Rewritten
+from binlogd.snapshot.rowkey import ROWID, Handle, HandleKind
+from binlogd.snapshot.spec import LeftOut
+from binlogd.tidb.ddl_text import changed_columns
+from binlogd.tidb.kinds import ActionType
+from binlogd.tidb.model import Column, Job, Table
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import Tso
+
+
+@dataclass(frozen=True, slots=True)
+class DdlBinlog:
+    """The Commit of a DDL, as it stands in the log."""
+
+    commit_ts: Tso
+    job_id: int
+    schema_state: int
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """A table that will be exported.
+
+    `info` also has the columns that a MODIFY COLUMN replaced; `rewritten` tells by which.
+    """
+
+    database: str
+    info: Table
+    handle: Handle
+    columns: tuple[Column, ...]
+    left_out_columns: tuple[str, ...]
+    rewritten: tuple[Rewritten, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Everything at one moment: tables by id, tables left out, ids whose rows do not matter."""
+
+    tables: Mapping[int, TablePlan]
+    left_out: tuple[LeftOut, ...]
+    passed_over: frozenset[int]
+    tracker: bytes
+
+
+def catalog(
+    jobs: Sequence[Job],
+    ddl: Iterable[DdlBinlog],
+    *,
+    log_begins: Tso,
+    ignore_schemas: Iterable[str],
+) -> Catalog:
+    """The catalog after these DDL binlogs (all of the log up to the moment, by commit_ts).
+
+    `jobs` is the whole history. Raises MissingDdlJob, and Refused after a FLASHBACK CLUSTER.
+    """
+    walk = _Walk()
+    walk.begin(jobs, log_begins)
+    by_id = {job.id: job for job in jobs}
+    for binlog in ddl:
+        job = by_id.get(binlog.job_id)
+        if job is None:
+            if binlog.query.lstrip().lower().startswith("select setval"):
+                continue  # a sequence's next batch, which is in no history
+            raise MissingDdlJob(binlog.job_id, binlog.commit_ts, binlog.query)
+        walk.step(job, binlog.schema_state)
+    ignored = {name.lower() for name in ignore_schemas}
+    plans, left_out = {}, list(walk.lost_schemas)
+    for named, info in walk.tracker.tables():
+        if info.is_view or info.is_sequence or named.database.lower() in ignored:
+            continue
+        reason = walk.reasons.get(info.id)
+        if reason is not None:
+            left_out.append(LeftOut(named.database, named.table, reason))
+            continue
+        plans[info.id] = _plan(named.database, info, walk.rewritten.get(info.id, ()))
+    return Catalog(plans, tuple(left_out), _ids_of(jobs) - plans.keys(), walk.tracker.snapshot())
+
+
+def _ids_of(jobs: Iterable[Job]) -> frozenset[int]:
+    """Every table and partition that the history names."""
+    ids: set[int] = set()
+    for job in jobs:
+        ids.add(job.table_id)
+        for info in (job.table, *job.tables):
+            if info is not None:
+                ids.add(info.id)
+                ids.update(info.partition_ids)
+    return frozenset(ids)
+
+
+# --- the walk through the DDL --------------------------------------------------------------
+
+_PARTITION_GONE = "a partition was dropped or truncated: which rows went with it is in no binlog"
+_EXCHANGED = "rows came or went with EXCHANGE PARTITION, without a binlog"
+_REPARTITIONED = "its rows got a new table id when its partitioning changed, without a binlog"
+_OLDER_THAN_LOG = "it was there before the log begins: its older rows are in no file"
+_SCHEMA_RECOVERED = "FLASHBACK DATABASE brought it back, and the history does not say with what"
+
+_REASONS = {
+    ActionType.DROP_TABLE_PARTITION: _PARTITION_GONE,
+    ActionType.TRUNCATE_TABLE_PARTITION: _PARTITION_GONE,
+    ActionType.EXCHANGE_TABLE_PARTITION: _EXCHANGED,
+    ActionType.ALTER_TABLE_PARTITIONING: _REPARTITIONED,
+    ActionType.REMOVE_PARTITIONING: _REPARTITIONED,
+}
+_REWRITES = (ActionType.MODIFY_COLUMN, ActionType.MULTI_SCHEMA_CHANGE)
+
+
+@dataclass(slots=True)
+class _Walk:
+    tracker: SchemaTracker = field(default_factory=SchemaTracker)
+    reasons: dict[int, str] = field(default_factory=dict)
+    rewritten: dict[int, tuple[Rewritten, ...]] = field(default_factory=dict)
+    lost_schemas: list[LeftOut] = field(default_factory=list)
+    _infos: dict[int, Table] = field(default_factory=dict)
+
+    def begin(self, jobs: Sequence[Job], log_begins: Tso) -> None:
+        self.tracker.load(jobs)
+        if any(0 < job.finished_ts <= log_begins for job in jobs):
+            self.tracker.apply_finished_by(log_begins)
+        for _, info in self.tracker.tables():
+            self.reasons[info.id] = _OLDER_THAN_LOG
+            self._infos[info.id] = info
+
+    def step(self, job: Job, schema_state: int) -> None:
+        if job.type == ActionType.FLASHBACK_CLUSTER and job.is_done:
+            raise Refused(
+                f"DDL job {job.id} is a FLASHBACK CLUSTER: what it did to the rows is in no binlog;"
+                " export a moment before it"
+            )
+        effect = self.tracker.apply(job, schema_state)
+        if not effect.is_in_force:
+            return
+        if job.type == ActionType.RECOVER_SCHEMA and not effect.created[1:]:
+            self.lost_schemas.append(LeftOut(effect.name.database, "*", _SCHEMA_RECOVERED))
+        info = job.table
+        if info is None:
+            return
+        if job.type in _REASONS:
+            self._taint(job, info)
+        before = self._infos.get(info.id)
+        if before is not None and job.type in _REWRITES:
+            found = _rewritten(before, info, job)
+            self.rewritten[info.id] = (*self.rewritten.get(info.id, ()), *found)
+        self._infos[info.id] = info
+
+    def _taint(self, job: Job, info: Table) -> None:
+        reason = _REASONS[ActionType(job.type)]
+        ids = {info.id}
+        if job.type == ActionType.EXCHANGE_TABLE_PARTITION:
+            before = self._infos.get(info.id)
+            ids |= {job.table_id, *info.partition_ids}
+            ids |= set(before.partition_ids) if before else set()
+        for table_id in ids:
+            self.reasons.setdefault(table_id, reason)
+
+
+def _rewritten(before: Table, after: Table, job: Job) -> list[Rewritten]:
+    """Columns that this job gave a new id, with the columns they replaced."""
+    stayed = {column.id for column in after.columns if column.is_public}
+    known = {column.id for column in before.columns if column.is_public}
+    removed = {
+        column.name.lower(): column
+        for column in before.columns
+        if column.is_public and column.id not in stayed
+    }
+    old_names = changed_columns(job.query)
+    found = []
+    for column in after.columns:
+        if not column.is_public or column.id in known:
+            continue
+        name = column.name.lower()
+        old = removed.get(old_names.get(name, name))
+        if old is not None:
+            found.append(Rewritten(old, column, job.schema_version))
+    return found
+
+
+# --- one table -------------------------------------------------------------------------------
+
+
+def _plan(database: str, info: Table, rewritten: Sequence[Rewritten]) -> TablePlan:
+    visible = [column for column in info.columns if column.is_public and not column.hidden]
+    present = {column.id for column in info.columns}
+    ghosts = [_ghost(each.old) for each in rewritten if each.old.id not in present]
+    return TablePlan(
+        database=database,
+        info=replace(info, columns=(*info.columns, *ghosts)),
+        handle=_handle(info),
+        columns=tuple(column for column in visible if not column.is_virtual),
+        left_out_columns=tuple(column.name for column in visible if column.is_virtual),
+        rewritten=tuple(rewritten),
+    )
+
+
+def _ghost(column: Column) -> Column:
+    """A column that rows from before its rewriting still hold, or lack in its old way."""
+    return replace(column, name=f"_rewritten_{column.id}")
+
+
+def _handle(info: Table) -> Handle:
+    column = info.handle_column()
+    if column is not None:
+        return Handle(HandleKind.INTEGER, (column.id,))
+    primary = info.primary_index()
+    if info.is_common_handle and primary is not None:
+        ids = tuple(info.columns[each.offset].id for each in primary.columns)
+        return Handle(HandleKind.COMMON, ids)
+    return Handle(HandleKind.HIDDEN, (ROWID,))

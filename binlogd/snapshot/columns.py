@@ -1,0 +1,323 @@
+"""How each MySQL type reads in Arrow, Parquet and Spark, and what that costs.
+
+| MySQL | Arrow | Spark |
+|---|---|---|
+| TINYINT | int8 | TINYINT |
+| TINYINT UNSIGNED, SMALLINT | int16 | SMALLINT |
+| SMALLINT UNSIGNED, MEDIUMINT, INT, YEAR | int32 | INT |
+| INT UNSIGNED, BIGINT | int64 | BIGINT |
+| BIGINT UNSIGNED | decimal(20,0) | DECIMAL(20,0) |
+| DECIMAL(p,s), p up to 38 | decimal(p,s) | DECIMAL(p,s) |
+| DECIMAL(p,s), p above 38 | string | STRING: Spark's decimals end at 38 digits |
+| FLOAT, DOUBLE | float, double | FLOAT, DOUBLE |
+| CHAR, VARCHAR, TEXT, JSON | string | STRING |
+| ENUM, SET | string | STRING: the label, the labels joined by commas |
+| BINARY, VARBINARY, BLOB | binary | BINARY |
+| BIT(1), BIT(2) to (63), BIT(64) | bool, int64, decimal(20,0) | BOOLEAN, BIGINT, DECIMAL(20,0) |
+| DATE | date32 | DATE |
+| DATETIME | timestamp[us] | TIMESTAMP_NTZ: the wall clock as it was written |
+| TIMESTAMP | timestamp[us, UTC] | TIMESTAMP: an instant |
+| TIME | int64 | BIGINT: microseconds; 838 hours do not fit a time of day |
+
+Every column is nullable, whatever MySQL says. A date that no calendar holds (zero year, month or
+day, 30 February) becomes NULL and is counted in the manifest. Text that is no UTF-8 ends the
+export, or is repaired with U+FFFD and counted, as the caller chose. A number of an ENUM or SET
+that no label stands for becomes '' and is counted.
+"""
+
+from __future__ import annotations
+
+import calendar
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlogd.errors import CorruptRow
+from binlogd.snapshot.spec import ColumnEntry
+from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.model import Column, FieldType
+from binlogd.tidb.row import Value
+
+DECIMAL_DIGITS_MAX = 38
+"""Of Arrow's decimal128 and of Spark."""
+
+Losses = Counter[str]
+"""How many values of a column lost something, by what."""
+
+Build = Callable[[Sequence[Value], Losses], pa.Array]
+"""Values of a column, as the row decoder gives them, into an Arrow array."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowColumn:
+    """A column on its way out: its name, its Arrow type and how values get there."""
+
+    column: Column
+    type: pa.DataType
+    build: Build
+
+    def entry(self) -> ColumnEntry:
+        """How the manifest describes it."""
+        return ColumnEntry(
+            self.column.id,
+            self.column.name,
+            mysql_type(self.column),
+            str(self.type),
+            spark_type(self.type),
+        )
+
+
+def arrow_column(column: Column, invalid_text: str) -> ArrowColumn:
+    """The way out for a column; `invalid_text` is `error` or `replace`."""
+    type_, build = _way_out(column, invalid_text)
+    return ArrowColumn(column, type_, build)
+
+
+def spark_type(type_: pa.DataType) -> str:
+    """Spark's name of an Arrow type, as its DDL has it."""
+    if pa.types.is_decimal(type_):
+        return f"DECIMAL({type_.precision},{type_.scale})"
+    return _SPARK_TYPES[type_]
+
+
+_INT64, _STRING, _BINARY = pa.int64(), pa.string(), pa.binary()
+_NAIVE, _INSTANT = pa.timestamp("us"), pa.timestamp("us", "UTC")
+_UINT64_AS_DECIMAL = pa.decimal128(20, 0)
+_SPARK_TYPES = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    _INT64: "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    _STRING: "STRING",
+    _BINARY: "BINARY",
+    pa.date32(): "DATE",
+    _NAIVE: "TIMESTAMP_NTZ",
+    _INSTANT: "TIMESTAMP",
+}
+_SIGNED = {
+    Tp.TINY: pa.int8(),
+    Tp.SHORT: pa.int16(),
+    Tp.INT24: pa.int32(),
+    Tp.LONG: pa.int32(),
+    Tp.LONGLONG: _INT64,
+    Tp.YEAR: pa.int32(),
+}
+_UNSIGNED = {
+    Tp.TINY: pa.int16(),
+    Tp.SHORT: pa.int32(),
+    Tp.INT24: pa.int32(),
+    Tp.LONG: _INT64,
+    Tp.YEAR: pa.int32(),
+}
+
+
+def _way_out(column: Column, invalid_text: str) -> tuple[pa.DataType, Build]:
+    kind = column.field_type
+    special = _SPECIAL.get(kind.tp)
+    if special is not None:
+        return special(kind)
+    if kind.tp in STRING_TYPES:
+        if column.is_binary:
+            return _BINARY, _plain(_BINARY)
+        return _STRING, _text_builder(column, invalid_text)
+    if column.is_unsigned:
+        if kind.tp == Tp.LONGLONG:
+            return _UINT64_AS_DECIMAL, _uint64
+        if kind.tp in _UNSIGNED:
+            return _UNSIGNED[Tp(kind.tp)], _plain(_UNSIGNED[Tp(kind.tp)])
+    if kind.tp in _SIGNED:
+        return _SIGNED[Tp(kind.tp)], _plain(_SIGNED[Tp(kind.tp)])
+    raise CorruptRow(f"column {column.name} has the type {kind.tp}, which no row can hold")
+
+
+def _plain(type_: pa.DataType) -> Build:
+    return lambda values, _: pa.array(values, type_)
+
+
+def _uint64(values: Sequence[Value], _: Losses) -> pa.Array:
+    return pa.array(values, pa.uint64()).cast(_UINT64_AS_DECIMAL)
+
+
+def _decimal(kind: FieldType) -> tuple[pa.DataType, Build]:
+    precision = kind.flen if kind.flen > 0 else 10
+    if precision > DECIMAL_DIGITS_MAX:
+        return _STRING, _plain(_STRING)
+    type_ = pa.decimal128(precision, max(0, kind.decimal))
+    return type_, lambda values, _: pa.array(values, _STRING).cast(type_)
+
+
+def _bits(kind: FieldType) -> tuple[pa.DataType, Build]:
+    if kind.flen <= 1:
+        return pa.bool_(), lambda values, _: pa.array(values, _INT64).cast(pa.bool_())
+    if kind.flen < 64:
+        return _INT64, _plain(_INT64)
+    return _UINT64_AS_DECIMAL, _uint64
+
+
+# --- text and labels -----------------------------------------------------------------------
+
+
+def _text_builder(column: Column, invalid_text: str) -> Build:
+    def build(values: Sequence[Value], losses: Losses) -> pa.Array:
+        try:
+            return pa.array(values, _BINARY).cast(_STRING)
+        except pa.ArrowInvalid:
+            if invalid_text == "error":
+                raise CorruptRow(
+                    f"column {column.name} holds bytes that are no UTF-8; export with"
+                    " --invalid-text replace to have U+FFFD in their place"
+                ) from None
+        texts = [None if value is None else _repaired(value, losses) for value in values]
+        return pa.array(texts, _STRING)
+
+    return build
+
+
+def _repaired(value: Value, losses: Losses) -> str:
+    assert isinstance(value, bytes)
+    text = value.decode(errors="replace")
+    losses["invalid_text"] += text.encode() != value
+    return text
+
+
+def _enum(kind: FieldType) -> tuple[pa.DataType, Build]:
+    labels: dict[Value, str | None] = {None: None, 0: "", **dict(enumerate(kind.elems, 1))}
+
+    def build(values: Sequence[Value], losses: Losses) -> pa.Array:
+        losses["unknown_label"] += sum(value not in labels for value in values)
+        return pa.array([labels.get(value, "") for value in values], _STRING)
+
+    return _STRING, build
+
+
+def _set(kind: FieldType) -> tuple[pa.DataType, Build]:
+    bits = [(1 << index, label) for index, label in enumerate(kind.elems)]
+    known = (1 << len(bits)) - 1
+
+    def build(values: Sequence[Value], losses: Losses) -> pa.Array:
+        texts: list[str | None] = []
+        for mask in values:
+            if mask is None:
+                texts.append(None)
+                continue
+            assert isinstance(mask, int)
+            losses["unknown_label"] += bool(mask & ~known)
+            texts.append(",".join(label for bit, label in bits if mask & bit))
+        return pa.array(texts, _STRING)
+
+    return _STRING, build
+
+
+# --- dates and times -----------------------------------------------------------------------
+
+
+def _dates(type_: pa.DataType, naive: pa.DataType) -> Build:
+    first = pa.scalar("0001-01-01").cast(naive)
+
+    def build(values: Sequence[Value], losses: Losses) -> pa.Array:
+        try:
+            array = pa.array(values, _STRING).cast(naive)
+        except pa.ArrowInvalid:
+            array = None
+        if array is None or pc.any(pc.less(array, first)).as_py():
+            kept = [value if _is_of_the_calendar(value) else None for value in values]
+            losses["impossible_date"] += kept.count(None) - list(values).count(None)
+            array = pa.array(kept, _STRING).cast(naive)
+        return array.cast(type_)
+
+    return build
+
+
+def _is_of_the_calendar(value: Value) -> bool:
+    if value is None:
+        return False
+    assert isinstance(value, str)
+    year, month, day = int(value[:4]), int(value[5:7]), int(value[8:10])
+    return year > 0 and month > 0 and 0 < day <= calendar.monthrange(year, month)[1]
+
+
+def micros_of_time(text: str) -> int:
+    """A TIME as signed microseconds."""
+    hours, minutes, seconds = text.lstrip("-").split(":")
+    whole, _, fraction = seconds.partition(".")
+    micros = (int(hours) * 60 + int(minutes)) * 60 + int(whole)
+    micros = micros * 1_000_000 + int(fraction.ljust(6, "0") or 0)
+    return -micros if text.startswith("-") else micros
+
+
+def _times(values: Sequence[Value], _: Losses) -> pa.Array:
+    micros = [micros_of_time(value) if isinstance(value, str) else None for value in values]
+    return pa.array(micros, _INT64)
+
+
+_SPECIAL: dict[int, Callable[[FieldType], tuple[pa.DataType, Build]]] = {
+    Tp.FLOAT: lambda _: (pa.float32(), _plain(pa.float32())),
+    Tp.DOUBLE: lambda _: (pa.float64(), _plain(pa.float64())),
+    Tp.NEW_DECIMAL: _decimal,
+    Tp.DATE: lambda _: (pa.date32(), _dates(pa.date32(), pa.date32())),
+    Tp.DATETIME: lambda _: (_NAIVE, _dates(_NAIVE, _NAIVE)),
+    Tp.TIMESTAMP: lambda _: (_INSTANT, _dates(_INSTANT, _NAIVE)),
+    Tp.DURATION: lambda _: (_INT64, _times),
+    Tp.BIT: _bits,
+    Tp.ENUM: _enum,
+    Tp.SET: _set,
+    Tp.JSON: lambda _: (_STRING, _plain(_STRING)),
+}
+
+
+# --- the name of a type --------------------------------------------------------------------
+
+_NAMES = {
+    Tp.TINY: "tinyint",
+    Tp.SHORT: "smallint",
+    Tp.INT24: "mediumint",
+    Tp.LONG: "int",
+    Tp.LONGLONG: "bigint",
+    Tp.FLOAT: "float",
+    Tp.DOUBLE: "double",
+    Tp.YEAR: "year",
+    Tp.DATE: "date",
+    Tp.JSON: "json",
+}
+_FRACTIONAL = {Tp.DATETIME: "datetime", Tp.TIMESTAMP: "timestamp", Tp.DURATION: "time"}
+_TEXTS = {
+    Tp.TINY_BLOB: ("tinytext", "tinyblob"),
+    Tp.BLOB: ("text", "blob"),
+    Tp.MEDIUM_BLOB: ("mediumtext", "mediumblob"),
+    Tp.LONG_BLOB: ("longtext", "longblob"),
+}
+_SIZED = {
+    Tp.STRING: ("char", "binary"),
+    Tp.VARCHAR: ("varchar", "varbinary"),
+    Tp.VAR_STRING: ("varchar", "varbinary"),
+}
+
+
+def mysql_type(column: Column) -> str:
+    """A column's type as MySQL writes it, without character set."""
+    kind = column.field_type
+    tp = Tp(kind.tp)
+    if tp in _FRACTIONAL:
+        return _FRACTIONAL[tp] + (f"({kind.decimal})" if kind.decimal > 0 else "")
+    if tp in _TEXTS:
+        return _TEXTS[tp][column.is_binary]
+    name = _NAMES[tp] if tp in _NAMES else _sized_type(column, tp)
+    return name + (" unsigned" if column.is_unsigned and tp not in (Tp.YEAR, Tp.BIT) else "")
+
+
+def _sized_type(column: Column, tp: Tp) -> str:
+    kind = column.field_type
+    if tp in _SIZED:
+        return f"{_SIZED[tp][column.is_binary]}({kind.flen})"
+    if tp in (Tp.ENUM, Tp.SET):
+        labels = ",".join("'" + label.replace("'", "''") + "'" for label in kind.elems)
+        return f"{tp.name.lower()}({labels})"
+    if tp == Tp.BIT:
+        return f"bit({kind.flen})"
+    return f"decimal({kind.flen},{max(0, kind.decimal)})"

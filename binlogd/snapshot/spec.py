@@ -1,0 +1,198 @@
+"""What the exporting process and the Spark job tell each other: a spec in, events out, both JSON.
+
+The spec is the only interface between the two. The same file serves the child process on this
+machine and a job that runs elsewhere, so it names nothing but files, numbers and words.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from binlogd.errors import ConfigError
+from binlogd.tso import Tso, compose, physical_ms
+
+SPEC_VERSION = 1
+MANIFEST_FORMAT = 1
+MANIFEST_NAME = "manifest.json"
+
+EXIT_DONE, EXIT_SPEC, EXIT_DATA, EXIT_CANCELLED, EXIT_ENVIRONMENT = 0, 2, 3, 4, 5
+"""Exit codes of the job."""
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A value log file as pinned: bytes beyond `size_bytes` do not belong to the input.
+
+    What lies below `seen_bytes` was there before the size of any file was pinned: only timestamps
+    from there may bound the export.
+    """
+
+    shard: int
+    fid: int
+    path: str
+    size_bytes: int
+    seen_bytes: int
+
+
+class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One export, as the job gets it. `as_of` 0 means the latest that is resolved.
+
+    The job writes below `staging` and `scratch`; it looks into `out` only to refuse a moment that
+    has its snapshot already.
+    """
+
+    version: int = SPEC_VERSION
+    segments: tuple[Segment, ...]
+    schema_history: str
+    as_of: int
+    known_resolved_ts: int
+    out: str
+    staging: str
+    scratch: str
+    ignore_schemas: tuple[str, ...]
+    invalid_text: str
+    slice_bytes: int = 16 << 20
+    rows_per_file_max: int = 5_000_000
+    cores: int = 2
+    memory_mb: int = 1024
+    is_short: bool = False
+
+
+class ColumnEntry(msgspec.Struct, frozen=True):
+    """A column of the manifest; `id` is TiDB's and stays through renames."""
+
+    id: int
+    name: str
+    mysql_type: str
+    arrow_type: str
+    spark_type: str
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """A data file of the manifest, its path relative to the snapshot."""
+
+    name: str
+    rows: int
+    size_bytes: int
+    sha256: str
+
+
+class TableEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of the manifest.
+
+    `losses` counts, per column, values that their new type cannot hold; `left_out_columns` names
+    those that the log does not tell (virtual generated ones).
+    """
+
+    database: str
+    table: str
+    table_id: int
+    rows: int
+    columns: tuple[ColumnEntry, ...]
+    left_out_columns: tuple[str, ...]
+    losses: dict[str, dict[str, int]]
+    files: tuple[FileEntry, ...]
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A table that the log cannot tell, and why."""
+
+    database: str
+    table: str
+    reason: str
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What the job has staged."""
+
+    commit_ts: int
+    resolved_ts: int
+    spark_version: str
+    tables: tuple[TableEntry, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+class SegmentEntry(msgspec.Struct, frozen=True):
+    """A piece of the log that the snapshot was built from."""
+
+    shard: int
+    fid: int
+    size_bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The snapshot's own description; a directory without one is no snapshot."""
+
+    format: int = MANIFEST_FORMAT
+    binlogd_version: str
+    spark_version: str
+    cluster_id: int | None
+    commit_ts: int
+    time: str
+    resolved_ts: int
+    log: tuple[SegmentEntry, ...]
+    tables: tuple[TableEntry, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+class Planned(msgspec.Struct, frozen=True, tag="planned"):
+    """The moment is known, and what will be built."""
+
+    commit_ts: int
+    resolved_ts: int
+    tables: int
+    slices: int
+
+
+class Advanced(msgspec.Struct, frozen=True, tag="advanced"):
+    """How far a stage is, in tasks."""
+
+    stage: str
+    done: int
+    total: int
+
+
+class Staged(msgspec.Struct, frozen=True, tag="staged"):
+    """Everything is written and synced; nothing is published yet."""
+
+    report: Report
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """Why there is no snapshot; `kind` names the error's class."""
+
+    kind: str
+    text: str
+
+
+Event = Planned | Advanced | Staged | Failed
+"""One line on the progress pipe."""
+
+
+def moment(text: str) -> Tso | None:
+    """The timestamp that `--as-of` names: a TSO or a wall clock in ISO 8601; None is `latest`.
+
+    A wall clock without zone is UTC. It stands for everything committed up to and including its
+    last millisecond. Raises ConfigError.
+    """
+    if text == "latest":
+        return None
+    if text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63:
+        return Tso(int(text))
+    try:
+        wall = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"--as-of {text!r} is none of: latest, a TSO like 412518831548007863, a time like"
+            " 2024-05-01T12:30:00Z"
+        ) from None
+    if wall.tzinfo is None:
+        wall = wall.replace(tzinfo=UTC)
+    return Tso(compose(int(wall.timestamp() * 1000) + 1) - 1)
+
+
+def wall_clock(ts: Tso) -> str:
+    """The time of a timestamp, ISO 8601 in UTC, to the millisecond."""
+    seconds, millis = divmod(physical_ms(ts), 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"

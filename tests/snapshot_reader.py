@@ -1,0 +1,121 @@
+"""Reads a published snapshot with pyarrow, in the notation of `tests/recordings_reader.py`."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.spec import ColumnEntry, TableEntry
+from tests.recordings_reader import Canonical, Column, Row, Table, canonical_value
+
+_LABEL = re.compile(r"'((?:[^']|'')*)'")
+_TEMPORAL = ("date", "datetime", "timestamp")
+
+
+def tables(snapshot: Path) -> dict[str, TableEntry]:
+    """The tables of a manifest, by `database.table`."""
+    return {f"{each.database}.{each.table}": each for each in read_manifest(snapshot).tables}
+
+
+def rows(snapshot: Path, table: TableEntry) -> Counter[Row]:
+    """The rows of a table, canonical, in the manifest's order of columns."""
+    readers = [_reader(column) for column in table.columns]
+    found: Counter[Row] = Counter()
+    for file in table.files:
+        data = pq.read_table(snapshot / file.name)
+        assert data.num_rows == file.rows
+        assert data.column_names == [column.name for column in table.columns]
+        columns = (column.to_pylist() for column in data.columns)
+        for row in zip(*columns, strict=True):
+            found[
+                tuple(
+                    None if value is None else read(value)
+                    for read, value in zip(readers, row, strict=True)
+                )
+            ] += 1
+    return found
+
+
+def expected_rows(table: Table, entry: TableEntry) -> Counter[Row]:
+    """The recorded rows as far as a snapshot holds them: its columns, possible dates only."""
+    assert table.rows is not None
+    places = {column.name: place for place, column in enumerate(table.columns)}
+    wanted = [(places[column.name], _is_date(column)) for column in entry.columns]
+    return Counter(
+        tuple(_possible(row[place]) if is_date else row[place] for place, is_date in wanted)
+        for row in table.rows
+    )
+
+
+def _is_date(column: ColumnEntry) -> bool:
+    return column.mysql_type.split("(")[0] in _TEMPORAL
+
+
+def _possible(value: Canonical) -> Canonical:
+    """A date, or NULL for one that no calendar holds."""
+    try:
+        datetime.date.fromisoformat(str(value)[:10])
+    except ValueError:
+        return None
+    return value
+
+
+def _reader(column: ColumnEntry) -> Callable[[Any], Canonical]:
+    kind = re.split(r"[( ]", column.mysql_type)[0]
+    special = _SPECIAL.get(kind)
+    if special is not None:
+        return special(column.mysql_type)
+    if column.spark_type == "BINARY":
+        return lambda value: "hex:" + value.hex()
+    canonical = canonical_value(Column(column.name, column.mysql_type, kind))
+    return lambda value: canonical(str(value))
+
+
+def _fraction(mysql_type: str) -> int:
+    found = re.search(r"\((\d)\)", mysql_type)
+    return int(found[1]) if found else 0
+
+
+def _moment(mysql_type: str) -> Callable[[Any], Canonical]:
+    cut = 19 + (_fraction(mysql_type) and _fraction(mysql_type) + 1)
+    return lambda value: f"{value:%Y-%m-%d %H:%M:%S.%f}".rjust(26, "0")[:cut]
+
+
+def _time(mysql_type: str) -> Callable[[Any], Canonical]:
+    digits = _fraction(mysql_type)
+
+    def read(value: int) -> str:
+        seconds, micros = divmod(abs(value), 1_000_000)
+        text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        text += f".{micros:06d}"[: digits + 1] if digits else ""
+        return "-" + text if value < 0 else text
+
+    return read
+
+
+def _enum(mysql_type: str) -> Callable[[Any], Canonical]:
+    labels = ["", *(label.replace("''", "'") for label in _LABEL.findall(mysql_type))]
+    return labels.index
+
+
+def _set(mysql_type: str) -> Callable[[Any], Canonical]:
+    labels = [label.replace("''", "'") for label in _LABEL.findall(mysql_type)]
+    return lambda text: sum(1 << labels.index(label) for label in text.split(",") if label)
+
+
+_SPECIAL: dict[str, Callable[[str], Callable[[Any], Canonical]]] = {
+    "datetime": _moment,
+    "timestamp": _moment,
+    "time": _time,
+    "enum": _enum,
+    "set": _set,
+    "bit": lambda _: int,
+    "decimal": lambda _: str,
+}
