@@ -9,6 +9,7 @@ Source: pingcap/tidb tablecodec/tablecodec.go (unflatten), tidb-binlog drainer/t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from binlogd.tidb.decimals import read_decimal
 from binlogd.tidb.jsonb import json_end, json_text
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
-from binlogd.tidb.times import clock_text, date_text, datetime_text, day_text, duration_text
+from binlogd.tidb.times import date_text, datetime_text, duration_text
 
 Value = int | float | str | bytes | None
 """What a column holds: integers, YEAR, ENUM (index), SET (mask) and BIT as int; FLOAT and DOUBLE
@@ -196,24 +197,49 @@ def _date_reader(convert: Converter, _fsp: int) -> Reader:
     def read(row: bytes, at: int) -> tuple[Value, int]:
         if row[at] != _UVARINT:
             return odd(row, at)
-        packed, at = read_uvarint(row, at + 1)
-        return day_text(packed >> 41), at
+        text, size = _date_of(row[at + 1 : at + _MOMENT_BYTES])
+        return text, at + size
 
     return read
 
 
 def _moment_reader(convert: Converter, fsp: int) -> Reader:
     odd = _odd_reader(convert)
+    moment_of = _MOMENTS_OF[max(fsp, 0)]
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
         if row[at] != _UVARINT:
             return odd(row, at)
-        packed, at = read_uvarint(row, at + 1)
-        if fsp > 0:
-            return datetime_text(packed, fsp), at
-        return f"{day_text(packed >> 41)} {clock_text(packed >> 24 & 0x1FFFF)}", at
+        text, size = moment_of(row[at + 1 : at + _MOMENT_BYTES])
+        return text, at + size
 
     return read
+
+
+_MOMENT_BYTES = 10
+"""The flag and the varint of any time of the years 218 to 9999; longer ones are out of range."""
+_MOMENTS_KEPT = 4096
+"""Texts of times that are kept for the next row, for each number of fraction digits."""
+
+
+def _moments_of(fsp: int) -> Callable[[bytes], tuple[str, int]]:
+    """From the varint of a packed time to its text and the size of the datum, kept a while."""
+
+    @lru_cache(maxsize=_MOMENTS_KEPT)
+    def moment_of(data: bytes) -> tuple[str, int]:
+        packed, end = read_uvarint(data, 0)
+        return datetime_text(packed, fsp), end + 1
+
+    return moment_of
+
+
+@lru_cache(maxsize=_MOMENTS_KEPT)
+def _date_of(data: bytes) -> tuple[str, int]:
+    packed, end = read_uvarint(data, 0)
+    return date_text(packed), end + 1
+
+
+_MOMENTS_OF = tuple(_moments_of(fsp) for fsp in range(7))
 
 
 def _duration_reader(convert: Converter, fsp: int) -> Reader:

@@ -43,6 +43,7 @@ SIGN_BIT = 1 << 63
 GROUP = 8
 """Bytes in a group of the memcomparable form."""
 
+_VARINT_BYTES_MAX = 10
 _UINT64 = struct.Struct(">Q")
 _DOUBLE = struct.Struct(">d")
 
@@ -61,18 +62,20 @@ def read_uvarint(data: bytes, at: int) -> tuple[int, int]:
     if byte < 0x80:
         return byte, at + 1
     value = byte & 0x7F
-    shift = 7
-    while True:  # ends at a byte below 0x80, or after ten bytes
-        at += 1
-        byte = data[at]
+    byte = data[at + 1]
+    if byte < 0x80:
+        return value | byte << 7, at + 2
+    value |= (byte & 0x7F) << 7
+    shift = 14
+    for byte in data[at + 2 : at + _VARINT_BYTES_MAX]:
         if byte < 0x80:
             if shift == 63 and byte > 1:
                 break
-            return value | byte << shift, at + 1
+            return value | byte << shift, at + 1 + shift // 7
         value |= (byte & 0x7F) << shift
         shift += 7
-        if shift > 63:
-            break
+    if at + _VARINT_BYTES_MAX > len(data):
+        raise IndexError("a varint is cut")
     raise CorruptRow("a varint has more than 64 bits")
 
 

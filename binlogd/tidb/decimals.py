@@ -26,8 +26,8 @@ class _Layout(NamedTuple):
     """All bits of the body set."""
     sign: int
     """The top bit of the body."""
-    groups: tuple[tuple[int, int], ...]
-    """(bits to shift down, 10 ** digits) of each group, most significant first."""
+    groups: tuple[tuple[int, int, int], ...]
+    """(bits to shift down, mask, 10 ** digits) of each group, most significant first."""
 
 
 @lru_cache(maxsize=PRECISION_MAX * (SCALE_MAX + 1))
@@ -38,7 +38,9 @@ def _layout(precision: int, scale: int) -> _Layout:
     digits = [whole % 9] + [9] * (whole // 9) + [9] * (scale // 9) + [scale % 9]
     sizes = [_GROUP_BYTES[each] for each in digits]
     groups = tuple(
-        (8 * sum(sizes[index + 1 :]), 10**count) for index, count in enumerate(digits) if count > 0
+        (8 * sum(sizes[index + 1 :]), (1 << 8 * sizes[index]) - 1, 10**count)
+        for index, count in enumerate(digits)
+        if count > 0
     )
     size = sum(sizes)
     return _Layout(size, (1 << 8 * size) - 1, 1 << 8 * size - 1, groups)
@@ -58,19 +60,17 @@ def read_decimal(data: bytes, at: int) -> tuple[str, int]:
         raise CorruptRow(f"a decimal of {size} bytes at offset {at} of {len(data)}")
     body = int.from_bytes(data[at:end], "big")
     is_negative = not body & sign
-    body ^= sign
-    if is_negative:
-        body ^= inverted
+    body ^= sign ^ inverted if is_negative else sign
     unscaled = 0
-    for shift, limit in groups:
-        group = body >> shift
-        body ^= group << shift
+    for shift, mask, limit in groups:
+        group = body >> shift & mask
         if group >= limit:
             raise CorruptRow(f"a decimal at offset {at} has a group of {group}")
         unscaled = unscaled * limit + group
     text = str(unscaled)
     if scale:
-        text = text.zfill(scale + 1)
+        if len(text) <= scale:
+            text = text.zfill(scale + 1)
         text = f"{text[:-scale]}.{text[-scale:]}"
     return ("-" + text if is_negative and unscaled else text), end
 
@@ -88,7 +88,7 @@ def decimal_bytes(text: str, precision: int, scale: int) -> bytes:
     if unscaled >= 10**precision:
         raise ValueError(f"{text} does not fit in DECIMAL({precision},{scale})")
     body, rest = 0, unscaled
-    for shift, limit in reversed(groups):
+    for shift, _, limit in reversed(groups):
         rest, group = divmod(rest, limit)
         body |= group << shift
     if is_negative and unscaled:

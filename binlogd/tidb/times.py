@@ -13,7 +13,7 @@ from functools import lru_cache
 from binlogd.errors import CorruptRow
 
 YEAR_MAX = 9999
-DURATION_NS_MAX = ((838 * 60 + 59) * 60 + 59) * 1_000_000_000 + 999_999_999
+DURATION_SECONDS_MAX = (838 * 60 + 59) * 60 + 59
 """TIME ends at 838:59:59."""
 ZERO_DATE = "0000-00-00"
 ZERO_CLOCK = "00:00:00"
@@ -85,16 +85,18 @@ def packed_time(text: str) -> int:
 
 def duration_text(nanoseconds: int, fsp: int) -> str:
     """A TIME of `fsp` fraction digits. Raises CorruptRow beyond 838:59:59."""
-    sign = ""
-    if nanoseconds < 0:
-        sign, nanoseconds = "-", -nanoseconds
-    if nanoseconds > DURATION_NS_MAX:
-        raise CorruptRow(f"a TIME of {nanoseconds} ns")
-    seconds, rest = divmod(nanoseconds, 1_000_000_000)
+    seconds, rest = divmod(abs(nanoseconds), 1_000_000_000)
+    text = _duration_clock(seconds) + fraction_text(rest // 1000, fsp)
+    return "-" + text if nanoseconds < 0 else text
+
+
+@lru_cache(maxsize=16384)
+def _duration_clock(seconds: int) -> str:
+    if seconds > DURATION_SECONDS_MAX:
+        raise CorruptRow(f"a TIME of {seconds} s")
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)
-    text = f"{sign}{hour:02d}:{minute:02d}:{second:02d}"
-    return text + fraction_text(rest // 1000, fsp) if fsp > 0 else text
+    return f"{hour:02d}:{minute:02d}:{second:02d}"
 
 
 def duration_ns(text: str) -> int:
