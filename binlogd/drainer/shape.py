@@ -1,0 +1,189 @@
+"""How the rows of a table are written downstream, decided from both sides of it.
+
+| the downstream table                                   | rows are               | lane     |
+|--------------------------------------------------------|------------------------|----------|
+| one unique key, exact (numbers, times, bytes, `_bin`)  | merged by key          | by key   |
+| several unique keys, an exact one among them           | merged by that key     | by table |
+| no exact key: text of another collation, prefix, FLOAT | in order, by key       | by table |
+| triggers, system versioning, columns unknown upstream  | one by one             | by table |
+| no key that upstream has as well                       | one by one             | by table |
+
+Invariant. Two rows that the downstream takes for one never lie in two lanes, nor under two keys in
+a merge. Why it holds. A key by which rows are merged is unique on both sides, never NULL, and two
+of its literals are equal exactly when the downstream says so: numbers, times and bytes by
+themselves, text under a `_bin` collation by its bytes (without trailing spaces, unless NO PAD).
+No folding of ours is MariaDB's, so text under any other collation is not merged at all. A second
+unique key may take a row from another one, so all rows of such a table keep to one lane.
+
+Why final states may be written in any order where there are several unique keys: REPLACE may remove
+another row, but that row is changed later in the same part, or was wrong before: two final rows
+cannot collide, upstream forbade it. So such a part holds whole transactions. INSERT ... ON
+DUPLICATE KEY UPDATE would not do: it changes one of two rows in its way and leaves the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from binlogd.drainer.plan import KeyColumn, written_columns
+from binlogd.tidb.kinds import STRING_TYPES, SchemaState, Tp
+from binlogd.tidb.model import Column, Table
+
+
+@dataclass(frozen=True, slots=True)
+class DownstreamColumn:
+    """A column as information_schema describes it; names are compared in lower case."""
+
+    name: str
+    data_type: str
+    collation: str
+    """"" for what is no text."""
+    is_nullable: bool
+    is_generated: bool
+
+    @property
+    def is_json(self) -> bool:
+        """MySQL and TiDB have a type for JSON; for MariaDB it is text."""
+        return self.data_type == "json"
+
+
+@dataclass(frozen=True, slots=True)
+class DownstreamKey:
+    """A unique key; has_prefix: some column is indexed by its beginning only."""
+
+    name: str
+    columns: tuple[str, ...]
+    has_prefix: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DownstreamTable:
+    """What the shape depends on. Keys: PRIMARY first, then in the order of their names."""
+
+    columns: tuple[DownstreamColumn, ...]
+    keys: tuple[DownstreamKey, ...]
+    has_triggers: bool = False
+    is_versioned: bool = False
+
+
+class Mode(Enum):
+    """What is done with the changes of a table."""
+
+    MERGED = "merged"
+    """The last state of each key: DELETE ... IN, then REPLACE."""
+    ORDERED = "ordered"
+    """Runs of DELETE ... IN and REPLACE, in the order of the changes."""
+    SINGLE = "single"
+    """INSERT runs; UPDATE and DELETE one by one, as upstream wrote them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a table is written. `key` is empty where no key can be relied on."""
+
+    mode: Mode
+    by_key: bool
+    """Whether the lane depends on the key; else on the table alone."""
+    columns: tuple[Column, ...]
+    key: tuple[KeyColumn, ...]
+    is_upsert: bool = False
+    """SINGLE: an INSERT that meets its row changes it instead of failing."""
+    json_names: frozenset[str] = frozenset()
+    """Columns that have a JSON type downstream."""
+    reason: str = ""
+    """Why it is not simply merged by key; for the operator."""
+
+
+def shape_of(info: Table, downstream: DownstreamTable) -> Shape:
+    """The shape of a table; `info` is the upstream's side."""
+    there = {column.name.lower(): column for column in downstream.columns}
+    columns = tuple(
+        column
+        for column in written_columns(info)
+        if not (found := there.get(column.name.lower())) or not found.is_generated
+    )
+    key, is_exact = _best_key(info, columns, downstream)
+    reason = _reason_for_singles(columns, downstream)
+    if reason or not key:
+        return Shape(
+            Mode.SINGLE,
+            by_key=False,
+            columns=columns,
+            key=key,
+            is_upsert=bool(key) and len(downstream.keys) == 1,
+            json_names=frozenset(c.name.lower() for c in downstream.columns if c.is_json),
+            reason=reason or "no unique key without NULL on both sides",
+        )
+    if not is_exact:
+        return Shape(Mode.ORDERED, by_key=False, columns=columns, key=key, reason="inexact key")
+    others = _unique_upstream(info) - {frozenset(each.column.name.lower() for each in key)}
+    if len(downstream.keys) > 1 or others:
+        return Shape(Mode.MERGED, by_key=False, columns=columns, key=key, reason="several keys")
+    return Shape(Mode.MERGED, by_key=True, columns=columns, key=key)
+
+
+def _reason_for_singles(columns: Sequence[Column], downstream: DownstreamTable) -> str:
+    if downstream.has_triggers:
+        return "triggers"
+    if downstream.is_versioned:
+        return "system versioning"
+    known = {column.name.lower() for column in columns}
+    surplus = [
+        column.name
+        for column in downstream.columns
+        if not column.is_generated and column.name.lower() not in known
+    ]
+    return f"columns that upstream lacks: {', '.join(surplus[:10])}" if surplus else ""
+
+
+def _best_key(
+    info: Table, columns: Sequence[Column], downstream: DownstreamTable
+) -> tuple[tuple[KeyColumn, ...], bool]:
+    """The first exact key that both sides have, or the first of any kind; and whether it is exact.
+
+    () where there is none.
+    """
+    written = {column.name.lower(): column for column in columns}
+    there = {column.name.lower(): column for column in downstream.columns}
+    unique = _unique_upstream(info)
+    inexact: tuple[KeyColumn, ...] = ()
+    for key in downstream.keys:
+        names = [name.lower() for name in key.columns]
+        if frozenset(names) not in unique or not all(name in written for name in names):
+            continue
+        pairs = [(written[name], there[name]) for name in names]
+        if any(other.is_nullable or not column.not_null for column, other in pairs):
+            continue
+        found = tuple(KeyColumn(column, _pads(column, other)) for column, other in pairs)
+        if not key.has_prefix and all(_is_exact(column, other) for column, other in pairs):
+            return found, True
+        inexact = inexact or found
+    return inexact, False
+
+
+def _is_exact(column: Column, other: DownstreamColumn) -> bool:
+    """Whether two literals are equal exactly when the downstream says so (see _pads)."""
+    if other.collation and other.data_type not in ("enum", "set"):
+        return column.field_type.tp in STRING_TYPES and other.collation.endswith("_bin")
+    return column.field_type.tp not in _INEXACT_TYPES
+
+
+_INEXACT_TYPES = frozenset({Tp.FLOAT, Tp.DOUBLE, Tp.JSON})
+
+
+def _pads(column: Column, other: DownstreamColumn) -> bool:
+    """Whether trailing spaces do not count (PAD SPACE): so for all but the NO PAD collations."""
+    is_text = column.field_type.tp in STRING_TYPES and other.collation.endswith("_bin")
+    return is_text and "nopad" not in other.collation and "_0900_" not in other.collation
+
+
+def _unique_upstream(info: Table) -> set[frozenset[str]]:
+    """Column sets that are unique upstream, in lower case."""
+    handle = info.handle_column()
+    sets = {frozenset({handle.name.lower()})} if handle else set()
+    for index in info.indexes:
+        if (index.is_unique or index.is_primary) and index.state == SchemaState.PUBLIC:
+            sets.add(frozenset(part.name.lower() for part in index.columns))
+    return sets

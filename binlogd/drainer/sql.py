@@ -1,0 +1,134 @@
+"""SQL text: names, literals, and the statements of the shapes that rows are written in.
+
+Invariant. A literal denotes exactly the value: what is read back from a column of the same type is
+what TiDB held. Why it holds. The session speaks utf8mb4 with backslash escapes on, so that a quote
+and a backslash are the only bytes with a meaning inside a string, and the time zone is UTC. DECIMAL
+stands bare (as a string it would be compared as a double), FLOAT and DOUBLE with an exponent (bare
+they would be DECIMAL first), ENUM, SET and BIT as numbers, bytes with an introducer.
+
+Source: tidb-binlog pkg/loader/model.go and drainer/translator/mysql.go for upstream's statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from binlogd.tidb.columns import Value
+from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.model import Column
+
+NULL = b"NULL"
+
+
+def ident(name: str) -> bytes:
+    """A name in back-ticks."""
+    return b"`" + name.encode().replace(b"`", b"``") + b"`"
+
+
+def qualified(database: str, table: str) -> bytes:
+    """`database`.`table`."""
+    return ident(database) + b"." + ident(table)
+
+
+def text(value: str) -> bytes:
+    """A string literal of text."""
+    return quoted(value.encode("utf-8", "surrogatepass"))
+
+
+def quoted(raw: bytes) -> bytes:
+    """A string literal of UTF-8 bytes, valid or not."""
+    return b"'" + escaped(raw) + b"'"
+
+
+def escaped(raw: bytes) -> bytes:
+    """What stands between the quotes."""
+    return raw.replace(b"\\", b"\\\\").replace(b"'", b"''")
+
+
+def float_literal(value: float) -> bytes:
+    """A double with an exponent, exact: the shortest digits that read back as it."""
+    digits = repr(value)
+    return (digits if "e" in digits else digits + "e0").encode()
+
+
+def renderer(column: Column) -> Callable[[Value], bytes]:
+    """A function from a value of the column to its literal."""
+    introducer = b"_binary'" if column.is_binary else b"'"
+    is_bare = column.field_type.tp == Tp.NEW_DECIMAL
+
+    def literal(value: Value) -> bytes:
+        if value is None:
+            return NULL
+        if isinstance(value, int):
+            return b"%d" % value
+        if isinstance(value, bytes):
+            return introducer + escaped(value) + b"'"
+        if isinstance(value, float):
+            return float_literal(value)
+        return value.encode() if is_bare else text(value)
+
+    return literal
+
+
+def tuple_of(literals: Sequence[bytes]) -> bytes:
+    """`(a,b)`; one literal stands alone, without parentheses."""
+    return literals[0] if len(literals) == 1 else b"(" + b",".join(literals) + b")"
+
+
+def columns_list(names: Iterable[str]) -> bytes:
+    """`(`a`,`b`)`."""
+    return b"(" + b",".join(map(ident, names)) + b")"
+
+
+def write_head(verb: bytes, table: bytes, names: Iterable[str]) -> bytes:
+    """`REPLACE INTO t(a,b) VALUES `: rows follow, joined by commas."""
+    return verb + b" INTO " + table + columns_list(names) + b" VALUES "
+
+
+def update_on_duplicate(names: Sequence[str]) -> bytes:
+    """The tail that turns an INSERT into an upsert which leaves other columns alone."""
+    parts = (ident(name) + b"=VALUES(" + ident(name) + b")" for name in names)
+    return b" ON DUPLICATE KEY UPDATE " + b",".join(parts)
+
+
+def delete_head(table: bytes, key: Sequence[str]) -> bytes:
+    """`DELETE FROM t WHERE (a,b) IN (`: keys follow, joined by commas, and a parenthesis."""
+    return b"DELETE FROM " + table + b" WHERE " + tuple_of([ident(name) for name in key]) + b" IN ("
+
+
+def assignments(pairs: Sequence[tuple[str, bytes]]) -> bytes:
+    """`a` = 1,`b` = 2."""
+    return b",".join(ident(name) + b" = " + literal for name, literal in pairs)
+
+
+def equals(column: Column, literal: bytes, *, is_json: bool = False) -> bytes:
+    """A condition that holds for rows with exactly this value in the column, NULL included.
+
+    Text is compared by its bytes as well: under a collation another row could be equal. `is_json`
+    says that the downstream has a type of its own for JSON, which no string equals.
+    """
+    name = ident(column.name)
+    if literal == NULL:
+        return name + b" IS NULL"
+    if is_json:
+        return name + b" = CAST(" + literal + b" AS JSON)"
+    plain = name + b" = " + literal
+    if literal.startswith(b"'") and column.field_type.tp in STRING_TYPES:
+        plain += b" AND BINARY CONVERT(" + name + b" USING utf8mb4) = _binary" + literal
+    return plain
+
+
+def batches(head: bytes, items: Sequence[bytes], tail: bytes, bytes_max: int) -> Iterable[bytes]:
+    """Statements of as many items as fit; one item alone may exceed the limit."""
+    room = bytes_max - len(head) - len(tail)
+    total = sum(map(len, items)) + len(items)
+    if total <= room:
+        yield head + b",".join(items) + tail
+        return
+    begin, size = 0, 0
+    for end, item in enumerate(items):
+        if size and size + len(item) + 1 > room:
+            yield head + b",".join(items[begin:end]) + tail
+            begin, size = end, 0
+        size += len(item) + 1
+    yield head + b",".join(items[begin:]) + tail
