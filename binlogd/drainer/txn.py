@@ -47,7 +47,8 @@ class Ddl:
     `statement` is the text for this downstream; `further` holds what must follow it under the same
     commit_ts (a batch of CREATE TABLE is one job with many statements). A skipped Ddl is not
     executed: what a sink remembers about tables must be forgotten all the same. `database` and
-    `table` name what changed, as it is called afterwards; both may be "".
+    `table` name what changed, as it is called afterwards; both may be "". `reason` says why it is
+    skipped.
     """
 
     start_ts: Tso
@@ -59,6 +60,7 @@ class Ddl:
     table: str
     is_skipped: bool
     further: tuple[str, ...] = ()
+    reason: str = ""
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -73,9 +75,13 @@ class Ddl:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Nothing to do at this commit_ts: a fake binlog, or everything in it was filtered."""
+    """Nothing to do at this commit_ts: a fake binlog, or everything in it was filtered.
+
+    `reason` is "" for what is left out by the way, and a word for the log where it is remarkable.
+    """
 
     commit_ts: Tso
+    reason: str = ""
 
 
 Txn = Dml | Ddl | Skip

@@ -205,6 +205,14 @@ class SchemaTracker:
         """The id was dropped or truncated before: late rows of it went with it."""
         return table_id in self._gone
 
+    def find(self, database: str, table: str) -> Named | None:
+        """A table, or with `table` "" a database, by its name in any case: as it was created."""
+        schema_id = self._schema_id(database, 0)
+        if not table:
+            return Named(self._databases[schema_id].name) if schema_id else None
+        tracked = self._tables.get(self._ids.get((schema_id, table.lower()), 0))
+        return self._named(tracked) if tracked is not None else None
+
     def tables(self) -> list[tuple[Named, Table]]:
         """Every table, view and sequence, by id."""
         return [(self._named(each), each.info) for _, each in sorted(self._tables.items())]

@@ -1,0 +1,240 @@
+"""Which DDL is replicated, and how its statement reads downstream.
+
+The statement of a binlog is TiDB's own print of what the user typed: names as typed, TiDB's options
+in comments of the form `/*T![feature] ... */`, which MySQL and MariaDB step over. It is sent as it
+stands wherever that is right, and edited word by word where it is not; it is never printed anew
+from a grammar, so nothing of it can be lost that nobody thought of.
+
+ * File: the text as it is, as the original writes it.
+ * TiDB and MySQL: placement options go (the policies are not there), TTL is switched off (the
+   upstream deletes), renames and drops are written from what is known of the tables (a RENAME may
+   name tables relative to a session's database, a DROP of several tables comes once for each).
+ * MySQL: what only TiDB has is left out when it does not change what tables hold (caching, row id
+   sharding, sequences, attributes); index options that only MySQL 8 has go into version comments,
+   which MariaDB steps over; a global temporary table becomes an ordinary one, which stays empty.
+ * What brings rows that no binlog holds (RECOVER, FLASHBACK) cannot be replayed: UnsupportedDdl.
+
+Source: tidb-binlog drainer/syncer.go, pkg/loader/executor.go and pkg/util/ddl.go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from binlogd.drainer.ddl_edits import Dialect, Edit, applied, begins, edited, quoted, split
+from binlogd.drainer.filter import TableFilter
+from binlogd.errors import UnsupportedDdl
+from binlogd.tidb.ddl_text import Word, words
+from binlogd.tidb.model import ActionType, Job
+from binlogd.tidb.schema import Effect, Named, SchemaTracker
+from binlogd.tso import Tso
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The statements to execute, in order; more than one only for a batch of CREATE TABLE."""
+
+    statements: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Omit:
+    """Nothing to execute, and why."""
+
+    reason: str
+
+
+_NO_TABLE_CHANGES = "it changes nothing of tables"
+_TIDB_ONLY = "only TiDB has this, and it does not change what tables hold"
+
+_OMITTED: dict[int, str] = {
+    ActionType.LOCK_TABLE: _NO_TABLE_CHANGES,
+    ActionType.UNLOCK_TABLE: _NO_TABLE_CHANGES,
+    ActionType.UPDATE_TIFLASH_REPLICA_STATUS: _NO_TABLE_CHANGES,
+    ActionType.ALTER_CACHE_TABLE: _TIDB_ONLY,
+    ActionType.ALTER_NO_CACHE_TABLE: _TIDB_ONLY,
+    ActionType.ALTER_TABLE_ATTRIBUTES: _TIDB_ONLY,
+    ActionType.ALTER_PARTITION_ATTRIBUTES: _TIDB_ONLY,
+    ActionType.CREATE_PLACEMENT_POLICY: _TIDB_ONLY,
+    ActionType.ALTER_PLACEMENT_POLICY: _TIDB_ONLY,
+    ActionType.DROP_PLACEMENT_POLICY: _TIDB_ONLY,
+    ActionType.ALTER_PARTITION_PLACEMENT: _TIDB_ONLY,
+    ActionType.MODIFY_SCHEMA_PLACEMENT: _TIDB_ONLY,
+    ActionType.ALTER_TABLE_PLACEMENT: _TIDB_ONLY,
+    ActionType.CREATE_RESOURCE_GROUP: _TIDB_ONLY,
+    ActionType.ALTER_RESOURCE_GROUP: _TIDB_ONLY,
+    ActionType.DROP_RESOURCE_GROUP: _TIDB_ONLY,
+}
+_OMITTED_BY_DATABASES: dict[int, str] = {
+    ActionType.SET_TIFLASH_REPLICA: "the downstream may have no TiFlash",
+    ActionType.REPAIR_TABLE: "it repairs the upstream's own metadata",
+}
+_OMITTED_BY_MYSQL: dict[int, str] = {
+    ActionType.SHARD_ROW_ID: _TIDB_ONLY,
+    ActionType.CREATE_SEQUENCE: "sequences are not replicated; rows hold the values drawn",
+    ActionType.ALTER_SEQUENCE: "sequences are not replicated; rows hold the values drawn",
+    ActionType.DROP_SEQUENCE: "sequences are not replicated; rows hold the values drawn",
+    ActionType.MODIFY_AUTO_ID_CACHE: _TIDB_ONLY,
+    ActionType.REBASE_AUTO_RANDOM: _TIDB_ONLY,
+    ActionType.ALTER_INDEX_VISIBILITY: "it only advises the upstream's optimizer",
+    ActionType.ALTER_TABLE_STATS_OPTIONS: _TIDB_ONLY,
+    ActionType.ALTER_TTL_INFO: _TIDB_ONLY,
+    ActionType.ALTER_TTL_REMOVE: _TIDB_ONLY,
+}
+_UNSUPPORTED_BY_MYSQL = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
+_DROPS: dict[int, str] = {
+    ActionType.DROP_TABLE: "TABLE",
+    ActionType.DROP_VIEW: "VIEW",
+    ActionType.DROP_SEQUENCE: "SEQUENCE",
+}
+_BEFORE_A_NAME = (
+    "TABLE",
+    "VIEW",
+    "DATABASE",
+    "SCHEMA",
+    "TRUNCATE",
+    "ON",
+    "LIKE",
+    "REFERENCES",
+    "FROM",
+    "JOIN",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DdlEvent:
+    """A DDL binlog whose turn has come: its job, its text, and what it did to the schema."""
+
+    commit_ts: Tso
+    job: Job
+    query: str
+    effect: Effect
+
+
+def is_setval(query: str) -> bool:
+    """Whether it is no DDL but the record of a sequence's next batch, whose job never exists."""
+    return query[:64].lstrip().lower().startswith("select setval")
+
+
+class DdlReplay:
+    """Decides what a DDL means downstream, given what is replicated and how tables are called."""
+
+    def __init__(self, dialect: Dialect, schema: SchemaTracker, table_filter: TableFilter) -> None:
+        self._dialect, self._schema, self._filter = dialect, schema, table_filter
+
+    def of(self, event: DdlEvent) -> Replay | Omit:
+        """Raises UnsupportedDdl for what cannot be replayed and must not be passed over."""
+        job, query, commit_ts = event.job, event.query, event.commit_ts
+        if job.type == ActionType.FLASHBACK_CLUSTER and job.is_done:
+            raise UnsupportedDdl(commit_ts, query, "no binlog holds the rows that it changed")
+        reason = _reason_to_omit(job, event.effect, self._dialect)
+        if not reason and not any(self._is_wanted(name) for name in _judged_by(event.effect)):
+            reason = "filtered"
+        if reason:
+            return Omit(reason)
+        if self._dialect is Dialect.FILE:
+            return Replay((query,))
+        self._refuse_unsupported(event)
+        texts = [edited(text, self._dialect) for text in self._texts(event)]
+        if not any(texts):
+            return Omit("all of it is options that only TiDB has")
+        return Replay(tuple(text for text in texts if text))
+
+    def _is_wanted(self, name: Named) -> bool:
+        return self._filter.replicates(name.database, name.table)
+
+    def _refuse_unsupported(self, event: DdlEvent) -> None:
+        job, query, effect = event.job, event.query, event.effect
+        reason = ""
+        if self._dialect is Dialect.MYSQL and job.type in _UNSUPPORTED_BY_MYSQL:
+            reason = "it brings back rows that no binlog holds"
+        elif job.type == ActionType.RECOVER_TABLE and _names_a_job(query):
+            reason = "its job number means nothing downstream"
+        elif effect.other and self._is_wanted(effect.other) != self._is_wanted(effect.name):
+            reason = "it exchanges rows with a table that is not replicated"
+        for old, new in effect.renamed:
+            if self._is_wanted(new) and not self._is_wanted(old):
+                reason = f"{quoted(new)} was not replicated under its name before"
+        if reason:
+            raise UnsupportedDdl(event.commit_ts, query, reason)
+
+    def _texts(self, event: DdlEvent) -> list[str]:
+        job, effect = event.job, event.effect
+        if job.type in _DROPS:
+            return [f"DROP {_DROPS[job.type]} {quoted(effect.name)}"]
+        if effect.renamed:
+            wanted = [(old, new) for old, new in effect.renamed if self._is_wanted(new)]
+            pairs = ", ".join(f"{quoted(old)} TO {quoted(new)}" for old, new in wanted)
+            return [f"RENAME TABLE {pairs}"]
+        if job.type != ActionType.CREATE_TABLES:
+            return [self._with_exact_names(event.query, effect.name.database)]
+        creates = [text for text in split(event.query) if begins(text, "CREATE")]
+        if len(creates) != len(effect.created):
+            raise UnsupportedDdl(
+                event.commit_ts,
+                event.query,
+                f"the job made {len(effect.created)} tables, its text makes {len(creates)}",
+            )
+        return [
+            self._with_exact_names(text, name.database)
+            for text, name in zip(creates, effect.created, strict=True)
+            if self._is_wanted(name)
+        ]
+
+    def _with_exact_names(self, statement: str, database: str) -> str:
+        """With tables called as they were created: TiDB ignores the case of names, others may not.
+
+        Whatever follows one of the keywords and is called like a table is taken for one; where it
+        is a column after all, nothing changes, since no server minds the case of columns.
+        """
+        found = words(statement)
+        edits = []
+        for at, word in enumerate(found):
+            if not word.says(*_BEFORE_A_NAME):
+                continue
+            while at + 1 < len(found) and found[at + 1].says("IF", "NOT", "EXISTS"):
+                at += 1
+            names = [each for each in found[at + 1 : at + 4] if each.is_name or each.text == "."]
+            exact = self._exact(word, names, database)
+            if exact is not None:
+                edits += [Edit(w.begin, w.end, quoted(n)) for w, n in exact if w.text != n]
+        return applied(statement, edits)
+
+    def _exact(
+        self, keyword: Word, names: list[Word], database: str
+    ) -> list[tuple[Word, str]] | None:
+        if not names or not names[0].is_name:
+            return None
+        if keyword.says("DATABASE", "SCHEMA"):
+            name = self._schema.find(names[0].text, "")
+            return [(names[0], name.database)] if name else None
+        if len(names) == 3 and names[1].text == "." and names[2].is_name:
+            name = self._schema.find(names[0].text, names[2].text)
+            return [(names[0], name.database), (names[2], name.table)] if name else None
+        name = self._schema.find(database, names[0].text)
+        return [(names[0], name.table)] if name else None
+
+
+def _reason_to_omit(job: Job, effect: Effect, dialect: Dialect) -> str:
+    reason = _OMITTED.get(job.type, "")
+    if not reason and not effect.is_in_force:
+        reason = "the job was rolled back, or it is only announced"
+    if not reason and dialect is not Dialect.FILE:
+        reason = _OMITTED_BY_DATABASES.get(job.type, "")
+    if not reason and dialect is Dialect.MYSQL:
+        reason = _OMITTED_BY_MYSQL.get(job.type, "")
+    return reason
+
+
+def _judged_by(effect: Effect) -> tuple[Named, ...]:
+    """The names of which one must be replicated: a rename is judged by what it leads to."""
+    if effect.renamed:
+        return tuple(new for _, new in effect.renamed)
+    if effect.other:
+        return effect.name, effect.other
+    return effect.created or (effect.name,)
+
+
+def _names_a_job(query: str) -> bool:
+    return any(a.says("BY") and b.says("JOB") for a, b in pairwise(words(query)))

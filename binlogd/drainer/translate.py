@@ -1,0 +1,103 @@
+"""A joined binlog, and the schema of its moment, to what a sink is given.
+
+Called for every binlog in commit_ts order, also those that are passed over: a DDL moves the schema
+whatever becomes of its statement. Rows stay bytes; each change is put beside the table that
+explains it.
+
+Source: tidb-binlog drainer/syncer.go (the loop, in the same order of decisions) and
+drainer/collector.go (which drops rolled-back jobs and setval before that).
+"""
+
+from __future__ import annotations
+
+from binlogd.binlog import CommittedBinlog
+from binlogd.drainer.ddl import DdlEvent, DdlReplay, Omit, is_setval
+from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
+from binlogd.errors import MalformedBinlog, RowMismatch, UnknownTable
+from binlogd.tidb.model import Job
+from binlogd.tidb.schema import SchemaTracker, is_reserved
+from binlogd.wire import peek
+
+
+def ddl_job_id(payload: bytes) -> int:
+    """The job that `translate` must be given; 0 when the binlog needs none."""
+    body = peek.body(payload)
+    return 0 if body.ddl_job_id <= 0 or is_setval(_text(body.ddl_query)) else body.ddl_job_id
+
+
+class Translator:
+    """One pass over the binlogs of an upstream; owns how the schema moves."""
+
+    def __init__(self, schema: SchemaTracker, table_filter: TableFilter, dialect: Dialect) -> None:
+        self._schema, self._filter = schema, table_filter
+        self._replay = DdlReplay(dialect, schema, table_filter)
+
+    def translate(self, binlog: CommittedBinlog, job: Job | None) -> Txn:
+        """Raises UnknownTable, RowMismatch or UnsupportedDdl: all name the way past."""
+        if binlog.is_fake:
+            return Skip(binlog.commit_ts)
+        try:
+            body = peek.body(binlog.payload)
+            if body.ddl_job_id > 0:
+                return self._ddl(binlog, _text(body.ddl_query), body.ddl_schema_state, job)
+            if self._filter.ignores_transaction(binlog.commit_ts):
+                return Skip(binlog.commit_ts, "ignore-txn-commit-ts")
+            return self._dml(binlog, body.prewrite_value)
+        except MalformedBinlog as error:
+            raise RowMismatch("an unreadable binlog", binlog.commit_ts, str(error)) from error
+
+    def _dml(self, binlog: CommittedBinlog, prewrite_value: bytes) -> Txn:
+        commit_ts = binlog.commit_ts
+        schema_version, mutations = peek.mutations(prewrite_value)
+        changes: list[TableChange] = []
+        for mutation in mutations:
+            table = self._schema.table_at(mutation.table_id, schema_version)
+            if table is None:
+                if self._schema.is_truncated(mutation.table_id) or is_reserved(mutation.table_id):
+                    continue
+                raise UnknownTable(mutation.table_id, commit_ts, schema_version)
+            if mutation.sequence and self._filter.replicates(table.database, table.info.name):
+                changes.append(TableChange(table, mutation))
+        if not changes:
+            return Skip(commit_ts)
+        return Dml(binlog.start_ts, commit_ts, schema_version, tuple(changes))
+
+    def _ddl(self, binlog: CommittedBinlog, query: str, schema_state: int, job: Job | None) -> Txn:
+        commit_ts = binlog.commit_ts
+        if is_setval(query):
+            return Skip(commit_ts, "sequences are not replicated")
+        if job is None:  # the caller knows that it may be passed over
+            return Skip(commit_ts, "ignore-txn-commit-ts, and its job is not in the history")
+        if is_reserved(job.table_id):
+            return Skip(commit_ts)
+        effect = self._schema.apply(job, schema_state)
+        statements: tuple[str, ...] = ()
+        reason = ""
+        if self._filter.ignores_transaction(commit_ts):
+            reason = "ignore-txn-commit-ts"
+        else:
+            decision = self._replay.of(DdlEvent(commit_ts, job, query, effect))
+            if isinstance(decision, Omit):
+                reason = decision.reason
+            else:
+                statements = decision.statements
+        if reason and not effect.is_in_force:
+            return Skip(commit_ts, reason)
+        return Ddl(
+            start_ts=binlog.start_ts,
+            commit_ts=commit_ts,
+            schema_version=job.schema_version,
+            job=job,
+            statement=statements[0] if statements else query,
+            database=effect.name.database,
+            table=effect.name.table,
+            is_skipped=bool(reason),
+            further=statements[1:],
+            reason=reason,
+        )
+
+
+def _text(query: bytes) -> str:
+    return query.decode("utf-8", "surrogateescape")
