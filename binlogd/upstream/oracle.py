@@ -1,0 +1,74 @@
+"""Timestamps without PD: what the binlogs carried, or the clock of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+
+from binlogd.errors import UpstreamUnavailable
+from binlogd.ports import Clock
+from binlogd.tso import NO_TS, Tso, compose, physical_ms
+from binlogd.upstream.store import UpstreamStore
+
+_LIMIT = "tso_limit"
+_WINDOW_MS = 3000
+
+
+class ObservedTso:
+    """The largest timestamp that any binlog has carried: never ahead of the writers.
+
+    So a recording, or the log of a dead cluster, can be fed at any later time. It says the same
+    timestamp again while nothing arrives, and it may be a transaction's own.
+    """
+
+    def __init__(self) -> None:
+        self._largest = NO_TS
+
+    async def next(self) -> Tso:
+        """Raises UpstreamUnavailable before the first binlog."""
+        if self._largest == NO_TS:
+            raise UpstreamUnavailable("no binlog has carried a timestamp yet")
+        return self._largest
+
+    def observe(self, ts: Tso) -> None:
+        """Takes note of a start_ts or commit_ts."""
+        self._largest = max(self._largest, ts)
+
+
+class ClockTso:
+    """Timestamps from the wall clock: strictly increasing, also over restarts and clock steps.
+
+    Invariant. No timestamp is handed out at or above the durable limit, and a restart begins at the
+    limit. Source: PD's timestamp oracle, which persists a window ahead in the same way.
+    """
+
+    def __init__(self, store: UpstreamStore, clock: Clock, limit: Tso) -> None:
+        self._store = store
+        self._clock = clock
+        self._limit = limit
+        self._last = limit
+        self._extending = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, store: UpstreamStore, clock: Clock) -> ClockTso:
+        """Goes on above everything that was handed out before."""
+        return cls(store, clock, Tso(await store.fact(_LIMIT) or NO_TS))
+
+    async def next(self) -> Tso:
+        """Unique. Raises UpstreamUnavailable when the window cannot be made durable."""
+        while True:  # once more after each extension, because others may have used it up
+            ts = max(compose(self._clock.wall_ms()), Tso(self._last + 1))
+            if ts < self._limit:
+                self._last = ts
+                return ts
+            await self._extend_past(ts)
+
+    def observe(self, ts: Tso) -> None:
+        """What is handed out from now on lies above `ts`."""
+        self._last = max(self._last, ts)
+
+    async def _extend_past(self, ts: Tso) -> None:
+        async with self._extending:
+            if ts >= self._limit:
+                limit = compose(physical_ms(ts) + _WINDOW_MS)
+                await self._store.put_fact(_LIMIT, limit)
+                self._limit = limit

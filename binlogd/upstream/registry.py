@@ -1,0 +1,45 @@
+"""Pumps and drainers that belong together: what the original keeps in PD's etcd.
+
+Source: tidb-binlog pkg/node/registry.go; the JSON of a node has the original's fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from binlogd.errors import ConfigError
+from binlogd.upstream.store import NodeStatus, UpstreamStore
+
+PUMP, DRAINER = "pump", "drainer"
+
+
+class NodeRegistry:
+    """The nodes of one standalone upstream. Methods raise UpstreamUnavailable."""
+
+    def __init__(self, store: UpstreamStore) -> None:
+        self._store = store
+
+    async def register(self, node: NodeStatus) -> None:
+        """Adds or updates a node. Raises ConfigError when nobody could list it."""
+        if "/" in node.node_id or not node.node_id:
+            raise ConfigError(f'node-id "{node.node_id}": must not be empty nor contain a slash')
+        await self._store.put_node(node)
+
+    async def nodes(self, kind: str) -> list[NodeStatus]:
+        """All of a kind, by id."""
+        return await self._store.nodes(kind)
+
+
+def status_json(node: NodeStatus) -> Mapping[str, Any]:
+    """A node as /status and the tools of the original show it."""
+    return {
+        "nodeId": node.node_id,
+        "host": node.host,
+        "state": node.state,
+        "isAlive": False,
+        "score": 0,
+        "label": None,
+        "maxCommitTS": node.max_commit_ts,
+        "updateTS": node.update_ts,
+    }

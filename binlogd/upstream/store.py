@@ -1,0 +1,182 @@
+"""What the standalone upstream remembers, in one SQLite file; the only place here that knows SQL.
+
+    facts     name TEXT PRIMARY KEY, value INTEGER
+              cluster_id; tso_limit: no timestamp at or above it was handed out
+    nodes     kind, node_id PRIMARY KEY, host, state, max_commit_ts, update_ts
+              what the original keeps of pumps and drainers in PD's etcd
+    ddl_jobs  id INTEGER PRIMARY KEY, raw BLOB
+              jobs of the schema history, JSON as it was served
+
+Unsigned 64-bit numbers are stored as the signed number with the same bits.
+Every write is one statement and durable when its call returns (synchronous = FULL): the connection
+is shared, so a transaction of several statements would take in those of others.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiosqlite
+
+from binlogd.errors import ConfigError, UpstreamUnavailable
+from binlogd.tso import Tso
+
+_ROWS_MAX = 500  # of one statement; SQLite allows 32,766 parameters
+_SCHEMA = """
+    CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS nodes (
+        kind TEXT NOT NULL,
+        node_id TEXT NOT NULL,
+        host TEXT NOT NULL,
+        state TEXT NOT NULL,
+        max_commit_ts INTEGER NOT NULL,
+        update_ts INTEGER NOT NULL,
+        PRIMARY KEY (kind, node_id)
+    ) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS ddl_jobs (id INTEGER PRIMARY KEY, raw BLOB NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One pump or drainer, as the registry knows it."""
+
+    kind: str
+    node_id: str
+    host: str
+    state: str
+    max_commit_ts: Tso
+    update_ts: Tso
+
+
+class UpstreamStore:
+    """One open file; methods may be called at the same time. Raise UpstreamUnavailable."""
+
+    def __init__(self, path: Path, connection: aiosqlite.Connection) -> None:
+        self._path = path
+        self._connection = connection
+
+    @classmethod
+    async def open(cls, path: Path) -> UpstreamStore:
+        """Opens or makes the file. Raises ConfigError when it is no such database."""
+        connection = aiosqlite.connect(path, isolation_level=None)
+        try:
+            await connection
+            await connection.execute("PRAGMA journal_mode = WAL")
+            await connection.execute("PRAGMA synchronous = FULL")
+            await connection.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            await connection.close()
+            raise ConfigError(f"{path}: cannot be opened as a database: {error}") from error
+        return cls(path, connection)
+
+    async def close(self) -> None:
+        """Closes the file."""
+        await self._connection.close()
+
+    # --- facts -----------------------------------------------------------------------------
+
+    async def fact(self, name: str) -> int | None:
+        """An unsigned number kept under a name."""
+        with self._translated():
+            rows = await self._connection.execute_fetchall(
+                "SELECT value FROM facts WHERE name = ?", (name,)
+            )
+        return next((_unsigned(row[0]) for row in rows), None)
+
+    async def put_fact(self, name: str, value: int) -> None:
+        """Sets it."""
+        with self._translated():
+            await self._connection.execute(
+                "INSERT INTO facts VALUES (?, ?)"
+                " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                (name, _signed(value)),
+            )
+
+    async def put_fact_once(self, name: str, value: int) -> int:
+        """Sets it unless it is there; returns what is there now."""
+        with self._translated():
+            await self._connection.execute(
+                "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
+                (name, _signed(value)),
+            )
+        kept = await self.fact(name)
+        assert kept is not None, "facts are never removed"
+        return kept
+
+    # --- nodes -----------------------------------------------------------------------------
+
+    async def put_node(self, node: NodeStatus) -> None:
+        """Adds or replaces a node."""
+        with self._translated():
+            await self._connection.execute(
+                "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    node.kind,
+                    node.node_id,
+                    node.host,
+                    node.state,
+                    node.max_commit_ts,
+                    node.update_ts,
+                ),
+            )
+
+    async def nodes(self, kind: str) -> list[NodeStatus]:
+        """All nodes of a kind, by id."""
+        with self._translated():
+            rows = await self._connection.execute_fetchall(
+                "SELECT * FROM nodes WHERE kind = ? ORDER BY node_id", (kind,)
+            )
+        return [NodeStatus(*row) for row in rows]
+
+    # --- DDL jobs --------------------------------------------------------------------------
+
+    async def put_jobs(self, jobs: Sequence[tuple[int, bytes]]) -> None:
+        """Adds jobs as (id, JSON); a job that is there is replaced."""
+        if not jobs:
+            return
+        with self._translated():
+            await self._connection.execute("BEGIN")
+            await self._connection.executemany(
+                "INSERT OR REPLACE INTO ddl_jobs VALUES (?, ?)", jobs
+            )
+            await self._connection.execute("COMMIT")
+
+    async def job(self, job_id: int) -> bytes | None:
+        """The JSON of one job."""
+        with self._translated():
+            rows = await self._connection.execute_fetchall(
+                "SELECT raw FROM ddl_jobs WHERE id = ?", (job_id,)
+            )
+        return next((row[0] for row in rows), None)
+
+    async def jobs(self) -> Iterable[bytes]:
+        """The JSON of every job, by id."""
+        with self._translated():
+            rows = await self._connection.execute_fetchall("SELECT raw FROM ddl_jobs ORDER BY id")
+        return [row[0] for row in rows]
+
+    async def job_ids(self) -> set[int]:
+        """Which jobs are there."""
+        with self._translated():
+            rows = await self._connection.execute_fetchall("SELECT id FROM ddl_jobs")
+        return {row[0] for row in rows}
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise UpstreamUnavailable(f"{self._path}: {error}") from error
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _unsigned(value: int) -> int:
+    return value & ((1 << 64) - 1)

@@ -1,0 +1,309 @@
+"""The standalone upstream over real files and a real HTTP server, restarts included."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from binlogd.errors import ConfigError, UpstreamUnavailable
+from binlogd.ports import OpenPrewrite, Pending, RolledBack
+from binlogd.tso import NO_TS, Tso, compose, physical_ms
+from binlogd.upstream.cluster import StoredClusterIdentity
+from binlogd.upstream.history import HistoryLimits, SchemaHistory
+from binlogd.upstream.oracle import ClockTso, ObservedTso
+from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry, status_json
+from binlogd.upstream.store import NodeStatus, UpstreamStore
+from binlogd.upstream.txn_status import LocalTxnStatus
+
+HISTORY = Path(__file__).parents[1] / "recordings" / "ddl" / "ddl_history.json.gz"
+
+
+class Hand:
+    """A clock that the test moves."""
+
+    def __init__(self, wall_ms: int) -> None:
+        self.now_ms = wall_ms
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[UpstreamStore]:
+    store = await UpstreamStore.open(path)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[UpstreamStore]:
+    async with opened(tmp_path / "upstream.db") as store:
+        yield store
+
+
+# --- cluster id --------------------------------------------------------------------------
+
+
+async def test_the_first_writers_cluster_is_kept_over_a_restart(tmp_path: Path) -> None:
+    big = (1 << 64) - 5
+    async with opened(tmp_path / "u.db") as store:
+        cluster = await StoredClusterIdentity.open(store, 0)
+        assert cluster.cluster_id is None
+        assert set(await asyncio.gather(cluster.adopt(big), cluster.adopt(2))) == {big}
+    async with opened(tmp_path / "u.db") as store:
+        cluster = await StoredClusterIdentity.open(store, 0)
+        assert cluster.cluster_id == big
+        assert await cluster.adopt(2) == big
+        with pytest.raises(ConfigError, match=f"holds binlogs of cluster {big}"):
+            await StoredClusterIdentity.open(store, 7)
+
+
+async def test_a_configured_cluster_is_not_the_writers_to_choose(store: UpstreamStore) -> None:
+    cluster = await StoredClusterIdentity.open(store, 9)
+    assert await cluster.adopt(2) == 9
+
+
+async def test_a_file_that_is_no_database_is_a_configuration_error(tmp_path: Path) -> None:
+    (tmp_path / "u.db").write_bytes(b"I am text, not a database. " * 100)
+    with pytest.raises(ConfigError, match=r"u\.db: cannot be opened"):
+        await UpstreamStore.open(tmp_path / "u.db")
+
+
+# --- timestamps --------------------------------------------------------------------------
+
+
+async def test_observed_time_is_the_largest_timestamp_seen() -> None:
+    tso = ObservedTso()
+    with pytest.raises(UpstreamUnavailable, match="no binlog has carried"):
+        await tso.next()
+    tso.observe(Tso(5))
+    tso.observe(Tso(3))
+    assert await tso.next() == await tso.next() == Tso(5)
+
+
+async def test_clock_time_rises_over_restarts_and_clock_steps(tmp_path: Path) -> None:
+    clock = Hand(1_000_000)
+    last = NO_TS
+    for step_ms in (0, 5, -400_000, 10_000, 0):
+        clock.now_ms += step_ms
+        async with opened(tmp_path / "u.db") as store:
+            tso = await ClockTso.open(store, clock)
+            for _ in range(50):
+                ts = await tso.next()
+                assert ts > last
+                last = ts
+
+
+async def test_clock_time_follows_the_clock_and_what_binlogs_carried(store: UpstreamStore) -> None:
+    clock = Hand(1_000_000)
+    tso = await ClockTso.open(store, clock)
+    assert physical_ms(await tso.next()) == 1_000_000
+    clock.now_ms += 60_000
+    assert physical_ms(await tso.next()) == 1_060_000
+    tso.observe(compose(2_000_000, 7))
+    assert await tso.next() == compose(2_000_000, 8)
+
+
+async def test_no_two_callers_get_the_same_timestamp(store: UpstreamStore) -> None:
+    tso = await ClockTso.open(store, Hand(1_000_000))
+    taken = await asyncio.gather(*(tso.next() for _ in range(2000)))
+    assert len(set(taken)) == 2000
+
+
+# --- transaction status --------------------------------------------------------------------
+
+
+def prewrites(*start_ms: int) -> list[OpenPrewrite]:
+    return [OpenPrewrite(compose(ms), b"key") for ms in start_ms]
+
+
+async def test_without_a_word_from_the_operator_nothing_is_rolled_back() -> None:
+    tso = ObservedTso()
+    tso.observe(compose(10_000_000))
+    status = LocalTxnStatus(tso, rolls_back_abandoned=False)
+    (answer,) = await status.statuses(prewrites(1))
+    assert isinstance(answer, Pending)
+    assert 'set upstream.abandoned-prewrite = "rollback"' in answer.reason
+    assert await status.statuses([]) == []
+
+
+async def test_an_abandoned_prewrite_is_given_up_when_it_is_older_than_the_limit() -> None:
+    tso = ObservedTso()
+    tso.observe(compose(700_000))
+    status = LocalTxnStatus(tso, rolls_back_abandoned=True, txn_timeout_s=600)
+    old, young = await status.statuses(prewrites(99_999, 100_000))
+    assert old == RolledBack()
+    assert isinstance(young, Pending)
+    assert "given up at an age of 600 s" in young.reason
+
+
+# --- registry ----------------------------------------------------------------------------
+
+
+async def test_nodes_are_kept_by_kind_and_shown_as_the_original_does(tmp_path: Path) -> None:
+    pump = NodeStatus(
+        PUMP, "h:8250", "10.0.0.1:8250", "online", Tso(412518831548007863), Tso(412518831338292471)
+    )
+    drainer = NodeStatus(DRAINER, "d", "d:8249", "paused", Tso(1), Tso(2))
+    async with opened(tmp_path / "u.db") as store:
+        registry = NodeRegistry(store)
+        await registry.register(drainer)
+        await registry.register(NodeStatus(PUMP, "h:8250", "old", "offline", NO_TS, NO_TS))
+        await registry.register(pump)
+    async with opened(tmp_path / "u.db") as store:
+        registry = NodeRegistry(store)
+        assert await registry.nodes(PUMP) == [pump]
+        assert await registry.nodes(DRAINER) == [drainer]
+    assert json.dumps(dict(status_json(pump)), separators=(",", ":")) == (
+        '{"nodeId":"h:8250","host":"10.0.0.1:8250","state":"online","isAlive":false,"score":0,'
+        '"label":null,"maxCommitTS":412518831548007863,"updateTS":412518831338292471}'
+    )
+
+
+async def test_a_node_id_that_would_break_every_list_is_refused(store: UpstreamStore) -> None:
+    with pytest.raises(ConfigError, match="slash"):
+        await NodeRegistry(store).register(NodeStatus(PUMP, "a/b", "h", "online", NO_TS, NO_TS))
+
+
+# --- schema history ----------------------------------------------------------------------
+
+QUICK = HistoryLimits(missing_wait_s=0.3, retry_interval_s=0.02)
+
+
+def job(job_id: int) -> dict[str, Any]:
+    return {"id": job_id, "type": 3, "query": f"create table t{job_id} (a int)", "state": 6}
+
+
+def write_history(path: Path, *ids: int) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_text(json.dumps([job(job_id) for job_id in ids]))
+    os.replace(beside, path)
+
+
+async def test_a_recorded_history_is_read_whole_and_kept(
+    tmp_path: Path, store: UpstreamStore
+) -> None:
+    raw = {j["id"]: j for j in json.loads(gzip.decompress(HISTORY.read_bytes()))}
+    jobs = await SchemaHistory(str(HISTORY), store).jobs()
+    assert [j.id for j in jobs] == sorted(raw)
+    assert all(json.loads(j.raw) == raw[j.id] for j in jobs)
+    kept = await SchemaHistory("", store).jobs()
+    assert kept == jobs
+
+
+async def test_a_missing_job_is_waited_for_and_then_given_up(
+    tmp_path: Path, store: UpstreamStore
+) -> None:
+    path = tmp_path / "history.json"
+    write_history(path, 1, 2)
+    history = SchemaHistory(str(path), store, QUICK)
+    assert (await history.job(2)) is not None
+    assert await history.job(3) is None
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(history.job(3))
+        await asyncio.sleep(0)
+        write_history(path, 3, 1, 2)
+    found = waiting.result()
+    assert found is not None
+    assert found.query == "create table t3 (a int)"
+
+
+async def test_no_history_at_all_finds_no_job(store: UpstreamStore) -> None:
+    history = SchemaHistory("", store, QUICK)
+    assert await history.job(1) is None
+    assert await history.jobs() == []
+
+
+@pytest.mark.parametrize("content", [None, b"[{", b"{}", b'[{"id": "x"}]', b"\x1f\x8bnot gzip"])
+async def test_a_history_that_cannot_be_read_is_unavailable_and_named(
+    tmp_path: Path, store: UpstreamStore, content: bytes | None
+) -> None:
+    path = tmp_path / "history.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UpstreamUnavailable, match=r"history\.json"):
+        await SchemaHistory(str(path), store, QUICK).jobs()
+
+
+@asynccontextmanager
+async def serving(handler: Any) -> AsyncIterator[str]:
+    application = web.Application()
+    application.router.add_get("/ddl/history", handler)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        host, port = runner.addresses[0][:2]
+        yield f"http://{host}:{port}/ddl/history"
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_history_behind_a_url_is_read_in_pages_where_the_answer_is_capped(
+    store: UpstreamStore,
+) -> None:
+    queries: list[dict[str, str]] = []
+
+    async def capped(request: web.Request) -> web.Response:
+        queries.append(dict(request.query))
+        newest = int(request.query.get("start_job_id", 5000))
+        ids = range(newest, max(0, newest - 2048), -1)
+        return web.json_response([job(job_id) for job_id in ids])
+
+    async with serving(capped) as url:
+        history = SchemaHistory(url, store, QUICK)
+        assert [j.id for j in await history.jobs()] == list(range(1, 5001))
+        assert queries[1] == {"start_job_id": "2952", "limit": "2048"}
+        assert len(queries) == 3
+        assert len(await history.jobs()) == 5000
+        assert len(queries) == 4
+
+
+async def test_a_url_that_answers_an_error_is_unavailable(store: UpstreamStore) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=400, text="[domain]no ddl owner")
+
+    async with serving(refuse) as url:
+        with pytest.raises(UpstreamUnavailable, match=r"HTTP 400: \[domain\]no ddl owner"):
+            await SchemaHistory(url, store, QUICK).jobs()
+    with pytest.raises(UpstreamUnavailable, match=r"127\.0\.0\.1"):
+        await SchemaHistory(url, store, QUICK).jobs()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, 40), max_size=6))
+def test_clock_time_is_unique_for_any_walk_of_the_clock(steps_ms: list[int]) -> None:
+    class Facts:
+        value: int | None = None
+
+        async def fact(self, name: str) -> int | None:
+            return self.value
+
+        async def put_fact(self, name: str, value: int) -> None:
+            self.value = value
+
+    async def walk() -> None:
+        facts: Any = Facts()
+        clock = Hand(1_000)
+        seen = [NO_TS]
+        for step_ms in steps_ms:
+            clock.now_ms += (step_ms - 20) * 100
+            tso = await ClockTso.open(facts, clock)
+            seen += [await tso.next() for _ in range(5)]
+        assert seen == sorted(set(seen))
+
+    asyncio.run(walk())
