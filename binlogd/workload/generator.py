@@ -20,7 +20,7 @@ from binlogd.workload.model import Model, TableName
 from binlogd.workload.schema import TableDef
 from binlogd.workload.statements import Statements
 from binlogd.workload.store import Store
-from binlogd.workload.tables import BANK, STANDARD
+from binlogd.workload.tables import STANDARD
 from binlogd.workload.timeline import Fate, Habits, Record, Timeline
 
 _ADDED_COLUMNS_MAX = 3
@@ -29,7 +29,10 @@ _TRUNCATABLE = ("audit", "days", "order_lines")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to make. Shares are of transactions; `ddl_every` counts transactions, 0 is never."""
+    """What to make. Shares are of transactions; `ddl_every` counts transactions, 0 is never.
+
+    `prefix` stands before every name of a database.
+    """
 
     seed: int = 1
     transactions: int = 1000
@@ -39,6 +42,7 @@ class Options:
     large_rows: int = 300
     ddl_every: int = 120
     tables: tuple[TableDef, ...] = STANDARD
+    prefix: str = ""
     habits: Habits = field(default_factory=Habits)
     begin_ms: int = 1_700_000_000_000
     history: bool = True
@@ -62,6 +66,9 @@ class Workload:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._table_defs = tuple(
+            replace(each, database=options.prefix + each.database) for each in options.tables
+        )
         self._rng = random.Random(options.seed)
         self.model = Model(history=options.history)
         self._catalogue = Catalogue()
@@ -112,9 +119,9 @@ class Workload:
             yield from self._timeline.leaving()
 
     def _bootstrap(self) -> Script:
-        for name in sorted({definition.database for definition in self._options.tables}):
+        for name in self._lasting_databases():
             yield from self._ddl.create_database(name)
-        for definition in self._options.tables:
+        for definition in self._table_defs:
             yield from self._ddl.create_table(definition)
 
     # --- transactions --------------------------------------------------------------------
@@ -243,8 +250,7 @@ class Workload:
 
     def _rename(self) -> Iterable[Script]:
         (database, old), _ = self._rng.choice(self._tables())
-        lasting = sorted({definition.database for definition in self._options.tables})
-        target = self._rng.choice(lasting)
+        target = self._rng.choice(self._lasting_databases())
         stem = old.rstrip("0123456789").rstrip("_")
         return [self._ddl.rename_table((database, old), (target, self._next_name(f"{stem}_")))]
 
@@ -257,7 +263,7 @@ class Workload:
         found = [name for name, _ in self._tables() if name[1].startswith("side_")]
         if found:
             return [self._ddl.drop_table(self._rng.choice(found))]
-        template = self._rng.choice(self._options.tables)
+        template = self._rng.choice(self._table_defs)
         name = self._next_name("side_")
         return [self._ddl.create_table(replace(template, name=name))]
 
@@ -276,15 +282,19 @@ class Workload:
         return [self._ddl.widen_column(*self._rng.choice(found))] if found else []
 
     def _scratch_database(self) -> Iterable[Script]:
-        scratch = [name for name in self._catalogue.databases if name.startswith("scratch_")]
+        stem = f"{self._options.prefix}scratch_"
+        scratch = [name for name in self._catalogue.databases if name.startswith(stem)]
         if scratch:
             return [self._ddl.drop_database(scratch[0])]
-        name = self._next_name("scratch_")
-        template = self._rng.choice(BANK)
+        name = self._next_name(stem)
+        template = self._rng.choice(self._table_defs)
         return [
             self._ddl.create_database(name),
             self._ddl.create_table(replace(template, database=name)),
         ]
+
+    def _lasting_databases(self) -> list[str]:
+        return sorted({definition.database for definition in self._table_defs})
 
     def _indexable(self) -> Iterator[tuple[TableName, str]]:
         for name, table in self._tables():

@@ -88,6 +88,10 @@ class Model:
         """Every commit_ts at which the set of tables changed, ascending."""
         return [ts for ts, _ in self._catalogues]
 
+    def tables(self, commit_ts: Tso = MAX_TS) -> dict[TableName, Table]:
+        """The tables that are there after the transaction of commit_ts."""
+        return dict(self._at(commit_ts))
+
     def contents(self, commit_ts: Tso = MAX_TS) -> dict[TableName, Contents]:
         """All tables after the transaction of commit_ts; by default after the last one.
 
