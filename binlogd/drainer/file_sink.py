@@ -30,7 +30,7 @@ from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import BinlogdError, CorruptRow, LogFailed, RowMismatch
 from binlogd.ports import AppendFile, Clock, Disk, DiskLock
-from binlogd.tidb.model import TableAt
+from binlogd.tidb.model import ActionType, TableAt
 from binlogd.tso import NO_TS, Tso
 
 MAX_FILE_BYTES = 512 << 20
@@ -149,8 +149,10 @@ class FileSink:
                 return await self._dml(txn)
             case Ddl():
                 self._encoders.clear()
+                # as the original has it; a DROP DATABASE too stands behind a `use`
+                database = "" if txn.job.type == ActionType.CREATE_SCHEMA else txn.database
                 records = [
-                    encode_record(ddl_binlog(txn.commit_ts, ddl_text(txn.session_database, text)))
+                    encode_record(ddl_binlog(txn.commit_ts, ddl_text(database, text)))
                     for text in txn.statements
                 ]
                 return _Item(txn.commit_ts, b"".join(records), 0, is_ddl=bool(records))

@@ -305,7 +305,11 @@ def dml_binlog(commit_ts: Tso, events: Iterable[bytes]) -> bytes:
 
 def ddl_binlog(commit_ts: Tso, text: str) -> bytes:
     """A `Binlog` of one DDL; see `ddl_text`."""
-    return _DDL_HEAD + _uvarint(commit_ts) + _bytes_field(b"\x22", text.encode())
+    return (
+        _DDL_HEAD
+        + _uvarint(commit_ts)
+        + _bytes_field(b"\x22", text.encode(errors="surrogateescape"))
+    )
 
 
 def ddl_text(database: str, query: str) -> str:
