@@ -12,6 +12,7 @@
     │   ├── DiskFull            free space is below the configured reserve
     │   ├── LogFailed           a write or fsync failed: the segment is poisoned
     │   ├── IndexUnavailable    the index database is locked or cannot be written
+    │   ├── PumpUnavailable     a remote Pump gives no answer, or none that settles it
     │   ├── UpstreamUnavailable schema history or time source cannot be reached
     │   └── DownstreamUnavailable the target database cannot be reached
     ├── Corrupt                 bytes disagree with their checksum: never retried, never skipped
@@ -121,6 +122,10 @@ class IndexUnavailable(Unavailable):
     def __init__(self, path: Path | str, reason: str) -> None:
         self.path, self.reason = path, reason
         super().__init__(f"{path}: {reason}; filing is tried again")
+
+
+class PumpUnavailable(Unavailable):
+    """A remote Pump gave no answer: whether it has the binlog is not known."""
 
 
 class UpstreamUnavailable(Unavailable):

@@ -20,7 +20,6 @@ import grpclib.const
 import msgspec
 import structlog
 from aiohttp import web
-from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError
 from grpclib.protocol import Connection, EventsProcessor, H2Protocol, Stream
 from grpclib.server import Handler
@@ -35,6 +34,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame
 
 from binlogd.errors import ConfigError
+from binlogd.pump.service import BytesCodec
 
 log = structlog.get_logger(__name__)
 
@@ -99,11 +99,10 @@ class Server:
         self,
         services: Collection[Servable],
         operations: Operations,
-        codec: CodecBase,
         limits: ServerLimits | None = None,
     ) -> None:
         self._limits = limits or ServerLimits()
-        self._grpc = _Grpc(services, codec, self._limits)
+        self._grpc = _Grpc(services, self._limits)
         self._web = web.AppRunner(_application(operations), access_log=None)
         self._connections: dict[_Connection, asyncio.Transport] = {}
         self._empty = asyncio.Event()
@@ -249,10 +248,8 @@ class _Connection(asyncio.Protocol):
 class _Grpc(GrpcServer):
     """grpclib's server without its listener."""
 
-    def __init__(
-        self, services: Collection[Servable], codec: CodecBase, limits: ServerLimits
-    ) -> None:
-        super().__init__(cast(Any, services), codec=codec)
+    def __init__(self, services: Collection[Servable], limits: ServerLimits) -> None:
+        super().__init__(cast(Any, services), codec=BytesCodec())
         self._limits = limits
 
     def protocol(self) -> asyncio.Protocol:

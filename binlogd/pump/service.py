@@ -171,7 +171,7 @@ class PumpService:
         return [None if outcome is None else refusal(outcome) for outcome in outcomes]
 
     async def close(self) -> None:
-        """Ends every PullBinlogs with OK, then waits for the writes in flight.
+        """Ends every PullBinlogs with OK, and waits for them and for the writes in flight.
 
         Writes that come later are still taken: whether they are is the Pump's state, not ours.
         """
@@ -250,8 +250,11 @@ class PumpService:
             return [error] * len(payloads)
         finally:
             self._in_flight -= len(payloads)
-            if not self._in_flight:
-                self._idle.set()
+            self._note_idle()
+
+    def _note_idle(self) -> None:
+        if not self._in_flight and not self._pulls:
+            self._idle.set()
 
     def _account(
         self,
@@ -313,6 +316,7 @@ class PumpService:
         try:
             async with until_closing:
                 self._pulls.append(until_closing)
+                self._idle.clear()
                 log.info("pull_began", after=after, peer=stream.peer.addr())
                 await self._send_merged(stream, after)
         except TimeoutError:
@@ -320,6 +324,7 @@ class PumpService:
                 raise
         finally:
             self._pulls.remove(until_closing)
+            self._note_idle()
             log.info("pull_ended", peer=stream.peer.addr())
 
     async def _send_merged(self, stream: BytesStream, after: Tso) -> None:

@@ -10,7 +10,7 @@ import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
-from binlogd.pump.service import BytesCodec, CisternService, PumpService, ServiceLimits
+from binlogd.pump.service import CisternService, PumpService, ServiceLimits
 from binlogd.server import Server, StateReply
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
@@ -120,7 +120,7 @@ async def test_damaged_connections_raise_nothing_and_the_next_one_is_served() ->
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     pump = MemoryPump()
     service = PumpService(pump, Cluster(), ServiceLimits(message_bytes_max=1 << 20))
-    server = Server([service, CisternService()], Operations(), BytesCodec())
+    server = Server([service, CisternService()], Operations())
     host, port = await server.start("127.0.0.1", 0)
     for number in range(CONNECTIONS):
         seed = random.Random(number)

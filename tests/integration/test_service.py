@@ -82,7 +82,7 @@ async def running(
     pump = MemoryPump()
     service = PumpService(pump, Cluster(cluster_id), service_limits)
     operations = Operations()
-    server = Server([service, CisternService()], operations, BytesCodec(), server_limits)
+    server = Server([service, CisternService()], operations, server_limits)
     host, port = await server.start("127.0.0.1", 0)
     try:
         yield Running(pump, service, server, operations, host, port)
@@ -513,14 +513,14 @@ async def test_an_unknown_frame_type_is_ignored() -> None:
 
 async def test_a_port_in_use_is_a_configuration_error_that_names_it() -> None:
     async with running() as at:
-        second = Server([], Operations(), BytesCodec())
+        second = Server([], Operations())
         with pytest.raises(ConfigError, match=f"addr: 127.0.0.1:{at.port} is in use"):
             await second.start("127.0.0.1", at.port)
 
 
 async def test_an_address_that_is_not_ours_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1:1"):
-        await Server([], Operations(), BytesCodec()).start("192.0.2.1", 1)
+        await Server([], Operations()).start("192.0.2.1", 1)
 
 
 async def test_closing_the_server_ends_open_calls() -> None:
