@@ -36,14 +36,17 @@ class MergedStream:
         self._pushed = asyncio.Event()
         self._popped = asyncio.Event()
         self._failure: BinlogdError | None = None
+        self._is_stopped = False
 
     def __aiter__(self) -> AsyncIterator[Pulled]:
-        """Never ends by itself; raises what a source raised."""
+        """Ends only by `stop`; raises what a source raised."""
         return self
 
     async def __anext__(self) -> Pulled:
         """The next batch, as soon as the last source has promised something."""
-        while True:  # ends with a batch, or with the failure of a source
+        while True:  # ends with a batch, by `stop`, or with the failure of a source
+            if self._is_stopped:
+                raise StopAsyncIteration
             if self._failure is not None:
                 raise self._failure
             pulled = self._merge.pop()
@@ -52,6 +55,11 @@ class MergedStream:
                 return pulled
             self._pushed.clear()
             await self._pushed.wait()
+
+    def stop(self) -> None:
+        """Ends the iteration before its next batch."""
+        self._is_stopped = True
+        self._pushed.set()
 
     def statistics(self) -> MergeStatistics:
         """How it stands; cheap."""

@@ -21,10 +21,15 @@ from binlogd.tidb.schema import SchemaTracker, is_reserved
 from binlogd.wire import peek
 
 
-def ddl_job_id(payload: bytes) -> int:
-    """The job that `translate` must be given; 0 when the binlog needs none."""
-    body = peek.body(payload)
-    return 0 if body.ddl_job_id <= 0 or is_setval(_text(body.ddl_query)) else body.ddl_job_id
+def ddl_job_id(binlog: CommittedBinlog) -> int:
+    """The job that `translate` must be given; 0 when the binlog needs none. Raises RowMismatch."""
+    try:
+        if peek.peek(binlog.payload).ddl_job_id <= 0:
+            return 0
+        body = peek.body(binlog.payload)
+    except MalformedBinlog as error:
+        raise _unreadable(binlog, error) from error
+    return 0 if is_setval(_text(body.ddl_query)) else body.ddl_job_id
 
 
 class Translator:
@@ -46,7 +51,7 @@ class Translator:
                 return Skip(binlog.commit_ts, "ignore-txn-commit-ts")
             return self._dml(binlog, body.prewrite_value)
         except MalformedBinlog as error:
-            raise RowMismatch("an unreadable binlog", binlog.commit_ts, str(error)) from error
+            raise _unreadable(binlog, error) from error
 
     def _dml(self, binlog: CommittedBinlog, prewrite_value: bytes) -> Txn:
         commit_ts = binlog.commit_ts
@@ -97,6 +102,10 @@ class Translator:
             further=statements[1:],
             reason=reason,
         )
+
+
+def _unreadable(binlog: CommittedBinlog, error: MalformedBinlog) -> RowMismatch:
+    return RowMismatch("an unreadable binlog", binlog.commit_ts, str(error))
 
 
 def _text(query: bytes) -> str:

@@ -89,3 +89,12 @@ async def test_a_source_ahead_of_the_others_is_not_pulled_without_limit() -> Non
             if pulled.resolved_ts == 99:
                 break
     assert seen == 98
+
+
+async def test_a_stream_that_is_stopped_ends_even_while_its_reader_waits() -> None:
+    async with merged([Scripted("a", each(2))], NO_TS) as stream:
+        seen = []
+        async for pulled in stream:
+            seen.append(pulled.resolved_ts)
+            asyncio.get_running_loop().call_soon(stream.stop)
+    assert seen == [2]

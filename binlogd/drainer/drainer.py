@@ -1,0 +1,195 @@
+"""The Drainer: keeps a session going, and says how it stands.
+
+An Unavailable ends a session and begins another after a wait, without limit on their number. A
+Stuck, Corrupt or configuration error stays: only an operator can go on from there, and a restart
+would hide it. The Pump does not notice either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import structlog
+
+from binlogd.drainer.backoff import Backoff
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.session import DrainerOptions, DrainerPorts, Session, leading_error
+from binlogd.drainer.sink import SinkStatistics
+from binlogd.errors import BinlogdError, Unavailable
+from binlogd.merge import MergeStatistics
+from binlogd.relay.log import RelayStatistics
+from binlogd.tso import Tso, physical_ms
+
+log = structlog.get_logger(__name__)
+
+
+class DrainerState(StrEnum):
+    """What the Drainer is doing."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    STUCK = "stuck"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class DrainerStatistics:
+    """How the Drainer stands.
+
+    `lag_ms` is upstream time: how far what is applied lies behind the newest promise of any source.
+    `blocking` names what it waits for: a source, "downstream", or the error. `last_error` says what
+    to do; it stays until a session makes progress.
+    """
+
+    state: DrainerState
+    last_error: str
+    checkpoint: Checkpoint
+    applied_ts: Tso
+    resolved_ts: Tso
+    lag_ms: int
+    blocking: str
+    sessions_begun: int
+    transactions_skipped: int
+    """For a reason that was logged; not those that filters leave out."""
+    merge: MergeStatistics | None
+    sink: SinkStatistics | None
+    relay: RelayStatistics | None
+
+
+class Drainer:
+    """Owns the sessions; made once, run once."""
+
+    def __init__(self, ports: DrainerPorts, backoff: Backoff, options: DrainerOptions) -> None:
+        self._ports = replace(ports, on_saved=self._saved)
+        self._on_saved = ports.on_saved
+        self._backoff, self._options = backoff, options
+        self._session: Session | None = None
+        self._draining, self._ended = asyncio.Event(), asyncio.Event()
+        self._deadline: asyncio.Timeout | None = None
+        self._state = DrainerState.STARTING
+        self._last_error = ""
+        self._sessions = self._skipped = 0
+        self._checkpoint = Checkpoint(options.initial_commit_ts)
+        self._merge: MergeStatistics | None = None
+        self._sink: SinkStatistics | None = None
+
+    async def run(self) -> None:
+        """Replicates until `drain`. Only a bug comes out of it."""
+        try:
+            async with asyncio.timeout(None) as self._deadline:
+                await self._supervise()
+        except TimeoutError:
+            log.warning("drain_timed_out", checkpoint=self._checkpoint.commit_ts)
+            self._last_error = "draining took too long; the checkpoint is not consistent"
+        finally:
+            self._note_session()
+            self._deadline = None
+            self._state = DrainerState.STOPPED
+            self._ended.set()
+
+    async def drain(self) -> None:
+        """Ends `run`: what was pulled is applied, and a consistent checkpoint saved.
+
+        Returns when it is over, after `drain_timeout_s` at the latest.
+        """
+        self._draining.set()
+        if self._session is not None:
+            self._session.stop()
+        if self._state is DrainerState.RUNNING:
+            self._state = DrainerState.DRAINING
+        if self._deadline is not None:
+            now = asyncio.get_running_loop().time()
+            self._deadline.reschedule(now + self._options.drain_timeout_s)
+        await self._ended.wait()
+
+    def statistics(self) -> DrainerStatistics:
+        """How it stands; cheap."""
+        session, relay, merge = self._session, self._ports.relay, self._merge
+        applied_ts = self._checkpoint.commit_ts
+        if session is not None:
+            merge, applied_ts = session.merge_statistics(), session.applied_ts
+        newest_ts = max(each.resolved_ts for each in merge.sources) if merge else applied_ts
+        return DrainerStatistics(
+            state=self._state,
+            last_error=self._last_error,
+            checkpoint=session.checkpoint if session else self._checkpoint,
+            applied_ts=applied_ts,
+            resolved_ts=merge.resolved_ts if merge else applied_ts,
+            lag_ms=max(0, physical_ms(newest_ts) - physical_ms(applied_ts)),
+            blocking=self._blocking(merge, applied_ts, newest_ts),
+            sessions_begun=self._sessions,
+            transactions_skipped=self._skipped + (session.skipped if session else 0),
+            merge=merge,
+            sink=session.sink_statistics() if session else self._sink,
+            relay=relay.statistics() if relay else None,
+        )
+
+    # --- sessions --------------------------------------------------------------------------
+
+    async def _supervise(self) -> None:
+        while not self._draining.is_set():
+            began_at = self._checkpoint.commit_ts
+            error = await self._attempt()
+            self._note_session()
+            if error is None:
+                log.info("replication_drained", commit_ts=self._checkpoint.commit_ts)
+                return
+            if self._checkpoint.commit_ts > began_at:
+                self._backoff.reset()
+            self._last_error = str(error)
+            if isinstance(error, Unavailable):
+                await self._wait_to_retry(error)
+            else:
+                self._state = DrainerState.STUCK
+                log.error("replication_stuck", cause=str(error), error=type(error).__name__)
+                await self._draining.wait()
+
+    async def _attempt(self) -> BinlogdError | None:
+        self._session = Session(self._ports, self._options)
+        self._sessions += 1
+        self._state = DrainerState.RUNNING
+        try:
+            await self._session.run()
+        except BinlogdError as error:
+            return error
+        except BaseExceptionGroup as group:
+            error_that_counts = leading_error(group)
+            if error_that_counts is None:
+                raise
+            return error_that_counts
+        return None
+
+    async def _wait_to_retry(self, error: Unavailable) -> None:
+        self._state = DrainerState.RETRYING
+        wait_s = self._backoff.next_s()
+        log.warning(
+            "replication_retried", cause=str(error), wait_s=wait_s, attempt=self._backoff.attempts
+        )
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._draining.wait()
+        except TimeoutError:
+            return
+
+    def _saved(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._last_error = ""
+        self._on_saved(checkpoint)
+
+    def _note_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._checkpoint = session.checkpoint
+            self._skipped += session.skipped
+            self._merge, self._sink = session.merge_statistics(), session.sink_statistics()
+
+    def _blocking(self, merge: MergeStatistics | None, applied_ts: Tso, newest_ts: Tso) -> str:
+        if self._state in (DrainerState.STUCK, DrainerState.RETRYING):
+            return self._last_error
+        if merge is None or applied_ts >= newest_ts:
+            return ""
+        return "downstream" if applied_ts < merge.resolved_ts else merge.blocking

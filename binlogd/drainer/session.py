@@ -1,0 +1,341 @@
+"""One attempt at replicating: from the checkpoint on, until told to stop or something fails.
+
+Read it aloud: what the sources promise is pulled and merged; the job of each DDL is looked up; the
+joined binlogs are written to the relay log and fsynced; they are translated under the schema of
+their moment; the sink takes them. Beside that walk the checkpoint follows what the sink applied.
+
+Invariants.
+ * The sink sees a transaction only after the relay log has it on disk. The relay log is one part
+   ahead at most, and the parts between walk and sink are bounded.
+ * A saved checkpoint is never ahead of `applied_ts()`, its schema version is that of its
+   commit_ts, and it is consistent only when everything that was pulled is applied.
+ * Pulling begins at the checkpoint, although the sink may have applied more: the DDLs in between
+   must move the schema again. The sink passes over what it has.
+Source: tidb-binlog drainer/syncer.go, drainer/server.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from binlogd.binlog import CommittedBinlog, Pulled
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.sink import Sink, SinkStatistics
+from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.txn import Ddl, Skip, Txn
+from binlogd.errors import BinlogdError, Corrupt, MissingDdlJob, Stuck, Unavailable
+from binlogd.merge import MergeStatistics
+from binlogd.ports import BinlogSource
+from binlogd.relay.frame import RelayEntry
+from binlogd.relay.log import RelayWriter
+from binlogd.stream import MergedStream, MergeLimits, merged
+from binlogd.tidb.model import Job
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import NO_TS, Tso
+from binlogd.wire import peek
+
+log = structlog.get_logger(__name__)
+
+
+class DdlHistory(Protocol):
+    """The upstream's history of DDL jobs."""
+
+    async def job(self, job_id: int) -> Job | None:
+        """A job, waited for with a limit; None after that. Raises UpstreamUnavailable."""
+        ...
+
+    async def jobs(self) -> list[Job]:
+        """Every job there is, in any order. Raises UpstreamUnavailable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainerOptions:
+    """Numbers and choices; defaults are those of the configuration."""
+
+    dialect: Dialect
+    initial_commit_ts: Tso = NO_TS
+    """Where to begin when the sink has no checkpoint; exclusive."""
+    checkpoint_interval_s: float = 1.0
+    drain_timeout_s: float = 8.0
+    part_txns_max: int = 512
+    part_bytes_max: int = 8 << 20
+    parts_ahead_max: int = 2
+    merge: MergeLimits = field(default_factory=MergeLimits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainerPorts:
+    """What a Drainer works with. A sink is made for each session and used for that one only."""
+
+    sources: Sequence[BinlogSource]
+    history: DdlHistory
+    make_sink: Callable[[], Sink]
+    relay: RelayWriter | None
+    table_filter: TableFilter
+    on_saved: Callable[[Checkpoint], None]
+    """Called after each save: nobody needs what lies at or below its commit_ts any more."""
+
+
+class Session:
+    """Made for one `run`."""
+
+    def __init__(self, ports: DrainerPorts, options: DrainerOptions) -> None:
+        self._ports, self._options = ports, options
+        self._sink, self._relay = ports.make_sink(), ports.relay
+        self._stream: MergedStream | None = None
+        self._schema = SchemaTracker()
+        self._translator: Translator | None = None
+        self._versions: deque[tuple[Tso, int]] = deque()
+        self._queue: asyncio.Queue[list[Txn] | None] = asyncio.Queue(options.parts_ahead_max)
+        self._saving, self._relaying = asyncio.Lock(), asyncio.Lock()
+        self._is_stopping, self._is_over = False, asyncio.Event()
+        self.checkpoint = Checkpoint(options.initial_commit_ts)
+        self.skipped = 0
+
+    # --- life ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Returns after `stop`, with everything applied and a consistent checkpoint saved.
+
+        Raises what a part of it raised, bare or in a group; before a Stuck or Corrupt of the walk,
+        everything before the transaction that it names has been applied and saved.
+        """
+        try:
+            self.checkpoint = await self._sink.open() or self.checkpoint
+            log.info("replication_begun", after=self.checkpoint.commit_ts)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._sink.run(), name="sink")
+                group.create_task(self._submit(), name="submit")
+                group.create_task(self._follow(), name="checkpoint")
+                await self._replicate()
+                await self._queue.put(None)
+                self._is_over.set()
+                await self._sink.close()
+        finally:
+            await self._sink.close()
+            if self._relay is not None:
+                await self._relay.close()
+
+    def stop(self) -> None:
+        """Ends pulling; what was pulled is still applied."""
+        self._is_stopping = True
+        if self._stream is not None:
+            self._stream.stop()
+
+    def sink_statistics(self) -> SinkStatistics:
+        """How the sink stands."""
+        return self._sink.statistics()
+
+    def merge_statistics(self) -> MergeStatistics | None:
+        """How the sources stand; None before the first pull."""
+        return self._stream.statistics() if self._stream is not None else None
+
+    @property
+    def applied_ts(self) -> Tso:
+        """Everything up to here is downstream, durably."""
+        return max(self.checkpoint.commit_ts, self._sink.applied_ts())
+
+    # --- the walk --------------------------------------------------------------------------
+
+    async def _replicate(self) -> None:
+        try:
+            after = self.checkpoint.commit_ts
+            async with merged(self._ports.sources, after, self._options.merge) as stream:
+                self._stream = stream
+                if self._is_stopping:
+                    stream.stop()
+                async for pulled in stream:
+                    await self._take(pulled)
+        except (Stuck, Corrupt):
+            await self._settle(is_consistent=False)
+            raise
+        await self._settle(is_consistent=True)
+
+    async def _take(self, pulled: Pulled) -> None:
+        binlogs = [binlog for binlog in pulled.binlogs if not binlog.is_fake]
+        if binlogs and self._translator is None:
+            await self._begin_at(binlogs[0].commit_ts)
+        for part in self._parts(binlogs):
+            await self._walk(part)
+        if not binlogs or binlogs[-1].commit_ts < pulled.resolved_ts:
+            await self._queue.put([Skip(pulled.resolved_ts)])
+
+    async def _walk(self, part: Sequence[CommittedBinlog]) -> None:
+        found, failure = await self._with_jobs(part)
+        if self._relay is not None and found:
+            entries = [
+                RelayEntry(binlog.commit_ts, binlog.payload, job.raw if job else b"")
+                for binlog, job in found
+            ]
+            async with self._relaying:
+                await self._relay.append(entries)
+        txns: list[Txn] = []
+        try:
+            for binlog, job in found:
+                txns.append(self._translated(binlog, job))
+        except Stuck as error:
+            failure = error
+        if txns:
+            await self._queue.put(txns)
+        if failure is not None:
+            raise failure
+
+    async def _with_jobs(
+        self, part: Sequence[CommittedBinlog]
+    ) -> tuple[list[tuple[CommittedBinlog, Job | None]], Stuck | None]:
+        """Each binlog with its job, up to the first for which none can be had, and why."""
+        found: list[tuple[CommittedBinlog, Job | None]] = []
+        for binlog in part:
+            try:
+                job_id = ddl_job_id(binlog)
+                found.append((binlog, await self._job(binlog, job_id) if job_id else None))
+            except Stuck as error:
+                return found, error
+        return found, None
+
+    async def _job(self, binlog: CommittedBinlog, job_id: int) -> Job | None:
+        job = await self._ports.history.job(job_id)
+        if job is None and not self._ports.table_filter.ignores_transaction(binlog.commit_ts):
+            query = peek.body(binlog.payload).ddl_query.decode("utf-8", "replace")
+            raise MissingDdlJob(job_id, binlog.commit_ts, query)
+        return job
+
+    def _translated(self, binlog: CommittedBinlog, job: Job | None) -> Txn:
+        assert self._translator is not None, "translating before the schema is known"
+        version = self._schema.version
+        txn = self._translator.translate(binlog, job)
+        if self._schema.version != version:
+            self._versions.append((binlog.commit_ts, self._schema.version))
+        self._note(txn)
+        return txn
+
+    def _note(self, txn: Txn) -> None:
+        if isinstance(txn, Ddl | Skip) and txn.reason:
+            self.skipped += 1
+            log.info("transaction_skipped", commit_ts=txn.commit_ts, reason=txn.reason)
+        elif isinstance(txn, Ddl):
+            log.info(
+                "ddl_submitted",
+                commit_ts=txn.commit_ts,
+                database=txn.database,
+                table=txn.table,
+                schema_version=txn.schema_version,
+            )
+
+    def _parts(self, binlogs: Sequence[CommittedBinlog]) -> Iterator[Sequence[CommittedBinlog]]:
+        """Cuts a batch where it gets large, never between equal commit_ts."""
+        begin = size_bytes = 0
+        for at, binlog in enumerate(binlogs):
+            is_full = (
+                at - begin >= self._options.part_txns_max
+                or size_bytes >= self._options.part_bytes_max
+            )
+            if is_full and binlog.commit_ts != binlogs[at - 1].commit_ts:
+                yield binlogs[begin:at]
+                begin, size_bytes = at, 0
+            size_bytes += len(binlog.payload)
+        if begin < len(binlogs):
+            yield binlogs[begin:]
+
+    # --- where to begin --------------------------------------------------------------------
+
+    async def _begin_at(self, first_ts: Tso) -> None:
+        """Brings the schema to where the first transaction finds it; nothing is applied before.
+
+        With a checkpoint, its schema version says which jobs are behind it. Without, it is every
+        job that was over when the first transaction committed: their binlogs cannot come any more.
+        """
+        self._schema.load(await self._ports.history.jobs())
+        if self.checkpoint.schema_version > 0:
+            self._schema.apply_up_to(self.checkpoint.schema_version)
+        else:
+            self._schema.apply_finished_by(first_ts)
+        self._versions.append((first_ts, self._schema.version))
+        if self._relay is not None:
+            after = self.checkpoint.commit_ts
+            await self._relay.open(after=after, snapshot=self._schema.snapshot)
+        if self.checkpoint.consistent:
+            await self._save(is_consistent=False)
+        self._translator = Translator(self._schema, self._ports.table_filter, self._options.dialect)
+
+    # --- beside the walk -------------------------------------------------------------------
+
+    async def _submit(self) -> None:
+        while (txns := await self._queue.get()) is not None:
+            await self._sink.submit(txns)
+            self._queue.task_done()
+
+    async def _settle(self, *, is_consistent: bool) -> None:
+        """Everything walked so far is applied and saved."""
+        await self._queue.join()
+        await self._sink.flush()
+        await self._save(is_consistent=is_consistent)
+
+    async def _follow(self) -> None:
+        """Saves the checkpoint behind what is applied, until the session is over."""
+        while not self._is_over.is_set():
+            try:
+                async with asyncio.timeout(self._options.checkpoint_interval_s):
+                    await self._is_over.wait()
+            except TimeoutError:
+                await self._save_if_moved()
+
+    async def _save_if_moved(self) -> None:
+        if self._sink.applied_ts() <= self.checkpoint.commit_ts:
+            return
+        try:
+            await self._save(is_consistent=False)
+        except Unavailable as error:
+            # A lock on the checkpoint table is no reason to stop; a downstream that is gone stops
+            # the sink, and that ends the session.
+            log.warning("checkpoint_not_saved", cause=str(error))
+
+    async def _save(self, *, is_consistent: bool) -> None:
+        async with self._saving:
+            commit_ts = self.applied_ts
+            version = self.checkpoint.schema_version
+            for ts, since in self._versions:
+                if ts <= commit_ts:
+                    version = max(version, since)
+            checkpoint = Checkpoint(commit_ts, is_consistent, version, self.checkpoint.ts_map)
+            await self._sink.save(checkpoint)
+            self.checkpoint = checkpoint
+            while self._versions and self._versions[0][0] <= commit_ts:
+                self._versions.popleft()
+            self._ports.on_saved(checkpoint)
+        if self._relay is not None and self._translator is not None:
+            async with self._relaying:
+                await self._relay.collect(commit_ts)
+        log.debug("checkpoint_saved", commit_ts=commit_ts, consistent=is_consistent)
+
+
+def leading_error(group: BaseExceptionGroup[BaseException]) -> BinlogdError | None:
+    """The error of a group that decides what to do; None if it holds anything but our own."""
+    leaves = list(_leaves(group))
+    if not all(isinstance(leaf, BinlogdError) for leaf in leaves):
+        return None
+    ranked: list[BinlogdError] = [leaf for leaf in leaves if isinstance(leaf, BinlogdError)]
+    return min(ranked, key=_rank)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def _rank(error: BinlogdError) -> int:
+    if isinstance(error, Stuck):
+        return 0
+    return 2 if isinstance(error, Unavailable) else 1
