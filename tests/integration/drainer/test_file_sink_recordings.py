@@ -36,7 +36,7 @@ def recorded_txns(name: str) -> Iterator[Txn]:
     tracker.load(jobs.values())
     translator = Translator(tracker, TableFilter(), Dialect.FILE)
     for binlog in committed(RECORDINGS / name):
-        yield translator.translate(binlog, jobs.get(ddl_job_id(binlog.payload)))
+        yield translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
 
 
 async def written(name: str, directory: Path) -> Path:

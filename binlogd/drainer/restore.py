@@ -1,0 +1,166 @@
+"""The upstream is gone: what the relay log holds beyond the checkpoint goes downstream.
+
+Invariant. When `restore` returns, the downstream equals the upstream at the commit_ts of the
+checkpoint, and the checkpoint says so. Why it holds: the relay log is written before the downstream
+sees a transaction, so all that may be there in part is in it; the sink applies what it has already
+once more, or passes it over; and `consistent` is stored only after a flush. Nothing but the relay
+directory and the downstream is needed, and a restore that is cut short can be run again.
+
+Source: tidb-binlog drainer/relay.go; the original's process ends with exit code 1 all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from binlogd.binlog import CommittedBinlog
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.session import leading_error
+from binlogd.drainer.sink import Sink
+from binlogd.drainer.translate import Translator
+from binlogd.drainer.txn import Ddl, Dml, Txn
+from binlogd.errors import ConfigError
+from binlogd.ports import Disk
+from binlogd.relay.frame import RelayEntry
+from binlogd.relay.reader import Relay, read_relay
+from binlogd.tidb.model import job_from_json
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import Tso
+from binlogd.wire.peek import peek
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore did: from the checkpoint that it found to the one that it left."""
+
+    from_ts: Tso
+    to_ts: Tso
+    transactions: int
+    rows: int
+    was_consistent: bool
+    """There was nothing to do."""
+
+
+async def restore(
+    *,
+    disk: Disk,
+    relay_directory: Path,
+    sink: Sink,
+    translator_for: Callable[[SchemaTracker], Translator],
+) -> Restored:
+    """Applies the relay log beyond the checkpoint and saves a consistent checkpoint.
+
+    Opens and closes the sink. Raises ConfigError when there is no checkpoint, or a relay log that
+    does not reach back to it; CorruptRelay; and whatever translating and applying may raise.
+    """
+    try:
+        checkpoint = await sink.open()
+        if checkpoint is None:
+            raise ConfigError(
+                "the downstream has no checkpoint, so nobody knows from where on to restore"
+            )
+        if checkpoint.consistent:
+            return Restored(checkpoint.commit_ts, checkpoint.commit_ts, 0, 0, was_consistent=True)
+        first_pass = await read_relay(disk, relay_directory, checkpoint.commit_ts)
+        relay = await read_relay(disk, relay_directory, checkpoint.commit_ts)
+        tracker = SchemaTracker.from_snapshot(relay.snapshot)
+        # rows may need to know the next DDL of their table before its turn has come
+        tracker.load(
+            [
+                job_from_json(entry.job)
+                async for batch in first_pass.batches
+                for entry in batch
+                if entry.job
+            ]
+        )
+        return await _apply(sink, checkpoint, relay, translator_for(tracker))
+    finally:
+        await sink.close()
+
+
+async def _apply(
+    sink: Sink, checkpoint: Checkpoint, relay: Relay, translator: Translator
+) -> Restored:
+    progress = _Progress(checkpoint)
+    log.info("restore_begun", checkpoint_ts=checkpoint.commit_ts, relay_base_ts=relay.base_ts)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(sink.run(), name="sink")
+            async for txns in _translated(relay, translator, checkpoint.commit_ts):
+                await sink.submit(txns)
+                progress.count(txns)
+            await sink.flush()
+            await sink.save(progress.checkpoint())
+            await sink.close()
+    except BaseExceptionGroup as group:
+        error = leading_error(group)
+        if error is None:
+            raise
+        raise error from group
+    done = progress.restored()
+    log.info("restored", to_ts=done.to_ts, transactions=done.transactions, rows=done.rows)
+    return done
+
+
+async def _translated(
+    relay: Relay, translator: Translator, applied_ts: Tso
+) -> AsyncIterator[list[Txn]]:
+    """What lies beyond `applied_ts`; the DDL before it moves the schema all the same."""
+    async for batch in relay.batches:
+        txns = []
+        for entry in batch:
+            if entry.commit_ts > applied_ts:
+                txns.append(_translate(translator, entry))
+            elif entry.job:
+                _translate(translator, entry)
+        if txns:
+            yield txns
+
+
+def _translate(translator: Translator, entry: RelayEntry) -> Txn:
+    start_ts = Tso(peek(entry.payload).start_ts)
+    job = job_from_json(entry.job) if entry.job else None
+    return translator.translate(CommittedBinlog(start_ts, entry.commit_ts, entry.payload), job)
+
+
+class _Progress:
+    """How far a restore has come."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._from = checkpoint
+        self._to_ts = checkpoint.commit_ts
+        self._schema_version = checkpoint.schema_version
+        self._transactions = self._rows = 0
+
+    def count(self, txns: list[Txn]) -> None:
+        for txn in txns:
+            self._to_ts = txn.commit_ts
+            if isinstance(txn, Dml | Ddl):
+                self._transactions += 1
+                self._schema_version = max(self._schema_version, txn.schema_version)
+            if isinstance(txn, Dml):
+                self._rows += txn.row_count
+
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(
+            self._to_ts,
+            consistent=True,
+            schema_version=self._schema_version,
+            ts_map=self._from.ts_map,
+        )
+
+    def restored(self) -> Restored:
+        return Restored(
+            self._from.commit_ts,
+            self._to_ts,
+            self._transactions,
+            self._rows,
+            was_consistent=False,
+        )

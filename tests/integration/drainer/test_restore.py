@@ -1,0 +1,178 @@
+"""Restoring from the relay log alone gives what an undisturbed run gives, byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from binlogd.binlog import CommittedBinlog
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.file_log import file_records
+from binlogd.drainer.file_sink import FileSink
+from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.pb import head_of
+from binlogd.drainer.restore import Restored, restore
+from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.txn import Txn
+from binlogd.errors import ConfigError, CorruptRelay
+from binlogd.host.clock import WallClock
+from binlogd.host.disk import PosixDisk
+from binlogd.relay.frame import RelayEntry
+from binlogd.relay.log import RelayWriter
+from binlogd.tidb.model import Job, jobs_from_json
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import Tso
+from tests.recordings_reader import RECORDINGS, committed, history
+
+CALL_TXNS = 37
+FILE_BYTES = 30_000
+
+
+def translator_for(tracker: SchemaTracker) -> Translator:
+    return Translator(tracker, TableFilter(), Dialect.FILE)
+
+
+@pytest.fixture
+def disk() -> Iterator[PosixDisk]:
+    disk = PosixDisk(threads=2)
+    yield disk
+    disk.close()
+
+
+class Replica:
+    """A recording, replicated into files behind a relay log, and left where a crash left it."""
+
+    def __init__(self, disk: PosixDisk, root: Path, name: str) -> None:
+        self.disk, self.root = disk, root
+        self.binlogs = list(committed(RECORDINGS / name))
+        jobs = jobs_from_json(history(RECORDINGS / name))
+        self.jobs = {job.id: job for job in jobs}
+        self.tracker = SchemaTracker()
+        self.tracker.load(jobs)
+        self.translator = translator_for(self.tracker)
+        self.txns: list[Txn] = []
+
+    def ts(self, share: float) -> Tso:
+        return self.binlogs[int(share * (len(self.binlogs) - 1))].commit_ts
+
+    def job_of(self, binlog: CommittedBinlog) -> Job | None:
+        return self.jobs.get(ddl_job_id(binlog))
+
+    async def relay(self, *, start: Tso, end: Tso) -> None:
+        """The relay log of a Drainer that began at `start` and died after `end`."""
+        writer = RelayWriter(self.root / "relay", self.disk, max_file_bytes=FILE_BYTES)
+        opened = False
+        for at in range(0, len(self.binlogs), CALL_TXNS):
+            part = [each for each in self.binlogs[at : at + CALL_TXNS] if each.commit_ts <= end]
+            later = [each for each in part if each.commit_ts > start]
+            self._translate([each for each in part if each.commit_ts <= start])
+            if later and not opened:
+                await writer.open(after=start, snapshot=self.tracker.snapshot)
+                opened = True
+            if later:
+                await writer.append([self._entry(each) for each in later])
+            self._translate(later)
+        await writer.close()
+
+    def _entry(self, binlog: CommittedBinlog) -> RelayEntry:
+        job = self.job_of(binlog)
+        return RelayEntry(binlog.commit_ts, binlog.payload, job.raw if job else b"")
+
+    def _translate(self, binlogs: list[CommittedBinlog]) -> None:
+        self.txns += [self.translator.translate(each, self.job_of(each)) for each in binlogs]
+
+    def sink(self, directory: str = "replica") -> FileSink:
+        place = self.root / directory
+        return FileSink(place / "out", place / "savepoint", disk=self.disk, clock=WallClock())
+
+    async def apply(self, directory: str, *, up_to: Tso, saved: Tso) -> None:
+        """What the crash left downstream: applied up to one commit_ts, saved up to another."""
+        sink = self.sink(directory)
+        await sink.open()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(sink.run())
+            for end in (saved, up_to):
+                applied = sink.applied_ts()
+                await sink.submit([each for each in self.txns if applied < each.commit_ts <= end])
+                await sink.flush()
+                if end == saved:
+                    await sink.save(Checkpoint(saved))
+            await sink.close()
+
+    async def restore(self) -> Restored:
+        return await restore(
+            disk=self.disk,
+            relay_directory=self.root / "relay",
+            sink=self.sink(),
+            translator_for=translator_for,
+        )
+
+    def records(self, directory: str = "replica") -> list[bytes]:
+        return [record.payload for _, record in file_records(self.root / directory / "out")]
+
+
+@pytest.mark.parametrize(
+    ("start", "saved", "applied"),
+    [(0.0, 0.0, 0.0), (0.0, 0.31, 0.62), (0.25, 0.4, 0.4), (0.5, 0.83, 0.97), (0.6, 1.0, 1.0)],
+)
+@pytest.mark.parametrize("name", ["ddl", "types"])
+async def test_a_replica_left_in_the_middle_is_completed(
+    disk: PosixDisk, tmp_path: Path, name: str, start: float, saved: float, applied: float
+) -> None:
+    replica = Replica(disk, tmp_path, name)
+    end = replica.ts(1.0)
+    await replica.relay(start=replica.ts(start), end=end)
+    await replica.apply("undisturbed", up_to=end, saved=end)
+    await replica.apply("replica", up_to=replica.ts(applied), saved=replica.ts(saved))
+    restored = await replica.restore()
+    assert (restored.from_ts, restored.to_ts) == (replica.ts(saved), end)
+    assert replica.records() == replica.records("undisturbed")
+    again = await replica.restore()
+    assert again == Restored(end, end, 0, 0, was_consistent=True)
+    assert replica.records() == replica.records("undisturbed")
+
+
+async def test_a_relay_log_that_ends_torn_is_restored_to_its_last_whole_group(
+    disk: PosixDisk, tmp_path: Path
+) -> None:
+    replica = Replica(disk, tmp_path, "types")
+    await replica.relay(start=replica.ts(0.0), end=replica.ts(0.5))
+    await replica.apply("replica", up_to=replica.ts(0.1), saved=replica.ts(0.1))
+    newest = max((tmp_path / "relay").glob("relay-*.log"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    restored = await replica.restore()
+    assert replica.ts(0.1) < restored.to_ts < replica.ts(0.5)
+    assert head_of(replica.records()[-1]).commit_ts <= restored.to_ts
+
+
+async def test_damage_ends_the_restore_and_leaves_the_checkpoint(
+    disk: PosixDisk, tmp_path: Path
+) -> None:
+    replica = Replica(disk, tmp_path, "types")
+    await replica.relay(start=replica.ts(0.0), end=replica.ts(0.5))
+    await replica.apply("replica", up_to=replica.ts(0.1), saved=replica.ts(0.1))
+    newest = max((tmp_path / "relay").glob("relay-*.log"))
+    newest.write_bytes(newest.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(CorruptRelay, match=newest.name):
+        await replica.restore()
+    sink = replica.sink()
+    assert await sink.open() == Checkpoint(replica.ts(0.1))
+    await sink.close()
+
+
+async def test_without_a_checkpoint_or_far_enough_a_relay_nothing_is_touched(
+    disk: PosixDisk, tmp_path: Path
+) -> None:
+    replica = Replica(disk, tmp_path, "types")
+    await replica.relay(start=replica.ts(0.4), end=replica.ts(0.5))
+    with pytest.raises(ConfigError, match="has no checkpoint"):
+        await replica.restore()
+    await replica.apply("replica", up_to=replica.ts(0.1), saved=replica.ts(0.1))
+    before = replica.records()
+    with pytest.raises(ConfigError, match=f"begins behind commit_ts {replica.ts(0.4)}"):
+        await replica.restore()
+    assert replica.records() == before
