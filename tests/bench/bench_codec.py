@@ -1,7 +1,7 @@
 """How fast rows of a binlog are decoded and encoded on one core, one JSON line per figure.
 
 The row is the one of the apply benchmarks: INT key, VARCHAR(200), DECIMAL(10,2), DATETIME, BIGINT.
-An update has two images, so its figure is about half of an insert's. CPU time, best of several rounds.
+An update has two images, so its figure is about half of an insert's. CPU time, best of some rounds.
 """
 
 from __future__ import annotations
