@@ -1,0 +1,83 @@
+"""The Drainer's numbers under their names; positions are physical milliseconds.
+
+Source: tidb-binlog drainer/metrics.go and docs of its alert rules.
+"""
+
+from __future__ import annotations
+
+from binlogd.drainer.drainer import DrainerState, DrainerStatistics
+from binlogd.drainer.sink import SinkStatistics
+from binlogd.relay.log import RelayStatistics
+from binlogd.telemetry import Exposition
+from binlogd.tso import physical_ms
+
+
+def say_drainer(out: Exposition, now: DrainerStatistics) -> None:
+    """Everything about the replicating half."""
+    if now.merge is not None:
+        out.gauge(
+            "binlog_drainer_pump_position",
+            "Physical ms of what each source has promised.",
+            [({"nodeID": s.name}, physical_ms(s.resolved_ts)) for s in now.merge.sources],
+        )
+        out.counter(
+            "binlogd_drainer_duplicates_dropped",
+            "Transactions that arrived twice, since the session began.",
+            now.merge.duplicates_dropped,
+        )
+    out.gauge(
+        "binlog_drainer_checkpoint_tso",
+        "Physical ms of the saved checkpoint.",
+        physical_ms(now.checkpoint.commit_ts),
+    )
+    out.gauge(
+        "binlogd_drainer_applied_ts",
+        "Physical ms up to which everything is applied.",
+        physical_ms(now.applied_ts),
+    )
+    out.gauge(
+        "binlogd_drainer_lag_seconds",
+        "How far the applied lies behind the newest promise of any source.",
+        now.lag_ms / 1000,
+    )
+    out.gauge(
+        "binlogd_drainer_state",
+        "1 for the state it is in.",
+        [({"state": each.value}, int(each is now.state)) for each in DrainerState],
+    )
+    out.counter("binlogd_drainer_sessions", "Begun since the start.", now.sessions_begun)
+    out.counter("binlogd_drainer_ddls_skipped", "Not replicated, as configured.", now.ddls_skipped)
+    if now.sink is not None:
+        _say_sink(out, now.sink)
+    if now.relay is not None:
+        _say_relay(out, now.relay)
+
+
+def _say_sink(out: Exposition, now: SinkStatistics) -> None:
+    out.counter(
+        "binlog_drainer_ddl_jobs_total", "Statements replayed downstream.", now.ddls_applied
+    )
+    out.counter("binlog_drainer_event", "Replayed, by type.", [({"type": "DDL"}, now.ddls_applied)])
+    out.gauge(
+        "binlog_drainer_queue_size",
+        "Transactions that wait for a lane.",
+        [({"name": "syncer_input"}, now.txns_queued)],
+    )
+    out.gauge("binlogd_drainer_rows_queued", "Rows that wait for a lane.", now.rows_queued)
+    out.counter("binlogd_drainer_rows_applied", "Row changes applied.", now.rows_applied)
+    out.counter("binlogd_drainer_txns_applied", "Transactions applied.", now.txns_applied)
+    out.counter("binlogd_drainer_bytes_written", "Sent downstream.", now.bytes_written)
+    out.counter("binlogd_drainer_retries", "Of statements and batches.", now.retries)
+    out.gauge(
+        "binlogd_drainer_lane_ts",
+        "Physical ms that each lane has reached.",
+        [({"lane": str(lane)}, physical_ms(ts)) for lane, ts in enumerate(now.lane_ts)],
+    )
+
+
+def _say_relay(out: Exposition, now: RelayStatistics) -> None:
+    out.gauge("binlogd_relay_files", "In the relay directory.", now.files)
+    out.gauge("binlogd_relay_size_bytes", "Of all relay files.", now.size_bytes)
+    out.gauge("binlogd_relay_last_ts", "Physical ms of its end.", physical_ms(now.last_ts))
+    out.counter("binlogd_relay_bytes_appended", "Since the start.", now.bytes_appended)
+    out.counter("binlogd_relay_entries_appended", "Transactions and DDL.", now.entries_appended)
