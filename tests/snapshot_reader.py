@@ -44,14 +44,35 @@ def rows(snapshot: Path, table: TableEntry) -> Counter[Row]:
 
 
 def expected_rows(table: Table, entry: TableEntry) -> Counter[Row]:
-    """The recorded rows as far as a snapshot holds them: its columns, possible dates only."""
+    """The recorded rows as a snapshot holds them: its columns, labels, possible dates, UTF-8."""
     assert table.rows is not None
     places = {column.name: place for place, column in enumerate(table.columns)}
-    wanted = [(places[column.name], _is_date(column)) for column in entry.columns]
+    wanted = [(places[column.name], _as_held(column)) for column in entry.columns]
     return Counter(
-        tuple(_possible(row[place]) if is_date else row[place] for place, is_date in wanted)
+        tuple(None if row[place] is None else held(row[place]) for place, held in wanted)
         for row in table.rows
     )
+
+
+def _as_held(column: ColumnEntry) -> Callable[[Any], Canonical]:
+    if _is_date(column):
+        return _possible
+    kind = column.mysql_type.split("(")[0]
+    labels = [label.replace("''", "'") for label in _LABEL.findall(column.mysql_type)]
+    if kind == "enum":
+        return ["", *labels].__getitem__
+    if kind == "set":
+        return lambda mask: ",".join(label for at, label in enumerate(labels) if mask >> at & 1)
+    if column.spark_type == "STRING":
+        return _repaired
+    return lambda value: value
+
+
+def _repaired(value: Canonical) -> Canonical:
+    """Text, where it was no UTF-8 with U+FFFD in it."""
+    text = str(value)
+    is_hex = text.startswith("hex:")
+    return bytes.fromhex(text[4:]).decode(errors="replace") if is_hex else text
 
 
 def _is_date(column: ColumnEntry) -> bool:
@@ -100,22 +121,12 @@ def _time(mysql_type: str) -> Callable[[Any], Canonical]:
     return read
 
 
-def _enum(mysql_type: str) -> Callable[[Any], Canonical]:
-    labels = ["", *(label.replace("''", "'") for label in _LABEL.findall(mysql_type))]
-    return labels.index
-
-
-def _set(mysql_type: str) -> Callable[[Any], Canonical]:
-    labels = [label.replace("''", "'") for label in _LABEL.findall(mysql_type)]
-    return lambda text: sum(1 << labels.index(label) for label in text.split(",") if label)
-
-
 _SPECIAL: dict[str, Callable[[str], Callable[[Any], Canonical]]] = {
     "datetime": _moment,
     "timestamp": _moment,
     "time": _time,
-    "enum": _enum,
-    "set": _set,
+    "enum": lambda _: str,
+    "set": lambda _: str,
     "bit": lambda _: int,
-    "decimal": lambda _: str,
+    "decimal": lambda _: lambda value: value if isinstance(value, str) else f"{value:f}",
 }

@@ -178,13 +178,15 @@ def _moment(heads: DataFrame, spec: ExportSpec) -> tuple[Tso, Tso]:
     prewrites = (
         heads.where("tp = 0").groupBy("start_ts", "shard").agg(F.min("position").alias("at"))
     )
-    opened = F.broadcast(prewrites.join(outcomes, "start_ts", "left_anti")).alias("opened")
-    behind = heads.select(F.col("shard").alias("of"), "position", F.col("commit_ts").alias("ts"))
+    opened = prewrites.join(outcomes, "start_ts", "left_anti")
+    commits = heads.select(F.col("shard").alias("of"), "position", F.col("commit_ts").alias("ts"))
+    start = opened.select(F.col("shard").alias("of"), F.lit(-1), F.lit(0)).distinct()
     is_ahead = (F.col("of") == F.col("shard")) & (F.col("position") < F.col("at"))
     floors = (
-        opened.join(behind, is_ahead, "left")
+        F.broadcast(opened)
+        .join(commits.union(start), is_ahead)
         .groupBy("start_ts")
-        .agg(F.greatest("start_ts", F.coalesce(F.max("ts"), F.lit(0))).alias("floor"))
+        .agg(F.greatest("start_ts", F.max("ts")).alias("floor"))
     )
     seen = heads.where("is_seen").agg(F.max("commit_ts").alias("ts"))
     cap = seen.collect()[0]["ts"] or 0
@@ -411,7 +413,9 @@ def _failed_in_spark(error: PySparkException | Py4JError) -> Failed:
     ours = _OURS.findall(text)
     if ours:
         return Failed(*ours[-1])
-    return Failed(type(error).__name__, text.strip().splitlines()[0] if text.strip() else "")
+    sys.stderr.write(text + "\n")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return Failed(type(error).__name__, " ... ".join(lines[:1] + lines[-1:]))
 
 
 def _speaker(descriptor: int) -> Say:

@@ -1,0 +1,135 @@
+"""`binlogd export` as a whole: a child process, and what is left when it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from binlogd.errors import ConfigError, Refused
+from binlogd.snapshot.export import ExportFailed, ExportOptions, Progress, export
+from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.spec import wall_clock
+from tests import recordings_reader
+from tests.data_directory import write_log
+
+RECORDING = Path(__file__).parents[1] / "recordings" / "keys"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="no Java"
+)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> ExportOptions:
+    data_dir = tmp_path / "data"
+    write_log(data_dir, (record.payload for record in recordings_reader.records(RECORDING)))
+    return ExportOptions(
+        data_dir=data_dir,
+        out=tmp_path / "out",
+        schema_history=recordings_reader.history(RECORDING),
+        is_short=True,
+    )
+
+
+def left_in(out: Path) -> list[str]:
+    return sorted(path.name for path in out.iterdir())
+
+
+async def test_an_export_is_published_with_a_manifest_that_is_true(options: ExportOptions) -> None:
+    seen: list[Progress] = []
+    result = await export(options, seen.append)
+    assert left_in(options.out) == ["LATEST", result.path.name]
+    assert (options.out / "LATEST").resolve() == result.path
+    manifest = read_manifest(result.path)
+    assert manifest.commit_ts == result.commit_ts == manifest.resolved_ts
+    assert manifest.time == wall_clock(result.commit_ts)
+    assert sum(table.rows for table in manifest.tables) == result.rows > 0
+    listed = {"manifest.json"}
+    for table in manifest.tables:
+        assert sum(file.rows for file in table.files) == table.rows
+        for file in table.files:
+            content = (result.path / file.name).read_bytes()
+            assert hashlib.sha256(content).hexdigest() == file.sha256
+            assert len(content) == file.size_bytes
+            ids = [
+                int(field.metadata[b"PARQUET:field_id"])
+                for field in pq.read_schema(result.path / file.name)
+            ]
+            assert ids == [column.id for column in table.columns]
+            listed.add(file.name)
+    there = {
+        str(path.relative_to(result.path)) for path in result.path.rglob("*") if path.is_file()
+    }
+    assert there == listed
+    assert seen[0].stage == "starting"
+    assert seen[-1].stage == "publishing"
+    with pytest.raises(Refused, match="is there already"):
+        await export(replace(options, as_of=str(result.commit_ts)))
+
+
+async def test_a_killed_job_publishes_nothing(options: ExportOptions) -> None:
+    def kill_when_it_writes(progress: Progress) -> None:
+        if progress.stage == "rows":
+            os.kill(_job_of_this_process(), signal.SIGKILL)
+
+    with pytest.raises(ExportFailed, match="ended by signal 9"):
+        await export(options, kill_when_it_writes)
+    assert left_in(options.out) == []
+
+
+async def test_a_cancelled_export_ends_its_processes_and_leaves_nothing(
+    options: ExportOptions,
+) -> None:
+    is_running = asyncio.Event()
+
+    def notice(progress: Progress) -> None:
+        if progress.stage == "transactions":
+            is_running.set()
+
+    exporting = asyncio.create_task(export(options, notice))
+    await is_running.wait()
+    exporting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await exporting
+    assert left_in(options.out) == []
+    assert _jobs_of_this_process() == []
+
+
+async def test_a_directory_without_a_log_is_named(tmp_path: Path) -> None:
+    options = ExportOptions(data_dir=tmp_path, out=tmp_path / "out", schema_history=b"[]")
+    with pytest.raises(ConfigError, match="no data directory"):
+        await export(options)
+
+
+async def test_what_is_missing_is_named_before_anything_starts(
+    options: ExportOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with pytest.raises(ConfigError, match="no Java found"):
+        await export(options)
+    assert not options.out.exists()
+
+
+def _job_of_this_process() -> int:
+    return _jobs_of_this_process()[0]
+
+
+def _jobs_of_this_process() -> list[int]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rsplit(")", 1)[1].split()
+            command = (status.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == os.getpid() and b"spark_job" in command:
+            found.append(int(status.parent.name))
+    return found

@@ -1,0 +1,95 @@
+"""Snapshots from one warm Spark session, so that a test file pays for one start only."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from binlogd.snapshot import spark_job
+from binlogd.snapshot.jobdir import pinned
+from binlogd.snapshot.publish import publish
+from binlogd.snapshot.spec import ExportSpec, Manifest, Report
+from binlogd.tso import NO_TS, Tso
+
+ROOT = Path(__file__).parents[1]
+
+
+class WarmSpark:
+    """Exports as the child process does, without starting one each time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._numbers = itertools.count()
+        scratch = directory / "scratch"
+        scratch.mkdir()
+        self.spark = spark_job.session(self._spec((), Path(), NO_TS, scratch))
+
+    def export(self, data_dir: Path, history: bytes, as_of: Tso = NO_TS) -> Path:
+        """A published snapshot. Raises what the job raises."""
+        job = self._directory / f"job-{next(self._numbers)}"
+        staging, out = job / "staging", job / "out"
+        for path in (staging, out):
+            path.mkdir(parents=True)
+        jobs = job / "history.json"
+        jobs.write_bytes(history)
+        with pinned(data_dir, job) as segments:
+            spec = self._spec(segments, jobs, as_of, staging)
+            report = spark_job.build(self.spark, spec, lambda _: None)
+        return publish(staging, out, _manifest(report))
+
+    def stop(self) -> None:
+        """Ends the session; the JVM ends with the tests."""
+        self.spark.stop()
+
+    def _spec(
+        self, segments: tuple[object, ...], history: Path, as_of: Tso, staging: Path
+    ) -> ExportSpec:
+        return ExportSpec(
+            segments=segments,  # type: ignore[arg-type]  # a tuple of Segment, or the empty one
+            schema_history=str(history),
+            as_of=as_of,
+            known_resolved_ts=0,
+            out=str(self._directory / "none"),
+            staging=str(staging),
+            scratch=str(self._directory / "scratch"),
+            ignore_schemas=("mysql",),
+            invalid_text="replace",
+            is_short=True,
+        )
+
+
+@contextmanager
+def warm_spark(directory: Path) -> Iterator[WarmSpark]:
+    """A session for the tests of one file; skips them where there is no Java."""
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("no Java on this machine")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.delenv("SPARK_HOME", raising=False)
+        spark = WarmSpark(directory)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _manifest(report: Report) -> Manifest:
+    return Manifest(
+        binlogd_version="test",
+        spark_version=report.spark_version,
+        cluster_id=None,
+        commit_ts=report.commit_ts,
+        time="",
+        resolved_ts=report.resolved_ts,
+        log=(),
+        tables=report.tables,
+        left_out=report.left_out,
+    )
