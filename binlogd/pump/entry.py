@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
+from binlogd.binlog import BinlogType
+from binlogd.errors import CorruptRecord, MalformedBinlog
 from binlogd.pump.pointer import FileId, Place, ValuePointer
 from binlogd.record import HEADER_BYTES
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
+from binlogd.wire.peek import peek
 
 
 class Entry(NamedTuple):
-    """A record as the index files it; `tp` is a BinlogType, `length` that of the payload."""
+    """A record as the index files it; `length` is that of the payload.
+
+    `tp` is a BinlogType and says how to read the timestamps: a prewrite has no commit_ts, a
+    rollback neither, and a fake is a rollback whose timestamps are equal.
+    """
 
     tp: int
     start_ts: Tso
@@ -28,3 +37,37 @@ class Entry(NamedTuple):
     def end(self) -> ValuePointer:
         """Where the next record of the same segment begins."""
         return ValuePointer(self.fid, self.offset + HEADER_BYTES + self.length)
+
+
+class Kind(NamedTuple):
+    """Type and timestamps of a binlog, in the only four combinations a shard knows."""
+
+    tp: int
+    start_ts: Tso
+    commit_ts: Tso
+
+
+def kind_of(payload: bytes) -> Kind | None:
+    """What a logged payload is; None if it is empty and to be passed over.
+
+    Binlogs of obsolete types only unblock their transaction. Raises MalformedBinlog.
+    """
+    tp, start_ts, commit_ts, _ = peek(payload)
+    if start_ts == commit_ts:
+        return Kind(BinlogType.ROLLBACK, Tso(start_ts), Tso(commit_ts)) if start_ts > 0 else None
+    if tp == BinlogType.PREWRITE:
+        return Kind(tp, Tso(start_ts), NO_TS)
+    if tp == BinlogType.COMMIT and commit_ts > 0:
+        return Kind(tp, Tso(start_ts), Tso(commit_ts))
+    return Kind(BinlogType.ROLLBACK, Tso(start_ts), NO_TS)
+
+
+def entry_of(pointer: ValuePointer, payload: bytes, path: Callable[[FileId], Path]) -> Entry:
+    """The entry of a record that was read from the log. Raises CorruptRecord."""
+    try:
+        kind = kind_of(payload)
+    except MalformedBinlog as error:
+        raise CorruptRecord(path(pointer.fid), pointer.offset, str(error)) from error
+    if kind is None:  # written by an old version of the original; filed as an outcome of nothing
+        kind = Kind(BinlogType.ROLLBACK, NO_TS, NO_TS)
+    return Entry(*kind, pointer.fid, pointer.offset, len(payload))

@@ -14,7 +14,7 @@ Source: tidb-binlog pump/storage/vlog.go; docs/FORMAT.md, value log.
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -45,7 +45,7 @@ class LogLimits:
     """`sync` False answers before the disk has the bytes: for benchmarks and throw-away data."""
 
     segment_bytes_max: int = 500 << 20
-    record_bytes_max: int = 256 << 20
+    record_bytes_max: int = 1 << 30
     flush_bytes_max: int = 4 << 20
     sync: bool = True
 
@@ -70,6 +70,7 @@ class ValueLog:
         self._disk = disk
         self._limits = limits
         self._segments: dict[FileId, Segment] = {}
+        self._changed: set[FileId] = set()
         self._current: AppendFile | None = None
         self._is_poisoned = False
         self._flushed_at = 0  # where the last flush into the current segment began
@@ -105,7 +106,7 @@ class ValueLog:
         remembered = {segment.fid: segment for segment in known}
         for fid in sorted(found.keys() - set(left_over)):
             segment = remembered.get(fid) or Segment(fid, is_sealed=False, size_bytes=0)
-            opened._segments[fid] = replace(segment, size_bytes=found[fid])
+            opened._set(replace(segment, size_bytes=found[fid]))
         for segment in known:
             opened._check_known(segment)
         await opened._sync_last()
@@ -113,7 +114,7 @@ class ValueLog:
 
     async def recover(
         self, start: ValuePointer, acknowledged: Acknowledged
-    ) -> AsyncIterator[Records]:
+    ) -> AsyncGenerator[Records, None]:
         """Every record from `start` on, some megabytes at a time; cuts a torn tail.
 
         The caller reports the timestamps it finds by `note`. Raises CorruptRecord for damage,
@@ -176,10 +177,12 @@ class ValueLog:
         """Raises the timestamps of a segment; for one that is gone, nothing happens."""
         segment = self._segments.get(fid)
         if segment is not None and (max_ts > segment.max_ts or needed_ts > segment.needed_ts):
-            self._segments[fid] = replace(
-                segment,
-                max_ts=max(max_ts, segment.max_ts),
-                needed_ts=max(needed_ts, segment.needed_ts),
+            self._set(
+                replace(
+                    segment,
+                    max_ts=max(max_ts, segment.max_ts),
+                    needed_ts=max(needed_ts, segment.needed_ts),
+                )
             )
 
     async def measure(self, fid: FileId) -> Segment:
@@ -190,7 +193,7 @@ class ValueLog:
             checksum = await self._disk.checksum(self.path(fid), segment.size_bytes)
         except OSError as error:
             raise LogFailed(self.path(fid), error) from error
-        self._segments[fid] = replace(self._segments[fid], checksum=checksum)
+        self._set(replace(self._segments[fid], checksum=checksum))
         return self._segments[fid]
 
     async def close(self) -> None:
@@ -217,6 +220,17 @@ class ValueLog:
     def segments(self) -> list[Segment]:
         """All of them, oldest first."""
         return list(self._segments.values())
+
+    def changed(self) -> list[Segment]:
+        """Segments that are not remembered as they are now, or not measured yet."""
+        return [self._segments[fid] for fid in sorted(self._changed)]
+
+    def saved(self, segments: Iterable[Segment]) -> None:
+        """These are remembered now."""
+        for segment in segments:
+            is_measured = segment.checksum is not None or not segment.is_sealed
+            if is_measured and self._segments.get(segment.fid) == segment:
+                self._changed.discard(segment.fid)
 
     def path(self, fid: FileId) -> Path:
         """The file of a segment."""
@@ -246,7 +260,7 @@ class ValueLog:
                 payloads[index] = payload
         return payloads
 
-    async def scan(self, start: ValuePointer) -> AsyncIterator[Records]:
+    async def scan(self, start: ValuePointer) -> AsyncGenerator[Records, None]:
         """The acknowledged records from `start` up to the present end of the log.
 
         Raises CorruptRecord or LogFailed.
@@ -291,10 +305,15 @@ class ValueLog:
         """Removes segments. Raises LogFailed; what is left over goes at the next start."""
         for fid in fids:
             del self._segments[fid]
+            self._changed.discard(fid)
         try:
             await self._disk.remove([self.path(fid) for fid in fids])
         except OSError as error:
             raise LogFailed(self._directory, error) from error
+
+    def _set(self, segment: Segment) -> None:
+        self._segments[segment.fid] = segment
+        self._changed.add(segment.fid)
 
     # --- inside ----------------------------------------------------------------------------
 
@@ -344,7 +363,7 @@ class ValueLog:
                 raise await self._damage(fid, scan)
             size = self._segments[fid].size_bytes
             await self._disk.truncate(self.path(fid), scan.end)
-            self._segments[fid] = replace(self._segments[fid], size_bytes=scan.end)
+            self._set(replace(self._segments[fid], size_bytes=scan.end))
             log.warning(
                 "tail_cut",
                 path=str(self.path(fid)),
@@ -354,7 +373,7 @@ class ValueLog:
             )
         if scan.footer_ts is not None or not is_last:
             max_ts = max(scan.footer_ts or NO_TS, self._segments[fid].max_ts)
-            self._segments[fid] = replace(self._segments[fid], is_sealed=True, max_ts=max_ts)
+            self._set(replace(self._segments[fid], is_sealed=True, max_ts=max_ts))
 
     def _is_torn(
         self, fid: FileId, scan: SegmentScan, good: int | None, acknowledged: Acknowledged
@@ -413,7 +432,7 @@ class ValueLog:
             created = await self._disk.open_append(path, create=True)
         self._current = created
         self._flushed_at = 0
-        self._segments[fid] = Segment(fid, is_sealed=False, size_bytes=0)
+        self._set(Segment(fid, is_sealed=False, size_bytes=0))
 
     def _fill(
         self, size: int, payloads: Sequence[bytes], begin: int
@@ -437,14 +456,12 @@ class ValueLog:
     def _grown(self, current: AppendFile, max_ts: Tso) -> None:
         fid = max(self._segments)
         segment = self._segments[fid]
-        self._segments[fid] = replace(
-            segment, size_bytes=current.size, max_ts=max(segment.max_ts, max_ts)
-        )
+        self._set(replace(segment, size_bytes=current.size, max_ts=max(segment.max_ts, max_ts)))
 
     async def _seal(self, current: AppendFile) -> None:
         fid = max(self._segments)
         await current.append([record.footer(self._segments[fid].max_ts)], sync=True)
-        self._segments[fid] = replace(self._segments[fid], is_sealed=True, size_bytes=current.size)
+        self._set(replace(self._segments[fid], is_sealed=True, size_bytes=current.size))
         log.info(
             "segment_sealed",
             path=str(self.path(fid)),

@@ -1,0 +1,283 @@
+"""Files what was logged into the index, behind the writers' backs.
+
+Invariant. `filed_ts` is a watermark of the index: every commit with commit_ts <= filed_ts is in it.
+Marks are saved in the same transaction as the rows they speak of, and never ahead of them. When the
+index is slow or locked, nobody waits for it: the queue overflows, and slowChaser reads the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import structlog
+
+from binlogd.errors import IndexUnavailable
+from binlogd.pump.chaser import ChaserStatistics, SlowChaser, Tail
+from binlogd.pump.entry import Entry, entry_of
+from binlogd.pump.index import Marks, SqliteIndex
+from binlogd.pump.pointer import FileId, ValuePointer
+from binlogd.pump.signal import Signal, is_set_within
+from binlogd.pump.valuelog import ValueLog
+from binlogd.tso import Tso
+
+log = structlog.get_logger(__name__)
+
+_SNAPSHOTS_MAX = 1024
+
+
+class Snapshot(NamedTuple):
+    """How the sorter stood after `records` had been logged."""
+
+    records: int
+    watermark: Tso
+    handle: ValuePointer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilingOptions:
+    """`every_s` lets rows gather for one transaction; `marks_every_s` bounds how much a restart
+    after a crash scans; `retry_s` is the wait after a failed transaction, and at close it is tried
+    for `close_within_s`."""
+
+    queue_max: int = 65_536
+    batch_max: int = 4_096
+    every_s: float = 0.01
+    marks_every_s: float = 1.0
+    retry_s: float = 1.0
+    close_within_s: float = 5.0
+    slow_chaser_after_s: float = 3.0
+
+
+class Filer:
+    """Owns the way from the log into the index of one shard. `run` is its only task."""
+
+    def __init__(
+        self, value_log: ValueLog, index: SqliteIndex, marks: Marks, options: FilingOptions
+    ) -> None:
+        self.filed_ts = marks.max_commit_ts
+        self.filed = Signal()
+        self.late_commits = 0
+        self._log = value_log
+        self._index = index
+        self._marks = marks
+        self._saved = marks
+        self._options = options
+        self._tail = Tail(options.queue_max)
+        self._chaser = SlowChaser(turn_on_after_s=options.slow_chaser_after_s)
+        self._snapshots: deque[Snapshot] = deque()
+        self._suspects: list[tuple[Tso, Tso]] = []
+        self._work = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._batch_since_s: float | None = None
+        self._dirty_since_s: float | None = None
+        self._saving = asyncio.Lock()
+
+    # --- what the shard tells ----------------------------------------------------------------
+
+    def logged(self, entries: Sequence[Entry]) -> None:
+        """Takes what is durable now, in the order of the log."""
+        self._tail.extend(entries)
+        self._work.set()
+
+    def suspect(self, commit_ts: Tso, start_ts: Tso) -> None:
+        """A logged commit at or below the watermark: a repeated one, or one that came too late."""
+        self._suspects.append((commit_ts, start_ts))
+
+    def advanced(self, watermark: Tso, handle: ValuePointer) -> None:
+        """How the sorter stands after everything logged so far."""
+        if self._tail.waiting() == 0:
+            self._reach(replace(self._marks, max_commit_ts=watermark, handle=handle))
+            return
+        snapshots = self._snapshots
+        if snapshots and snapshots[-1].records == self._tail.appended:
+            snapshots.pop()
+        elif len(snapshots) >= _SNAPSHOTS_MAX:  # fewer steps, the same end
+            self._snapshots = snapshots = deque(list(snapshots)[1::2])
+        snapshots.append(Snapshot(self._tail.appended, watermark, handle))
+
+    # --- the task ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Files until `close`. Raises CorruptIndex, CorruptRecord or LogFailed."""
+        while await self._is_due():  # ends when closing and nothing is left
+            while self._suspects:  # before they are filed themselves
+                await self._check_suspects()
+            if not await self._file_some():
+                return
+            await self._measure_sealed()
+
+    def close(self) -> None:
+        """Files what is left and ends; the log takes nothing more."""
+        self._closing.set()
+        self._work.set()
+
+    @property
+    def marks(self) -> Marks:
+        """As they will be saved next."""
+        return self._marks
+
+    @property
+    def resume(self) -> ValuePointer:
+        """Where a restart would begin to scan, by what is saved now."""
+        return min(self._saved.head, self._saved.handle)
+
+    async def forget(self, fids: Sequence[FileId], gc_ts: Tso) -> None:
+        """Takes deleted segments out of the index. Raises IndexUnavailable or CorruptIndex."""
+        async with self._saving:
+            gone: dict[str, Any] = {"gc_ts": gc_ts, "first_fid": FileId(max(fids) + 1)}
+            forgotten = replace(self._saved, **gone)
+            await self._index.forget_segments(fids, marks=forgotten)
+            self._saved = forgotten
+            self._marks = replace(self._marks, **gone)
+
+    async def caught_up_to(self, records: int) -> None:
+        """Waits until the first `records` logged since the start are in the index."""
+        while self._tail.filed_count < records:  # ends when the filer has passed them
+            await self.filed.next.wait()
+
+    @property
+    def logged_count(self) -> int:
+        """Records logged since the start."""
+        return self._tail.appended
+
+    @property
+    def waiting(self) -> int:
+        """Records that are not in the index yet."""
+        return self._tail.waiting()
+
+    def statistics(self, now_s: float) -> ChaserStatistics:
+        """slowChaser's state and counters."""
+        self._look_at_the_clock(now_s)
+        return self._chaser.statistics()
+
+    # --- inside ------------------------------------------------------------------------------
+
+    async def _is_due(self) -> bool:
+        """Waits for rows, or for marks that have waited long enough. False at the end."""
+        loop = asyncio.get_running_loop()
+        while not self._tail.waiting():
+            self._work.clear()
+            is_dirty = self._is_dirty()
+            if self._closing.is_set():
+                return is_dirty
+            if not is_dirty:
+                self._dirty_since_s = None
+                await self._work.wait()
+                continue
+            self._dirty_since_s = self._dirty_since_s or loop.time()
+            left_s = self._dirty_since_s + self._options.marks_every_s - loop.time()
+            if left_s <= 0:
+                return True
+            await is_set_within(self._work, left_s)
+        if self._tail.waiting() < self._options.batch_max:
+            await is_set_within(self._closing, self._options.every_s)
+        return True
+
+    async def _file_some(self) -> bool:
+        """One transaction. False if closing had to give up; the next start files it then."""
+        begin_s = self._batch_since_s = asyncio.get_running_loop().time()
+        if self._tail.missing():
+            if self._chaser.missed(begin_s, unread=self._marks.head):
+                log.warning("slow_chaser_turned_on", unread=self._marks.head)
+            entries = await self._from_log(self._tail.missing())
+            self._chaser.read(len(entries))
+        else:
+            entries = self._tail.first(self._options.batch_max)
+        is_filed = await self._put(entries)
+        self._batch_since_s = self._dirty_since_s = None
+        if not is_filed:
+            return False
+        took_s = asyncio.get_running_loop().time() - begin_s
+        is_behind = self._tail.missing() or self._tail.waiting() > self._options.batch_max
+        if not is_behind and self._chaser.caught_up(took_s=took_s):
+            log.info("slow_chaser_turned_off", filed=self._marks.head)
+        return True
+
+    async def _put(self, entries: Sequence[Entry]) -> bool:
+        loop = asyncio.get_running_loop()
+        give_up_s: float | None = None
+        while True:  # until it is filed, or closing cannot wait any longer
+            try:
+                await self._save(entries)
+            except IndexUnavailable as error:
+                log.warning("filing_delayed", cause=str(error), waiting=self._tail.waiting())
+                self._look_at_the_clock(loop.time())
+                if self._closing.is_set():
+                    give_up_s = give_up_s or loop.time() + self._options.close_within_s
+                    if loop.time() >= give_up_s:
+                        return False
+                    await asyncio.sleep(self._options.every_s)
+                else:
+                    await is_set_within(self._closing, self._options.retry_s)
+            else:
+                return True
+
+    async def _save(self, entries: Sequence[Entry]) -> None:
+        async with self._saving:
+            marks = self._marks
+            filed = self._tail.filed_count + len(entries)
+            for snapshot in self._snapshots:
+                if snapshot.records > filed:
+                    break
+                marks = replace(marks, max_commit_ts=snapshot.watermark, handle=snapshot.handle)
+            if entries:
+                marks = replace(marks, head=entries[-1].end)
+            changed = self._log.changed()
+            await self._index.put(entries, marks, changed)
+            self._log.saved(changed)
+            self._saved = marks
+        self._tail.filed(len(entries))
+        while self._snapshots and self._snapshots[0].records <= filed:
+            self._snapshots.popleft()
+        self._reach(marks)
+        self.filed.fire()
+
+    def _reach(self, marks: Marks) -> None:
+        was_dirty = self._is_dirty()
+        known = self._marks  # a witness may have moved it while rows were on their way
+        self._marks = replace(
+            known,
+            head=max(known.head, marks.head),
+            handle=max(known.handle, marks.handle),
+            max_commit_ts=max(known.max_commit_ts, marks.max_commit_ts),
+        )
+        if marks.max_commit_ts > self.filed_ts:
+            self.filed_ts = marks.max_commit_ts
+            self.filed.fire()
+        if not was_dirty:
+            self._work.set()
+
+    def _is_dirty(self) -> bool:
+        return self._marks != self._saved or bool(self._log.changed())
+
+    async def _from_log(self, limit: int) -> list[Entry]:
+        """The next records to file, read from the log: at most a few megabytes of them."""
+        records = self._log.scan(self._marks.head)
+        try:
+            batch = await anext(records)  # there is one: what was acknowledged is in the log
+        finally:
+            await records.aclose()
+        return [entry_of(pointer, payload, self._log.path) for pointer, payload in batch[:limit]]
+
+    async def _check_suspects(self) -> None:
+        suspects, self._suspects = self._suspects, []
+        for commit_ts, start_ts in suspects:
+            if not await self._index.has_commit(commit_ts, start_ts):
+                self.late_commits += 1
+                log.error("commit_below_watermark", commit_ts=commit_ts, start_ts=start_ts)
+
+    async def _measure_sealed(self) -> None:
+        for segment in self._log.changed():
+            if segment.is_sealed and segment.checksum is None:
+                await self._log.measure(segment.fid)
+
+    def _look_at_the_clock(self, now_s: float) -> None:
+        since_s = self._batch_since_s
+        if since_s is not None and self._chaser.stalled(
+            now_s, waited_s=now_s - since_s, unread=self._marks.head
+        ):
+            log.warning("slow_chaser_turned_on", unread=self._marks.head)

@@ -1,0 +1,173 @@
+"""What a shard gives to those who pull: commits in order, each joined with its prewrite.
+
+Invariant I5. A pull is in commit_ts order, complete up to the `resolved_ts` it promises, and never
+ahead of the watermark. A puller who keeps up is served from memory; one who is behind reads the
+index and the log in batches. Nobody polls: the watermark wakes them.
+
+Source: tidb-binlog pump/storage/storage.go, PullCommitBinlog (which polls every 100 ms, and passes
+over a commit whose prewrite is missing; here that ends the pull with an error).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from binlogd.binlog import CommittedBinlog, Pulled
+from binlogd.errors import Behind, CorruptRecord
+from binlogd.pump.index import FoundCommit
+from binlogd.pump.pointer import Place
+from binlogd.pump.shard import Shard
+from binlogd.pump.window import Kept
+from binlogd.record import HEADER_BYTES
+from binlogd.tso import NO_TS, Tso
+from binlogd.wire.peek import join
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullOptions:
+    """Bounds of one batch. `skip_orphans`: pass over commits without a prewrite, as the original
+    does, instead of stopping."""
+
+    commits_max: int = 1_024
+    bytes_max: int = 4 << 20
+    skip_orphans: bool = False
+
+
+class ShardSource:
+    """A `BinlogSource` over one shard; any number of pulls, each on its own."""
+
+    def __init__(self, shard: Shard, options: PullOptions) -> None:
+        self._shard = shard
+        self._options = options
+
+    @property
+    def name(self) -> str:
+        """The shard's name."""
+        return self._shard.name
+
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
+        """Binlogs with commit_ts > after; 0 means from the oldest that is there.
+
+        Ends only when the shard stops. Raises Behind when they were deleted, CorruptRecord or
+        CorruptIndex when they do not read, LogFailed or IndexUnavailable.
+        """
+        position = max(after, self._shard.filer.marks.gc_ts) if after <= NO_TS else after
+        while not self._shard.has_stopped:  # ends with the shard, or with the puller
+            changed, filed = self._shard.changed.next, self._shard.filer.filed.next
+            watermark = self._shard.watermark
+            if position < self._shard.filer.marks.gc_ts:
+                raise Behind(position, self._shard.filer.marks.gc_ts)
+            if position >= watermark:
+                await changed.wait()
+                continue
+            if position >= self._shard.window.floor:
+                pulled = await self._from_window(position, watermark)
+            elif position < (filed_ts := min(self._shard.filer.filed_ts, watermark)):
+                pulled = await self._from_index(position, filed_ts)
+            else:
+                await filed.wait()  # pushed out of memory before the index had it
+                continue
+            position = pulled.resolved_ts
+            yield pulled
+
+    async def _from_window(self, after: Tso, upto: Tso) -> Pulled:
+        kept, reached = self._shard.window.after(
+            after,
+            upto=upto,
+            commits_max=self._options.commits_max,
+            bytes_max=self._options.bytes_max,
+        )
+        elsewhere = [each for each in kept if each.prewrite is None and not each.is_fake]
+        if elsewhere:
+            await self._find(elsewhere)
+        real = {each.commit_ts for each in kept if not each.is_fake}
+        binlogs = []
+        for each in kept:
+            if each.is_fake:
+                if each.commit_ts not in real:
+                    binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, each.payload))
+            elif each.prewrite is not None:
+                payload = join(each.prewrite, each.payload)
+                binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
+        return Pulled(binlogs, reached)
+
+    async def _find(self, kept: Sequence[Kept]) -> None:
+        """Fetches the prewrites that are no longer in memory."""
+        lost = [each for each in kept if each.place is None]
+        if lost:
+            await self._shard.filer.caught_up_to(self._shard.filer.logged_count)
+            found = await self._shard.index.prewrites([each.start_ts for each in lost])
+            for each in lost:
+                each.place = found.get(each.start_ts)
+        placed = [(each, each.place) for each in kept if each.place is not None]
+        payloads = await self._shard.log.read([place for _, place in placed])
+        for (each, _), payload in zip(placed, payloads, strict=True):
+            each.prewrite = payload
+        for each in kept:
+            if each.prewrite is None:
+                self._orphan(each.start_ts, each.commit_ts, None)
+
+    async def _from_index(self, after: Tso, upto: Tso) -> Pulled:
+        found, reached = await self._found(after, upto)
+        real = {each.commit_ts for each in found if each.start_ts != each.commit_ts}
+        whole = []
+        for each in found:
+            if each.start_ts == each.commit_ts:
+                if each.commit_ts not in real:
+                    whole.append(each)
+            elif each.prewrite is None:
+                self._orphan(each.start_ts, each.commit_ts, each.place)
+            else:
+                whole.append(each)
+        prewrites = [each.prewrite for each in whole if each.prewrite is not None]
+        payloads = await self._shard.log.read([*(each.place for each in whole), *prewrites])
+        of_prewrite = iter(payloads[len(whole) :])
+        binlogs = []
+        for each, payload in zip(whole, payloads, strict=False):
+            if each.prewrite is not None:
+                payload = join(next(of_prewrite), payload)
+            binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
+        return Pulled(binlogs, reached)
+
+    async def _found(self, after: Tso, upto: Tso) -> tuple[list[FoundCommit], Tso]:
+        """The next commits within the limits, and how far they reach; those of one commit_ts
+        stay together."""
+        limit = self._options.commits_max
+        while True:  # ends: the limit doubles until it holds all commits of one timestamp
+            found = await self._shard.index.commits_after(after, upto=upto, limit=limit)
+            if len(found) < limit:
+                break
+            upto = found[-1].commit_ts
+            if found[0].commit_ts < upto:  # the last one may have others beside it
+                found = [each for each in found if each.commit_ts < upto]
+                upto = found[-1].commit_ts
+                break
+            limit *= 2
+        size = 0
+        for at, each in enumerate(found):
+            if size >= self._options.bytes_max and each.commit_ts > found[at - 1].commit_ts:
+                return found[:at], found[at - 1].commit_ts
+            size += _bytes(each.place) + (_bytes(each.prewrite) if each.prewrite else 0)
+        return found, upto
+
+    def _orphan(self, start_ts: Tso, commit_ts: Tso, place: Place | None) -> None:
+        """A commit whose prewrite this log never had."""
+        if self._options.skip_orphans:
+            log.warning("orphan_skipped", start_ts=start_ts, commit_ts=commit_ts)
+            return
+        fid, offset = (self._shard.log.end if place is None else place)[:2]
+        raise CorruptRecord(
+            self._shard.log.path(fid),
+            offset,
+            f"no prewrite of start_ts {start_ts} for the commit at {commit_ts}, its rows are"
+            " unknown; to pass over such commits, set pump.skip-orphan-commits",
+        )
+
+
+def _bytes(place: Place) -> int:
+    return place.length + HEADER_BYTES

@@ -1,0 +1,568 @@
+"""Several shards behind one door: routing, witnesses, fake binlogs, space, age and state.
+
+Invariant I3. A transaction stays in its shard: the shard count is written into the data directory.
+The watermark of all is the smallest of any. So that an idle shard does not hold it back, each
+commit_ts is told to the other shards as a *witness*, in the order of arrival: in front of the
+prewrites that came after it. That is why a batch is routed and queued without waiting in between.
+
+Source: tidb-binlog pump/server.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from binlogd.binlog import BinlogType
+from binlogd.errors import (
+    BinlogdError,
+    ConfigError,
+    Corrupt,
+    DiskFull,
+    LogFailed,
+    MalformedBinlog,
+    NotOnline,
+    RecordTooLarge,
+    Unavailable,
+)
+from binlogd.ports import BinlogSource, Clock, Disk, DiskLock, TsoSource, TxnStatusSource
+from binlogd.pump.budget import Budget
+from binlogd.pump.filing import FilingOptions
+from binlogd.pump.gc import GcPlan, Hold
+from binlogd.pump.pull import PullOptions, ShardSource
+from binlogd.pump.resolver import Resolver, ResolverStatistics
+from binlogd.pump.route import shard_of
+from binlogd.pump.shard import WITNESS, Item, Shard, ShardOptions, ShardStatistics
+from binlogd.pump.signal import is_set_within
+from binlogd.pump.state import Action, NodeState, asked, settled
+from binlogd.pump.valuelog import LogLimits
+from binlogd.tso import NO_TS, Tso, compose, physical_ms
+from binlogd.wire.peek import canonical, fake, peek
+
+log = structlog.get_logger(__name__)
+
+_LOCK_FILE = ".lock"
+_SHARDS_FILE = "shards"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpOptions:
+    """Every limit and interval of a Pump, with its default. Sizes in bytes, times in seconds."""
+
+    gc_keep_s: float = 7 * 86_400.0
+    gc_every_s: float = 3_600.0
+    fake_interval_s: float = 3.0
+    free_bytes_min: int = 1 << 30
+    free_check_every_s: float = 3.0
+    record_bytes_max: int = 1 << 30
+    segment_bytes_max: int = 500 << 20
+    group_bytes_max: int = 8 << 20
+    write_queue_records_max: int = 65_536
+    write_queue_bytes_max: int = 128 << 20
+    index_queue_max: int = 65_536
+    window_bytes_max: int = 16 << 20
+    slow_chaser_after_s: float = 3.0
+    resolve_after_s: float = 1.0
+    resolve_batch_max: int = 256
+    pull_commits_max: int = 1_024
+    pull_bytes_max: int = 4 << 20
+    skip_orphan_commits: bool = False
+    sync_log: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpStatistics:
+    """How a Pump stands. `blocked_by` says in words what holds the watermark, "" if nothing does;
+    `gc_held_by` names, for each shard that could delete more, who needs it."""
+
+    state: NodeState
+    max_commit_ts: Tso
+    accepted: int
+    refused: int
+    fakes: int
+    writes_waiting: int
+    write_queue_bytes: int
+    free_bytes: int
+    free_bytes_min: int
+    holds: tuple[Hold, ...]
+    gc_held_by: tuple[str, ...]
+    blocked_by: str
+    shards: tuple[ShardStatistics, ...]
+    resolvers: tuple[ResolverStatistics, ...]
+
+
+class _Taken(NamedTuple):
+    position: int  # in the caller's batch
+    item: Item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpWorld:
+    """What a Pump needs from outside itself."""
+
+    tso: TsoSource
+    txn_status: TxnStatusSource
+    clock: Clock
+    disk: Disk
+
+
+class Pump:
+    """`open` it, let `run` run, `write` and pull, `close` it."""
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        lock: DiskLock,
+        world: PumpWorld,
+        options: PumpOptions,
+        free_bytes: int,
+    ) -> None:
+        self._shards = list(shards)
+        self._lock = lock
+        self._world = world
+        self._options = options
+        self._state = NodeState.ONLINE
+        self._budget = Budget(
+            records_max=options.write_queue_records_max, bytes_max=options.write_queue_bytes_max
+        )
+        self._high = NO_TS  # the largest commit_ts that has arrived
+        self._told = [NO_TS] * len(shards)  # what each shard knows of it
+        self._holds: dict[str, Hold] = {}
+        self._gc_held_by: dict[str, str] = {}
+        self._gc_asked = asyncio.Event()
+        self._free_bytes = free_bytes
+        self._accepted = self._refused = self._fakes = 0
+        self._is_running = False
+        self._stopping = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._resolvers = [
+            Resolver(
+                shard,
+                world.txn_status,
+                self.write,
+                after_s=options.resolve_after_s,
+                most=options.resolve_batch_max,
+            )
+            for shard in shards
+        ]
+
+    # --- life --------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(  # noqa: PLR0913 - what it needs of the world, each by its name
+        cls,
+        directory: Path,
+        *,
+        shards: int,
+        tso: TsoSource,
+        txn_status: TxnStatusSource,
+        clock: Clock,
+        disk: Disk,
+        options: PumpOptions,
+    ) -> Pump:
+        """Locks the data directory, and recovers every shard below `pump/` in it.
+
+        Raises ConfigError when another process or another shard count has it, CorruptRecord when
+        acknowledged bytes are damaged, LogFailed, DiskFull or IndexUnavailable.
+        """
+        world = PumpWorld(tso=tso, txn_status=txn_status, clock=clock, disk=disk)
+        try:
+            await disk.make_directory(directory / "pump")
+            lock = await disk.lock(directory / _LOCK_FILE)
+        except OSError as error:
+            raise LogFailed(directory, error) from error
+        opened: list[Shard] = []
+        try:
+            await _check_shard_count(directory / "pump", shards, disk)
+            free_bytes = await disk.free_bytes(directory)
+            for number in range(shards):
+                name = f"shard-{number}"
+                opened.append(
+                    await Shard.open(
+                        directory / "pump" / name,
+                        name=name,
+                        disk=disk,
+                        options=_shard_options(options),
+                        now_s=asyncio.get_running_loop().time(),
+                    )
+                )
+        except BaseException as error:
+            for shard in opened:
+                await shard.close()
+            await lock.release()
+            if isinstance(error, OSError):
+                raise LogFailed(directory, error) from error
+            raise
+        pump = cls(opened, lock, world, options, free_bytes)
+        pump._begin(directory)
+        return pump
+
+    async def run(self) -> None:
+        """Owns every task of the Pump until `close`. Raises Corrupt or LogFailed, in a group, when
+        a shard cannot go on."""
+        self._is_running = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                for shard in self._shards:
+                    group.create_task(shard.run(), name=shard.name)
+                for resolver in self._resolvers:
+                    group.create_task(resolver.run(self._stopping))
+                group.create_task(self._fake_loop(), name="fake binlogs")
+                group.create_task(self._gc_loop(), name="garbage collection")
+                group.create_task(self._space_loop(), name="free space")
+        finally:
+            self._stopped.set()
+
+    async def close(self) -> None:
+        """Writes and files what is queued, saves the marks, gives up the lock.
+
+        Binlogs that come later are refused. Raises LogFailed or DiskFull when a segment could not
+        be sealed; nothing acknowledged is lost by that.
+        """
+        self._stopping.set()
+        self._gc_asked.set()
+        for shard in self._shards:
+            shard.stop()
+        if self._is_running:
+            await self._stopped.wait()
+        failures: list[BinlogdError] = []
+        for shard in self._shards:
+            try:
+                await shard.close()
+            except Unavailable as error:
+                failures.append(error)
+        await self._lock.release()
+        self._state = settled(self._state)
+        if failures:
+            raise failures[0]
+
+    # --- writing -----------------------------------------------------------------------------
+
+    async def write(self, payloads: Sequence[bytes]) -> Sequence[BinlogdError | None]:
+        """Takes serialised binlogs; returns when each is durable, or why it was refused.
+
+        Empty payloads and those without timestamps are probes, and only tell whether writing is
+        possible. An error in one binlog does not touch the others.
+        """
+        outcomes: list[BinlogdError | None] = [None] * len(payloads)
+        taken: list[_Taken] = []
+        for position, payload in enumerate(payloads):
+            try:
+                item = self._accept(payload)
+            except BinlogdError as error:
+                outcomes[position] = error
+                self._refused += 1
+            else:
+                if item is not None:
+                    taken.append(_Taken(position, item))
+        if taken:
+            self._accepted += len(taken)
+            await self._write(taken, outcomes)
+        return outcomes
+
+    @property
+    def max_commit_ts(self) -> Tso:
+        """Every transaction with commit_ts up to here is durable and can be pulled."""
+        return min(shard.watermark for shard in self._shards)
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def sources(self) -> Sequence[BinlogSource]:
+        """One for each shard."""
+        options = PullOptions(
+            commits_max=self._options.pull_commits_max,
+            bytes_max=self._options.pull_bytes_max,
+            skip_orphans=self._options.skip_orphan_commits,
+        )
+        return [ShardSource(shard, options) for shard in self._shards]
+
+    async def read_binlog(self, ts: Tso) -> bytes | None:
+        """The binlog filed under a timestamp as it was written: the commit, or else the prewrite.
+
+        Raises Corrupt or Unavailable.
+        """
+        prewrite = None
+        for shard in self._shards:
+            commits = await shard.index.commits_after(Tso(ts - 1), upto=ts, limit=2)
+            if commits:
+                real = [commit for commit in commits if commit.start_ts != ts] or commits
+                return (await shard.log.read([real[0].place]))[0]
+            prewrite = prewrite or (await shard.index.prewrites([ts])).get(ts)
+            if prewrite is not None:
+                return (await shard.log.read([prewrite]))[0]
+        return None
+
+    # --- state -------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> NodeState:
+        """Where it is in its life."""
+        return self._state
+
+    def request(self, action: Action) -> None:
+        """Pause or close, as an operator asks: prewrites are refused from now on, outcomes are
+        not. Raises Refused unless online."""
+        self._state = asked(self._state, action)
+        log.info("state_changed", state=self._state.value)
+
+    async def settle(self) -> None:
+        """Waits until every transaction here has its outcome and can be pulled; then the Pump is
+        paused or offline. Writes a fake binlog so that the watermark passes all of them."""
+        ts = await self._world.tso.next()
+        await self._write_fake(ts)
+        for shard in self._shards:
+            while shard.watermark < ts or shard.sorter.open_count:  # ends when all have outcomes
+                changed = shard.changed.next
+                if shard.watermark < ts or shard.sorter.open_count:
+                    await changed.wait()
+        self._state = settled(self._state)
+        log.info("state_changed", state=self._state.value)
+
+    # --- garbage -----------------------------------------------------------------------------
+
+    def hold_gc(self, name: str, ts: Tso) -> None:
+        """`name` still needs every binlog with commit_ts > ts; replaces what it said before."""
+        self._holds[name] = Hold(name, ts)
+
+    def release_gc(self, name: str) -> None:
+        """`name` needs nothing any more."""
+        self._holds.pop(name, None)
+
+    def trigger_gc(self) -> None:
+        """Collects soon, without waiting for the hour."""
+        self._gc_asked.set()
+
+    async def collect_garbage(self) -> Sequence[GcPlan]:
+        """Deletes, in every shard, what is old enough and held by nobody.
+
+        Age is measured from the wall clock or from the newest binlog, whichever is earlier: a
+        recording fed years later is not old because of that. Raises Corrupt when a segment is not
+        as remembered (nothing of it is deleted) or Unavailable.
+        """
+        newest_ms = max(physical_ms(shard.watermark) for shard in self._shards)
+        now_ms = min(self._world.clock.wall_ms(), newest_ms)
+        age_ts = compose(max(0, now_ms - int(self._options.gc_keep_s * 1000)))
+        plans = []
+        for shard in self._shards:
+            planned = await shard.collect(age_ts, tuple(self._holds.values()))
+            self._gc_held_by[shard.name] = planned.held_by
+            plans.append(planned)
+        return plans
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def statistics(self) -> PumpStatistics:
+        """How it stands; cheap."""
+        shards = tuple(shard.statistics() for shard in self._shards)
+        resolvers = tuple(resolver.statistics() for resolver in self._resolvers)
+        return PumpStatistics(
+            state=self._state,
+            max_commit_ts=self.max_commit_ts,
+            accepted=self._accepted,
+            refused=self._refused,
+            fakes=self._fakes,
+            writes_waiting=self._budget.waiting,
+            write_queue_bytes=self._budget.size,
+            free_bytes=self._free_bytes,
+            free_bytes_min=self._options.free_bytes_min,
+            holds=tuple(self._holds.values()),
+            gc_held_by=tuple(self._gc_held_by.get(shard.name, "") for shard in self._shards),
+            blocked_by=_blocked_by(shards, resolvers),
+            shards=shards,
+            resolvers=resolvers,
+        )
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _begin(self, directory: Path) -> None:
+        self._high = max(shard.max_seen_ts for shard in self._shards)
+        for shard in self._shards:
+            shard.witness(self._high)
+        self._told = [self._high] * len(self._shards)
+        newest = max(
+            (segment.max_ts for shard in self._shards for segment in shard.log.segments()),
+            default=NO_TS,
+        )
+        if newest:
+            self._world.tso.observe(newest)
+        if not self._has_space:
+            log.warning(
+                "free_space_short",
+                directory=str(directory),
+                free_bytes=self._free_bytes,
+                stop_write_at_available_space=self._options.free_bytes_min,
+                consequence="binlogs are refused until there is more, or the setting is lowered",
+            )
+
+    def _accept(self, payload: bytes) -> Item | None:
+        """The item of a payload, None for a probe. Raises what the writer is told."""
+        tp, start_ts, commit_ts, _ = peek(payload)
+        is_fake = tp == BinlogType.ROLLBACK and start_ts == commit_ts > 0
+        if tp == BinlogType.PREWRITE and not self._state.takes_prewrites:
+            raise NotOnline(self._state.value)
+        if not self._has_space and not is_fake:
+            raise DiskFull(self._free_bytes, self._options.free_bytes_min)
+        if start_ts == commit_ts == 0:
+            return None
+        payload = canonical(payload)
+        if len(payload) > self._options.record_bytes_max:
+            raise RecordTooLarge(len(payload), self._options.record_bytes_max)
+        if tp == BinlogType.PREWRITE and start_ts > 0:
+            return Item(tp, Tso(start_ts), NO_TS, payload)
+        if tp == BinlogType.COMMIT and commit_ts > start_ts > 0:
+            return Item(tp, Tso(start_ts), Tso(commit_ts), payload)
+        if tp == BinlogType.ROLLBACK and start_ts > 0:
+            return Item(tp, Tso(start_ts), Tso(commit_ts) if is_fake else NO_TS, payload)
+        raise MalformedBinlog(
+            f"a binlog of type {tp} cannot have start_ts {start_ts} and commit_ts {commit_ts}"
+        )
+
+    async def _write(self, taken: Sequence[_Taken], outcomes: list[BinlogdError | None]) -> None:
+        size = sum(len(item.payload) for _, item in taken)
+        self._world.tso.observe(max(item.commit_ts or item.start_ts for _, item in taken))
+        await self._budget.take(len(taken), size)
+        try:
+            for positions, durable in self._submit(taken):
+                try:
+                    await durable
+                except BinlogdError as error:
+                    for position in positions:
+                        outcomes[position] = error
+        finally:
+            self._budget.give(len(taken), size)
+
+    def _submit(self, taken: Sequence[_Taken]) -> list[tuple[list[int], asyncio.Future[None]]]:
+        """Queues a batch, and the witnesses that belong to it, in the order of arrival."""
+        count = len(self._shards)
+        items: list[list[Item]] = [[] for _ in range(count)]
+        positions: list[list[int]] = [[] for _ in range(count)]
+        high, told = self._high, self._told
+        for position, item in taken:
+            number = shard_of(item.start_ts, count)
+            if item.tp == BinlogType.PREWRITE:
+                if told[number] < high:
+                    items[number].append(_witness(high))
+                    told[number] = high
+            elif item.commit_ts > high:
+                high = told[number] = item.commit_ts
+            items[number].append(item)
+            positions[number].append(position)
+        self._high = high
+        queued = []
+        for at, shard in enumerate(self._shards):
+            if items[at]:
+                if told[at] < high:
+                    items[at].append(_witness(high))
+                queued.append((positions[at], shard.submit(items[at])))
+            elif told[at] < high:
+                shard.witness(high)
+            told[at] = high
+        return queued
+
+    @property
+    def _has_space(self) -> bool:
+        return self._free_bytes > self._options.free_bytes_min
+
+    async def _write_fake(self, ts: Tso) -> None:
+        """Moves the watermark to `ts`, which the time source has given; writes only if it must."""
+        number = shard_of(ts, len(self._shards))
+        if self._shards[number].watermark >= ts:
+            for shard in self._shards:
+                shard.witness(ts)
+            return
+        outcomes: list[BinlogdError | None] = [None]
+        item = Item(BinlogType.ROLLBACK, ts, ts, fake(ts))
+        await self._write([_Taken(0, item)], outcomes)
+        if outcomes[0] is not None:
+            raise outcomes[0]
+        self._fakes += 1
+
+    async def _fake_loop(self) -> None:
+        """Moves the watermark when nothing is written, so that readers hear how far time is."""
+        before = self._accepted
+        while not await is_set_within(self._stopping, self._options.fake_interval_s):
+            if self._accepted == before:
+                try:
+                    ts = await self._world.tso.next()
+                    if ts > self.max_commit_ts:
+                        await self._write_fake(ts)
+                except (Unavailable, NotOnline) as error:
+                    log.warning("fake_binlog_failed", cause=str(error))
+            before = self._accepted
+
+    async def _gc_loop(self) -> None:
+        while not self._stopping.is_set():
+            await is_set_within(self._gc_asked, self._options.gc_every_s)
+            self._gc_asked.clear()
+            if self._stopping.is_set():
+                return
+            try:
+                await self.collect_garbage()
+            except (Corrupt, Unavailable) as error:
+                log.warning("gc_refused", cause=str(error))
+
+    async def _space_loop(self) -> None:
+        directory = self._shards[0].log.path(self._shards[0].log.end.fid).parent
+        while not await is_set_within(self._stopping, self._options.free_check_every_s):
+            had_space = self._has_space
+            try:
+                self._free_bytes = await self._world.disk.free_bytes(directory)
+            except OSError as error:
+                log.warning("free_space_unknown", cause=str(error))
+            if had_space != self._has_space:
+                log.warning(
+                    "free_space_found" if self._has_space else "free_space_short",
+                    free_bytes=self._free_bytes,
+                    stop_write_at_available_space=self._options.free_bytes_min,
+                )
+
+
+def _witness(ts: Tso) -> Item:
+    return Item(WITNESS, NO_TS, ts, b"")
+
+
+def _shard_options(options: PumpOptions) -> ShardOptions:
+    return ShardOptions(
+        log=LogLimits(
+            segment_bytes_max=options.segment_bytes_max,
+            record_bytes_max=options.record_bytes_max,
+            sync=options.sync_log,
+        ),
+        filing=FilingOptions(
+            queue_max=options.index_queue_max, slow_chaser_after_s=options.slow_chaser_after_s
+        ),
+        group_bytes_max=options.group_bytes_max,
+        window_bytes_max=options.window_bytes_max,
+    )
+
+
+async def _check_shard_count(directory: Path, shards: int, disk: Disk) -> None:
+    if shards < 1:
+        raise ConfigError(f"pump.shards is {shards}: at least 1 is needed")
+    path = directory / _SHARDS_FILE
+    if _SHARDS_FILE not in await disk.sizes(directory):
+        await disk.write_whole(path, f"{shards}\n".encode())
+        return
+    (content,) = await disk.read(path, [(0, 64)])
+    if content.strip() != str(shards).encode():
+        raise ConfigError(
+            f"pump.shards is {shards}, but {directory} was made with"
+            f" {content.decode('ascii', 'replace').strip()} shards ({path}): a transaction's"
+            " prewrite and commit must meet, so the count cannot change; set pump.shards back"
+        )
+
+
+def _blocked_by(shards: Sequence[ShardStatistics], resolvers: Sequence[ResolverStatistics]) -> str:
+    lowest = min(range(len(shards)), key=lambda number: shards[number].max_commit_ts)
+    shard, reason = shards[lowest], resolvers[lowest].reason
+    if shard.oldest_open_start_ts is None or shard.oldest_open_age_s is None:
+        return ""
+    return (
+        f"{shard.name}: the transaction of start_ts {shard.oldest_open_start_ts} has had no"
+        f" outcome for {shard.oldest_open_age_s:.1f} s" + (f": {reason}" if reason else "")
+    )

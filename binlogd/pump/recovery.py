@@ -1,0 +1,142 @@
+"""Opens a shard's log and index, and makes in memory what they say.
+
+Invariant I2. The log is the truth. The scan begins at the smaller of two marks: everything before
+`head` is in the index, everything before `handle` has left the sorter. So the cost of a start
+follows what happened since the marks were saved, not the size of the log; with no index at all, the
+whole log is scanned and the index is made again.
+
+Source: tidb-binlog pump/storage/storage.go, NewAppendWithResolver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from binlogd.binlog import BinlogType
+from binlogd.errors import CorruptIndex, LogFailed
+from binlogd.ports import Disk
+from binlogd.pump.entry import Entry, entry_of
+from binlogd.pump.index import FILES, Marks, SqliteIndex
+from binlogd.pump.pointer import FileId, ValuePointer
+from binlogd.pump.sorter import Sorter
+from binlogd.pump.valuelog import Acknowledged, LogLimits, ValueLog
+from binlogd.tso import NO_TS, Tso
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """A shard as its files say. `max_seen_ts` is the largest commit_ts, released or not."""
+
+    log: ValueLog
+    index: SqliteIndex
+    marks: Marks
+    sorter: Sorter
+    max_seen_ts: Tso
+    scanned: int
+
+
+async def recover(directory: Path, *, disk: Disk, limits: LogLimits, now_s: float) -> Recovered:
+    """Raises CorruptRecord, LogFailed, DiskFull, IndexUnavailable or ConfigError."""
+    try:
+        await disk.make_directory(directory)
+        index, marks = await _open_index(directory, disk)
+        try:
+            value_log = await ValueLog.open(
+                directory / "value",
+                disk=disk,
+                limits=limits,
+                known=await index.segments(),
+                first_fid=None if marks is None else marks.first_fid,
+            )
+            return await _scan(value_log, index, marks, disk.boot_id(), now_s)
+        except BaseException:
+            await index.close()
+            raise
+    except OSError as error:
+        raise LogFailed(directory, error) from error
+
+
+async def _scan(
+    value_log: ValueLog, index: SqliteIndex, found: Marks | None, boot_id: str, now_s: float
+) -> Recovered:
+    marks = found or Marks()
+    sorter = Sorter(watermark=marks.max_commit_ts)
+    # Without marks nothing tells torn from damaged but the bytes themselves: then be strict.
+    same_boot = found is None or found.boot_id == boot_id != ""
+    head, scanned, max_seen_ts = marks.head, 0, NO_TS
+    async for records in value_log.recover(
+        min(marks.head, marks.handle), Acknowledged(upto=marks.head, same_boot=same_boot)
+    ):
+        entries = [entry_of(pointer, payload, value_log.path) for pointer, payload in records]
+        sort_again(sorter, value_log, entries, now_s)
+        unfiled = [entry for entry in entries if (entry.fid, entry.offset) >= head]
+        if unfiled:
+            await index.put(unfiled)
+            head = unfiled[-1].end
+        scanned += len(entries)
+        max_seen_ts = max(max_seen_ts, *(entry.commit_ts for entry in entries))
+    await value_log.begin()
+    oldest = sorter.oldest
+    marks = replace(
+        marks,
+        head=max(head, value_log.end),
+        handle=value_log.end
+        if oldest is None
+        else ValuePointer(oldest.place.fid, oldest.place.offset),
+        max_commit_ts=sorter.watermark,
+        boot_id=boot_id,
+    )
+    changed = value_log.changed()
+    await index.put((), marks, changed)
+    value_log.saved(changed)
+    return Recovered(
+        log=value_log,
+        index=index,
+        marks=marks,
+        sorter=sorter,
+        max_seen_ts=max(max_seen_ts, sorter.watermark),
+        scanned=scanned,
+    )
+
+
+def sort_again(sorter: Sorter, value_log: ValueLog, entries: Sequence[Entry], now_s: float) -> None:
+    """Gives entries of the log to the sorter again, as they were given before."""
+    newest: dict[FileId, Tso] = {}
+    for entry in entries:
+        tp, start_ts, commit_ts, fid, _, _ = entry
+        newest[fid] = max(newest.get(fid, NO_TS), commit_ts or start_ts)
+        if tp == BinlogType.PREWRITE:
+            sorter.prewrite(start_ts, entry.place, now_s)
+        elif start_ts == commit_ts:
+            sorter.witness(commit_ts)
+        else:
+            place = sorter.outcome(start_ts, commit_ts)
+            if place is not None and commit_ts:
+                value_log.note(place.fid, needed_ts=commit_ts)
+    for fid, max_ts in newest.items():
+        value_log.note(fid, max_ts=max_ts)
+
+
+async def _open_index(directory: Path, disk: Disk) -> tuple[SqliteIndex, Marks | None]:
+    """Opens the index; one that is damaged is dropped, because the log has everything."""
+    try:
+        return await _open_with_marks(directory / FILES[0])
+    except CorruptIndex as error:
+        log.warning("index_dropped", path=str(error.path), cause=error.reason)
+    await disk.remove([directory / name for name in FILES])
+    return await _open_with_marks(directory / FILES[0])
+
+
+async def _open_with_marks(path: Path) -> tuple[SqliteIndex, Marks | None]:
+    index = await SqliteIndex.open(path)
+    try:
+        return index, await index.marks()
+    except BaseException:
+        await index.close()
+        raise

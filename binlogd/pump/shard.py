@@ -1,0 +1,354 @@
+"""The write path of one shard: queue, log, answer, sort; and what a restart does to get there.
+
+Invariants. I1: a writer is answered after its record is synced. I2: what is in memory here is made
+from the log, at the start by scanning from the marks. I4: items reach the sorter in the order of
+the log, witnesses among them, and before any writer is answered.
+
+Group commit is whatever queued while the last sync ran: one hop to the disk for each group.
+
+Source: tidb-binlog pump/storage/storage.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from binlogd.binlog import BinlogType
+from binlogd.errors import BinlogdError, NotOnline, Unavailable
+from binlogd.ports import Disk
+from binlogd.pump.chaser import ChaserStatistics
+from binlogd.pump.entry import Entry
+from binlogd.pump.filing import Filer, FilingOptions
+from binlogd.pump.gc import GcPlan, Hold, plan
+from binlogd.pump.pointer import FileId, Place, ValuePointer
+from binlogd.pump.recovery import Recovered, recover
+from binlogd.pump.signal import Signal
+from binlogd.pump.valuelog import LogLimits
+from binlogd.pump.window import Window
+from binlogd.tso import NO_TS, Tso
+
+log = structlog.get_logger(__name__)
+
+WITNESS = -1
+"""The `tp` of an item that is no binlog: a timestamp known to be handed out."""
+
+
+class Item(NamedTuple):
+    """A binlog on its way into the log, or a witness (commit_ts only)."""
+
+    tp: int
+    start_ts: Tso
+    commit_ts: Tso
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardOptions:
+    """Limits of one shard. `group_bytes_max` bounds what one sync makes durable."""
+
+    log: LogLimits = field(default_factory=LogLimits)
+    filing: FilingOptions = field(default_factory=FilingOptions)
+    group_bytes_max: int = 8 << 20
+    window_bytes_max: int = 16 << 20
+    window_commits_max: int = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardStatistics:
+    """How one shard stands. Ages and `since` values are in seconds of the event loop's clock."""
+
+    name: str
+    max_commit_ts: Tso
+    filed_ts: Tso
+    gc_ts: Tso
+    written_records: int
+    written_bytes: int
+    failed_records: int
+    groups: int
+    write_queue_records: int
+    index_queue_records: int
+    window_bytes: int
+    window_commits: int
+    open_prewrites: int
+    oldest_open_start_ts: Tso | None
+    oldest_open_age_s: float | None
+    late_commits: int
+    segments: int
+    log_bytes: int
+    chaser: ChaserStatistics
+
+
+class _Batch(NamedTuple):
+    items: Sequence[Item]
+    done: asyncio.Future[None] | None
+
+
+class Shard:
+    """One value log, its index and its watermark. `run` owns the tasks; `open` makes it."""
+
+    def __init__(self, name: str, recovered: Recovered, options: ShardOptions) -> None:
+        self.name = name
+        self.log = recovered.log
+        self.index = recovered.index
+        self.sorter = recovered.sorter
+        self.max_seen_ts = recovered.max_seen_ts
+        self.changed = Signal()
+        self.filer = Filer(recovered.log, recovered.index, recovered.marks, options.filing)
+        # What is older than the newest timestamp is looked up in the index, which has it all.
+        self.window = Window(
+            floor=max((segment.max_ts for segment in self.log.segments()), default=NO_TS),
+            bytes_max=options.window_bytes_max,
+            commits_max=options.window_commits_max,
+        )
+        self._options = options
+        self._queue: deque[_Batch] = deque()
+        self._queued = asyncio.Event()
+        self._is_busy = False
+        self._is_closing = False
+        self.has_stopped = False
+        self._written_records = self._written_bytes = self._failed_records = self._groups = 0
+
+    # --- opening -----------------------------------------------------------------------------
+
+    @classmethod
+    async def open(
+        cls, directory: Path, *, name: str, disk: Disk, options: ShardOptions, now_s: float
+    ) -> Shard:
+        """Scans what the marks do not cover, and is ready to run.
+
+        Raises CorruptRecord, LogFailed, DiskFull, IndexUnavailable or ConfigError.
+        """
+        recovered = await recover(directory, disk=disk, limits=options.log, now_s=now_s)
+        log.info(
+            "shard_opened",
+            shard=name,
+            scanned=recovered.scanned,
+            max_commit_ts=recovered.marks.max_commit_ts,
+        )
+        return cls(name, recovered, options)
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def submit(self, items: Sequence[Item]) -> asyncio.Future[None]:
+        """Queues items in order. The future ends when they are durable, or with LogFailed,
+        DiskFull or NotOnline, and then none of them is acknowledged."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._is_closing:
+            done.set_exception(NotOnline("offline"))
+        else:
+            self._queue.append(_Batch(items, done))
+            self._queued.set()
+        return done
+
+    def witness(self, ts: Tso) -> None:
+        """Takes note that `ts` was handed out before anything that is submitted from now on."""
+        if not self._is_busy and not self._queue:
+            if ts > self.sorter.watermark:
+                self.sorter.witness(ts)
+                self.sorted_on()
+        elif not self._is_closing:
+            if self._queue and self._queue[-1].done is None:  # neighbours are one
+                ts = max(ts, self._queue.pop().items[0].commit_ts)
+            self._queue.append(_Batch((Item(WITNESS, NO_TS, ts, b""),), None))
+            self._queued.set()
+
+    @property
+    def watermark(self) -> Tso:
+        """Every transaction with commit_ts <= watermark is here and can be read."""
+        return self.sorter.watermark
+
+    async def run(self) -> None:
+        """Writes and files until `close`. Raises Corrupt or LogFailed when it cannot go on."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.filer.run(), name=f"{self.name} filer")
+                group.create_task(self._write_loop(), name=f"{self.name} writer")
+        finally:
+            self._is_closing = True
+            self._fail(self._queue, NotOnline("offline"))
+            self._queue.clear()
+            self.has_stopped = True
+            self.changed.fire()
+            self.filer.filed.fire()
+
+    def stop(self) -> None:
+        """Takes nothing more; `run` ends once what is queued is written and filed."""
+        self._is_closing = True
+        self._queued.set()
+
+    async def close(self) -> None:
+        """Closes log and index; `run` must have ended. Raises LogFailed or DiskFull."""
+        try:
+            await self.log.close()
+            changed = self.log.changed()
+            if changed:
+                await self.index.put((), None, changed)
+        finally:
+            await self.index.close()
+
+    # --- deleting ----------------------------------------------------------------------------
+
+    async def collect(self, age_ts: Tso, holds: Sequence[Hold]) -> GcPlan:
+        """Deletes the segments that nobody needs. Raises CorruptRecord, LogFailed,
+        IndexUnavailable."""
+        resume = self.filer.resume
+        old = [
+            segment
+            for segment in self.log.segments()
+            if segment.fid < resume.fid and (segment.checksum is not None or not segment.is_sealed)
+        ]
+        watermark = Hold("watermark", self.filer.marks.max_commit_ts)
+        planned = plan(
+            old, age_ts=age_ts, holds=holds, resume=watermark, gc_ts=self.filer.marks.gc_ts
+        )
+        if planned.fids:
+            await self.log.confirm(planned.fids)
+            await self.filer.forget(planned.fids, planned.gc_ts)
+            await self.log.delete(planned.fids)
+            log.info("segments_deleted", shard=self.name, fids=planned.fids, gc_ts=planned.gc_ts)
+        marks = self.filer.marks
+        deleted = 1
+        while deleted:  # ends when no row of a deleted segment is left
+            deleted = await self.index.forget_rows(first_fid=marks.first_fid, upto=marks.gc_ts)
+        return planned
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def statistics(self) -> ShardStatistics:
+        """How it stands; cheap."""
+        now_s = asyncio.get_running_loop().time()
+        oldest = self.sorter.oldest
+        segments = self.log.segments()
+        return ShardStatistics(
+            name=self.name,
+            max_commit_ts=self.watermark,
+            filed_ts=self.filer.filed_ts,
+            gc_ts=self.filer.marks.gc_ts,
+            written_records=self._written_records,
+            written_bytes=self._written_bytes,
+            failed_records=self._failed_records,
+            groups=self._groups,
+            write_queue_records=sum(len(batch.items) for batch in self._queue),
+            index_queue_records=self.filer.waiting,
+            window_bytes=self.window.bytes_kept,
+            window_commits=self.window.commits_kept,
+            open_prewrites=self.sorter.open_count,
+            oldest_open_start_ts=None if oldest is None else oldest.start_ts,
+            oldest_open_age_s=None if oldest is None else now_s - oldest.since_s,
+            late_commits=self.filer.late_commits,
+            segments=len(segments),
+            log_bytes=sum(segment.size_bytes for segment in segments),
+            chaser=self.filer.statistics(now_s),
+        )
+
+    # --- inside ------------------------------------------------------------------------------
+
+    async def _write_loop(self) -> None:
+        while self._queue or not self._is_closing:  # ends when closing and all is written
+            if not self._queue:
+                self._queued.clear()
+                await self._queued.wait()
+                continue
+            await asyncio.sleep(0)  # one turn, so that everyone who can write now is in the group
+            group = self._next_group()
+            self._is_busy = True
+            try:
+                await self._write_group(group)
+            finally:
+                self._is_busy = False
+        self.filer.close()
+
+    async def _write_group(self, group: list[_Batch]) -> None:
+        items = [item for batch in group for item in batch.items]
+        binlogs = [item for item in items if item.tp != WITNESS]
+        try:
+            pointers: Sequence[ValuePointer] = ()
+            if binlogs:
+                pointers = await self.log.append(
+                    [item.payload for item in binlogs],
+                    [item.commit_ts or item.start_ts for item in binlogs],
+                )
+        except Unavailable as error:
+            log.warning("append_failed", shard=self.name, records=len(binlogs), cause=str(error))
+            self._fail(group, error)
+            # A witness is true whatever became of the binlogs beside it, which nobody was told of.
+            self._sort([item for item in items if item.tp == WITNESS], iter(()))
+            return
+        except BaseException as error:
+            self._fail(group, error if isinstance(error, BinlogdError) else NotOnline("offline"))
+            raise
+        self._sort(items, iter(pointers))
+        self._groups += 1
+        for batch in group:
+            if batch.done is not None and not batch.done.done():
+                batch.done.set_result(None)
+
+    def _next_group(self) -> list[_Batch]:
+        group: list[_Batch] = []
+        size = 0
+        while self._queue and size < self._options.group_bytes_max:
+            batch = self._queue.popleft()
+            size += sum(len(item.payload) for item in batch.items)
+            group.append(batch)
+        return group
+
+    def _sort(self, items: Sequence[Item], pointers: Iterator[ValuePointer]) -> None:
+        """Gives logged items to sorter, window and filer; nothing waits in between."""
+        now_s = asyncio.get_running_loop().time()
+        sorter, window = self.sorter, self.window
+        entries: list[Entry] = []
+        needed: dict[FileId, Tso] = {}
+        for tp, start_ts, commit_ts, payload in items:
+            if tp == WITNESS:
+                sorter.witness(commit_ts)
+                continue
+            fid, offset = next(pointers)
+            size = len(payload)
+            entries.append(Entry(tp, start_ts, commit_ts, fid, offset, size))
+            self._written_bytes += size
+            if tp == BinlogType.PREWRITE:
+                sorter.prewrite(start_ts, Place(fid, offset, size), now_s)
+                window.prewrite(start_ts, payload)
+            elif commit_ts == NO_TS:
+                sorter.outcome(start_ts, NO_TS)
+                window.rollback(start_ts)
+            elif start_ts == commit_ts:
+                window.commit(commit_ts, start_ts, payload, None)
+                sorter.witness(commit_ts)
+            else:
+                if commit_ts <= sorter.watermark and not window.has(commit_ts, start_ts):
+                    self.filer.suspect(commit_ts, start_ts)
+                place = sorter.outcome(start_ts, commit_ts)
+                if place is not None and commit_ts > needed.get(place.fid, NO_TS):
+                    needed[place.fid] = commit_ts
+                window.commit(commit_ts, start_ts, payload, place)
+        for needed_fid, needed_ts in needed.items():
+            self.log.note(needed_fid, needed_ts=needed_ts)
+        self._written_records += len(entries)
+        if entries:
+            self.filer.logged(entries)
+        self.sorted_on()
+
+    def sorted_on(self) -> None:
+        """Tells pullers and filer how far the sorter has come."""
+        oldest = self.sorter.oldest
+        handle = self.log.end if oldest is None else _pointer(oldest.place)
+        self.filer.advanced(self.sorter.watermark, handle)
+        self.changed.fire()
+
+    def _fail(self, group: Sequence[_Batch] | deque[_Batch], error: BinlogdError) -> None:
+        for batch in group:
+            if batch.done is not None and not batch.done.done():
+                self._failed_records += len(batch.items)
+                batch.done.set_exception(error)
+
+
+def _pointer(place: Place) -> ValuePointer:
+    return ValuePointer(place.fid, place.offset)

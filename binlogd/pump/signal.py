@@ -1,0 +1,32 @@
+"""A wake-up for everyone who waits for "something changed"."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Signal:
+    """Take `next` first, look at the state, then wait: no change in between is missed."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    @property
+    def next(self) -> asyncio.Event:
+        """Set by the next `fire`."""
+        return self._next
+
+    def fire(self) -> None:
+        """Wakes all who wait."""
+        fired, self._next = self._next, asyncio.Event()
+        fired.set()
+
+
+async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Waits at most `seconds`; whether the event is set then."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return event.is_set()
+    return True
