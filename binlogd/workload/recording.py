@@ -10,12 +10,16 @@ import gzip
 import json
 import struct
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from binlogd.binlog import BinlogType
+from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.errors import ConfigError
 from binlogd.tso import Tso
 from binlogd.wire.peek import peek
+from binlogd.workload.feed import Feeder, FeedStatistics
 from binlogd.workload.timeline import Fate, Record
 
 _HEADER = struct.Struct("<QII")
@@ -72,3 +76,27 @@ async def stream(directory: Path) -> AsyncIterator[Record]:
     """`records`, for a Feeder."""
     for record in records(directory):
         yield record
+
+
+async def feed_recording(
+    directory: Path, *targets: tuple[str, int], in_flight: int = 64, patience_s: float = 60.0
+) -> FeedStatistics:
+    """Feeds a whole recording to Pumps at (host, port); one of them may stand for several.
+
+    Survives servers that die and come back within `patience_s`, by repeating what was not
+    acknowledged. Raises Refused, or Unavailable when a binlog was not taken for so long.
+    """
+    own = cluster_id(directory)
+    limits = ClientLimits(
+        prewrite_retry_s=patience_s, outcome_retry_s=patience_s, outcome_retry_interval_s=0.1
+    )
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(PumpClient(host, port, cluster_id=own, limits=limits))
+            for host, port in targets
+        ]
+        feeder = Feeder(clients, in_flight=in_flight, patience_s=0)
+        await feeder.feed(stream(directory))
+        return replace(
+            feeder.statistics(), retries=sum(each.statistics().retried for each in clients)
+        )
