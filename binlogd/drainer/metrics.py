@@ -46,7 +46,11 @@ def say_drainer(out: Exposition, now: DrainerStatistics) -> None:
         [({"state": each.value}, int(each is now.state)) for each in DrainerState],
     )
     out.counter("binlogd_drainer_sessions", "Begun since the start.", now.sessions_begun)
-    out.counter("binlogd_drainer_ddls_skipped", "Not replicated, as configured.", now.ddls_skipped)
+    out.counter(
+        "binlogd_drainer_transactions_skipped",
+        "For a reason that was logged; not those that filters leave out.",
+        now.transactions_skipped,
+    )
     if now.sink is not None:
         _say_sink(out, now.sink)
     if now.relay is not None:

@@ -27,13 +27,11 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.errors import (
     BinlogdError,
     MalformedBinlog,
-    NotOnline,
     RecordTooLarge,
     WrongCluster,
 )
 from binlogd.ports import BinlogSource
 from binlogd.pump.histogram import Histogram, HistogramStatistics, doubling
-from binlogd.pump.state import NodeState
 from binlogd.stream import merged
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
@@ -50,13 +48,11 @@ _RPC_SECONDS = doubling(0.00005, 18)
 class BinlogWriter(Protocol):
     """What the service needs of a Pump."""
 
-    @property
-    def state(self) -> NodeState:
-        """What it may take."""
-        ...
-
     async def write(self, payloads: Sequence[bytes]) -> Sequence[BinlogdError | None]:
-        """Returns when all are durable or refused: one outcome for each, None is durable."""
+        """Returns when all are durable or refused: one outcome for each, None is durable.
+
+        An empty payload asks whether prewrites are taken now.
+        """
         ...
 
     def sources(self) -> Sequence[BinlogSource]:
@@ -237,8 +233,6 @@ class PumpService:
             own = await self._cluster.adopt(cluster_id)
         if own is not None and cluster_id != own:
             raise WrongCluster(cluster_id, own)
-        if not payload and not self._pump.state.takes_prewrites:
-            raise NotOnline(self._pump.state.value)
         return payload
 
     async def _written(self, payloads: Sequence[bytes]) -> Sequence[BinlogdError | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from binlogd.errors import UpstreamUnavailable
 from binlogd.ports import Clock
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
 from binlogd.upstream.store import UpstreamStore
@@ -24,9 +23,7 @@ class ObservedTso:
         self._largest = NO_TS
 
     async def next(self) -> Tso:
-        """Raises UpstreamUnavailable before the first binlog."""
-        if self._largest == NO_TS:
-            raise UpstreamUnavailable("no binlog has carried a timestamp yet")
+        """NO_TS before the first binlog."""
         return self._largest
 
     def observe(self, ts: Tso) -> None:

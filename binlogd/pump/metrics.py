@@ -1,0 +1,135 @@
+"""The Pump's numbers under their names; `*_ts` values are physical milliseconds.
+
+Source: tidb-binlog pump/metrics.go, pump/storage/metrics.go.
+"""
+
+from __future__ import annotations
+
+from binlogd.pump.pump import PumpStatistics
+from binlogd.pump.service import ServiceStatistics
+from binlogd.pump.shard import ShardStatistics
+from binlogd.telemetry import Exposition
+from binlogd.tso import physical_ms
+
+
+def say_service(out: Exposition, now: ServiceStatistics) -> None:
+    """What clients asked and how long it took."""
+    out.histogram(
+        "binlog_pump_rpc_duration_seconds",
+        "Of each call; of PullBinlogs when it ends.",
+        [
+            ({"method": method, "label": label}, numbers)
+            for method, by_label in (
+                ("WriteBinlog", now.write_seconds),
+                ("PullBinlogs", now.pull_seconds),
+            )
+            for label, numbers in by_label.items()
+        ],
+    )
+    out.counter("binlog_pump_loss_binlog_count", "Writes refused or failed.", now.writes_lost)
+    out.counter("binlogd_pump_writes", "WriteBinlog calls, probes included.", now.writes)
+    out.gauge("binlogd_pump_writes_in_flight", "Not answered yet.", now.writes_in_flight)
+    out.gauge("binlogd_pump_bytes_in_flight", "Received of those.", now.bytes_in_flight)
+    out.counter("binlogd_pump_bytes_received", "In WriteBinlog messages.", now.bytes_received)
+    out.gauge("binlogd_pump_pullers", "PullBinlogs streams now.", now.pullers)
+    out.counter("binlogd_pump_binlogs_sent", "To all pullers.", now.binlogs_sent)
+    out.counter("binlogd_pump_bytes_sent", "To all pullers.", now.bytes_sent)
+
+
+def say_pump(out: Exposition, now: PumpStatistics) -> None:
+    """The log, its watermark and what holds it."""
+    shards = now.shards
+    out.gauge(
+        "binlog_pump_storage_max_commit_ts",
+        "Physical ms up to which everything can be pulled.",
+        physical_ms(now.max_commit_ts),
+    )
+    gc_ms = physical_ms(min(shard.gc_ts for shard in shards))
+    out.gauge("binlog_pump_storage_gc_ts", "Physical ms; what is older may be gone.", gc_ms)
+    out.gauge("binlog_pump_storage_done_gc_ts", "Physical ms; what is older is gone.", gc_ms)
+    out.gauge(
+        "binlog_pump_storage_storage_size_bytes",
+        "Of the file system of the data directory.",
+        [({"type": "available"}, now.free_bytes)],
+    )
+    out.counter(
+        "binlog_pump_storage_error_count",
+        "By what failed.",
+        [({"type": "write_binlog"}, sum(shard.failed_records for shard in shards))],
+    )
+    out.counter(
+        "binlog_pump_storage_query_tikv_count",
+        "Questions about the fate of a transaction.",
+        sum(resolver.asked for resolver in now.resolvers),
+    )
+    out.counter(
+        "binlog_pump_storage_slow_chaser_count",
+        "By what it did.",
+        [
+            ({"type": "turned_on"}, sum(s.chaser.turned_on for s in shards)),
+            ({"type": "catch_up"}, sum(s.chaser.catch_ups for s in shards)),
+            ({"type": "recovery"}, sum(s.chaser.recoveries for s in shards)),
+        ],
+    )
+    out.counter("binlogd_pump_fake_binlogs", "Written by this Pump.", now.fakes)
+    out.gauge("binlogd_pump_write_queue_bytes", "Taken, not durable yet.", now.write_queue_bytes)
+    out.gauge("binlogd_pump_free_bytes_min", "Writes stop below.", now.free_bytes_min)
+    out.gauge(
+        "binlogd_pump_gc_hold_ts",
+        "Physical ms; who still needs what is newer.",
+        [({"holder": hold.name}, physical_ms(hold.ts)) for hold in now.holds],
+    )
+    _say_shards(out, shards)
+
+
+def _say_shards(out: Exposition, shards: tuple[ShardStatistics, ...]) -> None:
+    gauges = {
+        "max_commit_ts": "Physical ms up to which everything can be pulled.",
+        "open_prewrites": "Transactions without an outcome.",
+        "oldest_open_age_seconds": "Of the transaction that holds the watermark.",
+        "write_queue_records": "Taken, not durable yet.",
+        "index_queue_records": "Durable, not filed yet.",
+        "segments": "Files of the value log.",
+        "log_bytes": "Of the value log.",
+        "chaser_on": "1 while the index is fed from the log.",
+    }
+    for name, meaning in gauges.items():
+        out.gauge(
+            f"binlogd_shard_{name}",
+            meaning,
+            [({"shard": shard.name}, _gauges(shard)[name]) for shard in shards],
+        )
+    counters = {
+        "written_records": "Since the start.",
+        "written_bytes": "Since the start, payloads only.",
+        "groups": "Writes of the value log, each with one fdatasync.",
+        "late_commits": "Below the watermark when they came.",
+    }
+    for name, meaning in counters.items():
+        out.counter(
+            f"binlogd_shard_{name}",
+            meaning,
+            [({"shard": shard.name}, _counters(shard)[name]) for shard in shards],
+        )
+
+
+def _gauges(shard: ShardStatistics) -> dict[str, float]:
+    return {
+        "max_commit_ts": physical_ms(shard.max_commit_ts),
+        "open_prewrites": shard.open_prewrites,
+        "oldest_open_age_seconds": shard.oldest_open_age_s or 0.0,
+        "write_queue_records": shard.write_queue_records,
+        "index_queue_records": shard.index_queue_records,
+        "segments": shard.segments,
+        "log_bytes": shard.log_bytes,
+        "chaser_on": int(shard.chaser.is_on),
+    }
+
+
+def _counters(shard: ShardStatistics) -> dict[str, int]:
+    return {
+        "written_records": shard.written_records,
+        "written_bytes": shard.written_bytes,
+        "groups": shard.groups,
+        "late_commits": shard.late_commits,
+    }
