@@ -13,6 +13,9 @@ import pyarrow.parquet as pq
 
 from binlogd.snapshot.publish import read_manifest
 from binlogd.snapshot.spec import ColumnEntry, TableEntry
+from binlogd.tidb.kinds import Tp
+from binlogd.tidb.model import Column as SchemaColumn
+from binlogd.tidb.row import Value
 from tests.recordings_reader import Canonical, Column, Row, Table, canonical_value
 
 _LABEL = re.compile(r"'((?:[^']|'')*)'")
@@ -52,6 +55,26 @@ def expected_rows(table: Table, entry: TableEntry) -> Counter[Row]:
         tuple(None if row[place] is None else held(row[place]) for place, held in wanted)
         for row in table.rows
     )
+
+
+def as_held(column: SchemaColumn, value: Value) -> Canonical:
+    """A value of the row decoder as a snapshot holds it."""
+    kind = column.field_type
+    if value is None:
+        return None
+    if kind.tp == Tp.ENUM:
+        assert isinstance(value, int)
+        return ["", *kind.elems][value]
+    if kind.tp == Tp.SET:
+        assert isinstance(value, int)
+        return ",".join(label for at, label in enumerate(kind.elems) if value >> at & 1)
+    if kind.tp == Tp.JSON:
+        return canonical_value(Column(column.name, "json", "json"))(value)
+    if kind.tp in (Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP):
+        return _possible(str(value))
+    if isinstance(value, bytes):
+        return "hex:" + value.hex() if column.is_binary else value.decode()
+    return value
 
 
 def _as_held(column: ColumnEntry) -> Callable[[Any], Canonical]:

@@ -20,7 +20,7 @@ from binlogd.snapshot.rewrite import Rewritten
 from binlogd.snapshot.rowkey import ROWID, Handle, HandleKind
 from binlogd.snapshot.spec import LeftOut
 from binlogd.tidb.ddl_text import changed_columns
-from binlogd.tidb.kinds import ActionType
+from binlogd.tidb.kinds import ActionType, SchemaState
 from binlogd.tidb.model import Column, Job, Table
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
@@ -91,7 +91,8 @@ def catalog(
         if reason is not None:
             left_out.append(LeftOut(named.database, named.table, reason))
             continue
-        plans[info.id] = _plan(named.database, info, walk.rewritten.get(info.id, ()))
+        shown = walk.shown(info)
+        plans[info.id] = _plan(named.database, info, shown, walk.rewritten.get(info.id, ()))
     return Catalog(plans, tuple(left_out), _ids_of(jobs) - plans.keys(), walk.tracker.snapshot())
 
 
@@ -122,6 +123,7 @@ _REASONS = {
     ActionType.ALTER_TABLE_PARTITIONING: _REPARTITIONED,
     ActionType.REMOVE_PARTITIONING: _REPARTITIONED,
 }
+_DROPS_COLUMNS = (ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS)
 _REWRITES = (ActionType.MODIFY_COLUMN, ActionType.MULTI_SCHEMA_CHANGE)
 
 
@@ -132,6 +134,7 @@ class _Walk:
     rewritten: dict[int, tuple[Rewritten, ...]] = field(default_factory=dict)
     lost_schemas: list[LeftOut] = field(default_factory=list)
     _infos: dict[int, Table] = field(default_factory=dict)
+    _leaving: dict[int, Table] = field(default_factory=dict)
 
     def begin(self, jobs: Sequence[Job], log_begins: Tso) -> None:
         self.tracker.load(jobs)
@@ -148,6 +151,9 @@ class _Walk:
                 " export a moment before it"
             )
         effect = self.tracker.apply(job, schema_state)
+        is_announced = schema_state == SchemaState.DELETE_ONLY and job.type in _DROPS_COLUMNS
+        if is_announced and job.is_done and job.table is not None:
+            self._leaving[job.table.id] = job.table
         if not effect.is_in_force:
             return
         if job.type == ActionType.RECOVER_SCHEMA and not effect.created[1:]:
@@ -155,6 +161,7 @@ class _Walk:
         info = job.table
         if info is None:
             return
+        self._leaving.pop(info.id, None)
         if job.type in _REASONS:
             self._taint(job, info)
         before = self._infos.get(info.id)
@@ -162,6 +169,16 @@ class _Walk:
             found = _rewritten(before, info, job)
             self.rewritten[info.id] = (*self.rewritten.get(info.id, ()), *found)
         self._infos[info.id] = info
+
+    def shown(self, info: Table) -> list[Column]:
+        """The columns that users see. One that is announced to go is hidden from them already."""
+        left = self._leaving.get(info.id, info)
+        ids = {column.id for column in left.columns}
+        return [
+            column
+            for column in info.columns
+            if column.is_public and not column.hidden and column.id in ids
+        ]
 
     def _taint(self, job: Job, info: Table) -> None:
         reason = _REASONS[ActionType(job.type)]
@@ -198,16 +215,17 @@ def _rewritten(before: Table, after: Table, job: Job) -> list[Rewritten]:
 # --- one table -------------------------------------------------------------------------------
 
 
-def _plan(database: str, info: Table, rewritten: Sequence[Rewritten]) -> TablePlan:
-    visible = [column for column in info.columns if column.is_public and not column.hidden]
+def _plan(
+    database: str, info: Table, shown: Sequence[Column], rewritten: Sequence[Rewritten]
+) -> TablePlan:
     present = {column.id for column in info.columns}
     ghosts = [_ghost(each.old) for each in rewritten if each.old.id not in present]
     return TablePlan(
         database=database,
         info=replace(info, columns=(*info.columns, *ghosts)),
         handle=_handle(info),
-        columns=tuple(column for column in visible if not column.is_virtual),
-        left_out_columns=tuple(column.name for column in visible if column.is_virtual),
+        columns=tuple(column for column in shown if not column.is_virtual),
+        left_out_columns=tuple(column.name for column in shown if column.is_virtual),
         rewritten=tuple(rewritten),
     )
 

@@ -112,13 +112,13 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     parts = reader.tasks(reader.slices(spec.segments, spec.slice_bytes), spec.slice_bytes)
     with _progress(spark, "transactions", say):
         heads = _heads(spark, parts).persist(StorageLevel.MEMORY_AND_DISK)
-        commit_ts, resolved_ts = _moment(heads, spec)
+        log_begins, commit_ts, resolved_ts = _moment(heads, spec)
         snapshot_path(Path(spec.out), commit_ts)
         _check_pairs(heads, commit_ts)
         known = catalog(
             jobs,
             _ddl(heads, commit_ts),
-            log_begins=_begin(heads),
+            log_begins=log_begins,
             ignore_schemas=spec.ignore_schemas,
         )
     say(Planned(commit_ts, resolved_ts, len(known.tables), len(parts)))
@@ -166,8 +166,8 @@ def _ddl_of(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {spark_type(field.type)}" for field in schema)
 
 
-def _moment(heads: DataFrame, spec: ExportSpec) -> tuple[Tso, Tso]:
-    """The commit_ts of the snapshot, and up to where the log is complete.
+def _moment(heads: DataFrame, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
+    """Where the log begins, the commit_ts of the snapshot, and up to where the log is complete.
 
     Whatever commits at or below a commit_ts that lay in the log before its files were pinned had
     its prewrite acknowledged by then, so it is in the pinned files. A prewrite without an outcome
@@ -188,8 +188,11 @@ def _moment(heads: DataFrame, spec: ExportSpec) -> tuple[Tso, Tso]:
         .groupBy("start_ts")
         .agg(F.greatest("start_ts", F.max("ts")).alias("floor"))
     )
-    seen = heads.where("is_seen").agg(F.max("commit_ts").alias("ts"))
-    cap = seen.collect()[0]["ts"] or 0
+    seen = heads.agg(
+        F.min(F.nullif("start_ts", F.lit(0))).alias("first"),
+        F.max(F.when(F.col("is_seen"), F.col("commit_ts"))).alias("last"),
+    ).collect()[0]
+    cap = seen["last"] or 0
     floor = floors.agg(F.min("floor").alias("floor")).collect()[0]["floor"]
     resolved = cap if floor is None else min(cap, floor)
     resolved = Tso(max(resolved, min(spec.known_resolved_ts, cap)))
@@ -200,7 +203,7 @@ def _moment(heads: DataFrame, spec: ExportSpec) -> tuple[Tso, Tso]:
             f"--as-of {spec.as_of} is above {resolved}, up to where every transaction of the log"
             " is decided; export `latest`, or wait until the writers have come so far"
         )
-    return Tso(spec.as_of or resolved), resolved
+    return Tso(seen["first"]), Tso(spec.as_of or resolved), resolved
 
 
 def _check_pairs(heads: DataFrame, commit_ts: Tso) -> None:
@@ -234,11 +237,6 @@ def _ddl(heads: DataFrame, commit_ts: Tso) -> list[DdlBinlog]:
         for row in rows.collect()
     }
     return [found[key] for key in sorted(found)]
-
-
-def _begin(heads: DataFrame) -> Tso:
-    first = heads.where("start_ts > 0").agg(F.min("start_ts").alias("ts")).collect()[0]["ts"]
-    return Tso(first)
 
 
 # --- what the tables hold ----------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Snapshots by a real Spark session, held to what a real TiDB recorded and to a plain fold."""
+"""Snapshots by a real Spark session, held to what a real TiDB recorded and to two models."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import pytest
 from binlogd.errors import Corrupt, Refused
 from binlogd.snapshot.publish import read_manifest
 from binlogd.tidb.datum import read_datum
-from binlogd.tidb.kinds import Tp
-from binlogd.tidb.model import Column, Table, TableAt, jobs_from_json
+from binlogd.tidb.model import Table, TableAt, jobs_from_json
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.schema import SchemaTracker, is_reserved
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import (
     body,
     commit_binlog,
@@ -25,9 +24,10 @@ from binlogd.wire.peek import (
     prewrite_binlog,
     rollback_binlog,
 )
+from binlogd.workload.generator import Options, Workload
 from tests import recordings_reader, snapshot_reader
 from tests.data_directory import write_log
-from tests.recordings_reader import Row, canonical_value
+from tests.recordings_reader import Row
 from tests.spark import WarmSpark, warm_spark
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
@@ -107,6 +107,31 @@ def test_a_snapshot_of_the_middle_holds_what_a_plain_fold_gives(
         table_id = oracle.tables()[label]
         names = [column.name for column in entry.columns]
         assert snapshot_reader.rows(snapshot, entry) == oracle.rows(table_id, names), label
+
+
+@pytest.mark.parametrize("seed", [3, 20])
+def test_snapshots_of_a_workload_hold_what_its_model_says(
+    seed: int, spark: WarmSpark, tmp_path: Path
+) -> None:
+    workload = Workload(Options(seed=seed, transactions=1500, ddl_every=40))
+    write_log(tmp_path / "data", [record.payload for record in workload.records()])
+    last = workload.model.last_commit_ts
+    moments = workload.model.moments()
+    for as_of in (moments[len(moments) // 2], Tso((moments[0] + 2 * last) // 3), NO_TS):
+        snapshot = spark.export(tmp_path / "data", workload.history(), as_of)
+        assert read_manifest(snapshot).left_out == ()
+        tables = workload.model.tables(as_of or last)
+        contents = workload.model.contents(as_of or last)
+        found = snapshot_reader.tables(snapshot)
+        assert found.keys() == {".".join(name) for name in tables}
+        for name, table in tables.items():
+            entry, held = found[".".join(name)], contents[name]
+            assert [column.name for column in entry.columns] == list(held.columns)
+            columns = [column for column in table.columns if column.is_public]
+            expected = Counter(
+                tuple(map(snapshot_reader.as_held, columns, row)) for row in held.rows
+            )
+            assert snapshot_reader.rows(snapshot, entry) == expected, f"{name} at {as_of}"
 
 
 def transaction(start_ts: int, commit_ts: int) -> tuple[bytes, bytes]:
@@ -221,22 +246,10 @@ class Oracle:
             decoder = RowDecoder(table)
             values = decoder.insert(row) if is_insert else decoder.update(row)[1]
             by_name = {column.name: column for column in table.info.columns if column.is_public}
-            found[tuple(_plain(by_name[name], values) for name in names)] += 1
+            found[
+                tuple(
+                    snapshot_reader.as_held(by_name[name], values[by_name[name].id])
+                    for name in names
+                )
+            ] += 1
         return found
-
-
-def _plain(column: Column, values: dict[int, Value]) -> Any:
-    value, kind = values[column.id], column.field_type
-    if value is None:
-        return None
-    if kind.tp == Tp.ENUM:
-        assert isinstance(value, int)
-        return ["", *kind.elems][value]
-    if kind.tp == Tp.SET:
-        assert isinstance(value, int)
-        return ",".join(label for at, label in enumerate(kind.elems) if value >> at & 1)
-    if kind.tp == Tp.JSON:
-        return canonical_value(recordings_reader.Column(column.name, "json", "json"))(value)
-    if isinstance(value, bytes):
-        return "hex:" + value.hex() if column.is_binary else value.decode()
-    return value
