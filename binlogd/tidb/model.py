@@ -194,7 +194,8 @@ class Job:
 class TableAt:
     """A table as the rows of one moment see it.
 
-    `defaults_from` is the table at the rows' own schema version: what a missing column means.
+    `defaults_from` is the table at the rows' own schema version: what a missing column means. With
+    None a missing column has its origin default, which is all that TiDB from 4.0.8 on asks for.
     `aliases` gives the id in `info` for a column id that only a coming schema knows.
     `may_lack_columns`: a column is being dropped, or the rows are older than the last DDL.
     """
