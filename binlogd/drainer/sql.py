@@ -11,7 +11,8 @@ Source: tidb-binlog pkg/loader/model.go and drainer/translator/mysql.go for upst
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from zlib import crc32
 
 from binlogd.tidb.columns import Value
 from binlogd.tidb.kinds import STRING_TYPES, Tp
@@ -118,17 +119,20 @@ def equals(column: Column, literal: bytes, *, is_json: bool = False) -> bytes:
     return plain
 
 
-def batches(head: bytes, items: Sequence[bytes], tail: bytes, bytes_max: int) -> Iterable[bytes]:
-    """Statements of as many items as fit; one item alone may exceed the limit."""
-    room = bytes_max - len(head) - len(tail)
-    total = sum(map(len, items)) + len(items)
-    if total <= room:
-        yield head + b",".join(items) + tail
+def batches(items: Sequence[bytes], bytes_max: int) -> Iterator[Sequence[bytes]]:
+    """Runs of items that fit together when joined; one item alone may exceed the limit."""
+    if sum(map(len, items)) + len(items) <= bytes_max:
+        yield items
         return
     begin, size = 0, 0
     for end, item in enumerate(items):
-        if size and size + len(item) + 1 > room:
-            yield head + b",".join(items[begin:end]) + tail
+        if end > begin and size + len(item) + 1 > bytes_max:
+            yield items[begin:end]
             begin, size = end, 0
         size += len(item) + 1
-    yield head + b",".join(items[begin:]) + tail
+    yield items[begin:]
+
+
+def checksum(raw: bytes) -> str:
+    """A short fingerprint of some text."""
+    return f"{crc32(raw):08x}{len(raw):x}"

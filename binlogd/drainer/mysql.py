@@ -1,0 +1,234 @@
+"""One connection to MySQL, MariaDB or TiDB; its errors, named by what to do next.
+
+The only door to aiomysql. A session speaks utf8mb4, UTC and READ COMMITTED, checks no foreign keys
+(the changes of children are in the binlog as well; REPLACE would cascade) and has backslash escapes
+on. It is used by one task at a time; a query that is cancelled or not answered closes it.
+
+Error codes: MariaDB's and MySQL's lists of server errors; TiDB's errno/errcode.go. Source of the
+session variables: tidb-binlog pkg/loader/util.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import aiomysql
+import structlog
+from pymysql.constants import CLIENT
+from pymysql.err import MySQLError
+
+from binlogd.drainer import sql
+from binlogd.errors import BinlogdError, DownstreamUnavailable
+
+log = structlog.get_logger(__name__)
+
+CONNECT_TIMEOUT_S = 10.0
+UNKNOWN_VARIABLE = 1193
+PACKET_TOO_LARGE = 1153
+
+GONE = frozenset(
+    {0, 1040, 1042, 1043, 1045, 1053, 1077, 1078, 1079, 1080, 1129, 1130, 1152, 1158, 1159, 1160}
+    | {1161, 1184, 1203, 1226, 1290, 1698, 1836, 1927, 2002, 2003, 2005, 2006, 2013, 2014, 2027}
+    | {2055, 4031}
+)
+"""The connection ended, none can be made, or the server takes no writes at present."""
+FULL = frozenset({1021, 1114, 3675})
+"""The server has no room; an operator can heal that while we wait."""
+TRY_AGAIN = frozenset(
+    {1020, 1205, 1206, 1213, 1297, 1317, 1412, 1637, 1969, 3024, 3572, 8022, 8027, 8028}
+    | {9001, 9002, 9003, 9004, 9005, 9007}
+)
+"""Nothing was done (after a ROLLBACK), and the same may succeed now: deadlocks, lock waits,
+interrupted statements, TiDB's conflicts and schema changes."""
+
+
+class TryAgain(DownstreamUnavailable):
+    """The statement met another one; its transaction is to be run again."""
+
+
+class SqlRefused(BinlogdError):
+    """The server understood and will not do it; who knows the transaction says what it means."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        self.code, self.reason = code, reason
+        super().__init__(f"error {code}: {reason}")
+
+
+class Done(NamedTuple):
+    """The answer to a statement. `affected` counts rows found, changed or not."""
+
+    affected: int
+    warnings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where the downstream is, and what its sessions are to be like.
+
+    `sql_mode` None is the mode under which all that TiDB may hold can be written. `params` are
+    session variables of the operator, which win.
+    """
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    sql_mode: str | None = None
+    params: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.host}:{self.port}"
+
+
+_DEFAULT_MODE = "ALLOW_INVALID_DATES"
+_HARMFUL_MODES = frozenset({"NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "ANSI"})
+_WISHES = (
+    b"in_predicate_conversion_threshold = 0",  # MariaDB: a long IN list stays a range
+    b"max_statement_time = 0",
+    b"tidb_placement_mode = 'ignore'",
+    b"allow_auto_random_explicit_insert = 1",
+)
+"""Variables that some servers know; others refuse them."""
+
+
+class SqlSession:
+    """A connection. `connect` makes one, `close` ends it at once and is safe to call again."""
+
+    def __init__(self, connection: Any, server: Server, answer_timeout_s: float) -> None:
+        self._connection = connection
+        self._server = server
+        self._answer_timeout_s = answer_timeout_s
+        self.warned = 0
+        """Statements that the server did with warnings."""
+
+    @classmethod
+    async def connect(
+        cls, server: Server, *, for_rows: bool = False, answer_timeout_s: float = 300.0
+    ) -> SqlSession:
+        """Connects and prepares the session. Raises DownstreamUnavailable, SqlRefused.
+
+        For rows autocommit is off, and modes that would change the meaning of a literal are left
+        out; DDL is in the upstream's words, and the operator's sql_mode holds as it is.
+        """
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                connection = await aiomysql.connect(
+                    host=server.host,
+                    port=server.port,
+                    user=server.user,
+                    password=server.password,
+                    charset="utf8mb4",
+                    autocommit=not for_rows,
+                    client_flag=CLIENT.FOUND_ROWS,
+                    connect_timeout=CONNECT_TIMEOUT_S,
+                )
+        except (MySQLError, OSError, TimeoutError) as error:
+            raise _ours(error, server) from error
+        session = cls(connection, server, answer_timeout_s)
+        try:
+            await session._prepare(for_rows=for_rows)
+        except BinlogdError:
+            session.close()
+            raise
+        return session
+
+    async def _prepare(self, *, for_rows: bool) -> None:
+        server = self._server
+        await self.run(b"SET NAMES utf8mb4")
+        for wish in _WISHES:
+            try:
+                await self.run(b"SET SESSION " + wish)
+            except SqlRefused as error:
+                log.debug("session_variable_refused", variable=wish.decode(), code=error.code)
+        mode = session_mode(server.sql_mode, for_rows=for_rows)
+        await self.run(
+            b"SET SESSION time_zone = '+00:00', foreign_key_checks = 0, sql_mode = "
+            + sql.text(mode)
+        )
+        is_by_statement = await self.rows(
+            b"SELECT @@log_bin AND @@session.binlog_format = 'STATEMENT'"
+        )
+        if not is_by_statement[0][0]:  # with a binlog of statements InnoDB refuses the level
+            await self.run(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        for name, value in server.params.items():
+            await self.run(b"SET SESSION " + sql.ident(name) + b" = " + sql.text(value))
+
+    @property
+    def thread_id(self) -> int:
+        """The server's number of this connection."""
+        return int(self._connection.thread_id())
+
+    async def run(self, statement: bytes, *, is_long: bool = False) -> Done:
+        """Executes one statement; a long one (DDL) may take any time.
+
+        Raises TryAgain, DownstreamUnavailable or SqlRefused. After DownstreamUnavailable that is no
+        TryAgain the session is closed.
+        """
+        result = await self._result_of(statement, is_long=is_long)
+        if result.warning_count:
+            self.warned += 1
+        return Done(int(result.affected_rows or 0), int(result.warning_count or 0))
+
+    async def rows(self, statement: bytes) -> list[tuple[Any, ...]]:
+        """The rows of a query. Raises as `run`."""
+        result = await self._result_of(statement, is_long=False)
+        return list(result.rows or ())
+
+    async def transaction(self, statements: Sequence[bytes]) -> None:
+        """All or nothing. Raises as `run`; whether it was done is unknown if the connection broke
+        at the end."""
+        await self.run(b"START TRANSACTION")
+        try:
+            for statement in statements:
+                await self.run(statement)
+            await self.run(b"COMMIT")
+        except (TryAgain, SqlRefused):
+            await self.run(b"ROLLBACK")
+            raise
+
+    def close(self) -> None:
+        """Drops the connection; an open transaction is rolled back by the server."""
+        self._connection.close()
+
+    async def _result_of(self, statement: bytes, *, is_long: bool) -> Any:
+        try:
+            async with asyncio.timeout(None if is_long else self._answer_timeout_s):
+                await self._connection.query(statement)
+        except (MySQLError, OSError, TimeoutError, RuntimeError) as error:
+            ours = _ours(error, self._server)
+            if not isinstance(ours, TryAgain | SqlRefused):
+                self.close()
+            raise ours from error
+        # aiomysql has no public way to the count of warnings but a query of its own
+        return self._connection._result  # noqa: SLF001
+
+
+def session_mode(sql_mode: str | None, *, for_rows: bool) -> str:
+    """The sql_mode of a session: zero stays zero, and literals are read as they are written."""
+    modes = [mode.strip() for mode in (sql_mode or "").split(",") if mode.strip()]
+    if sql_mode is None:
+        modes = [_DEFAULT_MODE]
+    if for_rows:
+        modes = [mode for mode in modes if mode.upper() not in _HARMFUL_MODES]
+    if "NO_AUTO_VALUE_ON_ZERO" not in (mode.upper() for mode in modes):
+        modes.append("NO_AUTO_VALUE_ON_ZERO")
+    return ",".join(modes)
+
+
+def _ours(error: BaseException, server: Server) -> BinlogdError:
+    if isinstance(error, TimeoutError):
+        return DownstreamUnavailable(f"{server} does not answer")
+    if not isinstance(error, MySQLError):
+        return DownstreamUnavailable(f"the connection to {server} broke: {error}")
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    reason = str(error.args[1] if len(error.args) > 1 else error)
+    if code in TRY_AGAIN:
+        return TryAgain(f"{server}: error {code}: {reason}")
+    if code in GONE:
+        return DownstreamUnavailable(f"{server} cannot be used: error {code}: {reason}")
+    if code in FULL:
+        return DownstreamUnavailable(f"{server} has no room: error {code}: {reason}")
+    return SqlRefused(code, reason)

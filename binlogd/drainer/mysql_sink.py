@@ -1,0 +1,384 @@
+"""MySQL, MariaDB or TiDB as the downstream: transactions in commit order in, rows there.
+
+Rows go to lanes (`apply`), by decoders generated for each table. A DDL is a barrier: everything
+before it is applied and the progress of all lanes stands right before it; a note is written that it
+is begun; it is executed, which commits by itself; the note is taken away and the progress moved in
+one transaction. A restart that finds the note looks whether the table has changed since, and runs
+the statement again only if not; errors that say "this is done already" are forgiven.
+
+With one lane each downstream transaction is a run of whole upstream transactions in commit order,
+so readers see only states that the upstream had (unless one transaction is above the cut limits).
+
+Source: tidb-binlog pkg/loader/load.go and executor.go for the errors that are forgiven.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import structlog
+
+from binlogd.drainer import catalog, sql
+from binlogd.drainer.apply import Applier, LaneContext, LaneCounters, LaneWriter
+from binlogd.drainer.backoff import Backoff
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.mysql import Server, SqlRefused, SqlSession, TryAgain
+from binlogd.drainer.mysql_store import MySqlStore
+from binlogd.drainer.parts import Gatherer, Limits
+from binlogd.drainer.progress import LanePosition, PendingDdl, Restart
+from binlogd.drainer.shape import Mode, shape_of
+from binlogd.drainer.sink import SinkStatistics
+from binlogd.drainer.target import Reader, Target
+from binlogd.drainer.txn import Ddl, Dml, Txn
+from binlogd.errors import DownstreamUnavailable, StatementRejected
+from binlogd.tidb.model import TableAt
+from binlogd.tso import Tso
+
+log = structlog.get_logger(__name__)
+
+FORGIVEN = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
+"""What the original forgives: the DDL's outcome is there already, or its object is gone."""
+FORGIVEN_AGAIN = FORGIVEN | {1068, 1493, 1507, 1517, 1826, 4091, 4092}
+"""When a DDL is run that may have been run before."""
+STATEMENT_SHOWN_MAX = 500
+DDL_ATTEMPTS_MAX = 10
+READERS_MAX = 10_000
+OLD_SESSION_WAITS_MAX = 30
+
+
+@dataclass(frozen=True, slots=True)
+class MySqlSinkOptions:
+    """`lanes` is what `conflict.lanes_for` makes of worker-count. `schema` holds the checkpoint."""
+
+    lanes: int = 4
+    schema: str = "tidb_binlog"
+    limits: Limits = field(default_factory=Limits)
+
+
+class MySqlSink:
+    """A `Sink`; see the module."""
+
+    def __init__(
+        self, server: Server, cluster_id: int, options: MySqlSinkOptions, rng: Random
+    ) -> None:
+        self._server, self._options, self._rng = server, options, rng
+        self._store = MySqlStore(server, options.schema, cluster_id)
+        self._control: SqlSession | None = None
+        self._applier: Applier | None = None
+        """Where transactions go; `run` follows when it is replaced."""
+        self._restart = Restart((), None)
+        self._targets: dict[int, Target] = {}
+        self._readers: dict[int, Reader] = {}
+        self._retired = LaneCounters()
+        self._ddls = 0
+
+    # --- the protocol ----------------------------------------------------------------------
+
+    async def open(self) -> Checkpoint | None:
+        """See Sink. Raises DownstreamUnavailable, ConfigError."""
+        checkpoint, restart = await self._store.open()
+        packet_bytes_max = await self._store.packet_bytes_max()
+        self._control = await SqlSession.connect(self._server)
+        if restart.is_level:
+            level = LanePosition(restart.high_ts)
+            restart = Restart((level,) * self._options.lanes, restart.ddl)
+        await self._store.lay_out(restart.lanes)
+        limits = self._options.limits
+        statement_bytes_max = min(limits.statement_bytes_max, packet_bytes_max - 1024)
+        self._context = LaneContext(
+            self._server,
+            self._store.progress,
+            replace(limits, statement_bytes_max=statement_bytes_max),
+            packet_bytes_max,
+            self._rng,
+        )
+        self._restart = restart
+        self._applier = await self._made(restart.lanes)
+        log.info(
+            "downstream_opened",
+            server=str(self._server),
+            lanes=len(restart.lanes),
+            low_ts=restart.low_ts,
+            high_ts=restart.high_ts,
+        )
+        return checkpoint
+
+    async def run(self) -> None:
+        """See Sink."""
+        applier = None
+        while applier is not self._applier:
+            applier = self._current
+            await applier.run()
+
+    async def submit(self, txns: Sequence[Txn]) -> None:
+        """See Sink. Raises also what `run` raises, and StatementRejected of a DDL."""
+        for txn in _combined(txns):
+            if txn.commit_ts <= self._restart.low_ts:
+                continue
+            if isinstance(txn, Dml):
+                applier = await self._applier_for(txn.commit_ts)
+                await applier.add(txn, await self._readers_of(txn))
+            elif isinstance(txn, Ddl):
+                await self._ddl(txn)
+            else:
+                self._current.skip(txn.commit_ts)
+        self._current.wake()
+
+    async def flush(self) -> None:
+        """See Sink."""
+        await self._current.flush()
+
+    def applied_ts(self) -> Tso:
+        """See Sink."""
+        if self._applier is None:
+            return self._restart.low_ts
+        return self._current.applied_ts()
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        """See Sink."""
+        await self._store.save(checkpoint)
+
+    async def close(self) -> None:
+        """See Sink."""
+        if self._applier is not None:
+            self._applier.close()
+        if self._control is not None:
+            self._control.close()
+        self._store.close()
+
+    def statistics(self) -> SinkStatistics:
+        """See Sink."""
+        counters = [self._retired]
+        lane_ts: tuple[Tso, ...] = ()
+        rows_queued = txns_queued = 0
+        if self._applier is not None:
+            applier = self._current
+            counters += [writer.counters for writer in applier.writers]
+            lane_ts = tuple(writer.position.whole_ts for writer in applier.writers)
+            rows_queued, txns_queued = applier.changes_queued, applier.txns_queued
+        return SinkStatistics(
+            applied_ts=self.applied_ts(),
+            txns_applied=sum(each.txns for each in counters),
+            rows_applied=sum(each.rows for each in counters),
+            ddls_applied=self._ddls,
+            lane_ts=lane_ts,
+            txns_queued=txns_queued,
+            rows_queued=rows_queued,
+            bytes_written=sum(each.bytes_written for each in counters),
+            retries=sum(each.retries for each in counters),
+            last_error=next((each.last_error for each in counters if each.last_error), ""),
+            is_safe_mode=True,
+        )
+
+    # --- lanes -----------------------------------------------------------------------------
+
+    @property
+    def _current(self) -> Applier:
+        assert self._applier is not None, "the sink is not open"
+        return self._applier
+
+    async def _made(self, positions: Sequence[LanePosition]) -> Applier:
+        writers = [
+            LaneWriter(lane, position, self._context) for lane, position in enumerate(positions)
+        ]
+        try:
+            for writer in writers:
+                await writer.open()
+        except DownstreamUnavailable:
+            for writer in writers:
+                writer.close()
+            raise
+        return Applier(writers, Gatherer(positions, self._context.limits))
+
+    async def _applier_for(self, commit_ts: Tso) -> Applier:
+        """Lays the lanes out anew once they have caught up, if another number of them is wanted."""
+        applier, wanted = self._current, self._options.lanes
+        if len(applier.writers) == wanted or commit_ts <= self._restart.high_ts:
+            return applier
+        await applier.flush()
+        positions = [LanePosition(applier.applied_ts())] * wanted
+        await self._store.lay_out(positions)
+        log.info("lanes_laid_out", before=len(applier.writers), lanes=wanted)
+        for writer in applier.writers:
+            self._retire(writer.counters)
+        self._applier = await self._made(positions)
+        applier.close()
+        return self._applier
+
+    def _retire(self, counters: LaneCounters) -> None:
+        retired = self._retired
+        retired.rows += counters.rows
+        retired.txns += counters.txns
+        retired.bytes_written += counters.bytes_written
+        retired.retries += counters.retries
+
+    # --- tables ----------------------------------------------------------------------------
+
+    async def _readers_of(self, dml: Dml) -> list[Reader]:
+        readers = []
+        for change in dml.changes:
+            reader = self._readers.get(id(change.table))
+            if reader is None:
+                reader = await self._new_reader(change.table, dml.commit_ts)
+            readers.append(reader)
+        return readers
+
+    async def _new_reader(self, table: TableAt, commit_ts: Tso) -> Reader:
+        target = self._targets.get(table.info.id)
+        is_same = target is not None and target.database == table.database
+        if target is None or target.info is not table.info or not is_same:
+            if target is not None:  # its rows may wait under the old shape
+                await self._current.flush()
+            target = await self._new_target(table, commit_ts)
+            self._targets[table.info.id] = target
+        if len(self._readers) >= READERS_MAX:
+            self._readers.clear()
+        reader = self._readers[id(table)] = Reader(table, target)
+        return reader
+
+    async def _new_target(self, table: TableAt, commit_ts: Tso) -> Target:
+        try:
+            session = await self._control_session()
+            found = await catalog.table_of(session, table.database, table.info.name)
+        except SqlRefused as error:
+            label = f"{table.database}.{table.info.name}"
+            raise StatementRejected(
+                commit_ts, f"information_schema about {label}", error.code, error.reason
+            ) from error
+        if found is None:
+            raise StatementRejected(
+                commit_ts,
+                f"rows of {table.database}.{table.info.name}",
+                1146,
+                "the table does not exist downstream; create it there, or leave it out by"
+                " syncer.ignore-table",
+            )
+        shape = shape_of(table.info, found)
+        target = Target(table.database, table.info, shape)
+        if shape.mode is not Mode.MERGED:
+            log.info("table_written_in_order", table=target.label, reason=shape.reason)
+        return target
+
+    def _forget(self, ddl: Ddl) -> None:
+        """What is known of tables that the DDL touched, or may have."""
+        ids = {ddl.job.table_id, *(table.id for table in ddl.job.tables)}
+        if ddl.job.table is not None:
+            ids.add(ddl.job.table.id)
+        for table_id, target in list(self._targets.items()):
+            if table_id in ids or target.database.lower() == ddl.database.lower():
+                del self._targets[table_id]
+        self._readers.clear()
+
+    async def _control_session(self) -> SqlSession:
+        if self._control is None:
+            self._control = await SqlSession.connect(self._server)
+        return self._control
+
+    # --- DDL -------------------------------------------------------------------------------
+
+    async def _ddl(self, ddl: Ddl) -> None:
+        applier = await self._applier_for(ddl.commit_ts)
+        await applier.flush()
+        if ddl.commit_ts <= self._restart.high_ts:
+            # Lanes are level at every DDL that is executed: this one was skipped the first time.
+            if ddl.statements:
+                log.warning("ddl_came_too_late", commit_ts=ddl.commit_ts)
+            self._forget(ddl)
+            applier.skip(ddl.commit_ts)
+            return
+        pending = self._restart.ddl
+        if pending is not None and pending.commit_ts != ddl.commit_ts:
+            pending = None
+        begun = False
+        for step, statement in enumerate(ddl.statements):
+            if pending is not None and step < pending.step:
+                continue
+            again = pending if pending is not None and step == pending.step else None
+            await self._execute(ddl, step, statement, again)
+            begun = True
+        self._forget(ddl)
+        applier.skip(ddl.commit_ts)
+        if begun or pending is not None:
+            positions = [LanePosition(ddl.commit_ts)] * len(applier.writers)
+            await self._store.end_ddl(positions)
+            self._moved(applier, positions)
+            self._ddls += 1
+
+    async def _execute(self, ddl: Ddl, step: int, text: str, again: PendingDdl | None) -> None:
+        session = await self._control_session()
+        if again is not None:
+            await self._wait_for_end_of(session, again.session_id)
+        before = await catalog.fingerprint(session, ddl.database, ddl.table)
+        if again is not None and again.before and before != again.before:
+            log.info("ddl_found_done", commit_ts=ddl.commit_ts, statement=_shown(text))
+            return
+        applier = self._current
+        positions = [LanePosition(Tso(ddl.commit_ts - 1))] * len(applier.writers)
+        note = PendingDdl(ddl.commit_ts, step, session.thread_id, before)
+        await self._store.begin_ddl(note, positions)
+        self._moved(applier, positions)
+        try:
+            if ddl.session_database:
+                await self._patiently(session, b"USE " + sql.ident(ddl.session_database))
+            await self._patiently(session, text.encode("utf-8", "surrogateescape"))
+        except SqlRefused as error:
+            forgiven = FORGIVEN if again is None else FORGIVEN_AGAIN
+            if error.code not in forgiven:
+                raise StatementRejected(
+                    ddl.commit_ts, _shown(text), error.code, error.reason
+                ) from error
+            log.warning(
+                "ddl_forgiven",
+                commit_ts=ddl.commit_ts,
+                statement=_shown(text),
+                code=error.code,
+                reason=error.reason,
+            )
+
+    async def _patiently(self, session: SqlSession, statement: bytes) -> None:
+        """Runs a statement of any length, again when it met another one."""
+        backoff = Backoff(self._rng, first_s=0.1, max_s=5.0)
+        while True:  # until done, refused, or after so many attempts
+            try:
+                await session.run(statement, is_long=True)
+            except TryAgain as error:
+                if backoff.attempts >= DDL_ATTEMPTS_MAX:
+                    raise
+                wait_s = backoff.next_s()
+                log.warning("ddl_retried", cause=str(error), wait_s=wait_s)
+                await asyncio.sleep(wait_s)
+            else:
+                return
+
+    async def _wait_for_end_of(self, session: SqlSession, thread_id: int) -> None:
+        """A connection that was lost may still be at the DDL; it is not run again beside it."""
+        for _ in range(OLD_SESSION_WAITS_MAX):
+            if not thread_id or not await catalog.is_connected(session, thread_id):
+                return
+            await asyncio.sleep(1.0)
+        raise DownstreamUnavailable(
+            f"{self._server}: connection {thread_id} is still at the DDL that was begun before"
+        )
+
+    def _moved(self, applier: Applier, positions: Sequence[LanePosition]) -> None:
+        for writer, position in zip(applier.writers, positions, strict=True):
+            writer.position = position
+
+
+def _combined(txns: Sequence[Txn]) -> list[Txn]:
+    """Transactions of one commit_ts as one, so that progress can name what is applied."""
+    combined: list[Txn] = []
+    for txn in txns:
+        last = combined[-1] if combined else None
+        if isinstance(txn, Dml) and isinstance(last, Dml) and last.commit_ts == txn.commit_ts:
+            combined[-1] = replace(last, changes=last.changes + txn.changes)
+        else:
+            combined.append(txn)
+    return combined
+
+
+def _shown(statement: str) -> str:
+    return statement if len(statement) <= STATEMENT_SHOWN_MAX else statement[:500] + "..."

@@ -1,0 +1,340 @@
+"""What waits for each lane: transactions in, parts out.
+
+Invariant. The parts that a lane takes hold all changes of that lane, each once, and end where a
+transaction ends (or, for one above the cut limits, where `piece` says). Between two turns of the
+caller's loop a transaction is either wholly added or known to be open, so a lane that takes its
+part in between never takes half of one unknowingly.
+
+Within a part, the changes of a merged table are the last state of each key (row literal, or None:
+deleted); those of other tables stay in order, as runs of one kind. Tables come in the order of
+their ids in every part, so that two lanes lock in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+from zlib import crc32
+
+from binlogd.drainer import sql
+from binlogd.drainer.plan import Key
+from binlogd.drainer.progress import LanePosition
+from binlogd.drainer.shape import Mode
+from binlogd.drainer.target import Reader, Target, key_text
+from binlogd.drainer.txn import Dml
+from binlogd.errors import CorruptRow, RowMismatch
+from binlogd.tso import NO_TS, Tso
+from binlogd.wire.peek import Mutation
+
+NOWHERE = LanePosition(NO_TS)
+SLICE_ROWS = 256
+"""Rows added between two turns of the event loop, about a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a part is full, and when a transaction is cut; statements are bounded as well."""
+
+    changes_max: int = 2000
+    bytes_max: int = 4 << 20
+    cut_changes_max: int = 50_000
+    cut_bytes_max: int = 32 << 20
+    statement_bytes_max: int = 4 << 20
+
+
+class RunKind(Enum):
+    """What the items of a run are."""
+
+    DELETE = "delete"
+    """Keys for DELETE ... IN."""
+    WRITE = "write"
+    """Row literals for REPLACE or INSERT."""
+    SINGLE = "single"
+    """Whole statements."""
+
+
+class Statement(NamedTuple):
+    """A statement, and what it was made of: `head` + `items` joined by commas + `tail`."""
+
+    text: bytes
+    target: Target
+    kind: RunKind
+    head: bytes
+    items: Sequence[bytes]
+    tail: bytes
+
+    def __str__(self) -> str:
+        """For people: table and shape, no values."""
+        return f"{self.head.decode('utf-8', 'replace')}... ({len(self.items)} rows)"
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """What one downstream transaction of one lane does."""
+
+    merged: dict[Target, dict[Key, bytes | None]] = field(default_factory=dict)
+    runs: dict[Target, list[tuple[RunKind, list[bytes]]]] = field(default_factory=dict)
+    txns: list[Dml] = field(default_factory=list)
+    changes: int = 0
+    size_bytes: int = 0
+    first_ts: Tso = NO_TS
+    end: LanePosition = NOWHERE
+
+    def statements(self, bytes_max: int) -> Iterator[Statement]:
+        """In the order in which they must be run."""
+        for target in sorted({*self.merged, *self.runs}, key=lambda each: each.table_id):
+            if target in self.merged:
+                yield from self._of_states(target, self.merged[target], bytes_max)
+            for kind, items in self.runs.get(target, ()):
+                yield from _of_run(target, kind, items, bytes_max)
+
+    def _of_states(
+        self, target: Target, states: dict[Key, bytes | None], bytes_max: int
+    ) -> Iterator[Statement]:
+        gone: list[bytes] = []
+        rows: list[bytes] = []
+        for key in sorted(states):  # the keys of one table are of one type
+            row = states[key]
+            if row is not None:
+                rows.append(row)
+            else:
+                gone.append(key_text(key))
+        if gone:
+            yield from _of_run(target, RunKind.DELETE, gone, bytes_max)
+        if rows:
+            yield from _of_run(target, RunKind.WRITE, rows, bytes_max)
+
+
+def commit_ts_of(part: Part, statement: Statement, item: bytes) -> Tso:
+    """The last transaction in a part that made this item; the part's first if none is found."""
+    for dml in reversed(part.txns):
+        for change in dml.changes:
+            if change.table.info.id == statement.target.table_id:
+                reader = Reader(change.table, statement.target)
+                if item in _items(change.mutation, reader, statement.kind):
+                    return dml.commit_ts
+    return part.first_ts
+
+
+def _items(mutation: Mutation, reader: Reader, kind: RunKind) -> Iterator[bytes]:
+    decoders = reader.decoders(len(mutation.sequence))
+    if kind is RunKind.SINGLE:
+        yield from map(reader.update_statement, mutation.updated)
+        yield from map(reader.delete_statement, mutation.deleted)
+    elif kind is RunKind.WRITE:
+        yield from (decoders.insert(row)[1] for row in mutation.inserted)
+        yield from (decoders.update(row)[2] for row in mutation.updated)
+    else:
+        yield from (key_text(decoders.update(row)[0]) for row in mutation.updated)
+        yield from (key_text(decoders.delete(row)) for row in mutation.deleted)
+
+
+def _of_run(
+    target: Target, kind: RunKind, items: Sequence[bytes], bytes_max: int
+) -> Iterator[Statement]:
+    if kind is RunKind.SINGLE:
+        for item in items:
+            yield Statement(item, target, kind, target.single_head, (item,), b"")
+        return
+    head, tail = target.write_head, target.write_tail
+    if kind is RunKind.DELETE:
+        head, tail = target.delete_head, b")"
+    for batch in sql.batches(items, bytes_max - len(head) - len(tail)):
+        yield Statement(head + b",".join(batch) + tail, target, kind, head, batch, tail)
+
+
+class Gatherer:
+    """Adds transactions in commit order, gives each lane its part. Pure."""
+
+    def __init__(self, stored: Sequence[LanePosition], limits: Limits) -> None:
+        self.translated_ts = min(each.whole_ts for each in stored)
+        self.rows_added = 0
+        self._stored = tuple(stored)
+        self._caught_up_at = max(each.commit_ts for each in stored)
+        self._limits = limits
+        self._lanes = len(stored)
+        self._open = [Part() for _ in stored]
+        self._adding: Dml | None = None
+        self._before = [0] * self._lanes
+        """Changes of the transaction being added that lie before the lane's open part."""
+
+    @property
+    def first_waiting(self) -> list[Tso]:
+        """The first commit_ts of each part that has changes."""
+        return [part.first_ts for part in self._open if part.changes]
+
+    @property
+    def changes_waiting(self) -> int:
+        """Changes in all open parts."""
+        return sum(part.changes for part in self._open)
+
+    @property
+    def txns_waiting(self) -> int:
+        """Transactions in the open part that has most of them."""
+        return max(len(part.txns) for part in self._open)
+
+    def skip(self, commit_ts: Tso) -> None:
+        """Nothing is to be done up to this commit_ts."""
+        assert self._adding is None, "one transaction at a time"
+        self.translated_ts = max(self.translated_ts, commit_ts)
+
+    def add(self, dml: Dml, readers: Sequence[Reader]) -> Iterator[None]:
+        """Takes one transaction, a slice with each step; `readers` as `dml.changes`.
+
+        Until it has ended, lanes can take what is above the cut limits only. Raises RowMismatch.
+        """
+        assert dml.commit_ts >= self.translated_ts, "transactions come in commit order"
+        assert self._adding is None, "one transaction at a time"
+        self._adding = dml
+        self._before = [-part.changes for part in self._open]
+        for change, reader in zip(dml.changes, readers, strict=True):
+            try:
+                if reader.target.shape.mode is Mode.SINGLE:
+                    yield from self._add_singles(change.mutation, reader)
+                else:
+                    yield from self._add_keyed(change.mutation, reader)
+            except CorruptRow as error:
+                name = f"{change.table.database}.{change.table.info.name}"
+                raise RowMismatch(name, dml.commit_ts, str(error)) from error
+        self.rows_added += dml.row_count
+        self.translated_ts = dml.commit_ts
+        self._adding = None
+
+    def is_full(self) -> bool:
+        """Whether a lane has as much as it should have: to be asked between two transactions."""
+        limits = self._limits
+        return any(
+            part.changes >= limits.changes_max or part.size_bytes >= limits.bytes_max
+            for part in self._open
+        )
+
+    def must_cut(self) -> bool:
+        """Whether some part must be taken before the open transaction goes on."""
+        return any(self._is_above_cut(part) for part in self._open)
+
+    def take(self, lane: int) -> Part | None:
+        """What waits for a lane; None when there is nothing, or only half a transaction."""
+        part = self._open[lane]
+        if part.changes == 0:
+            return None
+        part.end = LanePosition(self.translated_ts)
+        if self._adding is not None:
+            if not self._is_above_cut(part):
+                return None
+            piece = self._before[lane] + part.changes
+            if piece > 0:
+                part.end = LanePosition(self._adding.commit_ts, piece)
+                self._before[lane] = piece
+            else:
+                self._before[lane] = 0
+        self._open[lane] = Part()
+        return part
+
+    # --- rows ------------------------------------------------------------------------------
+
+    def _add_keyed(self, mutation: Mutation, reader: Reader) -> Iterator[None]:
+        inserted, updated, deleted = map(
+            iter, (mutation.inserted, mutation.updated, mutation.deleted)
+        )
+        decoders, target = reader.decoders(len(mutation.sequence)), reader.target
+        put = self._put_state if target.shape.mode is Mode.MERGED else self._put_run
+        row: bytes | None
+        for count, kind in enumerate(mutation.sequence, 1):
+            if kind == 0:
+                key, row = decoders.insert(next(inserted))
+            elif kind == 1:
+                old, key, row = decoders.update(next(updated))
+                if old != key:
+                    put(target, old, None)
+            else:
+                key, row = decoders.delete(next(deleted)), None
+            put(target, key, row)
+            if count % SLICE_ROWS == 0:
+                yield
+
+    def _add_singles(self, mutation: Mutation, reader: Reader) -> Iterator[None]:
+        inserted, updated, deleted = map(
+            iter, (mutation.inserted, mutation.updated, mutation.deleted)
+        )
+        decoders = reader.decoders(len(mutation.sequence))
+        for count, kind in enumerate(mutation.sequence, 1):
+            if kind == 0:
+                item = RunKind.WRITE, decoders.insert(next(inserted))[1]
+            elif kind == 1:
+                item = RunKind.SINGLE, reader.update_statement(next(updated))
+            else:
+                item = RunKind.SINGLE, reader.delete_statement(next(deleted))
+            part = self._part_of(reader.target, 0)
+            if part is not None:
+                self._append(part, reader.target, *item)
+            if count % SLICE_ROWS == 0:
+                yield
+
+    def _put_state(self, target: Target, key: Key, row: bytes | None) -> None:
+        part = self._part_of(target, key)
+        if part is None:
+            return
+        states = part.merged.get(target)
+        if states is None:
+            states = part.merged[target] = {}
+        states[key] = row
+        part.changes += 1
+        part.size_bytes += 24 if row is None else len(row)
+
+    def _put_run(self, target: Target, key: Key, row: bytes | None) -> None:
+        part = self._part_of(target, key)
+        if part is None:
+            return
+        if row is None:
+            self._append(part, target, RunKind.DELETE, key_text(key))
+        else:
+            self._append(part, target, RunKind.WRITE, row)
+
+    def _append(self, part: Part, target: Target, kind: RunKind, item: bytes) -> None:
+        runs = part.runs.setdefault(target, [])
+        if not runs or runs[-1][0] is not kind:
+            runs.append((kind, []))
+        runs[-1][1].append(item)
+        part.changes += 1
+        part.size_bytes += len(item)
+
+    def _part_of(self, target: Target, key: Key) -> Part | None:
+        """The part that a change belongs to; None when it was applied before the restart."""
+        lane = 0
+        if self._lanes > 1:
+            if not target.shape.by_key:
+                lane = target.seed % self._lanes
+            elif isinstance(key, int):
+                lane = crc32(b"%d" % key, target.seed) % self._lanes
+            else:
+                lane = crc32(key, target.seed) % self._lanes
+        dml = self._adding
+        assert dml is not None
+        if dml.commit_ts <= self._caught_up_at and self._is_applied(lane, dml.commit_ts):
+            return None
+        part = self._open[lane]
+        if not part.txns:
+            part.first_ts = dml.commit_ts
+            part.txns.append(dml)
+        elif part.txns[-1] is not dml:
+            part.txns.append(dml)
+        return part
+
+    def _is_applied(self, lane: int, commit_ts: Tso) -> bool:
+        """Whether the lane had the next change of this transaction before the restart."""
+        stored = self._stored[lane]
+        if commit_ts <= stored.whole_ts:
+            return True
+        if commit_ts > stored.commit_ts:
+            return False
+        done = self._before[lane] + self._open[lane].changes
+        if done < stored.piece:
+            self._before[lane] += 1
+            return True
+        return False
+
+    def _is_above_cut(self, part: Part) -> bool:
+        limits = self._limits
+        return part.changes >= limits.cut_changes_max or part.size_bytes >= limits.cut_bytes_max

@@ -1,0 +1,185 @@
+"""How far each lane has come: the progress rows, the low-water mark and the plan of a restart.
+
+Invariant. The row of a lane says exactly which changes of that lane are downstream, because it is
+moved by the transaction that writes them. `commit_ts` with `piece` 0: everything up to it. With
+`piece` n: everything before commit_ts, and the first n changes that this lane has of commit_ts (a
+transaction too large to be written at once). So after a restart no change is lost or done twice,
+also in tables without a key, however far apart the lanes are.
+
+Why counting changes is safe: which changes a lane has, and in which order, depends on the binlogs
+and on the number of lanes alone. If that number is to change, the lanes first catch up with each
+other in their old number, and are laid out anew when all stand at one commit_ts.
+
+Two Drainers at one downstream are found out: a lane's row is moved from the very value that this
+process wrote before, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.sql import qualified, quoted
+from binlogd.errors import ConfigError
+from binlogd.tso import NO_TS, Tso
+
+TABLE_NAME = "progress"
+DDL_LANE = -1
+"""The row that exists while a DDL is being executed."""
+
+
+class LanePosition(NamedTuple):
+    """See the invariant of the module."""
+
+    commit_ts: Tso
+    piece: int = 0
+
+    @property
+    def whole_ts(self) -> Tso:
+        """Every transaction up to here is applied, as far as this lane is concerned."""
+        return self.commit_ts if self.piece == 0 else Tso(self.commit_ts - 1)
+
+
+class PendingDdl(NamedTuple):
+    """A DDL that was begun and not seen to end.
+
+    `step` of its statements are known to be done; `before` is a fingerprint of what the next was
+    to change; `session_id` is the connection that may still be at it.
+    """
+
+    commit_ts: Tso
+    step: int
+    session_id: int
+    before: str
+
+
+class Restart(NamedTuple):
+    """What the progress rows and the checkpoint say together."""
+
+    lanes: tuple[LanePosition, ...]
+    """In the number in which they were stored; empty where there is no progress at all."""
+    ddl: PendingDdl | None
+
+    @property
+    def low_ts(self) -> Tso:
+        """Every lane has everything up to here; nothing has been applied at all: NO_TS."""
+        return min((lane.whole_ts for lane in self.lanes), default=NO_TS)
+
+    @property
+    def high_ts(self) -> Tso:
+        """No lane has anything beyond; where low and high differ, lanes must catch up."""
+        return max((lane.commit_ts for lane in self.lanes), default=NO_TS)
+
+    @property
+    def is_level(self) -> bool:
+        """Whether all lanes stand at the same commit_ts, after a whole transaction."""
+        return self.low_ts == self.high_ts
+
+
+Row = tuple[int, int, int, int, int, str]
+"""lane, lanes, commit_ts, piece, session_id, note."""
+
+
+def restart_of(rows: Iterable[Row], checkpoint: Checkpoint | None) -> Restart:
+    """The plan of a restart. A checkpoint counts for every lane. Raises ConfigError."""
+    lanes: dict[int, LanePosition] = {}
+    counts: set[int] = set()
+    ddl = None
+    for lane, count, commit_ts, piece, session_id, note in rows:
+        if lane == DDL_LANE:
+            ddl = PendingDdl(Tso(commit_ts), piece, session_id, note)
+        else:
+            lanes[lane] = LanePosition(Tso(commit_ts), piece)
+            counts.add(count)
+    if not lanes:
+        return Restart((LanePosition(checkpoint.commit_ts),) if checkpoint else (), None)
+    if counts != {len(lanes)} or set(lanes) != set(range(len(lanes))):
+        raise ConfigError(
+            f"the progress rows are of lanes {sorted(lanes)} where {sorted(counts)} are said to be;"
+            f" delete the rows of this cluster from {TABLE_NAME} to start from the checkpoint"
+        )
+    floor = LanePosition(checkpoint.commit_ts if checkpoint else NO_TS)
+    positions = (lanes[lane] for lane in range(len(lanes)))
+    return Restart(
+        tuple(each if each.whole_ts >= floor.commit_ts else floor for each in positions), ddl
+    )
+
+
+def low_water(translated_ts: Tso, first_waiting: Iterable[Tso]) -> Tso:
+    """Everything up to here is applied.
+
+    `first_waiting` are the first commit_ts of what each lane has not finished.
+    """
+    return min([translated_ts, *(Tso(ts - 1) for ts in first_waiting)])
+
+
+class ProgressTable:
+    """The statements about the progress rows of one upstream cluster."""
+
+    def __init__(self, schema: str, cluster_id: int) -> None:
+        self._table = qualified(schema, TABLE_NAME)
+        self._cluster_id = cluster_id
+
+    def create(self) -> bytes:
+        """Makes the table unless it is there."""
+        return (
+            b"CREATE TABLE IF NOT EXISTS " + self._table + b" (cluster_id BIGINT UNSIGNED NOT NULL,"
+            b" lane INT NOT NULL, lanes INT NOT NULL, commit_ts BIGINT UNSIGNED NOT NULL,"
+            b" piece BIGINT NOT NULL, session_id BIGINT UNSIGNED NOT NULL DEFAULT 0,"
+            b" note VARCHAR(255) NOT NULL DEFAULT '', PRIMARY KEY (cluster_id, lane))"
+        )
+
+    def read(self) -> bytes:
+        """All rows of the cluster, as `Row`."""
+        return (
+            b"SELECT lane, lanes, commit_ts, piece, session_id, note FROM "
+            + self._table
+            + b" WHERE cluster_id = %d" % self._cluster_id
+        )
+
+    def read_lane(self, lane: int) -> bytes:
+        """commit_ts and piece of a lane, once whoever is about to change it has ended."""
+        return b"SELECT commit_ts, piece FROM " + self._table + self._where(lane) + b" FOR UPDATE"
+
+    def move(self, lane: int, before: LanePosition, after: LanePosition) -> bytes:
+        """Moves a lane on. Affects one row, or none if the row is not where we left it."""
+        return (
+            b"UPDATE "
+            + self._table
+            + b" SET commit_ts = %d, piece = %d" % after
+            + self._where(lane)
+            + b" AND commit_ts = %d AND piece = %d" % before
+        )
+
+    def lay_out(self, positions: Sequence[LanePosition]) -> tuple[bytes, ...]:
+        """Replaces all lanes; to be run in one transaction."""
+        values = (
+            b"(%d,%d,%d,%d,%d)" % (self._cluster_id, lane, len(positions), *position)
+            for lane, position in enumerate(positions)
+        )
+        return (
+            b"DELETE FROM %b WHERE cluster_id = %d AND lane <> %d"
+            % (self._table, self._cluster_id, DDL_LANE),
+            b"INSERT INTO %b (cluster_id, lane, lanes, commit_ts, piece) VALUES %b"
+            % (self._table, b",".join(values)),
+        )
+
+    def begin_ddl(self, ddl: PendingDdl) -> bytes:
+        """Notes that a DDL is begun, or how far it has come."""
+        return b"REPLACE INTO %b VALUES (%d, %d, 0, %d, %d, %d, %b)" % (
+            self._table,
+            self._cluster_id,
+            DDL_LANE,
+            ddl.commit_ts,
+            ddl.step,
+            ddl.session_id,
+            quoted(ddl.before.encode()),
+        )
+
+    def end_ddl(self) -> bytes:
+        """Takes the note away."""
+        return b"DELETE FROM " + self._table + self._where(DDL_LANE)
+
+    def _where(self, lane: int) -> bytes:
+        return b" WHERE cluster_id = %d AND lane = %d" % (self._cluster_id, lane)
