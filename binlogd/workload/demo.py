@@ -60,7 +60,6 @@ class Measured:
     killed_in_flight: int = 0
     down_from_s: float = 0.0
     down_until_s: float = 0.0
-    binlogs_in_log: int = 0
     applied_twice: int = 0
 
 
@@ -76,20 +75,55 @@ class Tee:
             await writer.write(payload)
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A workload made beforehand, so that making it costs the run no time.
+
+    `histories` holds what `/ddl/history` answers from the n-th record on.
+    """
+
+    workload: Workload
+    records: list[Record]
+    histories: dict[int, bytes]
+    outcomes: int
+
+    @classmethod
+    def of(cls, workload: Workload, progress: Progress, transactions: int) -> Prepared:
+        """Makes all of it."""
+        bar = progress.add_task("prepared", total=transactions)
+        records: list[Record] = []
+        histories: dict[int, bytes] = {}
+        jobs = 0
+        for record in workload.records():
+            if workload.job_count != jobs:
+                jobs = workload.job_count
+                histories[len(records)] = workload.history()
+            records.append(record)
+            if len(records) % 100 == 0:
+                made = workload.statistics()
+                progress.update(bar, completed=made.committed + made.rolled_back)
+        progress.update(bar, completed=transactions)
+        outcomes = sum(map(_is_outcome, records))
+        return cls(workload, records, histories, outcomes)
+
+
+def _is_outcome(record: Record) -> bool:
+    return record.kind != BinlogType.PREWRITE and not record.is_repeat
+
+
 class Demo:
     """One run."""
 
-    def __init__(self, directory: Path, workload: Workload, transactions: int) -> None:
-        self._workload = workload
-        self._transactions = transactions
+    def __init__(self, directory: Path, prepared: Prepared) -> None:
+        self._prepared = prepared
         self._history = directory / "ddl_history.json"
         write_history(self._history, b"[]")
         self.file = Appliance(directory / "file", history=self._history)
         self._appliances = [self.file]
         self._acknowledged_at: dict[int, float] = {}
         self._seen_at: dict[int, float] = {}
-        self._acknowledged = 0
-        self._fed = asyncio.Event()
+        self._outcomes = 0
+        self._fed, self._caught_up = asyncio.Event(), asyncio.Event()
         self.measured = Measured()
 
     def add_mysql(self, directory: Path, url: MySqlUrl) -> None:
@@ -146,15 +180,14 @@ class Demo:
 
     async def _records(self) -> AsyncIterator[Record]:
         """The workload's records; the history is published before the binlog that needs it."""
-        published = 0
-        for record in self._workload.records():
-            if self._workload.job_count != published:
-                published = self._workload.job_count
-                write_history(self._history, self._workload.history())
+        for number, record in enumerate(self._prepared.records):
+            history = self._prepared.histories.get(number)
+            if history is not None:
+                write_history(self._history, history)
             yield record
 
     def _note_acknowledged(self, record: Record) -> None:
-        self._acknowledged += 1
+        self._outcomes += _is_outcome(record)
         if record.kind == BinlogType.COMMIT:
             now_s = asyncio.get_running_loop().time()
             self._acknowledged_at.setdefault(record.ts, now_s)
@@ -162,7 +195,7 @@ class Demo:
     async def _kill_in_the_middle(self, feeder: Feeder) -> None:
         loop = asyncio.get_running_loop()
         while (
-            self._workload.statistics().committed < self._transactions * 0.45
+            self._outcomes < self._prepared.outcomes * 0.45
             or feeder.statistics().in_flight < _IN_FLIGHT // 4
         ):
             if self._fed.is_set():
@@ -177,30 +210,33 @@ class Demo:
         self.measured.down_until_s = loop.time()
 
     async def _catch_up(self) -> None:
-        last = self._workload.model.last_commit_ts
+        last = self._prepared.workload.model.last_commit_ts
         for each in self._appliances:
             await each.wait(
                 lambda status: status["max_commit_ts"] >= last and status["lag_s"] == 0,
                 timeout_s=_CATCH_UP_S,
             )
+        self._caught_up.set()
 
     async def _watch(self, progress: Progress) -> None:
         """Reads the sink's files as they grow, and moves the bars."""
         loop = asyncio.get_running_loop()
-        written = progress.add_task("written", total=self._transactions)
-        replicated = progress.add_task("replicated", total=self._transactions)
+        commits = sum(
+            record.kind == BinlogType.COMMIT and not record.is_repeat
+            for record in self._prepared.records
+        )
+        written = progress.add_task("written", total=self._prepared.outcomes)
+        replicated = progress.add_task("replicated", total=commits)
         tail = SinkTail(self.file.data_dir / "drainer")
-        last = 0
-        while not (self._fed.is_set() and last >= self._workload.model.last_commit_ts):
+        is_over = False
+        while not is_over:
+            is_over = self._caught_up.is_set()
             for commit_ts in tail.poll():
-                last = max(last, commit_ts)
                 self._seen_at.setdefault(commit_ts, loop.time())
-            made = self._workload.statistics()
-            progress.update(written, completed=made.committed + made.rolled_back)
+            progress.update(written, completed=self._outcomes)
             progress.update(replicated, completed=len(self._seen_at))
             await asyncio.sleep(_TAIL_EVERY_S)
-        for bar in (written, replicated):
-            progress.update(bar, completed=self._transactions)
+        progress.update(replicated, completed=commits)
 
 
 async def _differences(demo: Demo, workload: Workload, url: MySqlUrl | None) -> list[str]:
@@ -235,14 +271,14 @@ async def _run(console: Console, transactions: int, seed: int, url: MySqlUrl | N
             prefix=PREFIX,
         )
     )
+    columns = (TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn())
     with tempfile.TemporaryDirectory(prefix="binlogd-demo-") as name:
         directory = Path(name)
-        demo = Demo(directory, workload, transactions)
-        if url is not None:
-            await _clear(url)
-            demo.add_mysql(directory, url)
-        columns = (TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+            demo = Demo(directory, Prepared.of(workload, progress, transactions))
+            if url is not None:
+                await _clear(url)
+                demo.add_mysql(directory, url)
             await demo.run(progress)
         found = await _differences(demo, workload, url)
     console.print(_summary(demo, workload, lost=len(found)))

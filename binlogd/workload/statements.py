@@ -57,8 +57,9 @@ class Statements:
         if not free:
             return False
         new = dict(old)
+        keyed = _keyed_ids(table)
         for column in self._rng.sample(free, self._rng.randint(1, min(3, len(free)))):
-            new[column.id] = self._value(table, column)
+            new[column.id] = self._value(table, column, keyed)
         return draft.update(table, key, new)
 
     def _with_full_schema(self, draft: Draft, table: Table) -> bool:
@@ -108,7 +109,7 @@ class Statements:
         assert other is not None
         if column.id in _handle_ids(table) or one[column.id] == other[column.id]:
             return self.update(draft, table)
-        between = None if not column.not_null else self._value(table, column)
+        between = self._value(table, column, _keyed_ids(table)) if column.not_null else None
         return (
             draft.update(table, first, {**one, column.id: between})
             and draft.update(table, second, {**other, column.id: one[column.id]})
@@ -128,14 +129,15 @@ class Statements:
 
     def _new_row(self, table: Table) -> dict[int, Value]:
         rows = self._store.table(table.id)
-        values = dict(rows.missing)
+        values, keyed = dict(rows.missing), _keyed_ids(table)
         for column in writable_columns(table):
             if column.is_public:
-                values[column.id] = self._value(table, column)
+                values[column.id] = self._value(table, column, keyed)
         return values
 
-    def _value(self, table: Table, column: Column) -> Value:
-        if column.id in _keyed_ids(table):
+    def _value(self, table: Table, column: Column, keyed: set[int]) -> Value:
+        """Of a keyed column one that no other row has, else any."""
+        if column.id in keyed:
             if not column.not_null and self._rng.random() < 0.15:
                 return None
             return draw_key(self._rng, column, self._store.table(table.id).next_serial())
