@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import NamedTuple
 
 
@@ -36,11 +37,12 @@ class Budget:
         try:
             await waiter.admitted
         except asyncio.CancelledError:
-            if waiter.admitted.done() and not waiter.admitted.cancelled():
-                self.give(records, size)
-            else:
-                self._waiters.remove(waiter)
+            if waiter.admitted.cancelled():  # still in the line, unless someone has skipped it
+                with suppress(ValueError):
+                    self._waiters.remove(waiter)
                 self._wake()
+            else:
+                self.give(records, size)
             raise
 
     def give(self, records: int, size: int) -> None:
@@ -56,10 +58,14 @@ class Budget:
         return len(self._waiters)
 
     def _wake(self) -> None:
-        while self._waiters and self._fits(self._waiters[0].records, self._waiters[0].size):
-            waiter = self._waiters.popleft()
-            self._admit(waiter.records, waiter.size)
-            waiter.admitted.set_result(None)
+        while self._waiters:  # ends with the first who does not fit
+            waiter = self._waiters[0]
+            if not waiter.admitted.cancelled():
+                if not self._fits(waiter.records, waiter.size):
+                    return
+                self._admit(waiter.records, waiter.size)
+                waiter.admitted.set_result(None)
+            self._waiters.popleft()
 
     def _fits(self, records: int, size: int) -> bool:
         is_idle = self.records == 0

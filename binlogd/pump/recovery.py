@@ -110,7 +110,8 @@ def sort_again(sorter: Sorter, value_log: ValueLog, entries: Sequence[Entry], no
     newest: dict[FileId, Tso] = {}
     for entry in entries:
         tp, start_ts, commit_ts, fid, _, _ = entry
-        newest[fid] = max(newest.get(fid, NO_TS), commit_ts or start_ts)
+        index_ts = start_ts if tp == BinlogType.PREWRITE else commit_ts
+        newest[fid] = max(newest.get(fid, NO_TS), index_ts)
         if tp == BinlogType.PREWRITE:
             sorter.prewrite(start_ts, entry.place, now_s)
         elif start_ts == commit_ts:

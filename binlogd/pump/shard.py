@@ -48,6 +48,11 @@ class Item(NamedTuple):
     commit_ts: Tso
     payload: bytes
 
+    @property
+    def index_ts(self) -> Tso:
+        """What counts for the max_ts of a segment: start_ts of a prewrite, 0 of a rollback."""
+        return self.start_ts if self.tp == BinlogType.PREWRITE else self.commit_ts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardOptions:
@@ -273,7 +278,7 @@ class Shard:
             if binlogs:
                 pointers = await self.log.append(
                     [item.payload for item in binlogs],
-                    [item.commit_ts or item.start_ts for item in binlogs],
+                    [item.index_ts for item in binlogs],
                 )
         except Unavailable as error:
             log.warning("append_failed", shard=self.name, records=len(binlogs), cause=str(error))

@@ -1,0 +1,208 @@
+"""A disk in memory that can lose what was not synced. Passes the same contract as PosixDisk."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import google_crc32c
+
+from binlogd.errors import ConfigError
+
+
+@dataclass
+class SimFile:
+    """A file's bytes, and how many of them a crash cannot take."""
+
+    content: bytearray = field(default_factory=bytearray)
+    synced: int = 0
+    is_name_durable: bool = False
+
+
+class SimDisk:
+    """`crash` and `kill` give the disk that the next process finds."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.files: dict[Path, SimFile] = {}
+        self.directories: set[Path] = set()
+        self.locked: set[Path] = set()
+        self.boot = 1
+        self.fail_writes_after: int | None = None
+        self.fail_syncs = 0
+        self.fail_creates = 0
+        self.free = 1 << 40
+        self._rng = rng
+
+    # --- faults ------------------------------------------------------------------------------
+
+    def crash(self) -> SimDisk:
+        """The power fails: of what was not synced any part may be gone, or wrong."""
+        after = SimDisk(self._rng)
+        after.boot = self.boot + 1
+        after.directories = set(self.directories)
+        for path, file in self.files.items():
+            if not file.is_name_durable and self._rng.random() < 0.5:
+                continue
+            keep = self._rng.randint(file.synced, len(file.content))
+            content = bytearray(file.content[:keep])
+            for position in range(file.synced, keep):
+                if self._rng.random() < 0.02:
+                    content[position] ^= 1 << self._rng.randrange(8)
+            after.files[path] = SimFile(content, keep, is_name_durable=True)
+        return after
+
+    def kill(self) -> SimDisk:
+        """The process dies: every byte that a write call took is there."""
+        after = SimDisk(self._rng)
+        after.boot = self.boot
+        after.directories, after.files = self.directories, self.files
+        return after
+
+    # --- ports.Disk --------------------------------------------------------------------------
+
+    async def make_directory(self, directory: Path) -> None:
+        self.directories |= {directory, *directory.parents}
+
+    async def sync_directory(self, directory: Path) -> None:
+        self._need(directory)
+        await self._wait()
+        for path, file in self.files.items():
+            if path.parent == directory:
+                file.is_name_durable = True
+
+    async def sizes(self, directory: Path) -> dict[str, int]:
+        self._need(directory)
+        return {
+            path.name: len(file.content)
+            for path, file in sorted(self.files.items())
+            if path.parent == directory
+        }
+
+    async def open_append(self, path: Path, *, create: bool) -> SimAppendFile:
+        if create:
+            self._need(path.parent)
+            if path in self.files:
+                raise FileExistsError(errno.EEXIST, "File exists", str(path))
+            self.files[path] = SimFile()
+            if self.fail_creates:
+                self.fail_creates -= 1
+                raise OSError(errno.EIO, "Input/output error", str(path))
+            await self.sync_directory(path.parent)
+        return SimAppendFile(self, self._file(path))
+
+    async def read(self, path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        content = self._file(path).content
+        await self._wait()
+        return [bytes(content[offset : offset + length]) for offset, length in ranges]
+
+    async def checksum(self, path: Path, length: int) -> int:
+        content = bytes(self._file(path).content[:length])
+        if len(content) < length:
+            raise OSError(errno.EIO, "short", str(path))
+        return int(google_crc32c.value(content))
+
+    async def truncate(self, path: Path, size: int) -> None:
+        file = self._file(path)
+        del file.content[size:]
+        file.synced = len(file.content)
+
+    async def remove(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            self.files.pop(path, None)
+
+    async def write_whole(self, path: Path, content: bytes) -> None:
+        self._need(path.parent)
+        self.files[path] = SimFile(bytearray(content), len(content), is_name_durable=True)
+
+    async def free_bytes(self, directory: Path) -> int:
+        self._need(directory)
+        return self.free
+
+    async def lock(self, path: Path) -> SimLock:
+        if path in self.locked:
+            raise ConfigError(f"{path.parent} is in use by process 1")
+        self.locked.add(path)
+        return SimLock(self, path)
+
+    def boot_id(self) -> str:
+        return f"boot-{self.boot}"
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _need(self, directory: Path) -> None:
+        if directory not in self.directories:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(directory))
+
+    def _file(self, path: Path) -> SimFile:
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        return self.files[path]
+
+    async def _wait(self) -> None:
+        for _ in range(self._rng.randrange(3)):
+            await asyncio.sleep(0)
+
+    async def write(self, file: SimFile, content: bytes) -> None:
+        """What a write call does: some of it may get there before it fails."""
+        for begin in range(0, len(content), 512):
+            part = content[begin : begin + 512]
+            if self.fail_writes_after is not None:
+                if self.fail_writes_after < len(part):
+                    file.content += part[: self.fail_writes_after]
+                    self.fail_writes_after = None
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                self.fail_writes_after -= len(part)
+            file.content += part
+            await self._wait()
+
+    async def sync(self, file: SimFile) -> None:
+        """What fdatasync does: when it fails, pages may be lost and count as clean."""
+        size = len(file.content)
+        await self._wait()
+        if self.fail_syncs:
+            self.fail_syncs -= 1
+            for position in range(file.synced, size):
+                if self._rng.random() < 0.3:
+                    file.content[position] = 0
+            raise OSError(errno.EIO, "Input/output error")
+        file.synced = max(file.synced, size)
+
+
+class SimAppendFile:
+    """An open file of a SimDisk."""
+
+    def __init__(self, disk: SimDisk, file: SimFile) -> None:
+        self._disk = disk
+        self._file = file
+        self._size = len(file.content)
+        self._is_open = True
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    async def append(self, parts: Sequence[bytes], *, sync: bool) -> None:
+        if not self._is_open:
+            raise OSError(errno.EBADF, "closed")
+        await self._disk.write(self._file, b"".join(parts))
+        if sync:
+            await self._disk.sync(self._file)
+        self._size += sum(map(len, parts))
+
+    async def close(self) -> None:
+        self._is_open = False
+
+
+class SimLock:
+    """A lock of a SimDisk."""
+
+    def __init__(self, disk: SimDisk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+
+    async def release(self) -> None:
+        self._disk.locked.discard(self._path)

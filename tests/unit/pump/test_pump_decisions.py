@@ -1,0 +1,187 @@
+"""Route, state, verdict, garbage, pointers: the small decisions of a Pump."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from binlogd.binlog import BinlogType
+from binlogd.errors import Refused
+from binlogd.ports import Committed, Pending, RolledBack
+from binlogd.pump.gc import GcPlan, Hold, Segment, plan
+from binlogd.pump.pointer import FileId, ValuePointer, segment_fid, segment_name
+from binlogd.pump.route import shard_of
+from binlogd.pump.state import Action, NodeState, asked, settled
+from binlogd.pump.verdict import AskAgain, Write, decide
+from binlogd.tso import MAX_TS, NO_TS, Tso, compose
+from binlogd.wire.peek import peek
+
+timestamps = st.integers(1, MAX_TS).map(Tso)
+
+# --- route ---------------------------------------------------------------------------------
+
+
+@given(timestamps, st.integers(1, 64))
+def test_a_transaction_has_one_shard(start_ts: Tso, shards: int) -> None:
+    assert 0 <= shard_of(start_ts, shards) < shards
+    assert shard_of(start_ts, shards) == shard_of(start_ts, shards)
+
+
+def test_routes_are_pinned() -> None:
+    """Data directories depend on them."""
+    base = compose(1_700_000_000_000)
+    assert [shard_of(Tso(base + step), 4) for step in range(8)] == [2, 0, 3, 1, 0, 2, 1, 3]
+
+
+@pytest.mark.parametrize("step", [1, 1 << 18, 50 << 18])
+def test_transactions_spread_over_the_shards(step: int) -> None:
+    base = compose(1_700_000_000_000)
+    counts = Counter(shard_of(Tso(base + step * number), 8) for number in range(8_000))
+    assert min(counts.values()) > 800
+
+
+# --- state ---------------------------------------------------------------------------------
+
+
+def test_only_an_online_pump_takes_prewrites() -> None:
+    assert [state for state in NodeState if state.takes_prewrites] == [NodeState.ONLINE]
+
+
+@pytest.mark.parametrize(
+    ("action", "then", "at_last"),
+    [
+        (Action.PAUSE, NodeState.PAUSING, NodeState.PAUSED),
+        (Action.CLOSE, NodeState.CLOSING, NodeState.OFFLINE),
+    ],
+)
+def test_an_online_pump_does_what_it_is_asked(
+    action: Action, then: NodeState, at_last: NodeState
+) -> None:
+    assert asked(NodeState.ONLINE, action) is then
+    assert settled(then) is at_last
+    assert settled(at_last) is at_last
+
+
+@pytest.mark.parametrize("state", [state for state in NodeState if state is not NodeState.ONLINE])
+@pytest.mark.parametrize("action", list(Action))
+def test_a_pump_that_is_not_online_is_not_asked_again(state: NodeState, action: Action) -> None:
+    with pytest.raises(Refused, match=state.value):
+        asked(state, action)
+
+
+def test_a_pump_that_ends_by_a_signal_is_paused() -> None:
+    assert settled(NodeState.ONLINE) is NodeState.PAUSED
+
+
+# --- verdict -------------------------------------------------------------------------------
+
+
+def test_a_missing_commit_is_written() -> None:
+    verdict = decide(Tso(5), Committed(Tso(9)))
+    assert isinstance(verdict, Write)
+    assert peek(verdict.payload)[:3] == (BinlogType.COMMIT, 5, 9)
+
+
+def test_a_missing_rollback_is_written() -> None:
+    verdict = decide(Tso(5), RolledBack())
+    assert isinstance(verdict, Write)
+    assert peek(verdict.payload)[:3] == (BinlogType.ROLLBACK, 5, 0)
+
+
+def test_an_undecided_transaction_is_asked_about_again() -> None:
+    assert decide(Tso(5), Pending("its lock is alive")) == AskAgain("its lock is alive")
+
+
+@pytest.mark.parametrize("commit_ts", [0, 4, 5])
+def test_a_commit_that_cannot_be_is_not_believed(commit_ts: int) -> None:
+    assert isinstance(decide(Tso(5), Committed(Tso(commit_ts))), AskAgain)
+
+
+# --- garbage -------------------------------------------------------------------------------
+
+
+def sealed(fid: int, max_ts: int, needed_ts: int = 0) -> Segment:
+    return Segment(FileId(fid), True, 100, Tso(max_ts), Tso(needed_ts), 1)
+
+
+def planned(
+    segments: list[Segment], *, age: int, holds: tuple[Hold, ...] = (), watermark: int = 1_000
+) -> GcPlan:
+    return plan(
+        segments,
+        age_ts=Tso(age),
+        holds=holds,
+        resume=Hold("watermark", Tso(watermark)),
+        gc_ts=Tso(3),
+    )
+
+
+def test_old_segments_go() -> None:
+    segments = [sealed(0, 10), sealed(1, 20), sealed(2, 30)]
+    assert planned(segments, age=20) == GcPlan((FileId(0), FileId(1)), Tso(20), "")
+
+
+def test_nothing_goes_before_its_age() -> None:
+    assert planned([sealed(0, 10)], age=9) == GcPlan((), Tso(3), "")
+
+
+def test_a_segment_that_grows_stays() -> None:
+    growing = Segment(FileId(0), False, 100, Tso(10))
+    assert planned([growing, sealed(1, 5)], age=20) == GcPlan((), Tso(3), "")
+
+
+def test_a_prewrite_stays_until_its_commit_may_go() -> None:
+    segments = [sealed(0, 10, needed_ts=25), sealed(1, 20)]
+    assert planned(segments, age=20).fids == ()
+    assert planned(segments, age=25) == GcPlan((FileId(0), FileId(1)), Tso(25), "")
+
+
+def test_segments_go_without_gaps() -> None:
+    assert planned([sealed(0, 30), sealed(1, 10)], age=20).fids == ()
+
+
+def test_who_still_needs_a_segment_is_named() -> None:
+    holds = (Hold("export", Tso(15)), Hold("drainer", Tso(12)))
+    segments = [sealed(0, 10), sealed(1, 14)]
+    assert planned(segments, age=20, holds=holds) == GcPlan((FileId(0),), Tso(10), "drainer")
+    assert planned(segments, age=20, holds=holds[:1]).fids == (FileId(0), FileId(1))
+
+
+def test_nothing_above_the_watermark_goes() -> None:
+    assert planned([sealed(0, 10)], age=20, watermark=9) == GcPlan((), Tso(3), "watermark")
+
+
+# --- pointers ------------------------------------------------------------------------------
+
+
+def test_a_pointer_has_the_go_pumps_bytes() -> None:
+    assert ValuePointer(FileId(1), 37).encode().hex() == "010000002500000000000000"
+
+
+@given(st.integers(0, (1 << 32) - 1), st.integers(0, MAX_TS))
+def test_a_pointer_is_read_as_it_was_written(fid: int, offset: int) -> None:
+    pointer = ValuePointer(FileId(fid), offset)
+    assert ValuePointer.decode(pointer.encode() + b"more") == pointer
+
+
+def test_a_short_pointer_is_refused() -> None:
+    with pytest.raises(ValueError, match="not enough data"):
+        ValuePointer.decode(bytes(11))
+
+
+def test_segments_are_named_as_the_go_pump_names_them() -> None:
+    assert segment_name(FileId(7)) == "000007.vlog"
+    assert segment_name(FileId(12_345_678)) == "12345678.vlog"
+    assert segment_fid("000007.vlog") == 7
+    assert segment_fid("notes.txt") is None
+    with pytest.raises(ValueError, match=r"parse file xyz\.vlog err"):
+        segment_fid("xyz.vlog")
+
+
+def test_a_segment_is_gone_with_the_last_that_needs_it() -> None:
+    assert sealed(0, 10, 20).gone_ts == 20
+    assert sealed(0, 10).gone_ts == 10
+    assert NO_TS == 0
