@@ -11,6 +11,7 @@ import fcntl
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,15 +28,15 @@ _LINKS_ELSEWHERE = (errno.EXDEV, errno.EPERM, errno.EMLINK)
 
 @contextmanager
 def job_directory(parent: Path, prefix: str) -> Iterator[Path]:
-    """A directory of this process alone, removed at the end; leftovers of others are swept first.
+    """A directory of this caller alone, removed at the end; leftovers of others are swept first.
 
     Raises ConfigError if it cannot be made.
     """
     try:
         parent.mkdir(parents=True, exist_ok=True)
         sweep(parent, prefix)
-        making, path = parent / f".new{prefix}{os.getpid()}", parent / f"{prefix}{os.getpid()}"
-        making.mkdir(exist_ok=True)
+        making = Path(tempfile.mkdtemp(prefix=f".new{prefix}", dir=parent))
+        path = parent / making.name.removeprefix(".new")
         lock = os.open(making / "lock", os.O_CREAT | os.O_RDWR)
         fcntl.flock(lock, fcntl.LOCK_EX)
         making.rename(path)  # nobody sees it without its lock

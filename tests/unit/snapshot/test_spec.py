@@ -1,0 +1,32 @@
+"""Moments as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from binlogd.errors import ConfigError
+from binlogd.snapshot.spec import moment, wall_clock
+from binlogd.tso import Tso, compose
+
+
+def test_a_moment_is_the_latest_a_timestamp_or_a_time() -> None:
+    assert moment("latest") is None
+    assert moment("412518831548007863") == 412518831548007863
+    whole = compose(1_714_566_600_000)
+    for text in ("2024-05-01T12:30:00Z", "2024-05-01 14:30:00+02:00", "2024-05-01T12:30:00"):
+        found = moment(text)
+        assert found is not None
+        assert whole <= found < compose(1_714_566_600_001)
+        assert found + 1 == compose(1_714_566_600_001)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "0", "-5", "2024-13-01", str(1 << 63), "latest-"]
+)
+def test_anything_else_is_refused_with_what_would_be_right(text: str) -> None:
+    with pytest.raises(ConfigError, match="none of: latest, a TSO like"):
+        moment(text)
+
+
+def test_a_timestamp_reads_as_time_in_utc() -> None:
+    assert wall_clock(Tso(1_700_000_000_123 << 18 | 5)) == "2023-11-14T22:13:20.123Z"
