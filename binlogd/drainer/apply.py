@@ -117,7 +117,7 @@ class LaneWriter:
                 break
         self.position = part.end
         self.counters.rows += part.changes
-        self.counters.txns += len(part.txns)
+        self.counters.txns += part.txn_count
 
     async def _attempt(
         self, part: Part, statements: Sequence[Statement], *, is_doubtful: bool
@@ -286,8 +286,8 @@ class Applier:
 
     @property
     def txns_queued(self) -> int:
-        """Transactions that are not applied yet; one that spans lanes may count more than once."""
-        in_work = sum(len(part.txns) for part in self._busy if part is not None)
+        """Transactions of which the first change is not applied yet."""
+        in_work = sum(part.txn_count for part in self._busy if part is not None)
         return self.gatherer.txns_waiting + in_work
 
     def close(self) -> None:

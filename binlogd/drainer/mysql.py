@@ -88,6 +88,7 @@ _HARMFUL_MODES = frozenset({"NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "ANSI"})
 _WISHES = (
     b"in_predicate_conversion_threshold = 0",  # MariaDB: a long IN list stays a range
     b"max_statement_time = 0",
+    b"innodb_strict_mode = OFF",  # whether a row fits is told by the row, not by the widest one
     b"tidb_placement_mode = 'ignore'",
     b"allow_auto_random_explicit_insert = 1",
 )

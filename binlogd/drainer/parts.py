@@ -77,6 +77,8 @@ class Part:
     merged: dict[Target, dict[Key, bytes | None]] = field(default_factory=dict)
     runs: dict[Target, list[tuple[RunKind, list[bytes]]]] = field(default_factory=dict)
     txns: list[Dml] = field(default_factory=list)
+    """All that have changes here; `txn_count` is of those that have their first change here."""
+    txn_count: int = 0
     changes: int = 0
     size_bytes: int = 0
     first_ts: Tso = NO_TS
@@ -157,6 +159,7 @@ class Gatherer:
         self._lanes = len(stored)
         self._open = [Part() for _ in stored]
         self._adding: Dml | None = None
+        self._is_counted = False
         self._before = [0] * self._lanes
         """Changes of the transaction being added that lie before the lane's open part."""
 
@@ -172,8 +175,8 @@ class Gatherer:
 
     @property
     def txns_waiting(self) -> int:
-        """Transactions in the open part that has most of them."""
-        return max(len(part.txns) for part in self._open)
+        """Transactions that have their first change in an open part."""
+        return sum(part.txn_count for part in self._open)
 
     def skip(self, commit_ts: Tso) -> None:
         """Nothing is to be done up to this commit_ts."""
@@ -187,7 +190,7 @@ class Gatherer:
         """
         assert dml.commit_ts >= self.translated_ts, "transactions come in commit order"
         assert self._adding is None, "one transaction at a time"
-        self._adding = dml
+        self._adding, self._is_counted = dml, False
         self._before = [-part.changes for part in self._open]
         for change, reader in zip(dml.changes, readers, strict=True):
             try:
@@ -315,11 +318,13 @@ class Gatherer:
         if dml.commit_ts <= self._caught_up_at and self._is_applied(lane, dml.commit_ts):
             return None
         part = self._open[lane]
-        if not part.txns:
-            part.first_ts = dml.commit_ts
+        if not part.txns or part.txns[-1] is not dml:
+            if not part.txns:
+                part.first_ts = dml.commit_ts
             part.txns.append(dml)
-        elif part.txns[-1] is not dml:
-            part.txns.append(dml)
+            if not self._is_counted:
+                self._is_counted = True
+                part.txn_count += 1
         return part
 
     def _is_applied(self, lane: int, commit_ts: Tso) -> bool:
