@@ -40,6 +40,7 @@ log = structlog.get_logger(__name__)
 
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HTTP1_METHODS = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"TRACE ")
+_STREAMS_FEW = 256
 _OPENINGS = (_HTTP2_PREFACE, *_HTTP1_METHODS)
 
 
@@ -278,6 +279,16 @@ class _Calls(Handler):
 
     __gc_interval__ = 1000  # grpclib copies the table of all calls that often
 
+    def accept(
+        self, stream: Stream, headers: list[tuple[str, str]], release_stream: Callable[[], None]
+    ) -> None:
+        """Refuses a request without method or path, which grpclib takes for granted."""
+        if {":method", ":path"} <= {name for name, _ in headers}:
+            super().accept(stream, headers, release_stream)
+        else:
+            stream.reset_nowait(ErrorCodes.PROTOCOL_ERROR)
+            release_stream()
+
     def cancel(self, stream: Stream) -> None:
         """A stream may be reset by both sides, and grpclib's own table knows it only once."""
         if stream in self._tasks:
@@ -298,23 +309,40 @@ class _Frames(FrameBuffer):
         return super().__next__()
 
 
+class _Connection2(H2Connection):
+    """h2's connection; that one counts all open streams whenever one is opened."""
+
+    def _open_streams(self, remainder: int) -> int:
+        """How many are open; while there are few, those that have just ended count as well."""
+        known = len(self.streams)
+        return known if known < _STREAMS_FEW else super()._open_streams(remainder)
+
+
 class _Http2(H2Protocol):
     """grpclib's protocol, with an end of its own for every peer that breaks the rules.
 
     grpclib 0.4.9 raises out of `data_received` on frames it does not know and on headers that are
-    not ASCII, closes without GOAWAY, does not check inbound headers, allows 100 streams, and keeps
-    reading a peer that does not read.
+    not ASCII, closes without GOAWAY, allows 100 streams, and keeps reading a peer that does not
+    read.
     """
 
     def __init__(self, handler: Any, config: Any, limits: ServerLimits) -> None:
-        checked = H2Configuration(client_side=False, header_encoding="ascii")
-        super().__init__(handler, config, checked)
+        # h2's own checks of each header cost as much as all the rest of a call that we add
+        unchecked = H2Configuration(
+            client_side=False,
+            header_encoding="ascii",
+            validate_inbound_headers=False,
+            normalize_inbound_headers=False,
+            validate_outbound_headers=False,
+            normalize_outbound_headers=False,
+        )
+        super().__init__(handler, config, unchecked)
         self._limits = limits
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        h2 = H2Connection(config=self.h2_config)
+        h2 = _Connection2(config=self.h2_config)
         h2.local_settings = Settings(
             client=False,
             initial_values={
