@@ -14,7 +14,8 @@
     │   ├── IndexUnavailable    the index database is locked or cannot be written
     │   ├── PumpUnavailable     a remote Pump gives no answer, or none that settles it
     │   ├── UpstreamUnavailable schema history or time source cannot be reached
-    │   └── DownstreamUnavailable the target database cannot be reached
+    │   ├── DownstreamUnavailable the target database cannot be reached
+    │   └── NotRunning          no binlogd answers at the configured address
     ├── Corrupt                 bytes disagree with their checksum: never retried, never skipped
     │   ├── CorruptRecord       in a value log
     │   ├── CorruptIndex        rebuild it from the log
@@ -134,6 +135,17 @@ class UpstreamUnavailable(Unavailable):
 
 class DownstreamUnavailable(Unavailable):
     """The target of the replication cannot be reached, or went away."""
+
+
+class NotRunning(Unavailable):
+    """A command that asks a running binlogd finds none."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url = url
+        super().__init__(
+            f"no binlogd answers at {url}: {reason}; start it with `binlogd serve`, or name its"
+            " address with --addr"
+        )
 
 
 # --- bytes that disagree with themselves -------------------------------------------------

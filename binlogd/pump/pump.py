@@ -270,6 +270,11 @@ class Pump:
         """Every transaction with commit_ts up to here is durable and can be pulled."""
         return min(shard.watermark for shard in self._shards)
 
+    @property
+    def newest_commit_ts(self) -> Tso:
+        """The largest commit_ts that has arrived; `max_commit_ts` reaches it in a moment."""
+        return self._high
+
     # --- reading -----------------------------------------------------------------------------
 
     def sources(self) -> Sequence[BinlogSource]:

@@ -1,0 +1,258 @@
+"""The composition root: gives the parts a life and an end.
+
+Start: upstream store, shards, Drainer, server last, so that every shard is in the merge before the
+first write is accepted. Stop: no more prewrites, the Drainer finishes and saves a consistent
+checkpoint, the server goes, the shards persist their marks. One event loop, one task group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+import uvloop
+
+from binlogd import telemetry
+from binlogd.assembly import (
+    Setup,
+    Standalone,
+    dialect,
+    make_drainer,
+    make_sink,
+    open_pump,
+    table_filter,
+)
+from binlogd.config import listen_address
+from binlogd.drainer.restore import Restored
+from binlogd.drainer.restore import restore as restore_from_relay
+from binlogd.drainer.session import leading_error
+from binlogd.drainer.translate import Translator
+from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
+from binlogd.host.clock import WallClock
+from binlogd.host.disk import PosixDisk
+from binlogd.operations import Node
+from binlogd.pump.pump import Pump
+from binlogd.pump.service import PumpService, ServiceLimits
+from binlogd.pump.state import NodeState
+from binlogd.server import Server
+from binlogd.snapshot.export import ExportOptions, ExportResult, Progress
+from binlogd.snapshot.export import export as export_snapshot
+from binlogd.tso import Tso
+from binlogd.upstream.store import UpstreamStore
+
+T = TypeVar("T")
+
+HEARTBEAT_S = 10.0
+SETTLE_S = 600.0
+"""How long a node that an operator closes waits for the outcomes of its prewrites."""
+STOP_S = 9.5
+"""SIGTERM ends the process within ten seconds, drained or not."""
+
+log = structlog.get_logger(__name__)
+
+
+def serve(setup: Setup) -> int:
+    """Runs the appliance until it is told to stop; the exit code."""
+    telemetry.set_up_logging(setup.config.log_level)
+    return run(_serve(setup))
+
+
+def restore(setup: Setup) -> Restored:
+    """Brings the downstream to a consistent state from the relay log alone."""
+    telemetry.set_up_logging(setup.config.log_level)
+    return run(_restore(setup))
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """One event loop for one command; of several errors at once, the one that counts is raised."""
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(main)
+    except BaseExceptionGroup as group:
+        error = leading_error(group)
+        if error is None:
+            raise
+        raise error from group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest:
+    """A snapshot that somebody wants; `resolved_ts` is what a running Pump vouched for, or 0."""
+
+    out: Path
+    as_of: str
+    format: str
+    resolved_ts: Tso
+
+
+def export(
+    setup: Setup, request: ExportRequest, progress: Callable[[Progress], None]
+) -> ExportResult:
+    """Publishes a snapshot of the data directory's log."""
+    telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+    return run(_export(setup, request, progress))
+
+
+async def _export(
+    setup: Setup, request: ExportRequest, progress: Callable[[Progress], None]
+) -> ExportResult:
+    store = await UpstreamStore.open(setup.data_dir / "upstream.db")
+    try:
+        upstream = await Standalone.open(setup, store)
+        jobs = await upstream.history.known_jobs()
+        cluster_id = upstream.cluster.cluster_id
+    finally:
+        await store.close()
+    options = ExportOptions(
+        data_dir=setup.data_dir,
+        out=request.out,
+        schema_history=b"[" + b",".join(job.raw for job in jobs) + b"]",
+        as_of=request.as_of,
+        format=request.format,
+        cluster_id=cluster_id,
+        resolved_ts=request.resolved_ts,
+    )
+    return await export_snapshot(options, progress)
+
+
+async def _serve(setup: Setup) -> int:
+    disk = PosixDisk()
+    store = await _open_store(setup, disk)
+    try:
+        upstream = await Standalone.open(setup, store)
+        if await _was_restored(setup, upstream):
+            return 0
+        pump = await open_pump(setup, disk, upstream)
+        drainer = (
+            make_drainer(setup, disk, pump, upstream) if setup.config.drainer.enabled else None
+        )
+        service = PumpService(
+            pump,
+            upstream.cluster,
+            ServiceLimits(message_bytes_max=setup.config.pump.max_message_size),
+        )
+        node = Node(
+            setup.node_id, setup.config.addr, pump, service, upstream.cluster, WallClock(), drainer
+        )
+        await _live(setup, node, upstream)
+    finally:
+        await store.close()
+    return 0
+
+
+async def _open_store(setup: Setup, disk: PosixDisk) -> UpstreamStore:
+    try:
+        await disk.make_directory(setup.data_dir)
+    except OSError as error:
+        raise ConfigError(
+            f"data-dir {setup.data_dir}: {error.strerror}; name a directory that this user may"
+            " write, by data-dir in the configuration or --data-dir"
+        ) from error
+    return await UpstreamStore.open(setup.data_dir / "upstream.db")
+
+
+async def _live(setup: Setup, node: Node, upstream: Standalone) -> None:
+    """From the first task to the last; raises what ended it, in a group."""
+    server = Server([node.service], node)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(node.pump.run(), name="pump")
+            if node.drainer is not None:
+                group.create_task(node.drainer.run(), name="drainer")
+            beating = group.create_task(_heartbeat(node, upstream), name="heartbeat")
+            host, port = await server.start(*listen_address(setup.config.addr))
+            _listen_for_signals(node)
+            log.info("service_started", host=host, port=port, node_id=node.node_id)
+            await node.stopping.wait()
+            beating.cancel()
+            await _stop(node, server)
+    except BaseException:
+        await server.close()
+        raise
+    await _register(node, upstream)
+    log.info("service_stopped", state=node.pump.state.value)
+
+
+def _listen_for_signals(node: Node) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, node.stopping.set)
+
+
+async def _stop(node: Node, server: Server) -> None:
+    """Prewrites are refused from here on; outcomes are taken until the server goes."""
+    if node.pump.state is NodeState.CLOSING:
+        await _settle(node.pump)
+    try:
+        async with asyncio.timeout(STOP_S):
+            if node.drainer is not None:
+                await node.drainer.drain()
+            await node.service.close()
+            await server.close()
+            await node.pump.close()
+    except TimeoutError:
+        log.warning("stop_timed_out", after_s=STOP_S)
+        raise
+
+
+async def _settle(pump: Pump) -> None:
+    try:
+        async with asyncio.timeout(SETTLE_S):
+            await pump.settle()
+    except TimeoutError:
+        log.warning("close_timed_out", blocked_by=pump.statistics().blocked_by)
+
+
+async def _heartbeat(node: Node, upstream: Standalone) -> None:
+    while True:  # until cancelled, when the node stops
+        await _register(node, upstream)
+        await asyncio.sleep(HEARTBEAT_S)
+
+
+async def _register(node: Node, upstream: Standalone) -> None:
+    try:
+        await upstream.registry.register(node.entry("pumps"))
+        if node.drainer is not None:
+            await upstream.registry.register(node.entry("drainers"))
+    except UpstreamUnavailable as error:
+        log.warning("heartbeat_failed", cause=str(error))
+
+
+# --- the upstream is gone ----------------------------------------------------------------
+
+
+async def _was_restored(setup: Setup, upstream: Standalone) -> bool:
+    """Restores if that is what is left: a relay log, an upstream out of reach, no consistency."""
+    if setup.relay_dir is None or not setup.config.drainer.enabled:
+        return False
+    try:
+        await upstream.history.jobs()
+    except UpstreamUnavailable as error:
+        log.warning("upstream_unreachable", cause=str(error), relay=str(setup.relay_dir))
+    else:
+        return False
+    try:
+        return not (await _restore(setup)).was_consistent
+    except (BinlogdError, BaseExceptionGroup) as error:
+        log.warning("restore_failed", cause=str(error), consequence="only receiving")
+        return False
+
+
+async def _restore(setup: Setup) -> Restored:
+    if setup.relay_dir is None:
+        raise ConfigError("syncer.relay.log-dir is not set: there is no relay log to restore from")
+    disk = PosixDisk()
+    return await restore_from_relay(
+        disk=disk,
+        relay_directory=setup.relay_dir,
+        sink=make_sink(setup, disk, lambda: None),
+        translator_for=lambda tracker: Translator(
+            tracker, table_filter(setup.config.syncer), dialect(setup)
+        ),
+    )

@@ -1,0 +1,192 @@
+"""From configuration to parts: the only place that knows every adapter and what a key means."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlogd import config
+from binlogd.config import Config, SyncerConfig
+from binlogd.drainer.backoff import Backoff
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.drainer import Drainer
+from binlogd.drainer.file_sink import FileSink
+from binlogd.drainer.filter import TableFilter, TablePattern
+from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.drainer.sink import Sink
+from binlogd.host.clock import WallClock
+from binlogd.host.disk import PosixDisk
+from binlogd.ports import TsoSource
+from binlogd.pump.pump import Pump, PumpOptions
+from binlogd.relay.log import RelayWriter
+from binlogd.tso import Tso
+from binlogd.upstream.cluster import StoredClusterIdentity
+from binlogd.upstream.history import SchemaHistory
+from binlogd.upstream.oracle import ClockTso, ObservedTso
+from binlogd.upstream.registry import NodeRegistry
+from binlogd.upstream.store import UpstreamStore
+from binlogd.upstream.txn_status import LocalTxnStatus
+
+DRAIN_S = 6.0
+"""Of the ten seconds that a stop may take."""
+
+_DIALECTS = {
+    "file": Dialect.FILE,
+    "pb": Dialect.FILE,
+    "mysql": Dialect.MYSQL,
+    "tidb": Dialect.TIDB,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A configuration and the directory that its relative upstream paths count from."""
+
+    config: Config
+    directory: Path
+
+    @property
+    def data_dir(self) -> Path:
+        """The one volume."""
+        return Path(self.config.data_dir)
+
+    @property
+    def relay_dir(self) -> Path | None:
+        """Where the relay log is; None when it is off."""
+        log_dir = self.config.syncer.relay.log_dir
+        return self.data_dir / log_dir if log_dir else None
+
+    @property
+    def sink_dir(self) -> Path:
+        """Where the file sink writes."""
+        return self.data_dir / (self.config.syncer.to.dir or "drainer")
+
+    @property
+    def node_id(self) -> str:
+        """The name in status and registry."""
+        return self.config.node_id or f"{socket.gethostname()}:{self.config.addr.rsplit(':')[-1]}"
+
+    @property
+    def schema_history(self) -> str:
+        """A URL as it is; a file beside the configuration, else in the working directory."""
+        source = self.config.upstream.schema_history
+        if not source or source.startswith(("http://", "https://")):
+            return source
+        beside = self.directory / source
+        return str(beside if beside.exists() or not Path(source).exists() else Path(source))
+
+
+@dataclass(frozen=True, slots=True)
+class Standalone:
+    """The upstream when there is nothing but binlogs."""
+
+    store: UpstreamStore
+    cluster: StoredClusterIdentity
+    tso: TsoSource
+    history: SchemaHistory
+    registry: NodeRegistry
+    txn_status: LocalTxnStatus
+
+    @classmethod
+    async def open(cls, setup: Setup, store: UpstreamStore) -> Standalone:
+        """Raises ConfigError when the data directory belongs to another cluster."""
+        upstream = setup.config.upstream
+        tso = await ClockTso.open(store, WallClock()) if upstream.tso == "clock" else ObservedTso()
+        return cls(
+            store=store,
+            cluster=await StoredClusterIdentity.open(store, upstream.cluster_id),
+            tso=tso,
+            history=SchemaHistory(setup.schema_history, store),
+            registry=NodeRegistry(store),
+            txn_status=LocalTxnStatus(
+                tso,
+                rolls_back_abandoned=upstream.abandoned_prewrite == "rollback",
+                txn_timeout_s=upstream.txn_timeout,
+            ),
+        )
+
+
+def table_filter(syncer: SyncerConfig) -> TableFilter:
+    """What is replicated. Raises ConfigError for a pattern that is no regular expression."""
+
+    def patterns(names: tuple[config.TableNameConfig, ...]) -> list[TablePattern]:
+        return [TablePattern(name.db_name, name.tbl_name) for name in names]
+
+    return TableFilter(
+        do_databases=syncer.replicate_do_db,
+        do_tables=patterns(syncer.replicate_do_table),
+        ignored_databases=[name for name in syncer.ignore_schemas.split(",") if name],
+        ignored_tables=patterns(syncer.ignore_table),
+        ignored_commit_ts=[Tso(ts) for ts in syncer.ignore_txn_commit_ts],
+    )
+
+
+def dialect(setup: Setup) -> Dialect:
+    """What reads the statements downstream."""
+    return _DIALECTS[setup.config.syncer.db_type]
+
+
+def make_sink(setup: Setup, disk: PosixDisk, cluster_id: Callable[[], int | None]) -> Sink:
+    """A new sink of the configured kind, not opened yet."""
+    syncer = setup.config.syncer
+    if syncer.db_type in ("file", "pb"):
+        return FileSink(setup.sink_dir, setup.sink_dir / "savepoint", disk=disk, clock=WallClock())
+    raise NotImplementedError
+
+
+def make_relay(setup: Setup, disk: PosixDisk) -> RelayWriter | None:
+    """The relay log, when one is configured."""
+    if setup.relay_dir is None:
+        return None
+    return RelayWriter(
+        setup.relay_dir, disk, max_file_bytes=setup.config.syncer.relay.max_file_size
+    )
+
+
+def make_drainer(setup: Setup, disk: PosixDisk, pump: Pump, upstream: Standalone) -> Drainer:
+    """The replicating half. What it needs is held back from the Pump's garbage collection."""
+    settings = setup.config.drainer
+
+    def hold(checkpoint: Checkpoint) -> None:
+        pump.hold_gc("drainer", checkpoint.commit_ts)
+
+    pump.hold_gc("drainer", Tso(settings.initial_commit_ts))
+    ports = DrainerPorts(
+        sources=pump.sources(),
+        history=upstream.history,
+        make_sink=lambda: make_sink(setup, disk, lambda: upstream.cluster.cluster_id),
+        relay=make_relay(setup, disk),
+        table_filter=table_filter(setup.config.syncer),
+        on_saved=hold,
+    )
+    options = DrainerOptions(
+        dialect=dialect(setup),
+        initial_commit_ts=Tso(settings.initial_commit_ts),
+        checkpoint_interval_s=settings.checkpoint_interval,
+        drain_timeout_s=DRAIN_S,
+    )
+    return Drainer(ports, Backoff(random.Random()), options)
+
+
+async def open_pump(setup: Setup, disk: PosixDisk, upstream: Standalone) -> Pump:
+    """The receiving half, recovered. Raises ConfigError, Corrupt or Unavailable."""
+    settings = setup.config.pump
+    return await Pump.open(
+        setup.data_dir,
+        shards=settings.shards,
+        tso=upstream.tso,
+        txn_status=upstream.txn_status,
+        clock=WallClock(),
+        disk=disk,
+        options=PumpOptions(
+            gc_keep_s=config.gc_keep_s(settings.gc),
+            fake_interval_s=settings.fake_binlog_interval,
+            free_bytes_min=config.size_bytes(settings.stop_write_at_available_space),
+            record_bytes_max=settings.max_message_size,
+            segment_bytes_max=config.size_bytes(settings.segment_size),
+        ),
+    )

@@ -1,0 +1,73 @@
+"""What a person sees on a terminal: the status as a screen, an export as a progress bar."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from binlogd.snapshot.export import Progress as ExportStep
+
+
+class ExportProgress:
+    """A bar for each stage of an export; nothing where nobody looks."""
+
+    def __init__(self, console: Console) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+
+    def advance(self, step: ExportStep) -> None:
+        """Shows where the export is."""
+        self._bar.update(
+            self._task, description=step.stage, completed=step.done, total=step.total or None
+        )
+
+    def __enter__(self) -> ExportProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+
+def print_status(document: dict[str, Any]) -> None:
+    """One screen: lag, watermarks, checkpoint, who blocks."""
+    console = Console()
+    checkpoint, drainer = document["checkpoint"], document["drainer"]
+    overview = Table(show_header=False, box=None, pad_edge=False)
+    lag = document["lag_s"]
+    rows: list[tuple[str, str]] = [
+        ("node", f"{document['node_id']} ({document['state']})"),
+        ("cluster", str(document["cluster_id"] or "not known yet")),
+        ("everything up to", str(document["max_commit_ts"])),
+        ("applied up to", f"{checkpoint['commit_ts']}, consistent: {checkpoint['consistent']}"),
+        ("lag", "not replicating" if lag is None else f"{lag:.3f} s"),
+        ("drainer", drainer["state"]),
+    ]
+    for name, value in rows:
+        overview.add_row(f"[dim]{name}[/]", value)
+    console.print(overview, highlight=False)
+    if drainer["error"]:
+        console.print(f"[bold red]stuck:[/] {drainer['error']}", highlight=False, soft_wrap=True)
+    shards = Table("shard", "up to", "open prewrites", "queued", "chaser", "log bytes", box=None)
+    for shard in document["shards"]:
+        shards.add_row(*(str(shard[key]) for key in _SHARD_COLUMNS))
+    console.print(shards, highlight=False)
+
+
+_SHARD_COLUMNS = ("name", "max_commit_ts", "open_prewrites", "queued", "chaser", "log_bytes")

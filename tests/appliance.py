@@ -1,0 +1,157 @@
+"""A real `binlogd serve` in a process of its own, for tests from end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from tests.mariadb import MariaDb
+
+READY_S = 30.0
+STOP_S = 12.0
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def into_mariadb(server: MariaDb, *, lanes: int = 4, extra: str = "", relay: str = "relay") -> str:
+    """The `[syncer]` part of a configuration for a private MariaDB."""
+    return (
+        f'[syncer]\ndb-type = "mysql"\nworker-count = {lanes}\n{extra}\n'
+        f'[syncer.relay]\nlog-dir = "{relay}"\n'
+        f'[syncer.to]\nhost = "127.0.0.1"\nport = {server.port}\nuser = "{server.user}"\n'
+        f'password = "{server.password}"\n'
+    )
+
+
+class Appliance:
+    """`binlogd serve` on a directory: start, kill -9, start again, stop."""
+
+    def __init__(self, directory: Path, *, history: bytes | str = b"", syncer: str = "") -> None:
+        self.directory = directory
+        self.data_dir = directory / "data"
+        self.port = free_port()
+        self.config_file = directory / "binlogd.toml"
+        self.log_file = directory / "log"
+        upstream = '[upstream]\nkind = "standalone"\ntso = "observed"\n'
+        if isinstance(history, str):
+            upstream += f'schema-history = "{history}"\n'
+        elif history:
+            (directory / "ddl_history.json").write_bytes(history)
+            upstream += 'schema-history = "ddl_history.json"\n'
+        self.configure(upstream + syncer)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def configure(self, tables: str, top: str = "") -> None:
+        """Writes the configuration; it counts from the next start on."""
+        self.config_file.write_text(
+            f'data-dir = "{self.data_dir}"\naddr = "127.0.0.1:{self.port}"\n{top}{tables}'
+            '\n[pump]\nstop-write-at-available-space = "1 MiB"\nfake-binlog-interval = 1\n'
+        )
+
+    @property
+    def target(self) -> tuple[str, int]:
+        """Where it listens."""
+        return "127.0.0.1", self.port
+
+    def start(self, *, is_ready: bool = True) -> None:
+        """Starts it and waits until it answers."""
+        command = [sys.executable, "-m", "binlogd", "serve", "--config", str(self.config_file)]
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=self.directory, env=_environment()
+            )
+        if is_ready:
+            self.wait(lambda status: True, timeout_s=READY_S)
+
+    def kill(self) -> None:
+        """SIGKILL, and gone on return."""
+        process = self._running()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code. Fails when it does not end in time."""
+        process = self._running()
+        process.send_signal(signal.SIGTERM)
+        return process.wait(timeout=STOP_S)
+
+    def end(self, timeout_s: float = READY_S) -> int:
+        """Waits until it ends by itself; the exit code."""
+        return self._running().wait(timeout=timeout_s)
+
+    def close(self) -> None:
+        """Whatever it does, it is gone afterwards."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+    def status(self) -> dict[str, Any]:
+        """The document of `/status`."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/status", timeout=10) as answer:
+            document: dict[str, Any] = json.load(answer)
+            return document
+
+    def wait(self, condition: Any, *, timeout_s: float = 120.0) -> dict[str, Any]:
+        """The first status for which the condition holds; fails after the timeout."""
+        deadline = time.monotonic() + timeout_s
+        last: Any = None
+        while time.monotonic() < deadline:
+            if self._running().poll() is not None:
+                raise AssertionError(f"binlogd ended by itself: {self.log()}")
+            try:
+                last = self.status()
+            except OSError as error:
+                last = error
+            else:
+                if condition(last):
+                    return dict(last)
+            time.sleep(0.05)
+        raise AssertionError(f"not so within {timeout_s} s: {last}\n{self.log()}")
+
+    def wait_until_applied(self, commit_ts: int, *, timeout_s: float = 120.0) -> dict[str, Any]:
+        """Returns when everything up to commit_ts is in the downstream; fails when stuck."""
+
+        def is_applied(status: dict[str, Any]) -> bool:
+            assert status["drainer"]["state"] != "stuck", status["drainer"]["error"]
+            return bool(status["max_commit_ts"] >= commit_ts and status["lag_s"] == 0)
+
+        return self.wait(is_applied, timeout_s=timeout_s)
+
+    def log(self) -> str:
+        """The end of what it printed."""
+        return self.log_file.read_text(errors="replace")[-4000:] if self.log_file.exists() else ""
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+
+def run(directory: Path, *words: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """One `binlogd` command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "binlogd", *words],
+        cwd=directory,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def _environment() -> dict[str, str]:
+    root = Path(__file__).parents[1]
+    return {**os.environ, "PYTHONPATH": str(root), "NO_COLOR": "1", "COLUMNS": "200"}
