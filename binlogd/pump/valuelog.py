@@ -73,7 +73,7 @@ class ValueLog:
         self._changed: set[FileId] = set()
         self._current: AppendFile | None = None
         self._is_poisoned = False
-        self._flushed_at = 0  # where the last flush into the current segment began
+        self._flushed_at = 0  # where the last acknowledged flush into the current segment began
 
     # --- opening ---------------------------------------------------------------------------
 
@@ -163,13 +163,14 @@ class ValueLog:
                 current = await self._writable()
                 begin = len(pointers)
                 parts, flushed = self._fill(current.size, payloads, begin)
+                flushed_at = current.size
                 self._is_poisoned = True  # until the disk has said otherwise
-                self._flushed_at = current.size
                 await current.append(parts, sync=self._limits.sync)
-                self._is_poisoned = False
+                self._is_poisoned, self._flushed_at = False, flushed_at
                 pointers += flushed
                 self._grown(current, max(index_ts[begin : len(pointers)]))
         except OSError as error:
+            await self._cut_now()
             raise await self._failure(error) from error
         return pointers
 
@@ -468,6 +469,18 @@ class ValueLog:
             max_ts=self._segments[fid].max_ts,
             size_bytes=current.size,
         )
+
+    async def _cut_now(self) -> None:
+        """Tries to leave no unacknowledged bytes behind, should the process end before the repair.
+
+        A restart could take them for damage: they need not look like an unfinished append.
+        """
+        if self._is_poisoned and self._current is not None:
+            fid = max(self._segments)
+            try:
+                await self._disk.truncate(self.path(fid), self._current.size)
+            except OSError as error:
+                log.warning("cut_failed", path=str(self.path(fid)), cause=str(error))
 
     async def _repair(self) -> None:
         """Leaves a poisoned segment behind: checks, cuts and seals it by a new descriptor."""

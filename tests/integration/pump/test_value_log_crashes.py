@@ -1,0 +1,161 @@
+"""No acknowledged record is lost, whatever fails: the value log on a simulated disk."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from binlogd.errors import CorruptRecord, DiskFull, LogFailed
+from binlogd.pump.pointer import FIRST, ValuePointer
+from binlogd.pump.valuelog import Acknowledged, LogLimits, ValueLog
+from binlogd.tso import Tso
+from tests.sim.disk import SimDisk
+
+HOME = Path("/pump/value")
+LIMITS = LogLimits(segment_bytes_max=4_000, flush_bytes_max=2_000)
+
+
+async def opened(
+    disk: SimDisk, upto: ValuePointer, boot: str
+) -> tuple[ValueLog, list[tuple[ValuePointer, bytes]]]:
+    value_log = await ValueLog.open(HOME, disk=disk, limits=LIMITS)
+    acknowledged = Acknowledged(upto=upto, same_boot=boot == disk.boot_id())
+    found = [each async for batch in value_log.recover(FIRST, acknowledged) for each in batch]
+    await value_log.begin()
+    return value_log, found
+
+
+class Life:
+    """One process after another on one disk. `acked` is what a writer was told is durable."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.disk = SimDisk(self.rng)
+        self.acked: dict[bytes, ValuePointer] = {}
+        self.failed: set[bytes] = set()
+        self.upto = FIRST
+        self.boot = ""
+        self.number = 0
+
+    async def live(self) -> None:
+        """Opens the log, checks it, writes until the lights go out."""
+        value_log, found = await opened(self.disk, self.upto, self.boot)
+        self.boot = self.disk.boot_id()
+        self.check(found)
+        stop_at = self.rng.randrange(400)
+        writing = asyncio.get_running_loop().create_task(self._write(value_log))
+        for _ in range(stop_at):
+            if writing.done():
+                break
+            await asyncio.sleep(0)
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+
+    def check(self, found: list[tuple[ValuePointer, bytes]]) -> None:
+        """Everything acknowledged is there, in its place, and nothing is there twice."""
+        by_payload = {payload: pointer for pointer, payload in found}
+        assert len(by_payload) == len(found)
+        for payload, pointer in self.acked.items():
+            assert by_payload.get(payload) == pointer, f"lost {payload[:20]!r}"
+
+    async def _write(self, value_log: ValueLog) -> None:
+        for _ in range(30):
+            group = []
+            for _ in range(self.rng.randrange(1, 6)):
+                self.number += 1
+                group.append(b"%d-" % self.number + self.rng.randbytes(self.rng.randrange(900)))
+            self._break_something()
+            try:
+                pointers = await value_log.append(group, [Tso(self.number)] * len(group))
+            except (LogFailed, DiskFull):
+                self.failed.update(group)
+                continue
+            self.acked.update(zip(group, pointers, strict=True))
+            if self.rng.random() < 0.3:
+                self.upto = value_log.end  # the index has come so far
+
+    def _break_something(self) -> None:
+        chance = self.rng.random()
+        if chance < 0.05:
+            self.disk.fail_writes_after = self.rng.randrange(2_000)
+        elif chance < 0.1:
+            self.disk.fail_syncs = 1
+        elif chance < 0.12:
+            self.disk.fail_creates = 1
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+async def test_nothing_acknowledged_is_lost(first: int) -> None:
+    acknowledged = 0
+    for seed in range(first, first + 20):
+        life = Life(seed)
+        for _ in range(6):
+            await life.live()
+            life.disk = life.disk.crash() if life.rng.random() < 0.6 else life.disk.kill()
+        _, found = await opened(life.disk, life.upto, life.boot)
+        life.check(found)
+        acknowledged += len(life.acked)
+    assert acknowledged > 1_000
+
+
+async def test_a_disk_that_forgets_names_is_found_out() -> None:
+    """The checker must be able to fail: without directory syncs, records are lost."""
+
+    class Forgetful(SimDisk):
+        async def sync_directory(self, directory: Path) -> None:
+            await self._wait()
+
+    lost = 0
+    for seed in range(20):
+        life = Life(seed)
+        life.disk = Forgetful(life.rng)
+        try:
+            for _ in range(6):
+                await life.live()
+                life.disk = life.disk.crash()
+        except (AssertionError, CorruptRecord):
+            lost += 1
+    assert lost > 0
+
+
+async def test_after_a_failed_sync_the_log_goes_on_in_a_new_segment() -> None:
+    disk = SimDisk(random.Random(1))
+    value_log, _ = await opened(disk, FIRST, "")
+    (first,) = await value_log.append([b"first"], [Tso(1)])
+    disk.fail_syncs = 1
+    with pytest.raises(LogFailed, match="Input/output error"):
+        await value_log.append([b"second"], [Tso(2)])
+    (third,) = await value_log.append([b"third"], [Tso(3)])
+    assert (first.fid, third.fid) == (0, 1)
+    _, found = await opened(disk.crash(), value_log.end, disk.boot_id())
+    assert [payload for _, payload in found] == [b"first", b"third"]
+
+
+async def test_while_the_disk_is_full_every_write_is_refused() -> None:
+    disk = SimDisk(random.Random(1))
+    disk.free = 4_096
+    value_log, _ = await opened(disk, FIRST, "")
+    for _ in range(3):
+        disk.fail_writes_after = 5
+        with pytest.raises(DiskFull, match="available: 4096"):
+            await value_log.append([b"too much"], [Tso(1)])
+    await value_log.append([b"at last"], [Tso(2)])
+    _, found = await opened(disk.kill(), value_log.end, disk.boot_id())
+    assert [payload for _, payload in found] == [b"at last"]
+
+
+async def test_acknowledged_bytes_that_the_kernel_lost_stop_the_log() -> None:
+    disk = SimDisk(random.Random(1))
+    value_log, _ = await opened(disk, FIRST, "")
+    await value_log.append([b"first"], [Tso(1)])
+    disk.fail_syncs = 1
+    with pytest.raises(LogFailed):
+        await value_log.append([b"second"], [Tso(2)])
+    disk.files[HOME / "000000.vlog"].content[18] ^= 1
+    with pytest.raises(CorruptRecord, match="offset 0"):
+        await value_log.append([b"third"], [Tso(3)])
