@@ -163,20 +163,28 @@ async def _live(setup: Setup, node: Node, upstream: Standalone) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(node.pump.run(), name="pump")
-            if node.drainer is not None:
-                group.create_task(node.drainer.run(), name="drainer")
+            replicating = group.create_task(_replicate(node, upstream), name="drainer")
             beating = group.create_task(_heartbeat(node, upstream), name="heartbeat")
             host, port = await server.start(*listen_address(setup.config.addr))
             _listen_for_signals(node)
             log.info("service_started", host=host, port=port, node_id=node.node_id)
             await node.stopping.wait()
             beating.cancel()
-            await _stop(node, server)
+            if upstream.cluster.cluster_id is None:
+                replicating.cancel()  # nobody has written: there is nothing to drain
+            await _stop(node, server, is_replicating=upstream.cluster.cluster_id is not None)
     except BaseException:
         await server.close()
         raise
     await _register(node, upstream)
     log.info("service_stopped", state=node.pump.state.value)
+
+
+async def _replicate(node: Node, upstream: Standalone) -> None:
+    """Begins with the first writer: a downstream keeps its progress by cluster."""
+    if node.drainer is not None:
+        await upstream.cluster.wait_known()
+        await node.drainer.run()
 
 
 def _listen_for_signals(node: Node) -> None:
@@ -185,13 +193,13 @@ def _listen_for_signals(node: Node) -> None:
         loop.add_signal_handler(number, node.stopping.set)
 
 
-async def _stop(node: Node, server: Server) -> None:
+async def _stop(node: Node, server: Server, *, is_replicating: bool) -> None:
     """Prewrites are refused from here on; outcomes are taken until the server goes."""
     if node.pump.state is NodeState.CLOSING:
         await _settle(node.pump)
     try:
         async with asyncio.timeout(STOP_S):
-            if node.drainer is not None:
+            if node.drainer is not None and is_replicating:
                 await node.drainer.drain()
             await node.service.close()
             await server.close()
@@ -238,20 +246,20 @@ async def _was_restored(setup: Setup, upstream: Standalone) -> bool:
     else:
         return False
     try:
-        return not (await _restore(setup)).was_consistent
+        return not (await _restore(setup, upstream.cluster.cluster_id)).was_consistent
     except (BinlogdError, BaseExceptionGroup) as error:
         log.warning("restore_failed", cause=str(error), consequence="only receiving")
         return False
 
 
-async def _restore(setup: Setup) -> Restored:
+async def _restore(setup: Setup, cluster_id: int | None = None) -> Restored:
     if setup.relay_dir is None:
         raise ConfigError("syncer.relay.log-dir is not set: there is no relay log to restore from")
     disk = PosixDisk()
     return await restore_from_relay(
         disk=disk,
         relay_directory=setup.relay_dir,
-        sink=make_sink(setup, disk, lambda: None),
+        sink=make_sink(setup, disk, cluster_id),
         translator_for=lambda tracker: Translator(
             tracker, table_filter(setup.config.syncer), dialect(setup)
         ),

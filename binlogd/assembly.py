@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +11,13 @@ from binlogd import config
 from binlogd.config import Config, SyncerConfig
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.conflict import lanes_for
 from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.file_sink import FileSink
 from binlogd.drainer.filter import TableFilter, TablePattern
+from binlogd.drainer.mysql import Server
+from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.host.clock import WallClock
@@ -130,12 +132,28 @@ def dialect(setup: Setup) -> Dialect:
     return _DIALECTS[setup.config.syncer.db_type]
 
 
-def make_sink(setup: Setup, disk: PosixDisk, cluster_id: Callable[[], int | None]) -> Sink:
-    """A new sink of the configured kind, not opened yet."""
+def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
+    """A new sink of the configured kind, not opened yet.
+
+    Without a cluster id a database is asked for the only cluster that it has a checkpoint of.
+    """
     syncer = setup.config.syncer
     if syncer.db_type in ("file", "pb"):
         return FileSink(setup.sink_dir, setup.sink_dir / "savepoint", disk=disk, clock=WallClock())
-    raise NotImplementedError
+    to = syncer.to
+    return MySqlSink(
+        Server(
+            host=to.host,
+            port=to.port,
+            user=to.user,
+            password=to.password,
+            sql_mode=syncer.sql_mode,
+            params=to.params,
+        ),
+        cluster_id or 0,
+        MySqlSinkOptions(lanes=lanes_for(syncer.worker_count), schema=to.checkpoint.schema),
+        random.Random(),
+    )
 
 
 def make_relay(setup: Setup, disk: PosixDisk) -> RelayWriter | None:
@@ -158,7 +176,7 @@ def make_drainer(setup: Setup, disk: PosixDisk, pump: Pump, upstream: Standalone
     ports = DrainerPorts(
         sources=pump.sources(),
         history=upstream.history,
-        make_sink=lambda: make_sink(setup, disk, lambda: upstream.cluster.cluster_id),
+        make_sink=lambda: make_sink(setup, disk, upstream.cluster.cluster_id),
         relay=make_relay(setup, disk),
         table_filter=table_filter(setup.config.syncer),
         on_saved=hold,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import structlog
 
 from binlogd.errors import ConfigError
@@ -18,6 +20,9 @@ class StoredClusterIdentity:
     def __init__(self, store: UpstreamStore, cluster_id: int | None) -> None:
         self._store = store
         self._cluster_id = cluster_id
+        self._known = asyncio.Event()
+        if cluster_id is not None:
+            self._known.set()
 
     @classmethod
     async def open(cls, store: UpstreamStore, configured: int) -> StoredClusterIdentity:
@@ -47,4 +52,11 @@ class StoredClusterIdentity:
             if self._cluster_id is None:
                 log.info("cluster_adopted", cluster_id=kept)
             self._cluster_id = kept
+            self._known.set()
+        return self._cluster_id
+
+    async def wait_known(self) -> int:
+        """The cluster id, as soon as the first writer has said it."""
+        await self._known.wait()
+        assert self._cluster_id is not None
         return self._cluster_id
