@@ -66,6 +66,8 @@ EVENTS = pa.schema(
 )
 """One change of one key each, in the order of `seq` within a transaction and table."""
 
+_PREWRITE = b"\x08\x00"
+"""How every Prewrite in a log begins: payloads are stored in canonical form."""
 _HEADER_START = struct.Struct("<IQ")
 
 
@@ -222,6 +224,8 @@ def events(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """`EVENTS` of the prewrites of a slice, committed or not. Raises CorruptRecord, RowMismatch."""
     batch = _Batch(EVENTS)
     for at, payload in payloads(part):
+        if not payload.startswith(_PREWRITE):
+            continue
         head = _head(part, at, payload)
         if head.tp != BinlogType.PREWRITE or head.ddl_job_id or head.start_ts >= wanted.before_ts:
             continue

@@ -14,9 +14,9 @@ Source: pingcap/tidb table/tables/tables.go (addInsertBinlog and its siblings).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 from binlogd.errors import CorruptRow
 from binlogd.tidb.datum import (
@@ -34,7 +34,9 @@ from binlogd.tidb.datum import (
 ROWID = -1
 """The column id under which update and delete rows carry the hidden row id."""
 
-_VARINT, _UVARINT, _COMPACT_BYTES = Flag.VARINT.value, Flag.UVARINT.value, Flag.COMPACT_BYTES.value
+_VARINT, _UVARINT = Flag.VARINT.value, Flag.UVARINT.value
+_VARINTS = (_VARINT, _UVARINT)
+_COMPACT_BYTES, _DECIMAL = Flag.COMPACT_BYTES.value, Flag.DECIMAL.value
 
 
 class Op(IntEnum):
@@ -114,15 +116,40 @@ def columns_of(handle: Handle, row: bytes) -> set[int]:
     return {column_id for column_id, _, _ in pairs(row, pos)}
 
 
-def pairs(row: bytes, pos: int) -> Iterator[tuple[int, int, int]]:
-    """Each column id with where its datum begins and ends. Raises CorruptRow."""
+Pair = tuple[int, int, int]
+"""A column id, and where its datum begins and ends."""
+
+
+def pairs(row: bytes, pos: int) -> list[Pair]:
+    """The columns of a row from `pos` on. Raises CorruptRow."""
+    found: list[Pair] = []
     size = len(row)
     if size - pos == 1 and row[pos] == 0:
-        return  # a row without columns
-    while pos < size:
-        column_id, begin = _integer(row, pos)
-        pos = _end_of_datum(row, begin)
-        yield as_signed(column_id), begin, pos
+        return found  # a row without columns
+    try:
+        while pos < size:
+            byte = row[pos + 1]
+            if byte < 0x80 and row[pos] == _VARINT:  # the id of nearly every column
+                column_id, begin = (byte >> 1) ^ -(byte & 1), pos + 2
+            else:
+                value, begin = _integer(row, pos)
+                column_id = as_signed(value)
+            flag = row[begin]
+            if flag in _VARINTS:
+                pos = begin + 1
+                while row[pos] >= 0x80:
+                    pos += 1
+                pos += 1
+            elif flag == _DECIMAL:
+                pos = begin + 3 + _decimal_size(row[begin + 1], row[begin + 2])
+            else:
+                pos = _end_of_datum(row, begin)
+            found.append((column_id, begin, pos))
+    except IndexError:
+        raise CorruptRow(f"a row of {size} bytes ends inside a column") from None
+    if pos > size:
+        raise CorruptRow(f"a row of {size} bytes ends inside a column")
+    return found
 
 
 _Spans = dict[int, tuple[int, int]]
@@ -130,17 +157,14 @@ _Spans = dict[int, tuple[int, int]]
 
 def _halves(row: bytes) -> tuple[int, _Spans, _Spans]:
     """Where the new half of an updated row begins, and the datums of both halves."""
-    old: _Spans = {}
-    new: _Spans = {}
-    boundary = id_at = 0
-    for column_id, begin, end in pairs(row, 0):
-        if not boundary and column_id in old:
-            boundary = id_at
-        (new if boundary else old)[column_id] = (begin, end)
-        id_at = end
-    if old.keys() != new.keys():
-        raise CorruptRow(f"an updated row has columns {sorted(old)}, then {sorted(new)}")
-    return boundary, old, new
+    whole = pairs(row, 0)
+    half = len(whole) // 2
+    old: _Spans = {column_id: (begin, end) for column_id, begin, end in whole[:half]}
+    new: _Spans = {column_id: (begin, end) for column_id, begin, end in whole[half:]}
+    if not half or len(old) != half or old.keys() != new.keys():
+        ids = [column_id for column_id, _, _ in whole]
+        raise CorruptRow(f"an updated row has columns {ids}: not the same ones twice")
+    return whole[half - 1][2], old, new
 
 
 def _key(handle: Handle, row: bytes, spans: _Spans) -> bytes:
@@ -176,6 +200,14 @@ def _integer(row: bytes, pos: int) -> tuple[int, int]:
     if not isinstance(value, int):
         raise CorruptRow(f"a number is wanted at byte {pos} of a row, flag {flag} found")
     return value & UINT64_MASK, end
+
+
+@lru_cache(maxsize=256)
+def _decimal_size(precision: int, scale: int) -> int:
+    """Bytes of a decimal's digits."""
+    if scale > precision:
+        raise CorruptRow("a decimal with more fraction digits than digits")
+    return sum(digits // 9 * 4 + (digits % 9 + 1) // 2 for digits in (precision - scale, scale))
 
 
 def _end_of_datum(row: bytes, pos: int) -> int:
