@@ -1,0 +1,26 @@
+"""The sinks that are held to the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from binlogd.host.disk import PosixDisk
+from tests.contract.places import FilePlace, MemoryPlace, MySqlPlace, Place
+from tests.mariadb import MariaDb
+
+
+@pytest.fixture(params=["memory", "file", "mysql, 1 lane", "mysql, 4 lanes"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    kind, _, lanes = request.param.partition(", ")
+    if kind == "memory":
+        yield MemoryPlace()
+    elif kind == "mysql":
+        mariadb: MariaDb = request.getfixturevalue("mariadb")
+        yield MySqlPlace(mariadb, lanes=int(lanes[0]))
+    else:
+        disk = PosixDisk(threads=2)
+        yield FilePlace(tmp_path, disk)
+        disk.close()

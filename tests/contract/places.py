@@ -1,0 +1,109 @@
+"""Where each kind of sink writes: the way in for a contract test, and the way to look at it.
+
+To hold another sink to the contract, write a place for it and add it to the fixture `place` of
+conftest.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Protocol
+
+from binlogd.drainer.file_log import read_file_log
+from binlogd.drainer.file_sink import FileSink
+from binlogd.drainer.pb import EventKind
+from binlogd.drainer.sink import Sink
+from binlogd.ports import Disk
+from binlogd.tidb.row import Value
+from tests.contract.memory_sink import MemorySink, MemoryStore
+from tests.mariadb import MariaDb
+from tests.replay import sink_for
+
+Rows = Counter[tuple[int, str]]
+
+
+class Place(Protocol):
+    """A downstream that outlives its sinks."""
+
+    def sink(self) -> Sink:
+        """A new life in front of what is there."""
+        ...
+
+    async def rows(self, table: str) -> Rows:
+        """The (id, v) of a table in database `contract`, each with how often it is there."""
+        ...
+
+
+class MemoryPlace:
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+
+    def sink(self) -> Sink:
+        return MemorySink(self.store)
+
+    async def rows(self, table: str) -> Rows:
+        found: Rows = Counter()
+        for row, count in self.store.tables.get(f"contract.{table}", Counter()).items():
+            values = dict(row)
+            if count:
+                found[_pair(values["id"], values["v"])] += count
+        return found
+
+
+class StoppedClock:
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000
+
+
+class FilePlace:
+    def __init__(self, root: Path, disk: Disk) -> None:
+        self._root, self._disk = root, disk
+
+    def sink(self) -> Sink:
+        return FileSink(
+            self._root / "out",
+            self._root / "savepoint",
+            disk=self._disk,
+            clock=StoppedClock(),
+            max_file_bytes=4096,
+            queue_bytes_max=2000,
+        )
+
+    async def rows(self, table: str) -> Rows:
+        found: Rows = Counter()
+        for transaction in read_file_log(self._root / "out"):
+            for event in transaction.events:
+                if event.table != table:
+                    continue
+                columns = event.columns
+                old = _pair(columns["id"].value, columns["v"].value)
+                if event.kind is EventKind.INSERT:
+                    found[old] += 1
+                    continue
+                found[old] -= 1
+                if event.kind is EventKind.UPDATE:
+                    found[_pair(columns["id"].changed_value, columns["v"].changed_value)] += 1
+        return +found
+
+
+class MySqlPlace:
+    def __init__(self, mariadb: MariaDb, lanes: int) -> None:
+        self._mariadb, self._lanes = mariadb, lanes
+
+    def sink(self) -> Sink:
+        return sink_for(self._mariadb, lanes=self._lanes)
+
+    async def rows(self, table: str) -> Rows:
+        found: Rows = Counter()
+        for row_id, v in self._mariadb.execute(f"SELECT id, v FROM contract.{table}"):
+            assert row_id is not None
+            assert v is not None
+            found[int(row_id), v.decode()] += 1
+        return found
+
+
+def _pair(row_id: Value, v: Value) -> tuple[int, str]:
+    assert isinstance(row_id, int)
+    assert isinstance(v, bytes)
+    return row_id, v.decode()
