@@ -41,14 +41,14 @@ class Snapshot(NamedTuple):
 class FilingOptions:
     """`every_s` lets rows gather for one transaction; `marks_every_s` bounds how much a restart
     after a crash scans; `retry_s` is the wait after a failed transaction, and at close it is tried
-    for `close_within_s`."""
+    for `patience_s`."""
 
     queue_max: int = 65_536
     batch_max: int = 4_096
     every_s: float = 0.01
     marks_every_s: float = 1.0
     retry_s: float = 1.0
-    close_within_s: float = 5.0
+    patience_s: float = 5.0
     slow_chaser_after_s: float = 3.0
 
 
@@ -74,6 +74,7 @@ class Filer:
         self._closing = asyncio.Event()
         self._batch_since_s: float | None = None
         self._dirty_since_s: float | None = None
+        self._has_ended = False
         self._saving = asyncio.Lock()
 
     # --- what the shard tells ----------------------------------------------------------------
@@ -103,12 +104,16 @@ class Filer:
 
     async def run(self) -> None:
         """Files until `close`. Raises CorruptIndex, CorruptRecord or LogFailed."""
-        while await self._is_due():  # ends when closing and nothing is left
-            while self._suspects:  # before they are filed themselves
-                await self._check_suspects()
-            if not await self._file_some():
-                return
-            await self._measure_sealed()
+        try:
+            while await self._is_due():  # ends when closing and nothing is left
+                while self._suspects:  # before they are filed themselves
+                    await self._check_suspects()
+                if not await self._file_some():
+                    return
+                await self._measure_sealed()
+        finally:
+            self._has_ended = True
+            self.filed.fire()
 
     def close(self) -> None:
         """Files what is left and ends; the log takes nothing more."""
@@ -135,9 +140,18 @@ class Filer:
             self._marks = replace(self._marks, **gone)
 
     async def caught_up_to(self, records: int) -> None:
-        """Waits until the first `records` logged since the start are in the index."""
-        while self._tail.filed_count < records:  # ends when the filer has passed them
-            await self.filed.next.wait()
+        """Waits until the first `records` logged since the start are in the index.
+
+        Raises IndexUnavailable when that takes too long, or will not happen any more.
+        """
+        try:
+            async with asyncio.timeout(self._options.patience_s):
+                while self._tail.filed_count < records:  # ends when the filer has passed them
+                    if self._has_ended:
+                        raise TimeoutError
+                    await self.filed.next.wait()
+        except TimeoutError as error:
+            raise IndexUnavailable("index", "it does not have the newest binlogs yet") from error
 
     @property
     def logged_count(self) -> int:
@@ -207,7 +221,7 @@ class Filer:
                 log.warning("filing_delayed", cause=str(error), waiting=self._tail.waiting())
                 self._look_at_the_clock(loop.time())
                 if self._closing.is_set():
-                    give_up_s = give_up_s or loop.time() + self._options.close_within_s
+                    give_up_s = give_up_s or loop.time() + self._options.patience_s
                     if loop.time() >= give_up_s:
                         return False
                     await asyncio.sleep(self._options.every_s)

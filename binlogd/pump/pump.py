@@ -293,6 +293,7 @@ class Pump:
         """
         prewrite = None
         for shard in self._shards:
+            await shard.filer.caught_up_to(shard.filer.logged_count)
             commits = await shard.index.commits_after(Tso(ts - 1), upto=ts, limit=2)
             if commits:
                 real = [commit for commit in commits if commit.start_ts != ts] or commits
@@ -482,10 +483,10 @@ class Pump:
             return
         outcomes: list[BinlogdError | None] = [None]
         item = Item(BinlogType.ROLLBACK, ts, ts, fake(ts))
+        self._fakes += 1
         await self._write([_Taken(0, item)], outcomes)
         if outcomes[0] is not None:
             raise outcomes[0]
-        self._fakes += 1
 
     async def _fake_loop(self) -> None:
         """Moves the watermark when nothing is written, so that readers hear how far time is."""

@@ -1,0 +1,178 @@
+"""A Pump on real files, with a time source and a status source that tests control."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from binlogd.binlog import CommittedBinlog
+from binlogd.errors import BinlogdError, UpstreamUnavailable
+from binlogd.host.disk import PosixDisk
+from binlogd.ports import Disk, OpenPrewrite, Pending, TxnStatus
+from binlogd.pump.pump import Pump, PumpOptions
+from binlogd.tso import NO_TS, Tso, compose
+from binlogd.wire.peek import commit_binlog, prewrite_binlog, rollback_binlog
+
+BASE = compose(1_700_000_000_000)
+ROOMY = PumpOptions(free_bytes_min=1)
+"""The defaults, on a machine with little space."""
+
+
+def at(number: int) -> Tso:
+    """Small numbers as timestamps of one second."""
+    return Tso(BASE + number)
+
+
+def prewrite(start: int, size: int = 20) -> bytes:
+    """A prewrite of transaction `start`, with `size` bytes of rows."""
+    return prewrite_binlog(
+        at(start), prewrite_key=b"key %d" % start, prewrite_value=b"%d" % start * size
+    )
+
+
+def commit(start: int, commit_ts: int) -> bytes:
+    """The commit of transaction `start`."""
+    return commit_binlog(at(start), at(commit_ts), prewrite_key=b"key %d" % start)
+
+
+def rollback(start: int) -> bytes:
+    """The rollback of transaction `start`."""
+    return rollback_binlog(at(start))
+
+
+class Times:
+    """A time source that says what it was told, or what it has observed."""
+
+    def __init__(self) -> None:
+        self.observed = NO_TS
+        self.says: Tso | None = None
+        self.is_down = False
+
+    async def next(self) -> Tso:
+        if self.is_down:
+            raise UpstreamUnavailable("no time today")
+        return self.observed if self.says is None else self.says
+
+    def observe(self, ts: Tso) -> None:
+        self.observed = max(self.observed, ts)
+
+
+class Fates:
+    """A status source that knows what it was told, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.known: dict[Tso, TxnStatus] = {}
+        self.asked: list[list[OpenPrewrite]] = []
+        self.is_down = False
+
+    async def statuses(self, prewrites: Sequence[OpenPrewrite]) -> Sequence[TxnStatus]:
+        self.asked.append(list(prewrites))
+        if self.is_down:
+            raise UpstreamUnavailable("no answer today")
+        return [self.known.get(each.start_ts, Pending("nobody knows")) for each in prewrites]
+
+
+class StillClock:
+    """A wall clock that stands where it is put."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+@dataclass
+class World:
+    """What surrounds a Pump; lives longer than one."""
+
+    directory: Path
+    disk: Disk
+    times: Times = field(default_factory=Times)
+    fates: Fates = field(default_factory=Fates)
+    clock: StillClock = field(default_factory=StillClock)
+
+    @asynccontextmanager
+    async def pump(self, options: PumpOptions = ROOMY, *, shards: int = 1) -> AsyncIterator[Pump]:
+        """A running Pump, closed at the end."""
+        opened = await Pump.open(
+            self.directory,
+            shards=shards,
+            tso=self.times,
+            txn_status=self.fates,
+            clock=self.clock,
+            disk=self.disk,
+            options=options,
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(opened.run())
+            try:
+                yield opened
+            finally:
+                await opened.close()
+
+
+@asynccontextmanager
+async def posix_world(directory: Path) -> AsyncIterator[World]:
+    """A world on real files."""
+    disk = PosixDisk(threads=4)
+    try:
+        yield World(directory, disk)
+    finally:
+        disk.close()
+
+
+async def written(pump: Pump, *payloads: bytes) -> None:
+    """Writes, and all must be taken."""
+    refused = [error for error in await pump.write(payloads) if error is not None]
+    if refused:
+        raise refused[0]
+
+
+async def outcome(pump: Pump, payload: bytes) -> BinlogdError | None:
+    """What the writer of one payload is told."""
+    (answer,) = await pump.write([payload])
+    return answer
+
+
+async def pulled(pump: Pump, *, upto: Tso, after: Tso = NO_TS) -> list[CommittedBinlog]:
+    """Everything of every shard up to a timestamp, in commit order; checks each pull's promise."""
+    found: list[CommittedBinlog] = []
+    for source in pump.sources():
+        position = after
+        async with AsyncExitStack() as stack, asyncio.timeout(20):
+            batches = source.pull(after)
+            await stack.enter_async_context(aclosing(batches))  # type: ignore[type-var]  # it is one
+            async for batch in batches:
+                for binlog in batch.binlogs:
+                    assert position < binlog.commit_ts <= batch.resolved_ts
+                    position = binlog.commit_ts
+                assert position <= batch.resolved_ts
+                position = batch.resolved_ts
+                found += [binlog for binlog in batch.binlogs if binlog.commit_ts <= upto]
+                if position >= upto:
+                    break
+    return sorted(found, key=lambda binlog: binlog.commit_ts)
+
+
+def numbers(binlogs: Iterable[CommittedBinlog]) -> list[tuple[int, int]]:
+    """(start, commit) as the small numbers of `at`."""
+    return [(binlog.start_ts - BASE, binlog.commit_ts - BASE) for binlog in binlogs]
+
+
+async def until_released(pump: Pump, number: int) -> None:
+    """Waits until everything up to `at(number)` can be pulled."""
+    async with asyncio.timeout(20):
+        await pulled(pump, upto=at(number))
+
+
+async def eventually(happened: Callable[[], bool]) -> None:
+    """Looks every few milliseconds, for what nothing wakes us for."""
+    for _ in range(2_000):
+        if happened():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not happen within ten seconds")
