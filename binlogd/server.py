@@ -286,7 +286,8 @@ class _Calls(Handler):
         if {":method", ":path"} <= {name for name, _ in headers}:
             super().accept(stream, headers, release_stream)
         else:
-            stream.reset_nowait(ErrorCodes.PROTOCOL_ERROR)
+            if stream.closable:  # the peer may have reset it in the same breath
+                stream.reset_nowait(ErrorCodes.PROTOCOL_ERROR)
             release_stream()
 
     def cancel(self, stream: Stream) -> None:
@@ -309,13 +310,17 @@ class _Frames(FrameBuffer):
         return super().__next__()
 
 
-class _Connection2(H2Connection):
+class _Http2Connection(H2Connection):
     """h2's connection; that one counts all open streams whenever one is opened."""
+
+    def __init__(self, config: H2Configuration, streams_max: int) -> None:
+        super().__init__(config)
+        self._few = min(_STREAMS_FEW, streams_max // 2)
 
     def _open_streams(self, remainder: int) -> int:
         """How many are open; while there are few, those that have just ended count as well."""
         known = len(self.streams)
-        return known if known < _STREAMS_FEW else super()._open_streams(remainder)
+        return known if known < self._few else super()._open_streams(remainder)
 
 
 class _Http2(H2Protocol):
@@ -342,7 +347,7 @@ class _Http2(H2Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        h2 = _Connection2(config=self.h2_config)
+        h2 = _Http2Connection(self.h2_config, self._limits.streams_max)
         h2.local_settings = Settings(
             client=False,
             initial_values={

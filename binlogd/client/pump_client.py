@@ -31,7 +31,8 @@ log = structlog.get_logger(__name__)
 
 _WRITE, _PULL = "/binlog.Pump/WriteBinlog", "/binlog.Pump/PullBinlogs"
 _FINAL_TEXTS = ("cluster ID are mismatch", "unexpected EOF", "proto: ")
-_NO_ANSWER = (StreamTerminatedError, ProtocolError, OSError, TimeoutError)
+# RuntimeError is what uvloop raises on writing to a connection that has just closed.
+_NO_ANSWER = (StreamTerminatedError, ProtocolError, OSError, TimeoutError, RuntimeError)
 
 
 @dataclass(frozen=True, slots=True)

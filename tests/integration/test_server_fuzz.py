@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import uvloop
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
@@ -99,7 +101,7 @@ def damaged(whole: bytes, seed: random.Random) -> bytes:
 async def send_and_leave(host: str, port: int, data: bytes, seed: random.Random) -> None:
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        while data:
+        while data and not writer.is_closing():
             size = seed.choice([1, 7, 1000, 100_000])
             writer.write(data[:size])
             data = data[size:]
@@ -115,7 +117,15 @@ async def send_and_leave(host: str, port: int, data: bytes, seed: random.Random)
 
 
 @pytest.mark.filterwarnings("default::ResourceWarning")
-async def test_damaged_connections_raise_nothing_and_the_next_one_is_served() -> None:
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_damaged_connections_raise_nothing_and_the_next_one_is_served(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(damage_many())
+
+
+async def damage_many() -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     pump = MemoryPump()

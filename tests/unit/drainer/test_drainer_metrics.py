@@ -1,0 +1,91 @@
+"""The Drainer's numbers under the names that alerts rely on."""
+
+from __future__ import annotations
+
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.drainer import DrainerState, DrainerStatistics
+from binlogd.drainer.metrics import say_drainer
+from binlogd.drainer.sink import SinkStatistics
+from binlogd.merge import MergeStatistics, SourcePosition
+from binlogd.relay.log import RelayStatistics
+from binlogd.telemetry import Exposition
+from binlogd.tso import NO_TS, compose
+
+
+def _said(now: DrainerStatistics) -> dict[str, str]:
+    out = Exposition()
+    say_drainer(out, now)
+    lines = out.text().decode().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+
+
+def _statistics(
+    merge: MergeStatistics | None, sink: SinkStatistics | None, relay: RelayStatistics | None
+) -> DrainerStatistics:
+    return DrainerStatistics(
+        state=DrainerState.RUNNING,
+        last_error="",
+        checkpoint=Checkpoint(compose(5_000)),
+        applied_ts=compose(6_000),
+        resolved_ts=compose(7_000),
+        lag_ms=1_500,
+        blocking="",
+        sessions_begun=1,
+        transactions_skipped=0,
+        merge=merge,
+        sink=sink,
+        relay=relay,
+    )
+
+
+def test_positions_are_physical_milliseconds() -> None:
+    said = _said(
+        _statistics(
+            MergeStatistics(
+                resolved_ts=compose(7_000),
+                binlogs_popped=9,
+                duplicates_dropped=2,
+                blocking="",
+                sources=(SourcePosition("shard-0", compose(7_000), 0, 0),),
+            ),
+            SinkStatistics(
+                applied_ts=compose(6_000),
+                txns_applied=4,
+                rows_applied=40,
+                ddls_applied=3,
+                lane_ts=(compose(6_000), compose(6_500)),
+                txns_queued=1,
+                rows_queued=10,
+                bytes_written=99,
+                retries=0,
+                last_error="",
+                is_safe_mode=False,
+            ),
+            RelayStatistics(
+                files=2,
+                size_bytes=77,
+                base_ts=NO_TS,
+                last_ts=compose(7_000),
+                entries_appended=5,
+                bytes_appended=70,
+                groups_appended=1,
+                files_collected=0,
+                last_error="",
+            ),
+        )
+    )
+    assert said["binlog_drainer_checkpoint_tso"] == "5000"
+    assert said['binlog_drainer_pump_position{nodeID="shard-0"}'] == "7000"
+    assert said["binlog_drainer_ddl_jobs_total"] == "3"
+    assert said['binlog_drainer_event{type="DDL"}'] == "3"
+    assert said['binlog_drainer_queue_size{name="syncer_input"}'] == "1"
+    assert said["binlogd_drainer_lag_seconds"] == "1.5"
+    assert said['binlogd_drainer_lane_ts{lane="1"}'] == "6500"
+    assert said["binlogd_relay_files"] == "2"
+
+
+def test_between_sessions_only_what_lasts_is_said() -> None:
+    said = _said(_statistics(None, None, None))
+    assert said['binlogd_drainer_state{state="running"}'] == "1"
+    assert said['binlogd_drainer_state{state="stuck"}'] == "0"
+    assert not any(name.startswith(("binlogd_relay", "binlog_drainer_pump")) for name in said)
