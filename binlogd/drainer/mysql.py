@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import aiomysql
-import structlog
 from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
 from binlogd.drainer import sql
 from binlogd.errors import BinlogdError, DownstreamUnavailable
 
-log = structlog.get_logger(__name__)
-
 CONNECT_TIMEOUT_S = 10.0
-UNKNOWN_VARIABLE = 1193
 PACKET_TOO_LARGE = 1153
 
 GONE = frozenset(
@@ -140,10 +137,8 @@ class SqlSession:
         server = self._server
         await self.run(b"SET NAMES utf8mb4")
         for wish in _WISHES:
-            try:
+            with suppress(SqlRefused):
                 await self.run(b"SET SESSION " + wish)
-            except SqlRefused as error:
-                log.debug("session_variable_refused", variable=wish.decode(), code=error.code)
         mode = session_mode(server.sql_mode, for_rows=for_rows)
         await self.run(
             b"SET SESSION time_zone = '+00:00', foreign_key_checks = 0, sql_mode = "

@@ -15,9 +15,10 @@ Source: tidb-binlog pkg/loader/load.go and executor.go for the errors that are f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import TypeVar
 
 import structlog
 
@@ -46,6 +47,7 @@ FORGIVEN_AGAIN = FORGIVEN | {1068, 1493, 1507, 1517, 1826, 4091, 4092}
 STATEMENT_SHOWN_MAX = 500
 DDL_ATTEMPTS_MAX = 10
 READERS_MAX = 10_000
+T = TypeVar("T")
 OLD_SESSION_WAITS_MAX = 30
 
 
@@ -240,18 +242,19 @@ class MySqlSink:
         return reader
 
     async def _new_target(self, table: TableAt, commit_ts: Tso) -> Target:
+        label = f"{table.database}.{table.info.name}"
         try:
-            session = await self._control_session()
-            found = await catalog.table_of(session, table.database, table.info.name)
+            found = await self._asked(
+                lambda session: catalog.table_of(session, table.database, table.info.name)
+            )
         except SqlRefused as error:
-            label = f"{table.database}.{table.info.name}"
             raise StatementRejected(
                 commit_ts, f"information_schema about {label}", error.code, error.reason
             ) from error
         if found is None:
             raise StatementRejected(
                 commit_ts,
-                f"rows of {table.database}.{table.info.name}",
+                f"rows of {label}",
                 1146,
                 "the table does not exist downstream; create it there, or leave it out by"
                 " syncer.ignore-table",
@@ -272,10 +275,18 @@ class MySqlSink:
                 del self._targets[table_id]
         self._readers.clear()
 
-    async def _control_session(self) -> SqlSession:
-        if self._control is None:
-            self._control = await SqlSession.connect(self._server)
-        return self._control
+    async def _asked(self, question: Callable[[SqlSession], Awaitable[T]]) -> T:
+        """The answer; on a new connection if the old one is gone (it idles most of the time)."""
+        if self._control is not None:
+            try:
+                return await question(self._control)
+            except TryAgain:
+                raise
+            except DownstreamUnavailable as error:
+                log.info("control_connection_renewed", cause=str(error))
+                self._control.close()
+        self._control = await SqlSession.connect(self._server)
+        return await question(self._control)
 
     # --- DDL -------------------------------------------------------------------------------
 
@@ -308,10 +319,13 @@ class MySqlSink:
             self._ddls += 1
 
     async def _execute(self, ddl: Ddl, step: int, text: str, again: PendingDdl | None) -> None:
-        session = await self._control_session()
         if again is not None:
-            await self._wait_for_end_of(session, again.session_id)
-        before = await catalog.fingerprint(session, ddl.database, ddl.table)
+            await self._wait_for_end_of(again.session_id)
+        before = await self._asked(
+            lambda session: catalog.fingerprint(session, ddl.database, ddl.table)
+        )
+        session = self._control
+        assert session is not None, "it has just answered"
         if again is not None and again.before and before != again.before:
             log.info("ddl_found_done", commit_ts=ddl.commit_ts, statement=_shown(text))
             return
@@ -353,10 +367,12 @@ class MySqlSink:
             else:
                 return
 
-    async def _wait_for_end_of(self, session: SqlSession, thread_id: int) -> None:
+    async def _wait_for_end_of(self, thread_id: int) -> None:
         """A connection that was lost may still be at the DDL; it is not run again beside it."""
         for _ in range(OLD_SESSION_WAITS_MAX):
-            if not thread_id or not await catalog.is_connected(session, thread_id):
+            if not thread_id or not await self._asked(
+                lambda session: catalog.is_connected(session, thread_id)
+            ):
                 return
             await asyncio.sleep(1.0)
         raise DownstreamUnavailable(

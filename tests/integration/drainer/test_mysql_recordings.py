@@ -1,0 +1,128 @@
+"""What a real TiDB did arrives in MariaDB exactly, also when connections and servers die."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import islice
+from random import Random
+
+import pytest
+
+from binlogd.drainer.mysql_sink import MySqlSink
+from binlogd.drainer.parts import Limits
+from binlogd.drainer.txn import Txn
+from binlogd.errors import DownstreamUnavailable
+from tests.mariadb import MariaDb
+from tests.recordings_reader import RECORDINGS, Difference, compare
+from tests.replay import BATCH, SKIPPED, apply_all, running, sink_for, translated
+
+SMALL = Limits(changes_max=50, bytes_max=1 << 16, cut_changes_max=80, cut_bytes_max=1 << 17)
+"""Many small parts, and transactions cut in pieces: many places to be interrupted at."""
+
+
+def _differences(name: str, mariadb: MariaDb) -> list[Difference]:
+    connection = mariadb.connect()
+    try:
+        return compare(RECORDINGS / name, connection, SKIPPED[name])
+    finally:
+        connection.close()
+
+
+def _txns(name: str) -> Iterator[Txn]:
+    return translated(RECORDINGS / name, SKIPPED[name])
+
+
+@pytest.mark.parametrize("name", ["types", "keys", "ddl", "mixed", "large"])
+async def test_a_recording_arrives_exactly(name: str, mariadb: MariaDb) -> None:
+    await apply_all(sink_for(mariadb), _txns(name))
+    assert _differences(name, mariadb) == []
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 8])
+@pytest.mark.parametrize("name", ["keys", "mixed"])
+async def test_any_number_of_lanes_gives_the_same_tables(
+    name: str, lanes: int, mariadb: MariaDb
+) -> None:
+    await apply_all(sink_for(mariadb, lanes), _txns(name))
+    assert _differences(name, mariadb) == []
+
+
+def _kill_one(mariadb: MariaDb, rng: Random) -> None:
+    found = mariadb.execute(
+        "SELECT id FROM information_schema.processlist WHERE id <> connection_id()"
+        " AND user = 'root' ORDER BY id"
+    )
+    if found:
+        mariadb.execute(f"KILL CONNECTION {int(rng.choice(found)[0] or 0)}")
+
+
+@pytest.mark.parametrize("name", ["keys", "mixed"])
+async def test_connections_that_are_killed_lose_and_double_nothing(
+    name: str, mariadb: MariaDb
+) -> None:
+    rng = Random(11)
+    txns = _txns(name)
+    while True:  # until all was applied by one life of a sink after the other
+        sink = sink_for(mariadb, limits=SMALL, seed=rng.randrange(100))
+        try:
+            async with running(sink):
+                after = sink.applied_ts()
+                for txn in txns:
+                    await sink.submit([txn])
+                    if txn.commit_ts > after and rng.random() < (0.05 if name == "keys" else 0.003):
+                        _kill_one(mariadb, rng)
+                await sink.flush()
+                break
+        except* DownstreamUnavailable:
+            txns = _txns(name)
+    assert _differences(name, mariadb) == []
+
+
+class Abandoned(Exception):
+    """As if the process had been killed."""
+
+
+async def _abandon_after(turns: int) -> None:
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    raise Abandoned
+
+
+async def _live_for(turns: int, name: str, sink: MySqlSink, rng: Random) -> None:
+    async with running(sink), asyncio.TaskGroup() as group:
+        group.create_task(_abandon_after(turns))
+        after = sink.applied_ts()
+        txns = (txn for txn in _txns(name) if txn.commit_ts > after)
+        while batch := list(islice(txns, rng.randrange(1, BATCH))):
+            await sink.submit(batch)
+        await sink.flush()
+
+
+@pytest.mark.parametrize(("name", "lives"), [("keys", 30), ("ddl", 20), ("mixed", 8)])
+async def test_a_sink_abandoned_at_any_point_is_taken_up_where_it_was(
+    name: str, lives: int, mariadb: MariaDb
+) -> None:
+    rng = Random(lives)
+    abandoned = 0
+    for _ in range(lives):
+        sink = sink_for(mariadb, lanes=rng.choice([1, 3, 4]), limits=SMALL)
+        try:
+            await _live_for(rng.randrange(20, 3000), name, sink, rng)
+        except* Abandoned:
+            abandoned += 1
+    await apply_all(sink_for(mariadb), _txns(name))
+    assert abandoned > lives // 4
+    assert _differences(name, mariadb) == []
+
+
+async def test_a_server_that_is_killed_and_comes_back_is_caught_up_with(mariadb: MariaDb) -> None:
+    sink = sink_for(mariadb)
+    async with running(sink):
+        for count, txn in enumerate(_txns("keys")):
+            await sink.submit([txn])
+            if count % 200 == 199:
+                mariadb.restart()
+                await sink.flush()
+        await sink.flush()
+    assert _differences("keys", mariadb) == []
