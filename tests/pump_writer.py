@@ -1,0 +1,48 @@
+"""A process that writes transactions into a Pump until it is killed.
+
+Prints `start commit` of each transaction once its commit is durable. Arguments: the data directory,
+and the first timestamp to use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from tests.pump_world import ROOMY, commit, posix_world, prewrite, written
+
+OPTIONS = replace(ROOMY, segment_bytes_max=100_000, index_queue_max=500, window_bytes_max=20_000)
+WRITERS = 32
+
+
+async def main(directory: Path, first: int) -> None:
+    """Runs until SIGKILL."""
+    rng = random.Random(first)
+    ts = first
+
+    def following() -> int:
+        nonlocal ts
+        ts += 1
+        return ts
+
+    async with posix_world(directory) as world, world.pump(OPTIONS, shards=2) as pump:
+
+        async def writer() -> None:
+            while True:  # ends with the process
+                start = following()
+                await written(pump, prewrite(start, rng.randrange(1, 100)))
+                commit_ts = following()
+                await written(pump, commit(start, commit_ts))
+                sys.stdout.write(f"{start} {commit_ts}\n")
+                sys.stdout.flush()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WRITERS):
+                group.create_task(writer())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
