@@ -261,21 +261,13 @@ async def _clear(url: MySqlUrl) -> None:
             await reader.drop_database(name)
 
 
-async def _run(console: Console, transactions: int, seed: int, url: MySqlUrl | None) -> bool:
-    workload = Workload(
-        Options(
-            seed=seed,
-            transactions=transactions,
-            sessions=_SESSIONS,
-            ddl_every=max(120, transactions // 100),
-            prefix=PREFIX,
-        )
-    )
+async def _run(console: Console, options: Options, url: MySqlUrl | None) -> bool:
+    workload = Workload(options)
     columns = (TextColumn("{task.description:>10}"), BarColumn(), MofNCompleteColumn())
     with tempfile.TemporaryDirectory(prefix="binlogd-demo-") as name:
         directory = Path(name)
         with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-            demo = Demo(directory, Prepared.of(workload, progress, transactions))
+            demo = Demo(directory, Prepared.of(workload, progress, options.transactions))
             if url is not None:
                 await _clear(url)
                 demo.add_mysql(directory, url)
@@ -318,6 +310,9 @@ def _percentile_ms(ascending: Sequence[float], share: float) -> str:
 def _main(
     transactions: Annotated[int, typer.Option(min=100, help="How many to write.")] = 10_000,
     seed: Annotated[int, typer.Option(help="The same seed writes the same bytes.")] = 1,
+    ddl_every: Annotated[
+        int, typer.Option(min=0, help="Transactions between two DDL statements; 0: some hundred.")
+    ] = 0,
     mysql_url: Annotated[
         str, typer.Option(help="mysql://user:password@host:port to replicate into as well.")
     ] = "",
@@ -330,9 +325,16 @@ def _main(
     except ConfigError as error:
         console.print(f"[red]{error}[/]", highlight=False)
         sys.exit(2)
+    options = Options(
+        seed=seed,
+        transactions=transactions,
+        sessions=_SESSIONS,
+        ddl_every=ddl_every or max(120, transactions // 100),
+        prefix=PREFIX,
+    )
     is_equal = False
     try:
-        is_equal = asyncio.run(_run(console, transactions, seed, url))
+        is_equal = asyncio.run(_run(console, options, url))
     except* BinlogdError as group:
         for sentence in _sentences(group):
             console.print(f"[red]{sentence}[/]", highlight=False)
