@@ -42,7 +42,7 @@ from binlogd.pump.signal import is_set_within
 from binlogd.pump.state import Action, NodeState, asked, settled
 from binlogd.pump.valuelog import LogLimits
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
-from binlogd.wire.peek import canonical, fake, peek
+from binlogd.wire.peek import fake, head_and_canonical
 
 log = structlog.get_logger(__name__)
 
@@ -407,7 +407,7 @@ class Pump:
 
     def _accept(self, payload: bytes) -> Item | None:
         """The item of a payload, None for a probe. Raises what the writer is told."""
-        tp, start_ts, commit_ts, _ = peek(payload)
+        (tp, start_ts, commit_ts, _), payload = head_and_canonical(payload)
         is_fake = tp == BinlogType.ROLLBACK and start_ts == commit_ts > 0
         if tp == BinlogType.PREWRITE and not self._state.takes_prewrites:
             raise NotOnline(self._state.value)
@@ -415,7 +415,6 @@ class Pump:
             raise DiskFull(self._free_bytes, self._options.free_bytes_min)
         if start_ts == commit_ts == 0:
             return None
-        payload = canonical(payload)
         if len(payload) > self._options.record_bytes_max:
             raise RecordTooLarge(len(payload), self._options.record_bytes_max)
         if tp == BinlogType.PREWRITE and start_ts > 0:

@@ -144,6 +144,8 @@ def uvarint(value: int) -> bytes:
 
 def int64(varint: bytes) -> int:
     """The int64 whose varint is exactly these bytes."""
+    if len(varint) == 1:
+        return varint[0]
     if len(varint) == 9:  # a timestamp of our days
         a, b, c, d, e, f, g, h, i = varint
         return (

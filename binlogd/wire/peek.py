@@ -86,6 +86,17 @@ def canonical(payload: bytes) -> bytes:
     return payload if rebuilt == payload else rebuilt
 
 
+def head_and_canonical(payload: bytes) -> tuple[Head, bytes]:
+    """`peek` and `canonical` in one look. Raises MalformedBinlog."""
+    marks = _marks(payload)
+    if marks is not None:
+        return Head(marks.tp, marks.start_ts, marks.commit_ts, marks.ddl_job_id), payload
+    fields = _scan(payload)
+    head = Head(fields.tp, fields.start_ts, fields.commit_ts, fields.ddl_job_id)
+    rebuilt = _encode(fields)
+    return head, payload if rebuilt == payload else rebuilt
+
+
 def prewrite_key(payload: bytes) -> bytes:
     """The transaction's primary key, raw; b"" if there is none. Raises MalformedBinlog."""
     marks = _marks(payload)

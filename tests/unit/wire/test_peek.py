@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,20 @@ optional_blobs = st.one_of(st.none(), blobs)
 def test_bytes_equal_those_of_the_go_encoder(built: bytes, expected: str) -> None:
     assert built.hex() == expected
     assert peek.canonical(built) is built
+
+
+@given(
+    st.binary(max_size=40)
+    | blobs.map(lambda blob: peek.prewrite_binlog(Tso(TS), prewrite_value=blob))
+)
+def test_head_and_canonical_form_come_in_one_look(payload: bytes) -> None:
+    try:
+        expected = peek.peek(payload), peek.canonical(payload)
+    except MalformedBinlog as error:
+        with pytest.raises(MalformedBinlog, match=re.escape(str(error))):
+            peek.head_and_canonical(payload)
+    else:
+        assert peek.head_and_canonical(payload) == expected
 
 
 def test_an_empty_payload_is_a_prewrite_of_nothing() -> None:
