@@ -292,15 +292,17 @@ async def _end(child: asyncio.subprocess.Process) -> None:
 
 def _session_members(session: int) -> list[int]:
     """Processes of a session; Spark's Python workers leave the process group, not the session."""
-    members = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue  # it ended meanwhile
-        if int(fields[3]) == session and fields[0] != "Z":
-            members.append(int(entry.name))
-    return members
+    return [
+        int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _is_alive_in(entry, session)
+    ]
+
+
+def _is_alive_in(process: Path, session: int) -> bool:
+    try:
+        fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return False  # it ended meanwhile
+    return int(fields[3]) == session and fields[0] != "Z"
 
 
 def _kill(pid: int) -> None:

@@ -102,6 +102,9 @@ class LeftOut(msgspec.Struct, frozen=True):
     table: str
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.database}.{self.table}: {self.reason}"
+
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What the job has staged."""
