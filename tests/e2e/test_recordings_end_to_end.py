@@ -1,0 +1,139 @@
+"""What a real TiDB sent, through a running process, is what its tables held: kill -9 or not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from binlogd.workload.recording import feed_recording
+from tests.appliance import Appliance, into_mariadb
+from tests.mariadb import MariaDb
+from tests.recordings_reader import compare, connect, history, info
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+SYSTEM = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql"
+
+CANNOT_FOLLOW: dict[str, tuple[str, ...]] = {
+    "types": ("types_tidb",),
+    "keys": ("keys_tidb", "keys_wrong"),
+    "ddl": ("fl", "fl_back", "ddl_a.~^(rec.*|pr|ex|seqt|ai.*|ar)$"),
+    "mixed": (),
+    "large": (),
+}
+"""What MariaDB does not understand, or what no binlog holds: schemas, and patterns of tables."""
+
+UNLIKE = {
+    "ddl": ("rec_back", "rec_old", "pr", "ex", "seqt", "ai", "ai_sh", "ar"),
+}
+"""Tables of ddl_a that a pattern above leaves out."""
+
+
+def ignoring(name: str) -> str:
+    """The part of `[syncer]` that leaves out what the downstream cannot follow."""
+    schemas = [each for each in CANNOT_FOLLOW[name] if "." not in each]
+    tables = [each.split(".", 1) for each in CANNOT_FOLLOW[name] if "." in each]
+    lists = "".join(
+        f'[[syncer.ignore-table]]\ndb-name = "{database}"\ntbl-name = "{table}"\n'
+        for database, table in tables
+    )
+    return f'ignore-schemas = "{",".join([SYSTEM, *schemas])}"\n{lists}'
+
+
+def skipped(name: str) -> list[str]:
+    """What the comparison leaves out."""
+    schemas = [each for each in CANNOT_FOLLOW[name] if "." not in each]
+    return schemas + [f"ddl_a.{table}" for table in UNLIKE.get(name, ())]
+
+
+@contextmanager
+def killed_at_random(appliance: Appliance, seed: int, kills: int) -> Iterator[None]:
+    """SIGKILL and a new start, again and again, while the body runs."""
+    rng, over = random.Random(seed), threading.Event()
+
+    def kill_and_start() -> None:
+        for _ in range(kills):
+            if over.wait(rng.uniform(1.0, 3.0)):
+                return
+            appliance.kill()
+            appliance.start(is_ready=False)
+
+    killer = threading.Thread(target=kill_and_start)
+    killer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        killer.join()
+
+
+def expect_equal(name: str, appliance: Appliance, server: MariaDb) -> None:
+    """Waits until everything is applied, stops, and compares every table and the checkpoint."""
+    recording = RECORDINGS / name
+    appliance.wait_until_applied(0)
+    assert appliance.stop() == 0
+    connection = connect(server.host, server.port, server.user, server.password)
+    assert compare(recording, connection, skipped(name)) == []
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clusterID, checkPoint FROM tidb_binlog.checkpoint")
+        ((cluster_id, checkpoint),) = cursor.fetchall()
+    assert int(cluster_id) == info(recording)["cluster_id"]
+    assert b'"consistent":true' in checkpoint
+
+
+def appliance_for(name: str, directory: Path, server: MariaDb) -> Appliance:
+    """A binlogd with four shards and four lanes, its relay log on."""
+    return Appliance(
+        directory,
+        history=history(RECORDINGS / name),
+        syncer=into_mariadb(server, extra=ignoring(name)),
+    )
+
+
+@pytest.mark.parametrize("name", ["types", "keys", "ddl", "mixed", "large"])
+def test_a_recording_ends_in_the_recorded_tables(
+    name: str, tmp_path: Path, mariadb: MariaDb
+) -> None:
+    appliance = appliance_for(name, tmp_path, mariadb)
+    try:
+        appliance.start()
+        asyncio.run(feed_recording(RECORDINGS / name, appliance.target))
+        expect_equal(name, appliance, mariadb)
+    finally:
+        appliance.close()
+
+
+def expect_equal_after_kills(
+    name: str, seed: int, appliance: Appliance, server: MariaDb, kills: int
+) -> None:
+    """Kills it again and again while the recording is fed."""
+    try:
+        appliance.start()
+        with killed_at_random(appliance, seed, kills):
+            asyncio.run(feed_recording(RECORDINGS / name, appliance.target))
+        expect_equal(name, appliance, server)
+    finally:
+        appliance.close()
+
+
+@pytest.mark.parametrize(("name", "seed"), [("types", 1), ("keys", 2), ("ddl", 3), ("mixed", 4)])
+def test_a_recording_survives_kill_9(
+    name: str, seed: int, tmp_path: Path, mariadb: MariaDb
+) -> None:
+    appliance = appliance_for(name, tmp_path, mariadb)
+    expect_equal_after_kills(name, seed, appliance, mariadb, kills=4)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("name", ["types", "keys", "ddl", "mixed", "large"])
+def test_a_recording_survives_many_kills(
+    name: str, seed: int, tmp_path: Path, mariadb: MariaDb
+) -> None:
+    appliance = appliance_for(name, tmp_path, mariadb)
+    expect_equal_after_kills(name, seed, appliance, mariadb, kills=12)
