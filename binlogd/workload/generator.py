@@ -24,6 +24,7 @@ from binlogd.workload.tables import STANDARD
 from binlogd.workload.timeline import Fate, Habits, Record, Timeline
 
 _ADDED_COLUMNS_MAX = 3
+_DDL_TURNS = 0.1
 _TRUNCATABLE = ("audit", "days", "order_lines")
 
 
@@ -105,17 +106,22 @@ class Workload:
 
     def records(self) -> Iterator[Record]:
         """Every request, in the order in which they leave. Outcomes may be late or repeated."""
-        yield from self._play([self._bootstrap()])
+        yield from self._play([], self._bootstrap())
         sessions = [self._session() for _ in range(self._options.sessions)]
-        yield from self._play([*sessions, self._ddl_worker()])
+        yield from self._play(sessions, self._ddl_worker())
         yield from self._timeline.rest()
 
-    def _play(self, scripts: list[Script]) -> Iterator[Record]:
-        while scripts:
+    def _play(self, sessions: list[Script], ddl: Script) -> Iterator[Record]:
+        """One turn after the other, of any session; every tenth or so is the DDL owner's."""
+        is_ddl_over = False
+        while sessions or not is_ddl_over:
             self._timeline.turn()
-            script = self._rng.choice(scripts)
-            if next(script, StopIteration) is StopIteration:
-                scripts.remove(script)
+            if not is_ddl_over and (not sessions or self._rng.random() < _DDL_TURNS):
+                is_ddl_over = next(ddl, StopIteration) is StopIteration
+            elif sessions:
+                session = self._rng.choice(sessions)
+                if next(session, StopIteration) is StopIteration:
+                    sessions.remove(session)
             yield from self._timeline.leaving()
 
     def _bootstrap(self) -> Script:

@@ -16,8 +16,7 @@ from binlogd.workload.generator import Options, Workload
 from binlogd.workload.replica import Replica, differences
 from binlogd.workload.timeline import Record
 
-
-GOLDEN_DIGEST = "23bcda96e908884c458e7385cecc3bb9995f7596e224c54012f2baae468e48e3"
+GOLDEN_DIGEST = "25070e1052995c7f569ed51acb1129c7fa4489668000f88393c6948e428a6592"
 """Changes only when the workload is changed on purpose."""
 
 
