@@ -157,6 +157,9 @@ class Drainer:
         except BinlogdError as error:
             return error
         except BaseExceptionGroup as group:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # a failing group hides that it was
+                raise asyncio.CancelledError from group
             error_that_counts = leading_error(group)
             if error_that_counts is None:
                 raise

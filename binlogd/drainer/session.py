@@ -110,7 +110,9 @@ class Session:
         everything before the transaction that it names has been applied and saved.
         """
         try:
-            self.checkpoint = await self._sink.open() or self.checkpoint
+            stored = await self._sink.open()
+            if stored is not None and stored.commit_ts > NO_TS:
+                self.checkpoint = stored
             log.info("replication_begun", after=self.checkpoint.commit_ts)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._sink.run(), name="sink")
@@ -147,8 +149,10 @@ class Session:
     # --- the walk --------------------------------------------------------------------------
 
     async def _replicate(self) -> None:
+        after = self.checkpoint.commit_ts
+        if self._sink.applied_ts() < after:  # it begins at an initial-commit-ts
+            await self._queue.put([Skip(after)])
         try:
-            after = self.checkpoint.commit_ts
             async with merged(self._ports.sources, after, self._options.merge) as stream:
                 self._stream = stream
                 if self._is_stopping:
@@ -197,17 +201,16 @@ class Session:
         for binlog in part:
             try:
                 job_id = ddl_job_id(binlog)
-                found.append((binlog, await self._job(binlog, job_id) if job_id else None))
+                job = await self._ports.history.job(job_id) if job_id else None
+                if job_id and job is None:
+                    query = peek.body(binlog.payload).ddl_query.decode("utf-8", "replace")
+                    raise MissingDdlJob(job_id, binlog.commit_ts, query)
             except Stuck as error:
-                return found, error
+                if not self._ports.table_filter.ignores_transaction(binlog.commit_ts):
+                    return found, error
+                job = None
+            found.append((binlog, job))
         return found, None
-
-    async def _job(self, binlog: CommittedBinlog, job_id: int) -> Job | None:
-        job = await self._ports.history.job(job_id)
-        if job is None and not self._ports.table_filter.ignores_transaction(binlog.commit_ts):
-            query = peek.body(binlog.payload).ddl_query.decode("utf-8", "replace")
-            raise MissingDdlJob(job_id, binlog.commit_ts, query)
-        return job
 
     def _translated(self, binlog: CommittedBinlog, job: Job | None) -> Txn:
         assert self._translator is not None, "translating before the schema is known"

@@ -51,6 +51,8 @@ class Translator:
                 return Skip(binlog.commit_ts, "ignore-txn-commit-ts")
             return self._dml(binlog, body.prewrite_value)
         except MalformedBinlog as error:
+            if self._filter.ignores_transaction(binlog.commit_ts):
+                return Skip(binlog.commit_ts, "ignore-txn-commit-ts")
             raise _unreadable(binlog, error) from error
 
     def _dml(self, binlog: CommittedBinlog, prewrite_value: bytes) -> Txn:

@@ -1,0 +1,483 @@
+"""The Drainer over sources and a sink in memory, with a real relay log where one matters."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from binlogd.binlog import CommittedBinlog, Pulled
+from binlogd.drainer.backoff import Backoff
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.drainer import Drainer, DrainerState
+from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.drainer.sink import Sink
+from binlogd.drainer.txn import Txn
+from binlogd.errors import DownstreamUnavailable, StatementRejected, UpstreamUnavailable
+from binlogd.host.disk import PosixDisk
+from binlogd.relay.log import RelayWriter
+from binlogd.tidb.model import Column, FieldType, Job, Table, Tp, job_from_json, table_to_json
+from binlogd.tidb.row import encode_delete, encode_insert
+from binlogd.tso import NO_TS, Tso, compose
+from binlogd.wire import peek
+from tests.contract.memory_sink import MemorySink, MemoryStore
+
+TABLE = Table(
+    10, "t", (Column(1, "id", 0, FieldType(Tp.LONG)), Column(2, "v", 1, FieldType(Tp.LONGLONG)))
+)
+CREATED = 3
+"""commit_ts of the CREATE TABLE; rows come behind it."""
+
+
+# --- an upstream ---------------------------------------------------------------------------
+
+
+class Source:
+    """Binlogs that are there, and a promise; `add` wakes whoever pulls."""
+
+    def __init__(self, name: str = "shard-0") -> None:
+        self.name = name
+        self.pulled_after: list[Tso] = []
+        self._binlogs: list[CommittedBinlog] = []
+        self._resolved_ts = NO_TS
+        self._added = asyncio.Event()
+
+    def add(self, *binlogs: CommittedBinlog, resolved_ts: int = 0) -> None:
+        self._binlogs += binlogs
+        last = self._binlogs[-1].commit_ts if self._binlogs else NO_TS
+        self._resolved_ts = max(self._resolved_ts, last, Tso(resolved_ts))
+        added, self._added = self._added, asyncio.Event()
+        added.set()
+
+    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+        self.pulled_after.append(after)
+        at = 0
+        promised = after
+        while True:  # for as long as someone pulls
+            fresh = [each for each in self._binlogs[at:] if each.commit_ts > after]
+            at = len(self._binlogs)
+            if fresh or self._resolved_ts > promised:
+                promised = self._resolved_ts
+                for begin in range(0, len(fresh), 7):
+                    yield Pulled(fresh[begin : begin + 7], fresh[begin : begin + 7][-1].commit_ts)
+                yield Pulled([], promised)
+            else:
+                await self._added.wait()
+
+
+class History:
+    def __init__(self, *jobs: Job) -> None:
+        self.known = {job.id: job for job in jobs}
+        self.is_down = False
+
+    async def job(self, job_id: int) -> Job | None:
+        self._check()
+        return self.known.get(job_id)
+
+    async def jobs(self) -> list[Job]:
+        self._check()
+        return list(self.known.values())
+
+    def _check(self) -> None:
+        if self.is_down:
+            raise UpstreamUnavailable("no history today")
+
+
+def job(job_id: int, commit_ts: int, kind: int, **facts: object) -> Job:
+    version = facts.pop("version", job_id)
+    binlog: dict[str, object] = {
+        "SchemaVersion": version,
+        "FinishedTS": commit_ts + 1,
+        **{name: facts.pop(name) for name in ("DBInfo", "TableInfo") if name in facts},
+    }
+    text = {
+        "id": job_id,
+        "type": kind,
+        "state": 6,
+        "start_ts": commit_ts - 1,
+        "binlog": binlog,
+        **facts,
+    }
+    return job_from_json(json.dumps(text).encode())
+
+
+DATABASE = job(
+    1, 2, 1, schema_id=5, DBInfo={"id": 5, "db_name": {"O": "shop", "L": "shop"}, "state": 5}
+)
+CREATE = job(2, CREATED, 3, schema_id=5, table_id=10, TableInfo=json.loads(table_to_json(TABLE)))
+
+
+def ddl(made: Job, commit_ts: int, query: str) -> CommittedBinlog:
+    start_ts = Tso(commit_ts - 1)
+    prewrite = peek.prewrite_binlog(start_ts, ddl_query=query.encode(), ddl_job_id=made.id)
+    commit = peek.commit_binlog(start_ts, Tso(commit_ts))
+    return CommittedBinlog(start_ts, Tso(commit_ts), peek.join(prewrite, commit))
+
+
+def rows(
+    commit_ts: int,
+    inserted: Sequence[int] = (),
+    deleted: Sequence[int] = (),
+    table_id: int = 10,
+) -> CommittedBinlog:
+    mutation = peek.Mutation(
+        table_id,
+        [encode_insert(TABLE, {1: n, 2: n}, handle=n) for n in inserted],
+        [],
+        [encode_delete(TABLE, {1: n, 2: n}, handle=n) for n in deleted],
+        b"\x04" * len(deleted) + b"\x00" * len(inserted),
+    )
+    start_ts = Tso(commit_ts - 1)
+    value = peek.encode_mutations(2, [mutation])
+    prewrite = peek.prewrite_binlog(start_ts, prewrite_value=value)
+    commit = peek.commit_binlog(start_ts, Tso(commit_ts))
+    return CommittedBinlog(start_ts, Tso(commit_ts), peek.join(prewrite, commit))
+
+
+def beginning() -> list[CommittedBinlog]:
+    return [
+        ddl(DATABASE, 2, "CREATE DATABASE `shop`;"),
+        ddl(CREATE, CREATED, "CREATE TABLE `t` (`id` INT,`v` BIGINT);"),
+    ]
+
+
+# --- a Drainer -------------------------------------------------------------------------------
+
+
+@dataclass
+class Place:
+    """Everything around a Drainer that outlives it."""
+
+    store: MemoryStore = field(default_factory=MemoryStore)
+    source: Source = field(default_factory=Source)
+    history: History = field(default_factory=lambda: History(DATABASE, CREATE))
+    relay: RelayWriter | None = None
+    ignored: tuple[int, ...] = ()
+    initial_commit_ts: int = 0
+    saved: list[Checkpoint] = field(default_factory=list)
+    drain_timeout_s: float = 5.0
+
+    def sink(self) -> Sink:
+        return MemorySink(self.store)
+
+    def drainer(self) -> Drainer:
+        ports = DrainerPorts(
+            sources=[self.source],
+            history=self.history,
+            make_sink=self.sink,
+            relay=self.relay,
+            table_filter=TableFilter(ignored_commit_ts=[Tso(ts) for ts in self.ignored]),
+            on_saved=self.saved.append,
+        )
+        options = DrainerOptions(
+            dialect=Dialect.MYSQL,
+            initial_commit_ts=Tso(self.initial_commit_ts),
+            checkpoint_interval_s=0.002,
+            drain_timeout_s=self.drain_timeout_s,
+            part_txns_max=5,
+        )
+        return Drainer(ports, Backoff(Random(1), first_s=0.001, max_s=0.004), options)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Drainer]:
+        """A Drainer that ends with the body: drained, if it was not."""
+        drainer = self.drainer()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(drainer.run())
+            await asyncio.sleep(0)
+            yield drainer
+            await drainer.drain()
+
+    def held(self) -> Counter[int]:
+        """How often each id is in the table."""
+        found: Counter[int] = Counter()
+        for row, count in self.store.tables.get("shop.t", Counter()).items():
+            row_id = dict(row)["id"]
+            assert isinstance(row_id, int)
+            found[row_id] += count
+        return +found
+
+
+async def until(*conditions: object, timeout_s: float = 20.0) -> None:
+    """Waits for a condition (a function) to hold."""
+    async with asyncio.timeout(timeout_s):
+        for condition in conditions:
+            assert callable(condition)
+            while not condition():  # noqa: ASYNC110  # it asks from outside, as status does
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+async def test_what_is_committed_is_applied_and_drained_to_a_consistent_checkpoint(
+    place: Place,
+) -> None:
+    place.source.add(*beginning(), rows(11, [1, 2]), rows(15, [3], deleted=[1]), resolved_ts=20)
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 20)
+        assert drainer.statistics().state is DrainerState.RUNNING
+        assert drainer.statistics().lag_ms == 0
+    assert place.held() == Counter({2: 1, 3: 1})
+    assert place.store.statements[1] == "CREATE TABLE `t` (`id` INT,`v` BIGINT)"
+    assert place.store.checkpoint == Checkpoint(Tso(20), consistent=True, schema_version=2)
+    assert place.saved == place.store.saves
+    assert drainer.statistics().state is DrainerState.STOPPED
+
+
+async def test_a_quiet_upstream_still_moves_the_checkpoint(place: Place) -> None:
+    async with place.running() as drainer:
+        for ts in (50, 60, 70):
+            place.source.add(resolved_ts=ts)
+            await until(lambda ts=ts: drainer.statistics().checkpoint.commit_ts == ts)
+    assert place.store.checkpoint == Checkpoint(Tso(70), consistent=True)
+
+
+async def test_a_restart_goes_on_from_the_checkpoint_with_the_schema_of_its_moment(
+    place: Place,
+) -> None:
+    place.source.add(*beginning(), rows(11, [1]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 11)
+    place.source.add(rows(12, [2]), resolved_ts=30)
+    assert place.saved[-1].consistent
+    place.saved.clear()
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 30)
+        assert place.source.pulled_after == [0, 11]
+        # before anything is applied, the stored checkpoint stops saying that it is consistent
+        assert place.saved[0] == Checkpoint(Tso(11), consistent=False, schema_version=2)
+    assert place.held() == Counter({1: 1, 2: 1})
+    assert len(place.store.statements) == 2
+
+
+async def test_a_log_that_begins_late_takes_the_rest_from_the_history(place: Place) -> None:
+    place.source.add(rows(1011, [1]), rows(1012, [2]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 1012)
+    assert place.held() == Counter({1: 1, 2: 1})
+    assert place.store.statements == []
+    assert place.store.checkpoint is not None
+    assert place.store.checkpoint.schema_version == 2
+
+
+async def test_an_initial_commit_ts_is_exclusive(place: Place) -> None:
+    place.initial_commit_ts = 11
+    place.source.add(*beginning(), rows(11, [1]), rows(12, [2]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 12)
+    assert place.held() == Counter({2: 1})
+
+
+async def test_a_start_without_any_transaction_saves_where_it_stands(place: Place) -> None:
+    place.initial_commit_ts = 11
+    place.store.checkpoint = Checkpoint(NO_TS)  # the original reads this as none, too
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 11)
+    assert place.store.checkpoint == Checkpoint(Tso(11), consistent=True)
+
+
+# --- failures --------------------------------------------------------------------------------
+
+
+async def test_a_downstream_that_goes_away_is_tried_again(place: Place) -> None:
+    place.source.add(*beginning(), *(rows(ts, [ts]) for ts in range(11, 60)))
+    for ts in (20, 21, 40):
+        place.store.failures[ts] = DownstreamUnavailable("gone away")
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 59)
+        assert drainer.statistics().sessions_begun == 4
+        await until(lambda: drainer.statistics().last_error == "")
+    assert place.held() == Counter(range(11, 60))
+
+
+async def test_a_downstream_that_is_down_is_said_to_be(place: Place) -> None:
+    place.store.is_down = True
+    place.source.add(*beginning(), rows(11, [1]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().sessions_begun >= 3)
+        statistics = drainer.statistics()
+        assert statistics.state is DrainerState.RETRYING or statistics.last_error
+        assert statistics.last_error == "the memory is away"
+        place.store.is_down = False
+        await until(lambda: drainer.statistics().applied_ts == 11)
+
+
+async def test_a_history_that_is_away_is_waited_for(place: Place) -> None:
+    place.history.is_down = True
+    place.source.add(*beginning(), rows(11, [1]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().last_error == "no history today")
+        place.history.is_down = False
+        await until(lambda: drainer.statistics().applied_ts == 11)
+
+
+@pytest.mark.parametrize(
+    ("stuck", "error"),
+    [
+        (rows(13, [3], table_id=77), "not found table id: 77"),
+        (ddl(job(9, 13, 3), 13, "CREATE TABLE `x` (`a` INT)"), "DDL job 9 "),
+        (CommittedBinlog(Tso(12), Tso(13), b"\x08"), "unexpected EOF"),
+    ],
+)
+async def test_what_nobody_can_explain_stops_right_behind_the_last_good_transaction(
+    place: Place, stuck: CommittedBinlog, error: str
+) -> None:
+    place.source.add(*beginning(), rows(11, [1]), rows(12, [2]), stuck, rows(14, [4]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().state is DrainerState.STUCK)
+        statistics = drainer.statistics()
+        assert error in statistics.last_error
+        assert "add 13 to syncer.ignore-txn-commit-ts" in statistics.last_error
+        assert statistics.blocking == statistics.last_error
+        assert statistics.checkpoint.commit_ts == 12
+    assert place.held() == Counter({1: 1, 2: 1})
+    assert place.store.checkpoint == Checkpoint(Tso(12), consistent=False, schema_version=2)
+    place.ignored = (13,)
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 14)
+        assert drainer.statistics().transactions_skipped == 1
+    assert place.held() == Counter({1: 1, 2: 1, 4: 1})
+
+
+async def test_a_statement_that_the_downstream_refuses_stops(place: Place) -> None:
+    place.source.add(*beginning(), *(rows(ts, [ts]) for ts in range(11, 20)))
+    place.store.failures[15] = StatementRejected(15, "INSERT", 1062, "duplicate")
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().state is DrainerState.STUCK)
+        assert "1062" in drainer.statistics().last_error
+    assert place.held() == Counter(range(11, 15))
+
+
+async def test_an_ignored_ddl_still_moves_the_schema(place: Place) -> None:
+    place.ignored = (CREATED,)
+    place.source.add(*beginning(), rows(11, [1]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 11)
+    assert place.held() == Counter({1: 1})
+    assert place.store.statements == ["CREATE DATABASE `shop`"]
+
+
+class Hanging(MemorySink):
+    """Takes what it is given and never applies it."""
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_draining_ends_at_its_deadline_even_if_the_downstream_hangs(place: Place) -> None:
+    place.sink = lambda: Hanging(place.store)  # type: ignore[method-assign]  # another sink
+    place.drain_timeout_s = 0.05
+    place.source.add(*beginning(), rows(11, [1]))
+    async with place.running() as drainer:
+        await until(lambda: (sink := drainer.statistics().sink) and sink.txns_queued)
+    assert drainer.statistics().state is DrainerState.STOPPED
+    assert "not consistent" in drainer.statistics().last_error
+    assert place.store.checkpoint is None
+
+
+# --- the relay log -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk() -> Iterator[PosixDisk]:
+    disk = PosixDisk(threads=2)
+    yield disk
+    disk.close()
+
+
+class Suspicious(MemorySink):
+    """Refuses to be given what the relay log does not hold."""
+
+    def __init__(self, store: MemoryStore, relay: RelayWriter) -> None:
+        super().__init__(store)
+        self._relay = relay
+
+    async def submit(self, txns: Sequence[Txn]) -> None:
+        assert txns[-1].commit_ts <= self._relay.last_ts or not hasattr(txns[-1], "job")
+        await super().submit(txns)
+
+
+async def test_the_sink_sees_nothing_that_the_relay_log_does_not_hold(
+    place: Place, disk: PosixDisk, tmp_path: Path
+) -> None:
+    relay = place.relay = RelayWriter(tmp_path / "relay", disk, max_file_bytes=2000)
+    place.sink = lambda: Suspicious(place.store, relay)  # type: ignore[method-assign]  # another
+    place.source.add(*beginning(), *(rows(ts, [ts]) for ts in range(11, 200)))
+    for ts in (50, 120):
+        place.store.failures[ts] = DownstreamUnavailable("gone away")
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 199)
+        statistics = drainer.statistics().relay
+        assert statistics is not None
+        assert statistics.last_ts == 199
+        await until(lambda: relay.statistics().files_collected > 0)
+    assert place.held() == Counter(range(11, 200))
+
+
+# --- whatever happens ----------------------------------------------------------------------------
+
+
+class Killed(Exception):
+    """A sudden end."""
+
+
+async def kill_soon(rng: Random) -> None:
+    await asyncio.sleep(rng.random() * 0.03)
+    raise Killed
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_is_killed_no_checkpoint_is_ahead_and_no_change_is_lost(
+    place: Place, seed: int
+) -> None:
+    rng = Random(seed)
+    binlogs, model, changing = beginning(), set[int](), list[int]()
+    for ts in range(10, 400):
+        deleted = [n for n in sorted(model) if rng.random() < 0.1]
+        model -= set(deleted)
+        inserted = sorted({rng.randrange(1000) for _ in range(rng.randrange(1, 4))} - model)
+        model |= set(inserted)
+        binlogs.append(rows(ts, inserted, deleted))
+        if inserted or deleted:
+            changing.append(ts)
+    place.source.add(*binlogs)
+    for ts in rng.sample(range(10, 400), 3):
+        place.store.failures[ts] = DownstreamUnavailable("gone away")
+    last_saved = NO_TS
+    for _ in range(8):
+        drainer = place.drainer()
+        with pytest.RaisesGroup(Killed):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(drainer.run())
+                group.create_task(kill_soon(rng))
+        for checkpoint in place.store.saves:
+            assert last_saved <= checkpoint.commit_ts <= place.store.applied_ts
+            last_saved = checkpoint.commit_ts
+        place.store.saves.clear()
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 399)
+    assert place.held() == Counter(model)
+    assert place.store.commit_tss == changing
+
+
+async def test_lag_is_counted_in_upstream_time(place: Place) -> None:
+    hanging = Hanging(place.store)
+    place.sink = lambda: hanging  # type: ignore[method-assign]  # another sink
+    place.drain_timeout_s = 0.01
+    place.initial_commit_ts = compose(1_000)
+    place.source.add(resolved_ts=compose(3_500))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().lag_ms == 2_500)
+        assert drainer.statistics().blocking == "downstream"
