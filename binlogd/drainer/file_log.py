@@ -22,7 +22,7 @@ from typing import BinaryIO, NamedTuple
 
 import google_crc32c
 
-from binlogd.drainer.pb import PbTransaction, decode
+from binlogd.drainer.pb import PbReader, PbTransaction
 from binlogd.errors import Corrupt, CorruptRelay
 from binlogd.tso import NO_TS, Tso
 
@@ -118,9 +118,10 @@ def read_file_log(directory: Path, *, after: Tso = NO_TS) -> Iterator[PbTransact
     Ends at the last whole record of the last file: a record that is still being written, or was cut
     by a crash, is not there yet. Raises CorruptRelay for everything else that does not verify.
     """
+    reader = PbReader()
     for path, record in file_records(directory):
         try:
-            transaction = decode(record.payload)
+            transaction = reader.decode(record.payload)
         except Corrupt as error:
             raise CorruptRelay(path, record.offset, str(error)) from error
         if transaction.commit_ts > after:

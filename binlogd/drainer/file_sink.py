@@ -25,7 +25,8 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.file_checkpoint import Savepoint, Written
 from binlogd.drainer.file_log import LOCK_NAME, LogFile, encode_record, file_name
 from binlogd.drainer.file_tail import find_tail
-from binlogd.drainer.pb import ChangeEncoder, ddl_binlog, ddl_text, dml_binlog
+from binlogd.drainer.pb_rows import ChangeEncoder
+from binlogd.drainer.pb_write import ddl_binlog, ddl_text, dml_binlog
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import BinlogdError, CorruptRow, LogFailed, RowMismatch

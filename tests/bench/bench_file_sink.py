@@ -17,7 +17,8 @@ from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.file_log import read_file_log
 from binlogd.drainer.file_sink import FileSink
 from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.pb import ChangeEncoder, dml_binlog
+from binlogd.drainer.pb_rows import ChangeEncoder
+from binlogd.drainer.pb_write import dml_binlog
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Dml, Txn
 from binlogd.host.clock import WallClock

@@ -17,7 +17,7 @@ import pytest
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.file_log import encode_record, file_records, log_files, read_file_log
 from binlogd.drainer.file_sink import FileSink
-from binlogd.drainer.pb import ddl_binlog
+from binlogd.drainer.pb_write import ddl_binlog
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import ConfigError, CorruptRelay, LogFailed, RowMismatch
 from binlogd.host.disk import PosixDisk

@@ -9,19 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.drainer.pb import (
-    ChangeEncoder,
-    EventKind,
-    PbColumn,
-    PbHead,
-    TableEncoder,
-    ddl_binlog,
-    ddl_text,
-    decode,
-    dml_binlog,
-    head_of,
-    mysql_type,
-)
+from binlogd.drainer.pb import EventKind, PbColumn, PbHead, decode, head_of
+from binlogd.drainer.pb_rows import ChangeEncoder
+from binlogd.drainer.pb_write import TableEncoder, ddl_binlog, ddl_text, dml_binlog, mysql_type
 from binlogd.errors import Corrupt
 from binlogd.tidb.encode import encode_delete, encode_insert, encode_update
 from binlogd.tidb.model import Column, FieldType, SchemaState, Table, TableAt, Tp
