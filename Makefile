@@ -66,6 +66,10 @@ bench: setup-test ## run the benchmarks; each prints JSON lines
 soak: setup-test ## long kill and fault loops
 	$(BIN)/pytest -m soak --timeout 3600
 
+proto: $(VENV)/test.stamp ## compile the .proto files with betterproto's compiler
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I binlogd/wire \
+	  --python_betterproto_out=binlogd/wire/generated binlogd/wire/*.proto
+
 # --- upkeep -------------------------------------------------------------------------------
 
 lock: $(VENV)/test.stamp ## write what is installed now into constraints.txt

@@ -8,6 +8,7 @@ checkpoint, the server goes, the shards persist their marks. One event loop, one
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -51,6 +52,7 @@ T = TypeVar("T")
 HEARTBEAT_S = 10.0
 SETTLE_S = 600.0
 """How long a node that an operator closes waits for the outcomes of its prewrites."""
+ABANDON_S = 3.0
 STOP_S = 9.5
 """SIGTERM ends the process within ten seconds, drained or not."""
 
@@ -60,7 +62,13 @@ log = structlog.get_logger(__name__)
 def serve(setup: Setup) -> int:
     """Runs the appliance until it is told to stop; the exit code."""
     telemetry.set_up_logging(setup.config.log_level)
-    return run(_serve(setup))
+    try:
+        return run(_serve(setup))
+    except TimeoutError:
+        # A thread may be in a system call that does not return, and would keep the process alive.
+        # Nothing acknowledged depends on it: the log is read again at the next start.
+        sys.stdout.flush()
+        os._exit(1)
 
 
 def restore(setup: Setup) -> Restored:
@@ -175,9 +183,19 @@ async def _live(setup: Setup, node: Node, upstream: Standalone) -> None:
             await _stop(node, server, is_replicating=upstream.cluster.cluster_id is not None)
     except BaseException:
         await server.close()
+        await _abandon(node.pump)
         raise
     await _register(node, upstream)
     log.info("service_stopped", state=node.pump.state.value)
+
+
+async def _abandon(pump: Pump) -> None:
+    """After a failure: lets go of files, index and lock, so that the process can end."""
+    try:
+        async with asyncio.timeout(ABANDON_S):
+            await pump.close()
+    except (BinlogdError, TimeoutError) as error:
+        log.warning("pump_abandoned", cause=str(error))
 
 
 async def _replicate(node: Node, upstream: Standalone) -> None:

@@ -1,0 +1,261 @@
+"""Bad input and a bad world: each a clear error, nothing acknowledged lost, nothing skipped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from binlogd.client.pump_client import PumpClient
+from binlogd.errors import BinlogdError, Refused
+from binlogd.tso import Tso
+from binlogd.wire import peek
+from binlogd.wire.peek import Mutation
+from binlogd.workload.recording import feed_recording
+from tests.appliance import Appliance, into_mariadb, run
+from tests.mariadb import MariaDb
+from tests.recordings_reader import compare, connect, history, info
+
+KEYS = Path(__file__).parents[1] / "recordings" / "keys"
+LEFT_OUT = ("keys_tidb", "keys_wrong")
+IGNORED = f'ignore-schemas = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql,{",".join(LEFT_OUT)}"'
+
+
+@pytest.fixture
+def appliance(tmp_path: Path) -> Iterator[Appliance]:
+    """Into files, with the schema history of the recording `keys`."""
+    machine = Appliance(tmp_path, history=history(KEYS))
+    yield machine
+    machine.close()
+
+
+@pytest.fixture
+def replica(tmp_path: Path, mariadb: MariaDb) -> Iterator[Appliance]:
+    """The same into MariaDB, with a relay log."""
+    machine = Appliance(
+        tmp_path, history=history(KEYS), syncer=into_mariadb(mariadb, extra=IGNORED)
+    )
+    yield machine
+    machine.close()
+
+
+def write(appliance: Appliance, *payloads: bytes, cluster_id: int = 7) -> BinlogdError | None:
+    """Writes one after the other; the first refusal."""
+
+    async def all_of_them() -> BinlogdError | None:
+        client = PumpClient(*appliance.target, cluster_id=cluster_id)
+        try:
+            for payload in payloads:
+                await client.write(payload)
+        except Refused as error:
+            return error
+        finally:
+            client.close()
+        return None
+
+    return asyncio.run(all_of_them())
+
+
+def transaction(start: int, prewrite_value: bytes) -> tuple[bytes, bytes]:
+    start_ts, commit_ts = Tso(start), Tso(start + 1)
+    return (
+        peek.prewrite_binlog(start_ts, prewrite_key=b"k", prewrite_value=prewrite_value),
+        peek.commit_binlog(start_ts, commit_ts),
+    )
+
+
+# --- the command ------------------------------------------------------------------------
+
+
+def test_an_unknown_key_ends_with_code_2_and_the_nearest_key(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("[pump]\nshard = 2\n")
+    done = run(tmp_path, "serve", "--config", "c.toml")
+    assert done.returncode == 2
+    assert "did you mean pump.shards?" in done.stderr
+
+
+def test_a_missing_file_ends_with_code_2(tmp_path: Path) -> None:
+    done = run(tmp_path, "serve", "--config", "nowhere.toml")
+    assert done.returncode == 2
+    assert "nowhere.toml: cannot be read" in done.stderr
+
+
+def test_status_of_nobody_ends_with_code_1(tmp_path: Path) -> None:
+    done = run(tmp_path, "status", "--addr", "127.0.0.1:1", "--json")
+    assert done.returncode == 1
+    assert "no binlogd answers at http://127.0.0.1:1/status" in done.stderr
+
+
+def test_status_tells_state_watermark_checkpoint_and_lag(appliance: Appliance) -> None:
+    appliance.start()
+    done = run(appliance.directory, "status", "--json", "--config", str(appliance.config_file))
+    document = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert document["state"] == "online"
+    assert document["max_commit_ts"] == 0
+    assert document["checkpoint"] == {"commit_ts": 0, "consistent": False}
+    assert document["lag_s"] == 0
+
+
+# --- the data directory and the port ----------------------------------------------------
+
+
+def test_a_port_in_use_is_named(appliance: Appliance) -> None:
+    with socket.socket() as other:
+        other.bind(appliance.target)
+        other.listen()
+        appliance.start(is_ready=False)
+        assert appliance.end() == 2
+    assert f"127.0.0.1:{appliance.port}" in appliance.log()
+
+
+def test_a_data_directory_has_one_process(appliance: Appliance, tmp_path: Path) -> None:
+    appliance.start()
+    done = run(tmp_path, "serve", "--data-dir", str(appliance.data_dir), "--addr", "127.0.0.1:0")
+    assert done.returncode == 2
+    assert str(appliance.data_dir) in done.stderr
+
+
+def test_another_shard_count_is_refused(appliance: Appliance) -> None:
+    appliance.start()
+    assert appliance.stop() == 0
+    text = appliance.config_file.read_text()
+    appliance.config_file.write_text(text.replace("[pump]", "[pump]\nshards = 8"))
+    appliance.start(is_ready=False)
+    assert appliance.end() == 2
+    assert "set pump.shards back" in appliance.log()
+
+
+# --- binlogs ----------------------------------------------------------------------------
+
+
+def test_another_cluster_is_refused_and_the_first_is_kept(appliance: Appliance) -> None:
+    appliance.start()
+    assert write(appliance, *transaction(10, b""), cluster_id=7) is None
+    refused = write(appliance, *transaction(20, b""), cluster_id=8)
+    assert "cluster ID are mismatch, 8 vs 7" in str(refused)
+    appliance.kill()
+    appliance.start()
+    assert write(appliance, *transaction(20, b""), cluster_id=8) is not None
+    assert appliance.status()["cluster_id"] == 7
+
+
+def test_a_payload_that_does_not_decode_is_refused(appliance: Appliance) -> None:
+    appliance.start()
+    assert "unexpected EOF" in str(write(appliance, b"\x08"))
+    assert write(appliance, *transaction(10, b"")) is None
+
+
+def test_an_unknown_table_stops_the_drainer_and_not_the_pump(appliance: Appliance) -> None:
+    appliance.start()
+    row = Mutation(table_id=2002, inserted=[b"\x08\x02"], updated=[], deleted=[], sequence=b"\0")
+    rows = peek.encode_mutations(1, [row])
+    assert write(appliance, *transaction(10, rows)) is None
+    stuck = appliance.wait(lambda status: status["drainer"]["state"] == "stuck")
+    error = stuck["drainer"]["error"]
+    assert "2002" in error
+    assert "add 11 to syncer.ignore-txn-commit-ts" in error
+    assert write(appliance, *transaction(20, b"")) is None
+    assert appliance.status()["newest_commit_ts"] == 21
+
+
+# --- the downstream ---------------------------------------------------------------------
+
+
+def test_a_downstream_that_is_down_leaves_the_pump_receiving(
+    replica: Appliance, mariadb: MariaDb
+) -> None:
+    mariadb.kill()
+    try:
+        replica.start()
+        asyncio.run(feed_recording(KEYS, replica.target))
+        status = replica.wait(lambda now: now["drainer"]["state"] == "retrying")
+        assert str(mariadb.port) in status["drainer"]["error"]
+        assert status["lag_s"] > 0
+    finally:
+        mariadb.start()
+    expect_keys(replica, mariadb)
+
+
+def test_a_refused_statement_stops_and_is_passed_over_on_request(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    appliance = Appliance(
+        tmp_path,
+        history=history(KEYS),
+        syncer=into_mariadb(mariadb, extra=IGNORED.replace(",keys_tidb", "")),
+    )
+    try:
+        appliance.start()
+        asyncio.run(feed_recording(KEYS, appliance.target))
+        skipped = 0
+        while skipped < 20:  # until nothing is refused any more
+            now = appliance.wait(
+                lambda status: status["drainer"]["state"] == "stuck" or status["lag_s"] == 0
+            )
+            if now["drainer"]["state"] != "stuck":
+                break
+            error = now["drainer"]["error"]
+            assert "syncer.ignore-txn-commit-ts" in error
+            commit_ts = error.split("add ")[-1].split(" ")[0]
+            assert appliance.stop() == 0
+            text = appliance.config_file.read_text()
+            key, listed = "ignore-txn-commit-ts = [", f"{commit_ts},"
+            text = (
+                text.replace(key, key + listed)
+                if key in text
+                else text.replace("[syncer]\n", f"[syncer]\n{key}{listed}]\n")
+            )
+            appliance.config_file.write_text(text)
+            appliance.start()
+            skipped += 1
+        assert skipped > 0
+        connection = connect(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
+        assert compare(KEYS, connection, LEFT_OUT) == []
+    finally:
+        appliance.close()
+
+
+# --- the upstream -----------------------------------------------------------------------
+
+
+def test_when_the_upstream_is_gone_the_relay_log_makes_the_replica_consistent(
+    replica: Appliance, mariadb: MariaDb
+) -> None:
+    replica.start()
+    asyncio.run(feed_recording(KEYS, replica.target))
+    replica.wait_until_applied(0)
+    replica.kill()
+    (replica.directory / "ddl_history.json").unlink()
+    shutil.rmtree(replica.data_dir / "pump")
+    assert not is_consistent(mariadb)
+
+    replica.start(is_ready=False)
+
+    assert replica.end() == 0
+    assert is_consistent(mariadb)
+    connection = connect(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
+    assert compare(KEYS, connection, LEFT_OUT) == []
+
+
+def is_consistent(server: MariaDb) -> bool:
+    """The flag of the original's checkpoint table."""
+    connection = connect(server.host, server.port, server.user, server.password)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clusterID, checkPoint FROM tidb_binlog.checkpoint")
+        ((cluster_id, checkpoint),) = cursor.fetchall()
+    assert int(cluster_id) == info(KEYS)["cluster_id"]
+    return bool(json.loads(checkpoint)["consistent"])
+
+
+def expect_keys(replica: Appliance, server: MariaDb) -> None:
+    """Everything is applied, and equal."""
+    replica.wait_until_applied(0)
+    assert replica.stop() == 0
+    connection = connect(server.host, server.port, server.user, server.password)
+    assert compare(KEYS, connection, LEFT_OUT) == []
