@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from binlogd.drainer.file_sink import FileSink
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.pb import head_of
 from binlogd.drainer.restore import Restored, restore
+from binlogd.drainer.sink import Sink
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Txn
 from binlogd.errors import ConfigError, CorruptRelay
@@ -26,13 +27,15 @@ from binlogd.relay.log import RelayWriter
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
-from tests.recordings_reader import RECORDINGS, committed, history
+from tests.mariadb import MariaDb
+from tests.recordings_reader import RECORDINGS, committed, compare, history
+from tests.replay import SKIPPED, filter_for, running, sink_for
 
 CALL_TXNS = 37
 FILE_BYTES = 30_000
 
 
-def translator_for(tracker: SchemaTracker) -> Translator:
+def into_files(tracker: SchemaTracker) -> Translator:
     return Translator(tracker, TableFilter(), Dialect.FILE)
 
 
@@ -46,14 +49,20 @@ def disk() -> Iterator[PosixDisk]:
 class Replica:
     """A recording, replicated into files behind a relay log, and left where a crash left it."""
 
-    def __init__(self, disk: PosixDisk, root: Path, name: str) -> None:
-        self.disk, self.root = disk, root
+    def __init__(
+        self,
+        disk: PosixDisk,
+        root: Path,
+        name: str,
+        translator_for: Callable[[SchemaTracker], Translator] = into_files,
+    ) -> None:
+        self.disk, self.root, self.translator_for = disk, root, translator_for
         self.binlogs = list(committed(RECORDINGS / name))
         jobs = jobs_from_json(history(RECORDINGS / name))
         self.jobs = {job.id: job for job in jobs}
         self.tracker = SchemaTracker()
         self.tracker.load(jobs)
-        self.translator = translator_for(self.tracker)
+        self.translator = self.translator_for(self.tracker)
         self.txns: list[Txn] = []
 
     def ts(self, share: float) -> Tso:
@@ -103,12 +112,12 @@ class Replica:
                     await sink.save(Checkpoint(saved))
             await sink.close()
 
-    async def restore(self) -> Restored:
+    async def restore(self, sink: Sink | None = None) -> Restored:
         return await restore(
             disk=self.disk,
             relay_directory=self.root / "relay",
-            sink=self.sink(),
-            translator_for=translator_for,
+            sink=sink or self.sink(),
+            translator_for=self.translator_for,
         )
 
     def records(self, directory: str = "replica") -> list[bytes]:
@@ -176,3 +185,37 @@ async def test_without_a_checkpoint_or_far_enough_a_relay_nothing_is_touched(
     with pytest.raises(ConfigError, match=f"begins behind commit_ts {replica.ts(0.4)}"):
         await replica.restore()
     assert replica.records() == before
+
+
+class Crashed(Exception):
+    """The end of the Drainer's process."""
+
+
+async def left_in_the_middle(replica: Replica, sink: Sink, saved: Tso) -> None:
+    async with running(sink):
+        await sink.submit([each for each in replica.txns if each.commit_ts <= saved])
+        await sink.flush()
+        await sink.save(Checkpoint(saved))
+        # nothing of this is flushed: whatever is applied by then, is
+        await sink.submit([each for each in replica.txns if saved < each.commit_ts][:200])
+        raise Crashed
+
+
+@pytest.mark.parametrize(("name", "lanes"), [("types", 1), ("keys", 4), ("mixed", 4)])
+async def test_a_database_left_in_the_middle_is_completed(
+    disk: PosixDisk, tmp_path: Path, mariadb: MariaDb, name: str, lanes: int
+) -> None:
+    def into_mariadb(tracker: SchemaTracker) -> Translator:
+        return Translator(tracker, filter_for(SKIPPED[name]), Dialect.MYSQL)
+
+    replica = Replica(disk, tmp_path, name, into_mariadb)
+    await replica.relay(start=Tso(0), end=replica.ts(1.0))
+    saved = replica.ts(0.3)
+    with pytest.RaisesGroup(Crashed):
+        await left_in_the_middle(replica, sink_for(mariadb, lanes), saved)
+    restored = await replica.restore(sink_for(mariadb, lanes))
+    assert (restored.from_ts, restored.to_ts) == (saved, replica.ts(1.0))
+    connection = mariadb.connect()
+    assert compare(RECORDINGS / name, connection, SKIPPED[name]) == []
+    connection.close()
+    assert (await replica.restore(sink_for(mariadb, lanes))).was_consistent
