@@ -45,7 +45,7 @@ class FilingOptions:
 
     queue_max: int = 65_536
     batch_max: int = 4_096
-    every_s: float = 0.01
+    every_s: float = 0.1
     marks_every_s: float = 1.0
     retry_s: float = 1.0
     patience_s: float = 5.0
