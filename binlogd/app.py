@@ -97,6 +97,7 @@ class ExportRequest:
     as_of: str
     format: str
     resolved_ts: Tso
+    replaces_invalid_text: bool = False
 
 
 def export(
@@ -125,6 +126,7 @@ async def _export(
         format=request.format,
         cluster_id=cluster_id,
         resolved_ts=request.resolved_ts,
+        invalid_text="replace" if request.replaces_invalid_text else "error",
     )
     return await export_snapshot(options, progress)
 

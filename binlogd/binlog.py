@@ -1,6 +1,6 @@
 """What flows from a Pump to a Drainer: commits joined with their prewrites, and how far they reach.
 
-Source: spec/pump.md 1.3 to 1.5 and 3.13.
+Source: tipb proto/binlog/binlog.proto; tidb-binlog pump/storage/storage.go, PullCommitBinlog.
 """
 
 from __future__ import annotations

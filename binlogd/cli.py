@@ -132,6 +132,9 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     schema_history: Annotated[
         str | None, typer.Option("--schema-history", help="File or URL; overrides the configured.")
     ] = None,
+    invalid_text: Annotated[
+        str, typer.Option("--invalid-text", help="Text that is no UTF-8: error, or replace.")
+    ] = "error",
     as_json: JsonOption = False,
 ) -> None:
     """Export every table as it was at one commit_ts, built from the log by a local PySpark session.
@@ -141,8 +144,14 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     go on meanwhile.
     """
     setup = _load(config_file, data_dir, addr, schema_history)
+    if invalid_text not in ("error", "replace"):
+        raise ConfigError(f'--invalid-text {invalid_text}: expected "error" or "replace"')
     request = app.ExportRequest(
-        out=out, as_of=as_of, format=file_format, resolved_ts=_resolved_ts(setup)
+        out=out,
+        as_of=as_of,
+        format=file_format,
+        resolved_ts=_resolved_ts(setup),
+        replaces_invalid_text=invalid_text == "replace",
     )
     with ExportProgress(Console(stderr=True)) as shown:
         result = app.export(setup, request, shown.advance)

@@ -57,7 +57,7 @@ class MalformedBinlog(Refused):
 
 
 class WrongCluster(Refused):
-    """A request for another TiDB cluster. Text of the original: spec/pump.md 2.5."""
+    """A request for another TiDB cluster. Text of the original (tidb-binlog pump/server.go)."""
 
     def __init__(self, got: int, own: int) -> None:
         self.got, self.own = got, own
@@ -65,7 +65,7 @@ class WrongCluster(Refused):
 
 
 class NotOnline(Refused):
-    """A prewrite for a Pump that is not online. Text of the original: spec/pump.md 2.5."""
+    """A prewrite for a Pump that is not online, in the words of tidb-binlog pump/server.go."""
 
     def __init__(self, state: str) -> None:
         self.state = state
@@ -99,7 +99,7 @@ class Unavailable(BinlogdError):
 
 
 class DiskFull(Unavailable):
-    """Free space is below the reserve. Text of the original: spec/pump.md 3.12."""
+    """Free space is below the reserve. Text of the original (tidb-binlog pump/storage)."""
 
     def __init__(self, available_bytes: int, reserve_bytes: int) -> None:
         self.available_bytes, self.reserve_bytes = available_bytes, reserve_bytes

@@ -1,6 +1,6 @@
 """TSO: TiDB's 64-bit timestamp, physical milliseconds since 1970 << 18 | logical counter.
 
-Source: spec/codec.md section 0 (PD's timestamp oracle).
+Source: PD's timestamp oracle; client-go oracle/oracle.go.
 """
 
 from __future__ import annotations
