@@ -357,7 +357,7 @@ async def test_a_transaction_above_the_limits_is_cut_and_taken_up_in_its_middle(
 
 
 async def _fail_when_cut_above(piece: int, db: MariaDb, pieces: list[int]) -> None:
-    for _ in range(80):
+    for _ in range(30):
         await asyncio.sleep(0)
         found = int(db.execute("SELECT MAX(piece) FROM tidb_binlog.progress")[0][0] or 0)
         if found > piece:
