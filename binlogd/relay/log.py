@@ -134,7 +134,8 @@ class RelayWriter:
         if self._last_error:
             raise LogFailed(self._directory, OSError(self._last_error))
         fresh = [entry for entry in entries if entry.commit_ts > self._last_ts]
-        is_full = self._offset - self._head_bytes >= self._max_file_bytes
+        # a file has at least as much of groups as its head has of schema
+        is_full = self._offset - self._head_bytes >= max(self._max_file_bytes, self._head_bytes)
         try:
             # what is passed over here is not yet in the schema that a snapshot would show
             if is_full and fresh and len(fresh) == len(entries):

@@ -16,7 +16,7 @@ from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.file_log import encode_record, file_records, read_file_log
 from binlogd.drainer.file_sink import FileSink
 from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.pb import PbColumn, PbEvent, PbTransaction, decode
+from binlogd.drainer.pb import PbColumn, PbEvent, PbTransaction, decode, head_of
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Txn
 from binlogd.host.clock import WallClock
@@ -89,6 +89,17 @@ IGNORED = {
 }
 LOST = {470611042200977429, 470611042214084609}
 """Rows of a table that was truncated and then recovered: the original drops them as outdated."""
+
+
+def test_the_relay_log_of_the_original_has_the_same_framing(tmp_path: Path) -> None:
+    with tarfile.open(GOLDEN.with_name("drainer_relay_keys.tar.gz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    # its payloads are other messages, which begin with the same two fields
+    order = [head_of(record.payload).commit_ts for _, record in file_records(tmp_path / "relay")]
+    assert order == sorted(order)
+    facts = json.loads(GOLDEN.with_name("drainer_relay_keys.json").read_text())
+    for holder in (facts["checkpoint"], facts["after_recovery"]):
+        assert order[0] <= json.loads(holder["checkPoint"])["commitTS"] <= order[-1]
 
 
 async def test_the_records_are_those_of_the_original(golden: Path, tmp_path: Path) -> None:
