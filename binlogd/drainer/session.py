@@ -202,15 +202,18 @@ class Session:
             try:
                 job_id = ddl_job_id(binlog)
                 job = await self._ports.history.job(job_id) if job_id else None
-                if job_id and job is None:
+                if job is None and job_id and not self._is_ignored(binlog):
                     query = peek.body(binlog.payload).ddl_query.decode("utf-8", "replace")
                     raise MissingDdlJob(job_id, binlog.commit_ts, query)
             except Stuck as error:
-                if not self._ports.table_filter.ignores_transaction(binlog.commit_ts):
+                if not self._is_ignored(binlog):
                     return found, error
                 job = None
             found.append((binlog, job))
         return found, None
+
+    def _is_ignored(self, binlog: CommittedBinlog) -> bool:
+        return self._ports.table_filter.ignores_transaction(binlog.commit_ts)
 
     def _translated(self, binlog: CommittedBinlog, job: Job | None) -> Txn:
         assert self._translator is not None, "translating before the schema is known"

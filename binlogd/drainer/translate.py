@@ -15,21 +15,24 @@ from binlogd.drainer.ddl import DdlEvent, DdlReplay, Omit, is_setval
 from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
-from binlogd.errors import MalformedBinlog, RowMismatch, UnknownTable
+from binlogd.errors import MalformedBinlog, MissingDdlJob, RowMismatch, UnknownTable
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import SchemaTracker, is_reserved
 from binlogd.wire import peek
 
+_NO_DDL = b"\x38\x00\x40\x00"  # how the canonical form of all other binlogs ends
+
 
 def ddl_job_id(binlog: CommittedBinlog) -> int:
     """The job that `translate` must be given; 0 when the binlog needs none. Raises RowMismatch."""
+    if binlog.payload.endswith(_NO_DDL):
+        return 0
     try:
-        if peek.peek(binlog.payload).ddl_job_id <= 0:
-            return 0
         body = peek.body(binlog.payload)
     except MalformedBinlog as error:
         raise _unreadable(binlog, error) from error
-    return 0 if is_setval(_text(body.ddl_query)) else body.ddl_job_id
+    is_ddl = body.ddl_job_id > 0 and not is_setval(_text(body.ddl_query))
+    return body.ddl_job_id if is_ddl else 0
 
 
 class Translator:
@@ -40,13 +43,16 @@ class Translator:
         self._replay = DdlReplay(dialect, schema, table_filter)
 
     def translate(self, binlog: CommittedBinlog, job: Job | None) -> Txn:
-        """Raises UnknownTable, RowMismatch or UnsupportedDdl: all name the way past."""
+        """`job` is the one that `ddl_job_id` asked for; None of an ignored DDL may be missing.
+
+        Raises UnknownTable, RowMismatch, MissingDdlJob or UnsupportedDdl: all name the way past.
+        """
         if binlog.is_fake:
             return Skip(binlog.commit_ts)
         try:
             body = peek.body(binlog.payload)
             if body.ddl_job_id > 0:
-                return self._ddl(binlog, _text(body.ddl_query), body.ddl_schema_state, job)
+                return self._ddl(binlog, body, job)
             if self._filter.ignores_transaction(binlog.commit_ts):
                 return Skip(binlog.commit_ts, "ignore-txn-commit-ts")
             return self._dml(binlog, body.prewrite_value)
@@ -71,15 +77,17 @@ class Translator:
             return Skip(commit_ts)
         return Dml(binlog.start_ts, commit_ts, schema_version, tuple(changes))
 
-    def _ddl(self, binlog: CommittedBinlog, query: str, schema_state: int, job: Job | None) -> Txn:
-        commit_ts = binlog.commit_ts
+    def _ddl(self, binlog: CommittedBinlog, body: peek.Body, job: Job | None) -> Txn:
+        commit_ts, query = binlog.commit_ts, _text(body.ddl_query)
         if is_setval(query):
             return Skip(commit_ts, "sequences are not replicated")
-        if job is None:  # the caller knows that it may be passed over
+        if job is None and self._filter.ignores_transaction(commit_ts):
             return Skip(commit_ts, "ignore-txn-commit-ts, and its job is not in the history")
+        if job is None:
+            raise MissingDdlJob(body.ddl_job_id, commit_ts, query)
         if is_reserved(job.table_id):
             return Skip(commit_ts)
-        effect = self._schema.apply(job, schema_state)
+        effect = self._schema.apply(job, body.ddl_schema_state)
         statements: tuple[str, ...] = ()
         reason = ""
         if self._filter.ignores_transaction(commit_ts):

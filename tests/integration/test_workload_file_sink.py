@@ -43,7 +43,7 @@ def translated(workload: Workload) -> list[Txn]:
     tracker.load(jobs)
     translator = Translator(tracker, TableFilter(), Dialect.FILE)
     return [
-        translator.translate(binlog, by_id.get(ddl_job_id(binlog.payload)))
+        translator.translate(binlog, by_id.get(ddl_job_id(binlog)))
         for _, binlog in sorted(joined.items())
     ]
 

@@ -1,0 +1,178 @@
+"""From joined binlogs to what a sink is given, on one core: scan, schema, filter. CPU time, best
+round. `whole walk` is a Drainer without relay log in front of a sink that takes everything at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Sequence
+from random import Random
+from time import process_time
+
+import structlog
+import uvloop
+
+from binlogd.binlog import CommittedBinlog, Pulled
+from binlogd.drainer.backoff import Backoff
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.drainer import Drainer
+from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.drainer.sink import SinkStatistics
+from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.txn import Txn
+from binlogd.tidb.model import Job, jobs_from_json
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import NO_TS, Tso
+from binlogd.wire import peek
+from tests.bench.load import Load, inserts, mixed, updates
+
+ROUNDS = 5
+BATCH = 256
+
+
+def report(bench: str, load: Load, cpu_s: float) -> None:
+    rows_per_s = load.rows / cpu_s
+    cpu_us = round(cpu_s / load.rows * 1e6, 2)
+    txns_per_s = round(len(load.binlogs) / cpu_s)
+    figure = {"bench": bench, "value": round(rows_per_s), "unit": "rows/s"}
+    print(json.dumps({**figure, "cpu_us_per_row": cpu_us, "txns_per_s": txns_per_s}))
+
+
+def prepared(load: Load) -> Translator:
+    """A translator that has seen the setup of a load."""
+    jobs = {job.id: job for job in jobs_from_json(load.history)}
+    schema = SchemaTracker()
+    schema.load(jobs.values())
+    translator = Translator(schema, TableFilter(), Dialect.MYSQL)
+    for binlog in load.setup:
+        translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
+    return translator
+
+
+def bench_scan(load: Load) -> None:
+    best_s = 1e9
+    for _ in range(ROUNDS):
+        begin_s = process_time()
+        for binlog in load.binlogs:
+            peek.mutations(peek.body(binlog.payload).prewrite_value)
+        best_s = min(best_s, process_time() - begin_s)
+    report(f"scan_{load.name}", load, best_s)
+
+
+def bench_translate(load: Load) -> None:
+    translator = prepared(load)
+    best_s = 1e9
+    for _ in range(ROUNDS):
+        begin_s = process_time()
+        for binlog in load.binlogs:
+            assert ddl_job_id(binlog) == 0
+            translator.translate(binlog, None)
+        best_s = min(best_s, process_time() - begin_s)
+    report(f"translate_{load.name}", load, best_s)
+
+
+class Source:
+    """Everything that is there, in batches."""
+
+    name = "shard-0"
+
+    def __init__(self, binlogs: Sequence[CommittedBinlog]) -> None:
+        self._binlogs = binlogs
+
+    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+        for begin in range(0, len(self._binlogs), BATCH):
+            batch = self._binlogs[begin : begin + BATCH]
+            yield Pulled(batch, batch[-1].commit_ts)
+        await asyncio.Event().wait()
+
+
+class History:
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs = {job.id: job for job in jobs}
+
+    async def job(self, job_id: int) -> Job | None:
+        return self._jobs.get(job_id)
+
+    async def jobs(self) -> list[Job]:
+        return list(self._jobs.values())
+
+
+class TakesAll:
+    """A sink that has applied whatever it is given."""
+
+    def __init__(self) -> None:
+        self.ts = NO_TS
+        self.at_end = asyncio.Event()
+        self.end_ts = NO_TS
+        self._closed = asyncio.Event()
+
+    async def open(self) -> Checkpoint | None:
+        return None
+
+    async def run(self) -> None:
+        await self._closed.wait()
+
+    async def submit(self, txns: Sequence[Txn]) -> None:
+        self.ts = txns[-1].commit_ts
+        if self.ts >= self.end_ts:
+            self.at_end.set()
+
+    async def flush(self) -> None:
+        return
+
+    def applied_ts(self) -> Tso:
+        return self.ts
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        return
+
+    async def close(self) -> None:
+        self._closed.set()
+
+    def statistics(self) -> SinkStatistics:
+        return SinkStatistics(self.ts, 0, 0, 0, (), 0, 0, 0, 0, "", is_safe_mode=False)
+
+
+async def walk_s(load: Load) -> float:
+    sink = TakesAll()
+    sink.end_ts = load.binlogs[-1].commit_ts
+    ports = DrainerPorts(
+        sources=[Source([*load.setup, *load.binlogs])],
+        history=History(jobs_from_json(load.history)),
+        make_sink=lambda: sink,
+        relay=None,
+        table_filter=TableFilter(),
+        on_saved=lambda _: None,
+    )
+    drainer = Drainer(ports, Backoff(Random(1)), DrainerOptions(dialect=Dialect.MYSQL))
+    begin_s = process_time()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(drainer.run())
+        await sink.at_end.wait()
+        took_s = process_time() - begin_s
+        await drainer.drain()
+    return took_s
+
+
+def bench_walk(load: Load) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        best_s = min(runner.run(walk_s(load)) for _ in range(ROUNDS))
+    share = len(load.binlogs) / (len(load.setup) + len(load.binlogs))
+    report(f"whole_walk_{load.name}", load, best_s * share)
+
+
+def main() -> None:
+    """Prints its figures."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    for load in (inserts(100_000), updates(60_000, 20_000), mixed(60_000, 10, 2_000)):
+        bench_scan(load)
+        bench_translate(load)
+        bench_walk(load)
+
+
+if __name__ == "__main__":
+    main()
