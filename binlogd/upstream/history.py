@@ -41,7 +41,8 @@ _JOB_ID = msgspec.json.Decoder(_Id)
 class HistoryLimits:
     """How long to look for a job, and how much to read."""
 
-    missing_wait_s: float = 10.0
+    missing_in_file_s: float = 10.0
+    missing_at_url_s: float = 300.0  # TiDB files a job after every server has loaded its schema
     retry_interval_s: float = 0.5
     request_timeout_s: float = 30.0
     answer_bytes_max: int = 1 << 30
@@ -65,7 +66,9 @@ class SchemaHistory:
         Raises UpstreamUnavailable when the history cannot be read, Corrupt when the job cannot.
         """
         clock = asyncio.get_running_loop().time
-        deadline_s = clock() + self._limits.missing_wait_s
+        limits = self._limits
+        wait_s = limits.missing_at_url_s if self._is_url else limits.missing_in_file_s
+        deadline_s = clock() + wait_s
         raw = await self._store.job(job_id)
         while raw is None:  # until it is there, or the deadline
             await self._refresh()
@@ -90,9 +93,13 @@ class SchemaHistory:
             log.warning("schema_history_unreachable", cause=str(error))
         return [job_from_json(raw) for raw in await self._store.jobs()]
 
+    @property
+    def _is_url(self) -> bool:
+        return self._source.startswith(("http://", "https://"))
+
     async def _refresh(self) -> None:
         async with self._reading:
-            if self._source.startswith(("http://", "https://")):
+            if self._is_url:
                 await self._read_url()
             elif self._source:
                 await self._read_file(Path(self._source))

@@ -179,7 +179,7 @@ async def test_a_node_id_that_would_break_every_list_is_refused(store: UpstreamS
 
 # --- schema history ----------------------------------------------------------------------
 
-QUICK = HistoryLimits(missing_wait_s=0.3, retry_interval_s=0.02)
+QUICK = HistoryLimits(missing_in_file_s=0.3, missing_at_url_s=0.3, retry_interval_s=0.02)
 
 
 def job(job_id: int) -> dict[str, Any]:
