@@ -37,8 +37,12 @@ from binlogd.tidb.model import Column, TableAt
 from binlogd.tidb.row import RowDecoder
 from binlogd.wire.peek import Mutation
 
+COMPILE_AFTER_ROWS = 64
 _INSERT, _UPDATE = 0, 1  # of Mutation.sequence
 _SMALL = 4096
+
+
+Compiled = Callable[[bytes], bytes]
 
 
 class OddRow(Exception):
@@ -54,11 +58,24 @@ class ChangeEncoder:
         columns = tuple(replace(each, state=SchemaState.PUBLIC) for each in table.info.columns)
         self._insert_decoder = RowDecoder(replace(table, info=replace(table.info, columns=columns)))
         self._encoder = TableEncoder(table.database, table.info)
-        insert, update, delete = compiled(table) or (_refuse, _refuse, _refuse)
-        self._quick_insert, self._quick_update, self._quick_delete = insert, update, delete
+        self._table = table
+        self._quick_insert: Compiled = _refuse
+        self._quick_update: Compiled = _refuse
+        self._quick_delete: Compiled = _refuse
+        self._rows_seen = 0
+
+    def _compile(self) -> None:
+        """Costs some milliseconds: a table that changes as often as its rows never gets here."""
+        code = compiled(self._table)
+        if code is not None:
+            self._quick_insert, self._quick_update, self._quick_delete = code
 
     def events(self, mutation: Mutation) -> Iterator[bytes]:
         """One event a row, in the order in which the rows changed. Raises CorruptRow."""
+        if self._rows_seen < COMPILE_AFTER_ROWS:
+            self._rows_seen += len(mutation.sequence)
+            if self._rows_seen >= COMPILE_AFTER_ROWS:
+                self._compile()
         inserted, updated = iter(mutation.inserted), iter(mutation.updated)
         deleted = iter(mutation.deleted)
         for kind in mutation.sequence:
@@ -96,8 +113,6 @@ def _refuse(_row: bytes) -> bytes:
 
 
 # --- the code of a table -------------------------------------------------------------------
-
-Compiled = Callable[[bytes], bytes]
 
 # `b` is the row, `i` where the next datum stands; each piece leaves the datum's bytes in {v}.
 _TOO_LONG = "if j - i > 10 and (j - i > 11 or b[j - 1] > 1): raise OddRow\n"  # above 64 bits

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.drainer.pb import PbTransaction, decode
-from binlogd.drainer.pb_rows import ChangeEncoder, OddRow, compiled
+from binlogd.drainer.pb_rows import COMPILE_AFTER_ROWS, ChangeEncoder, OddRow, compiled
 from binlogd.drainer.pb_write import TableEncoder, dml_binlog
 from binlogd.errors import CorruptRow
 from binlogd.tidb.encode import encode_delete, encode_insert, encode_update
 from binlogd.tidb.model import FLAG_NOT_NULL, Column, FieldType, SchemaState, Table, TableAt, Tp
 from binlogd.tidb.row import RowDecoder
 from binlogd.tso import Tso
+from binlogd.wire.peek import Mutation
 from tests.row_strategies import Mutilation, Sample, mutilations, samples
 
 Encode = Callable[[bytes], bytes]
@@ -94,6 +95,14 @@ def test_a_missing_column_goes_the_long_way() -> None:
     event = encoder.insert(row)
     (found,) = meaning(event).events
     assert [each.value for each in found.columns.values()] == [4, 0]
+
+
+def test_an_event_stays_the_same_when_the_code_takes_over() -> None:
+    row = encode_insert(NARROW, {1: 4, 2: 5}, handle=9)
+    rows = 2 * COMPILE_AFTER_ROWS
+    encoder = ChangeEncoder(at(NARROW))
+    one = Mutation(table_id=1, inserted=[row], updated=[], deleted=[], sequence=b"\0")
+    assert len({next(encoder.events(one)) for _ in range(rows)}) == 1
 
 
 def test_a_table_in_the_middle_of_a_schema_change_goes_the_long_way() -> None:
