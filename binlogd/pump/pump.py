@@ -140,6 +140,7 @@ class Pump:
         self._is_running = False
         self._stopping = asyncio.Event()
         self._stopped = asyncio.Event()
+        self._closed = asyncio.Event()
         self._resolvers = [
             Resolver(
                 shard,
@@ -205,6 +206,8 @@ class Pump:
     async def run(self) -> None:
         """Owns every task of the Pump until `close`. Raises Corrupt or LogFailed, in a group, when
         a shard cannot go on."""
+        if self._stopping.is_set():
+            return  # closed before it began
         self._is_running = True
         try:
             async with asyncio.TaskGroup() as group:
@@ -221,25 +224,17 @@ class Pump:
     async def close(self) -> None:
         """Writes and files what is queued, saves the marks, gives up the lock.
 
-        Binlogs that come later are refused. Raises LogFailed or DiskFull when a segment could not
-        be sealed; nothing acknowledged is lost by that.
+        Binlogs that come later are refused; who closes again waits for the first. Raises LogFailed
+        or DiskFull when a segment could not be sealed; nothing acknowledged is lost by that.
         """
+        if self._stopping.is_set():
+            await self._closed.wait()
+            return
         self._stopping.set()
-        self._gc_asked.set()
-        for shard in self._shards:
-            shard.stop()
-        if self._is_running:
-            await self._stopped.wait()
-        failures: list[BinlogdError] = []
-        for shard in self._shards:
-            try:
-                await shard.close()
-            except Unavailable as error:
-                failures.append(error)
-        await self._lock.release()
-        self._state = settled(self._state)
-        if failures:
-            raise failures[0]
+        try:
+            await self._close()
+        finally:
+            self._closed.set()
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -384,6 +379,23 @@ class Pump:
         )
 
     # --- inside ------------------------------------------------------------------------------
+
+    async def _close(self) -> None:
+        self._gc_asked.set()
+        for shard in self._shards:
+            shard.stop()
+        if self._is_running:
+            await self._stopped.wait()
+        failures: list[BinlogdError] = []
+        for shard in self._shards:
+            try:
+                await shard.close()
+            except Unavailable as error:
+                failures.append(error)
+        await self._lock.release()
+        self._state = settled(self._state)
+        if failures:
+            raise failures[0]
 
     def _begin(self, directory: Path) -> None:
         self._high = max(shard.max_seen_ts for shard in self._shards)

@@ -317,6 +317,15 @@ async def test_after_close_nothing_is_taken(world: World) -> None:
         assert pump.state is NodeState.PAUSED
 
 
+async def test_a_pump_may_be_closed_before_it_has_begun_to_run(world: World) -> None:
+    for _ in range(3):
+        async with world.pump(shards=2):
+            pass
+    async with world.pump(shards=2) as pump, asyncio.TaskGroup() as group:
+        group.create_task(pump.close())
+        group.create_task(pump.close())
+
+
 # --- the data directory --------------------------------------------------------------------
 
 

@@ -1,0 +1,83 @@
+"""How long a Pump takes to start with a million binlogs: after a clean stop, after kill -9, and
+without its index.
+
+kill -9 is played by going back to the marks of a second earlier: what a restart scans is what was
+written since then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import structlog
+import uvloop
+
+from tests.bench.pump_load import batches, last_commit, report, running_pump
+
+SHARDS = 4
+
+
+async def fill(directory: Path, transactions: int) -> None:
+    """Writes two binlogs for each transaction."""
+    async with running_pump(directory, shards=SHARDS) as pump:
+        for batch in batches(transactions, 1_000, payload_bytes=200):
+            assert not any(await pump.write(batch))
+
+
+async def opened_s(directory: Path, transactions: int) -> float:
+    """Seconds until a Pump is ready, which must then know everything."""
+    begin_s = time.perf_counter()
+    async with running_pump(directory, shards=SHARDS) as pump:
+        took_s = time.perf_counter() - begin_s
+        assert pump.max_commit_ts == last_commit(transactions)
+    return took_s
+
+
+def go_back(directory: Path, share: float) -> None:
+    """Sets every shard's marks back by a share of its log."""
+    for index in directory.rglob("index.db"):
+        with sqlite3.connect(index) as connection:
+            (end,) = connection.execute("SELECT max(offset) FROM commits").fetchone()
+            upto = int(end * (1 - share))
+            (fid, offset, ts) = connection.execute(
+                "SELECT fid, offset, commit_ts FROM commits WHERE offset <= ?"
+                " ORDER BY offset DESC LIMIT 1",
+                (upto,),
+            ).fetchone()
+            pointer = fid.to_bytes(4, "little") + offset.to_bytes(8, "little")
+            connection.execute("UPDATE marks SET value = ? WHERE name LIKE '%_pointer'", (pointer,))
+            connection.execute("UPDATE marks SET value = ? WHERE name = 'max_commit_ts'", (ts - 2,))
+        connection.close()
+
+
+async def main(binlogs: int) -> None:
+    """Prints its figures."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    transactions = binlogs // 2
+    with TemporaryDirectory() as home:
+        directory = Path(home) / "data"
+        begin_s = time.perf_counter()
+        await fill(directory, transactions)
+        report("start_fill", binlogs / (time.perf_counter() - begin_s), "binlogs/s")
+        for _ in range(2):
+            report("start_clean", await opened_s(directory, transactions), "s", binlogs=binlogs)
+        for share in (0.03, 0.3):
+            await asyncio.get_running_loop().run_in_executor(None, go_back, directory, share)
+            scanned = int(binlogs * share)
+            took_s = await opened_s(directory, transactions)
+            report("start_after_kill", took_s, "s", binlogs=binlogs, scanned=scanned)
+        for index in directory.rglob("index.db*"):
+            index.unlink()
+        took_s = await opened_s(directory, transactions)
+        report("start_without_index", took_s, "s", binlogs=binlogs, per_s=round(binlogs / took_s))
+        shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    uvloop.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000))
