@@ -213,7 +213,8 @@ class _Code:
     def _insert(self) -> str:
         """The handle, then the columns that it does not tell, NULLs of default NULL left out."""
         lines, given = self._handle()
-        lines += "    if b[i:] == N: i += 1\n"  # a row without columns
+        # a row without columns is one byte; a row of no byte is cut
+        lines += "    if i >= len(b): raise OddRow\n    if b[i:] == N: i += 1\n"
         for number, column in enumerate(self._columns):
             variable = f"v{number}"
             is_optional = not column.not_null and column.origin_default is None

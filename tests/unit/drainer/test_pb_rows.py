@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,6 +88,12 @@ def test_a_row_without_columns_is_read() -> None:
     row = encode_insert(table, {1: None}, handle=9)
     assert row.endswith(b"\0")
     assert quick(row) == slow(row)
+
+
+def test_a_row_that_ends_behind_its_handle_is_left_to_the_long_way() -> None:
+    quick, _ = ways(at(Table(1, "t", (column(1, Tp.LONG),))))[0]
+    with pytest.raises(OddRow):
+        quick(b"\x08\x12")
 
 
 def test_a_missing_column_goes_the_long_way() -> None:
