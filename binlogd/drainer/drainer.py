@@ -2,7 +2,9 @@
 
 An Unavailable ends a session and begins another after a wait, without limit on their number. A
 Stuck, Corrupt or configuration error stays: only an operator can go on from there, and a restart
-would hide it. The Pump does not notice either.
+would hide it. The Pump does not notice either. One Stuck is looked at twice: a row that knows a
+newer schema than any DDL binlog so far may be explained by a job that is about to be in the history
+(tidb/schema.py), so it is tried again some times, with the history read anew.
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.session import DrainerOptions, DrainerPorts, Session, leading_error
 from binlogd.drainer.sink import SinkStatistics
-from binlogd.errors import BinlogdError, Unavailable
+from binlogd.errors import BinlogdError, RowMismatch, Unavailable
 from binlogd.merge import MergeStatistics
 from binlogd.relay.log import RelayStatistics
 from binlogd.tso import Tso, physical_ms
+
+MISMATCH_RETRIES_MAX = 7
+"""Some half a minute with the default backoff; TiDB closes a job within seconds."""
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +78,7 @@ class Drainer:
         self._state = DrainerState.STARTING
         self._last_error = ""
         self._sessions = self._skipped = 0
+        self._mismatches: dict[int, int] = {}
         self._checkpoint = Checkpoint(options.initial_commit_ts)
         self._merge: MergeStatistics | None = None
         self._sink: SinkStatistics | None = None
@@ -134,6 +140,7 @@ class Drainer:
         while not self._draining.is_set():
             began_at = self._checkpoint.commit_ts
             error = await self._attempt()
+            is_ahead = self._may_be_explained(error)
             self._note_session()
             if error is None:
                 log.info("replication_drained", commit_ts=self._checkpoint.commit_ts)
@@ -141,7 +148,7 @@ class Drainer:
             if self._checkpoint.commit_ts > began_at:
                 self._backoff.reset()
             self._last_error = str(error)
-            if isinstance(error, Unavailable):
+            if isinstance(error, Unavailable) or is_ahead:
                 await self._wait_to_retry(error)
             else:
                 self._state = DrainerState.STUCK
@@ -166,7 +173,16 @@ class Drainer:
             return error_that_counts
         return None
 
-    async def _wait_to_retry(self, error: Unavailable) -> None:
+    def _may_be_explained(self, error: BinlogdError | None) -> bool:
+        """Whether to read the history anew: a row of a multi-schema change may precede its job."""
+        if not (isinstance(error, RowMismatch) and self._session is not None):
+            return False
+        if not self._session.was_ahead(Tso(error.commit_ts)):
+            return False
+        self._mismatches[error.commit_ts] = self._mismatches.get(error.commit_ts, 0) + 1
+        return self._mismatches[error.commit_ts] <= MISMATCH_RETRIES_MAX
+
+    async def _wait_to_retry(self, error: BinlogdError) -> None:
         self._state = DrainerState.RETRYING
         wait_s = self._backoff.next_s()
         log.warning(

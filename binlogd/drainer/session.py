@@ -30,7 +30,7 @@ from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.translate import Translator, ddl_job_id
-from binlogd.drainer.txn import Ddl, Skip, Txn
+from binlogd.drainer.txn import Ddl, Dml, Skip, Txn
 from binlogd.errors import BinlogdError, Corrupt, MissingDdlJob, Stuck, Unavailable
 from binlogd.merge import MergeStatistics
 from binlogd.ports import BinlogSource
@@ -41,6 +41,8 @@ from binlogd.tidb.model import Job
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
+
+_AHEAD_KEPT_MAX = 4096
 
 log = structlog.get_logger(__name__)
 
@@ -96,6 +98,7 @@ class Session:
         self._translator: Translator | None = None
         self._versions: deque[tuple[Tso, int]] = deque()
         self._queue: asyncio.Queue[list[Txn] | None] = asyncio.Queue(options.parts_ahead_max)
+        self._ahead: deque[Tso] = deque(maxlen=_AHEAD_KEPT_MAX)
         self._saving, self._relaying = asyncio.Lock(), asyncio.Lock()
         self._is_stopping, self._is_over = False, asyncio.Event()
         self.checkpoint = Checkpoint(options.initial_commit_ts)
@@ -132,6 +135,13 @@ class Session:
         self._is_stopping = True
         if self._stream is not None:
             self._stream.stop()
+
+    def was_ahead(self, commit_ts: Tso) -> bool:
+        """A transaction knew a schema that no DDL binlog had made yet.
+
+        If a row of it contradicts the schema, the history may have the job that explains it soon.
+        """
+        return commit_ts in self._ahead
 
     def sink_statistics(self) -> SinkStatistics:
         """How the sink stands."""
@@ -182,6 +192,9 @@ class Session:
             ]
             async with self._relaying:
                 await self._relay.append(entries)
+        coming = [job for _, job in found if job is not None]
+        if coming:  # rows before them may run ahead of them
+            self._schema.load(coming)
         txns: list[Txn] = []
         try:
             for binlog, job in found:
@@ -221,6 +234,8 @@ class Session:
         txn = self._translator.translate(binlog, job)
         if self._schema.version != version:
             self._versions.append((binlog.commit_ts, self._schema.version))
+        if isinstance(txn, Dml) and txn.schema_version > self._schema.version:
+            self._ahead.append(txn.commit_ts)
         self._note(txn)
         return txn
 

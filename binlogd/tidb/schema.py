@@ -123,6 +123,7 @@ class SchemaTracker:
         self._coming: dict[int, list[Coming]] = {}
         self._unplaced: dict[int, Job] = {}
         self._applied: set[int] = set()
+        self._versions: dict[int, tuple[int, int]] = {}
         self._acts: dict[int, Callable[[Job], Effect]] = {
             **dict.fromkeys(_SCHEMA_CHANGES, self._change_schema),
             **dict.fromkeys(_CREATES, self._create_tables),
@@ -140,12 +141,12 @@ class SchemaTracker:
 
     def load(self, jobs: Iterable[Job]) -> None:
         """Makes jobs known that may still come, in any order; knowing one twice is fine."""
-        all_jobs = list(jobs)
-        for job in all_jobs:
+        for job in jobs:
+            self._versions[job.id] = job.finished_ts, job.schema_version
             is_in_force = job.is_done and job.schema_version > 0
             if is_in_force and job.type not in _WITHOUT_EFFECT and job.id not in self._applied:
                 self._pending[job.id] = job
-        versions = VersionsInUse(all_jobs)
+        versions = VersionsInUse(self._versions.values())
         self._coming.clear()
         for job in sorted(self._pending.values(), key=lambda job: job.schema_version):
             if job.table is not None:

@@ -111,8 +111,9 @@ class Coming(NamedTuple):
 class VersionsInUse:
     """Which schema versions were in use before a job was submitted: its own lie above them."""
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
-        finished = sorted((job.finished_ts, job.schema_version) for job in jobs)
+    def __init__(self, jobs: Iterable[tuple[int, int]]) -> None:
+        """Of every job known: when it was closed, and its schema version."""
+        finished = sorted(jobs)
         self._finished = [ts for ts, _ in finished]
         self._highest = list(accumulate((version for _, version in finished), max))
 

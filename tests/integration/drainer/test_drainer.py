@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -26,7 +26,7 @@ from binlogd.errors import DownstreamUnavailable, StatementRejected, UpstreamUna
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.log import RelayWriter
 from binlogd.tidb.model import Column, FieldType, Job, Table, Tp, job_from_json, table_to_json
-from binlogd.tidb.row import encode_delete, encode_insert
+from binlogd.tidb.row import encode_delete, encode_insert, encode_update
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire import peek
 from tests.contract.memory_sink import MemorySink, MemoryStore
@@ -349,6 +349,54 @@ async def test_what_nobody_can_explain_stops_right_behind_the_last_good_transact
         await until(lambda: drainer.statistics().applied_ts == 14)
         assert drainer.statistics().transactions_skipped == 1
     assert place.held() == Counter({1: 1, 2: 1, 4: 1})
+
+
+def ahead_of_a_drop(commit_ts: int) -> CommittedBinlog:
+    """An update of row 1 by someone who knows already that `v` is dropped."""
+    without = replace(TABLE, columns=TABLE.columns[:1])
+    half = encode_update(without, {1: 1}, {1: 1}, handle=1)
+    value = peek.encode_mutations(9, [peek.Mutation(10, [], [half], [], b"\x01")])
+    start_ts = Tso(commit_ts - 1)
+    prewrite = peek.prewrite_binlog(start_ts, prewrite_value=value)
+    commit = peek.commit_binlog(start_ts, Tso(commit_ts))
+    return CommittedBinlog(start_ts, Tso(commit_ts), peek.join(prewrite, commit))
+
+
+def multi_schema_change(commit_ts: int) -> Job:
+    after = json.loads(table_to_json(replace(TABLE, columns=TABLE.columns[:1])))
+    return job(9, commit_ts, 61, schema_id=5, table_id=10, version=9, TableInfo=after)
+
+
+async def test_rows_ahead_of_a_job_wait_until_the_history_has_it(place: Place) -> None:
+    change = multi_schema_change(14)
+    place.source.add(*beginning(), rows(11, [1]), ahead_of_a_drop(12))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().sessions_begun > 2)
+        assert "contradicts the schema" in drainer.statistics().last_error
+        place.history.known[change.id] = change
+        await until(lambda: drainer.statistics().applied_ts == 12)
+        place.source.add(ddl(change, 14, "ALTER TABLE `t` DROP COLUMN `v`, ADD INDEX (`id`)"))
+        await until(lambda: drainer.statistics().applied_ts == 14)
+
+
+async def test_rows_that_stay_unexplained_stop(place: Place) -> None:
+    place.source.add(*beginning(), rows(11, [1]), ahead_of_a_drop(12))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().state is DrainerState.STUCK)
+        assert drainer.statistics().sessions_begun > 2
+        assert "add 12 to syncer.ignore-txn-commit-ts" in drainer.statistics().last_error
+
+
+async def test_rows_and_the_job_they_run_ahead_of_may_come_together(place: Place) -> None:
+    change = multi_schema_change(14)
+    place.source.add(*beginning(), rows(11, [1]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 11)
+        place.history.known[change.id] = change
+        query = "ALTER TABLE `t` DROP COLUMN `v`, ADD INDEX (`id`)"
+        place.source.add(ahead_of_a_drop(12), ddl(change, 14, query))
+        await until(lambda: drainer.statistics().applied_ts == 14)
+        assert drainer.statistics().sessions_begun == 1
 
 
 async def test_a_statement_that_the_downstream_refuses_stops(place: Place) -> None:
