@@ -1,5 +1,6 @@
 """From joined binlogs to what a sink is given, on one core: scan, schema, filter. CPU time, best
-round. `whole walk` is a Drainer without relay log in front of a sink that takes everything at once.
+round. `whole walk` is a Drainer without relay log in front of a sink that takes everything at once;
+`idle walk` is the wall time of one transaction through an idle Drainer with a relay log on disk.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from random import Random
-from time import process_time
+from tempfile import TemporaryDirectory
+from time import perf_counter, process_time
 
 import structlog
 import uvloop
@@ -24,6 +27,8 @@ from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Txn
+from binlogd.host.disk import PosixDisk
+from binlogd.relay.log import RelayWriter
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
@@ -32,6 +37,7 @@ from tests.bench.load import Load, inserts, mixed, updates
 
 ROUNDS = 5
 BATCH = 256
+IDLE_TXNS = 500
 
 
 def report(bench: str, load: Load, cpu_s: float) -> None:
@@ -107,7 +113,8 @@ class TakesAll:
     def __init__(self) -> None:
         self.ts = NO_TS
         self.at_end = asyncio.Event()
-        self.end_ts = NO_TS
+        self.end_ts = self.setup_ts = NO_TS
+        self.begin_s = 0.0
         self._closed = asyncio.Event()
 
     async def open(self) -> Checkpoint | None:
@@ -117,6 +124,8 @@ class TakesAll:
         await self._closed.wait()
 
     async def submit(self, txns: Sequence[Txn]) -> None:
+        if self.ts < self.setup_ts <= txns[-1].commit_ts:
+            self.begin_s = process_time()
         self.ts = txns[-1].commit_ts
         if self.ts >= self.end_ts:
             self.at_end.set()
@@ -137,23 +146,27 @@ class TakesAll:
         return SinkStatistics(self.ts, 0, 0, 0, (), 0, 0, 0, 0, "", is_safe_mode=False)
 
 
-async def walk_s(load: Load) -> float:
-    sink = TakesAll()
-    sink.end_ts = load.binlogs[-1].commit_ts
+def drainer_for(load: Load, source: Source, sink: TakesAll, relay: RelayWriter | None) -> Drainer:
     ports = DrainerPorts(
-        sources=[Source([*load.setup, *load.binlogs])],
+        sources=[source],
         history=History(jobs_from_json(load.history)),
         make_sink=lambda: sink,
-        relay=None,
+        relay=relay,
         table_filter=TableFilter(),
         on_saved=lambda _: None,
     )
-    drainer = Drainer(ports, Backoff(Random(1)), DrainerOptions(dialect=Dialect.MYSQL))
-    begin_s = process_time()
+    return Drainer(ports, Backoff(Random(1)), DrainerOptions(dialect=Dialect.MYSQL))
+
+
+async def walk_s(load: Load) -> float:
+    sink = TakesAll()
+    sink.end_ts = load.binlogs[-1].commit_ts
+    drainer = drainer_for(load, Source([*load.setup, *load.binlogs]), sink, None)
+    sink.setup_ts = load.setup[-1].commit_ts
     async with asyncio.TaskGroup() as group:
         group.create_task(drainer.run())
         await sink.at_end.wait()
-        took_s = process_time() - begin_s
+        took_s = process_time() - sink.begin_s
         await drainer.drain()
     return took_s
 
@@ -161,8 +174,54 @@ async def walk_s(load: Load) -> float:
 def bench_walk(load: Load) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         best_s = min(runner.run(walk_s(load)) for _ in range(ROUNDS))
-    share = len(load.binlogs) / (len(load.setup) + len(load.binlogs))
-    report(f"whole_walk_{load.name}", load, best_s * share)
+    report(f"whole_walk_{load.name}", load, best_s)
+
+
+class Drip(Source):
+    """Gives the setup at once, then a transaction each time it is asked."""
+
+    def __init__(self, load: Load) -> None:
+        super().__init__(load.setup)
+        self.drops: asyncio.Queue[CommittedBinlog] = asyncio.Queue()
+
+    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+        yield Pulled(self._binlogs, self._binlogs[-1].commit_ts)
+        while True:  # for as long as it is pulled
+            binlog = await self.drops.get()
+            yield Pulled([binlog], binlog.commit_ts)
+
+
+async def idle_lags_ms(load: Load, directory: Path) -> list[float]:
+    sink, source, disk = TakesAll(), Drip(load), PosixDisk(threads=2)
+    relay = RelayWriter(directory, disk, max_file_bytes=10 << 20)
+    drainer = drainer_for(load, source, sink, relay)
+    sink.end_ts = load.setup[-1].commit_ts
+    lags = []
+    async with asyncio.TaskGroup() as group:
+        group.create_task(drainer.run())
+        await sink.at_end.wait()
+        for binlog in load.binlogs[:IDLE_TXNS]:
+            await asyncio.sleep(0.005)
+            sink.at_end.clear()
+            sink.end_ts = binlog.commit_ts
+            begin_s = perf_counter()
+            source.drops.put_nowait(binlog)
+            await sink.at_end.wait()
+            lags.append((perf_counter() - begin_s) * 1000)
+        await drainer.drain()
+    disk.close()
+    return sorted(lags)
+
+
+def bench_idle(load: Load) -> None:
+    with (
+        TemporaryDirectory() as directory,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        lags = runner.run(idle_lags_ms(load, Path(directory) / "relay"))
+    for name, at in (("p50", 0.5), ("p99", 0.99)):
+        value = round(lags[int(len(lags) * at)], 2)
+        print(json.dumps({"bench": f"idle_walk_{name}", "value": value, "unit": "ms"}))
 
 
 def main() -> None:
@@ -172,6 +231,7 @@ def main() -> None:
         bench_scan(load)
         bench_translate(load)
         bench_walk(load)
+    bench_idle(inserts(20_000))
 
 
 if __name__ == "__main__":
