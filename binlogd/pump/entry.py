@@ -1,4 +1,4 @@
-"""What a shard keeps of a logged record once its bytes are on disk."""
+"""What a binlog is to a shard: an item on its way into the log, an entry once it is there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,23 @@ from binlogd.pump.pointer import FileId, Place, ValuePointer
 from binlogd.record import HEADER_BYTES
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import peek
+
+WITNESS = -1
+"""The `tp` of an item that is no binlog: a timestamp known to be handed out."""
+
+
+class Item(NamedTuple):
+    """A binlog on its way into the log, or a witness (commit_ts only)."""
+
+    tp: int
+    start_ts: Tso
+    commit_ts: Tso
+    payload: bytes
+
+    @property
+    def index_ts(self) -> Tso:
+        """What counts for the max_ts of a segment: start_ts of a prewrite, 0 of a rollback."""
+        return self.start_ts if self.tp == BinlogType.PREWRITE else self.commit_ts
 
 
 class Entry(NamedTuple):

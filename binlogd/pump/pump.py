@@ -1,9 +1,8 @@
 """Several shards behind one door: routing, witnesses, fake binlogs, space, age and state.
 
 Invariant I3. A transaction stays in its shard: the shard count is written into the data directory.
-The watermark of all is the smallest of any. So that an idle shard does not hold it back, each
-commit_ts is told to the other shards as a *witness*, in the order of arrival: in front of the
-prewrites that came after it. That is why a batch is routed and queued without waiting in between.
+The watermark of all is the smallest of any; witnesses (`route.py`) keep an idle shard from holding
+it back, which is why a batch is routed and queued without waiting in between.
 
 Source: tidb-binlog pump/server.go.
 """
@@ -14,7 +13,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 
@@ -23,26 +21,25 @@ from binlogd.errors import (
     BinlogdError,
     ConfigError,
     Corrupt,
-    DiskFull,
     LogFailed,
-    MalformedBinlog,
     NotOnline,
-    RecordTooLarge,
     Unavailable,
 )
 from binlogd.ports import BinlogSource, Clock, Disk, DiskLock, TsoSource, TxnStatusSource
+from binlogd.pump.admission import Admission
 from binlogd.pump.budget import Budget
+from binlogd.pump.entry import Item
 from binlogd.pump.filing import FilingOptions
 from binlogd.pump.gc import GcPlan, Hold
 from binlogd.pump.pull import PullOptions, ShardSource
 from binlogd.pump.resolver import Resolver, ResolverStatistics
-from binlogd.pump.route import shard_of
-from binlogd.pump.shard import WITNESS, Item, Shard, ShardOptions, ShardStatistics
+from binlogd.pump.route import Router, shard_of
+from binlogd.pump.shard import Shard, ShardOptions, ShardStatistics
 from binlogd.pump.signal import is_set_within
 from binlogd.pump.state import Action, NodeState, asked, settled
 from binlogd.pump.valuelog import LogLimits
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
-from binlogd.wire.peek import fake, head_and_canonical
+from binlogd.wire.peek import fake
 
 log = structlog.get_logger(__name__)
 
@@ -96,11 +93,6 @@ class PumpStatistics:
     resolvers: tuple[ResolverStatistics, ...]
 
 
-class _Taken(NamedTuple):
-    position: int  # in the caller's batch
-    item: Item
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PumpWorld:
     """What a Pump needs from outside itself."""
@@ -126,16 +118,19 @@ class Pump:
         self._lock = lock
         self._world = world
         self._options = options
-        self._state = NodeState.ONLINE
+        self._admission = Admission(
+            state=NodeState.ONLINE,
+            free_bytes=free_bytes,
+            free_bytes_min=options.free_bytes_min,
+            record_bytes_max=options.record_bytes_max,
+        )
+        self._router = Router(len(shards), high=NO_TS)
         self._budget = Budget(
             records_max=options.write_queue_records_max, bytes_max=options.write_queue_bytes_max
         )
-        self._high = NO_TS  # the largest commit_ts that has arrived
-        self._told = [NO_TS] * len(shards)  # what each shard knows of it
         self._holds: dict[str, Hold] = {}
         self._gc_held_by: dict[str, str] = {}
         self._gc_asked = asyncio.Event()
-        self._free_bytes = free_bytes
         self._accepted = self._refused = self._fakes = 0
         self._is_running = False
         self._stopping = asyncio.Event()
@@ -245,19 +240,21 @@ class Pump:
         possible. An error in one binlog does not touch the others.
         """
         outcomes: list[BinlogdError | None] = [None] * len(payloads)
-        taken: list[_Taken] = []
+        items: list[Item] = []
+        positions: list[int] = []
         for position, payload in enumerate(payloads):
             try:
-                item = self._accept(payload)
+                item = self._admission.item(payload)
             except BinlogdError as error:
                 outcomes[position] = error
                 self._refused += 1
             else:
                 if item is not None:
-                    taken.append(_Taken(position, item))
-        if taken:
-            self._accepted += len(taken)
-            await self._write(taken, outcomes)
+                    items.append(item)
+                    positions.append(position)
+        if items:
+            self._accepted += len(items)
+            await self._write(items, positions, outcomes)
         return outcomes
 
     @property
@@ -268,7 +265,7 @@ class Pump:
     @property
     def newest_commit_ts(self) -> Tso:
         """The largest commit_ts that has arrived; `max_commit_ts` reaches it in a moment."""
-        return self._high
+        return self._router.high
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -303,13 +300,13 @@ class Pump:
     @property
     def state(self) -> NodeState:
         """Where it is in its life."""
-        return self._state
+        return self._admission.state
 
     def request(self, action: Action) -> None:
         """Pause or close, as an operator asks: prewrites are refused from now on, outcomes are
         not. Raises Refused unless online."""
-        self._state = asked(self._state, action)
-        log.info("state_changed", state=self._state.value)
+        self._admission.state = asked(self._admission.state, action)
+        log.info("state_changed", state=self._admission.state.value)
 
     async def settle(self) -> None:
         """Waits until every transaction here has its outcome and can be pulled; then the Pump is
@@ -321,8 +318,8 @@ class Pump:
                 changed = shard.changed.next
                 if shard.watermark < ts or shard.sorter.open_count:
                     await changed.wait()
-        self._state = settled(self._state)
-        log.info("state_changed", state=self._state.value)
+        self._admission.state = settled(self._admission.state)
+        log.info("state_changed", state=self._admission.state.value)
 
     # --- garbage -----------------------------------------------------------------------------
 
@@ -362,14 +359,14 @@ class Pump:
         shards = tuple(shard.statistics() for shard in self._shards)
         resolvers = tuple(resolver.statistics() for resolver in self._resolvers)
         return PumpStatistics(
-            state=self._state,
+            state=self._admission.state,
             max_commit_ts=self.max_commit_ts,
             accepted=self._accepted,
             refused=self._refused,
             fakes=self._fakes,
             writes_waiting=self._budget.waiting,
             write_queue_bytes=self._budget.size,
-            free_bytes=self._free_bytes,
+            free_bytes=self._admission.free_bytes,
             free_bytes_min=self._options.free_bytes_min,
             holds=tuple(self._holds.values()),
             gc_held_by=tuple(self._gc_held_by.get(shard.name, "") for shard in self._shards),
@@ -393,97 +390,52 @@ class Pump:
             except Unavailable as error:
                 failures.append(error)
         await self._lock.release()
-        self._state = settled(self._state)
+        self._admission.state = settled(self._admission.state)
         if failures:
             raise failures[0]
 
     def _begin(self, directory: Path) -> None:
-        self._high = max(shard.max_seen_ts for shard in self._shards)
+        high = max(shard.max_seen_ts for shard in self._shards)
         for shard in self._shards:
-            shard.witness(self._high)
-        self._told = [self._high] * len(self._shards)
+            shard.witness(high)
+        self._router = Router(len(self._shards), high=high)
         newest = max(
             (segment.max_ts for shard in self._shards for segment in shard.log.segments()),
             default=NO_TS,
         )
         if newest:
             self._world.tso.observe(newest)
-        if not self._has_space:
+        if not self._admission.has_space:
             log.warning(
                 "free_space_short",
                 directory=str(directory),
-                free_bytes=self._free_bytes,
+                free_bytes=self._admission.free_bytes,
                 stop_write_at_available_space=self._options.free_bytes_min,
                 consequence="binlogs are refused until there is more, or the setting is lowered",
             )
 
-    def _accept(self, payload: bytes) -> Item | None:
-        """The item of a payload, None for a probe. Raises what the writer is told."""
-        (tp, start_ts, commit_ts, _), payload = head_and_canonical(payload)
-        is_fake = tp == BinlogType.ROLLBACK and start_ts == commit_ts > 0
-        if tp == BinlogType.PREWRITE and not self._state.takes_prewrites:
-            raise NotOnline(self._state.value)
-        if not self._has_space and not is_fake:
-            raise DiskFull(self._free_bytes, self._options.free_bytes_min)
-        if start_ts == commit_ts == 0:
-            return None
-        if len(payload) > self._options.record_bytes_max:
-            raise RecordTooLarge(len(payload), self._options.record_bytes_max)
-        if tp == BinlogType.PREWRITE and start_ts > 0:
-            return Item(tp, Tso(start_ts), NO_TS, payload)
-        if tp == BinlogType.COMMIT and commit_ts > start_ts > 0:
-            return Item(tp, Tso(start_ts), Tso(commit_ts), payload)
-        if tp == BinlogType.ROLLBACK and start_ts > 0:
-            return Item(tp, Tso(start_ts), Tso(commit_ts) if is_fake else NO_TS, payload)
-        raise MalformedBinlog(
-            f"a binlog of type {tp} cannot have start_ts {start_ts} and commit_ts {commit_ts}"
-        )
-
-    async def _write(self, taken: Sequence[_Taken], outcomes: list[BinlogdError | None]) -> None:
-        size = sum(len(item.payload) for _, item in taken)
-        self._world.tso.observe(max(item.commit_ts or item.start_ts for _, item in taken))
-        await self._budget.take(len(taken), size)
+    async def _write(
+        self, items: Sequence[Item], positions: Sequence[int], outcomes: list[BinlogdError | None]
+    ) -> None:
+        """Writes items; `positions` say where the outcome of each belongs."""
+        size = sum(len(item.payload) for item in items)
+        self._world.tso.observe(max(max(item.start_ts, item.commit_ts) for item in items))
+        await self._budget.take(len(items), size)
         try:
-            for positions, durable in self._submit(taken):
+            queued = []
+            for shard, share in zip(self._shards, self._router.split(items), strict=True):
+                if share.positions:
+                    queued.append((share.positions, shard.submit(share.items)))
+                elif share.items:
+                    shard.witness(share.items[0].commit_ts)
+            for of_share, durable in queued:
                 try:
                     await durable
                 except BinlogdError as error:
-                    for position in positions:
-                        outcomes[position] = error
+                    for number in of_share:
+                        outcomes[positions[number]] = error
         finally:
-            self._budget.give(len(taken), size)
-
-    def _submit(self, taken: Sequence[_Taken]) -> list[tuple[list[int], asyncio.Future[None]]]:
-        """Queues a batch, and the witnesses that belong to it, in the order of arrival."""
-        count = len(self._shards)
-        items: list[list[Item]] = [[] for _ in range(count)]
-        positions: list[list[int]] = [[] for _ in range(count)]
-        high, told = self._high, self._told
-        for position, item in taken:
-            number = shard_of(item.start_ts, count)
-            if item.tp == BinlogType.PREWRITE:
-                if told[number] < high:
-                    items[number].append(_witness(high))
-                    told[number] = high
-            elif item.commit_ts > high:
-                high = told[number] = item.commit_ts
-            items[number].append(item)
-            positions[number].append(position)
-        self._high = high
-        queued = []
-        for at, shard in enumerate(self._shards):
-            if items[at]:
-                if told[at] < high:
-                    items[at].append(_witness(high))
-                queued.append((positions[at], shard.submit(items[at])))
-            elif told[at] < high:
-                shard.witness(high)
-            told[at] = high
-        return queued
-
-    @property
-    def _has_space(self) -> bool:
-        return self._free_bytes > self._options.free_bytes_min
+            self._budget.give(len(items), size)
 
     async def _write_fake(self, ts: Tso) -> None:
         """Moves the watermark to `ts`, which the time source has given; writes only if it must."""
@@ -495,7 +447,7 @@ class Pump:
         outcomes: list[BinlogdError | None] = [None]
         item = Item(BinlogType.ROLLBACK, ts, ts, fake(ts))
         self._fakes += 1
-        await self._write([_Taken(0, item)], outcomes)
+        await self._write([item], [0], outcomes)
         if outcomes[0] is not None:
             raise outcomes[0]
 
@@ -526,21 +478,17 @@ class Pump:
     async def _space_loop(self) -> None:
         directory = self._shards[0].log.path(self._shards[0].log.end.fid).parent
         while not await is_set_within(self._stopping, self._options.free_check_every_s):
-            had_space = self._has_space
+            had_space = self._admission.has_space
             try:
-                self._free_bytes = await self._world.disk.free_bytes(directory)
+                self._admission.free_bytes = await self._world.disk.free_bytes(directory)
             except OSError as error:
                 log.warning("free_space_unknown", cause=str(error))
-            if had_space != self._has_space:
+            if had_space != self._admission.has_space:
                 log.warning(
-                    "free_space_found" if self._has_space else "free_space_short",
-                    free_bytes=self._free_bytes,
+                    "free_space_found" if self._admission.has_space else "free_space_short",
+                    free_bytes=self._admission.free_bytes,
                     stop_write_at_available_space=self._options.free_bytes_min,
                 )
-
-
-def _witness(ts: Tso) -> Item:
-    return Item(WITNESS, NO_TS, ts, b"")
 
 
 def _shard_options(options: PumpOptions) -> ShardOptions:

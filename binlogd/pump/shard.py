@@ -24,7 +24,7 @@ from binlogd.binlog import BinlogType
 from binlogd.errors import BinlogdError, NotOnline, Unavailable
 from binlogd.ports import Disk
 from binlogd.pump.chaser import ChaserStatistics
-from binlogd.pump.entry import Entry
+from binlogd.pump.entry import WITNESS, Entry, Item
 from binlogd.pump.filing import Filer, FilingOptions
 from binlogd.pump.gc import GcPlan, Hold, plan
 from binlogd.pump.pointer import FileId, Place, ValuePointer
@@ -35,23 +35,6 @@ from binlogd.pump.window import Window
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
-
-WITNESS = -1
-"""The `tp` of an item that is no binlog: a timestamp known to be handed out."""
-
-
-class Item(NamedTuple):
-    """A binlog on its way into the log, or a witness (commit_ts only)."""
-
-    tp: int
-    start_ts: Tso
-    commit_ts: Tso
-    payload: bytes
-
-    @property
-    def index_ts(self) -> Tso:
-        """What counts for the max_ts of a segment: start_ts of a prewrite, 0 of a rollback."""
-        return self.start_ts if self.tp == BinlogType.PREWRITE else self.commit_ts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

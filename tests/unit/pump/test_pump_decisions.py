@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from binlogd.binlog import BinlogType
 from binlogd.errors import Refused
 from binlogd.ports import Committed, Pending, RolledBack
+from binlogd.pump.entry import WITNESS, Item
 from binlogd.pump.gc import GcPlan, Hold, Segment, plan
 from binlogd.pump.pointer import FileId, ValuePointer, segment_fid, segment_name
-from binlogd.pump.route import shard_of
+from binlogd.pump.route import Router, shard_of
 from binlogd.pump.state import Action, NodeState, asked, settled
 from binlogd.pump.verdict import AskAgain, Write, decide
 from binlogd.tso import MAX_TS, NO_TS, Tso, compose
@@ -185,3 +186,72 @@ def test_a_segment_is_gone_with_the_last_that_needs_it() -> None:
     assert sealed(0, 10, 20).gone_ts == 20
     assert sealed(0, 10).gone_ts == 10
     assert NO_TS == 0
+
+
+# --- what the other shards are told --------------------------------------------------------
+
+
+def p(start_ts: int) -> Item:
+    return Item(BinlogType.PREWRITE, Tso(start_ts), NO_TS, b"p")
+
+
+def c(start_ts: int, commit_ts: int) -> Item:
+    return Item(BinlogType.COMMIT, Tso(start_ts), Tso(commit_ts), b"c")
+
+
+def witness(ts: int) -> Item:
+    return Item(WITNESS, NO_TS, Tso(ts), b"")
+
+
+def ts_in(shard: int, shards: int, above: int) -> int:
+    """The next timestamp that is routed to a shard."""
+    return next(ts for ts in range(above + 1, above + 1000) if shard_of(Tso(ts), shards) == shard)
+
+
+def test_an_idle_shard_is_told_of_a_commit() -> None:
+    router = Router(2, high=NO_TS)
+    start = ts_in(0, 2, 100)
+    shares = router.split([p(start), c(start, start + 1)])
+    assert shares[0].items == [p(start), c(start, start + 1)]
+    assert (shares[1].items, shares[1].positions) == ([witness(start + 1)], [])
+
+
+def test_a_witness_stands_in_front_of_the_prewrites_that_came_later() -> None:
+    router = Router(2, high=NO_TS)
+    here, there = ts_in(0, 2, 100), ts_in(1, 2, 100)
+    later = ts_in(1, 2, 500)
+    shares = router.split([p(there), c(here, 400), p(later), c(there, 450)])
+    assert shares[0].items == [c(here, 400), witness(450)]
+    assert shares[1].items == [p(there), witness(400), p(later), c(there, 450)]
+    assert shares[1].positions == [0, 2, 3]
+
+
+def test_nobody_is_told_twice() -> None:
+    router = Router(2, high=Tso(50))
+    start = ts_in(0, 2, 100)
+    assert [share.items for share in router.split([p(start)])] == [[p(start)], []]
+    assert router.split([c(start, 400)])[1].items == [witness(400)]
+    assert [share.items for share in router.split([c(start, 400)])] == [[c(start, 400)], []]
+    assert router.split([p(ts_in(1, 2, 500))])[0].items == []
+
+
+def test_a_rollback_tells_nothing() -> None:
+    router = Router(2, high=NO_TS)
+    start = ts_in(0, 2, 100)
+    undone = Item(BinlogType.ROLLBACK, Tso(start), NO_TS, b"r")
+    assert [share.items for share in router.split([undone])] == [[undone], []]
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 90))), st.integers(1, 5))
+def test_every_binlog_goes_to_one_shard_and_every_shard_knows_the_largest_commit(
+    drawn: list[tuple[int, int]], shards: int
+) -> None:
+    items = [p(start) if commit <= start else c(start, commit) for start, commit in drawn]
+    shares = Router(shards, high=NO_TS).split(items)
+    positions = sorted(position for share in shares for position in share.positions)
+    assert positions == list(range(len(items)))
+    highest = max((item.commit_ts for item in items), default=0)
+    for share in shares:
+        real = [item for item in share.items if item.tp != WITNESS]
+        assert real == [items[position] for position in share.positions]
+        assert max((item.commit_ts for item in share.items), default=0) == highest

@@ -1,0 +1,56 @@
+"""Whether a Pump takes a binlog, and as what.
+
+Source: tidb-binlog pump/server.go, writeBinlog; pump/storage/storage.go, WriteBinlog.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlogd.binlog import BinlogType
+from binlogd.errors import DiskFull, MalformedBinlog, NotOnline, RecordTooLarge
+from binlogd.pump.entry import Item
+from binlogd.pump.state import NodeState
+from binlogd.tso import NO_TS, Tso
+from binlogd.wire.peek import head_and_canonical
+
+
+@dataclass(slots=True, kw_only=True)
+class Admission:
+    """The state of a Pump, its room, and the rule that follows from them."""
+
+    state: NodeState
+    free_bytes: int
+    free_bytes_min: int
+    record_bytes_max: int
+
+    @property
+    def has_space(self) -> bool:
+        """Whether more than the reserve is free."""
+        return self.free_bytes > self.free_bytes_min
+
+    def item(self, payload: bytes) -> Item | None:
+        """The item of a payload, in canonical bytes; None for a probe.
+
+        Outcomes are taken in every state, fakes even without space. Raises MalformedBinlog,
+        NotOnline, DiskFull or RecordTooLarge.
+        """
+        (tp, start_ts, commit_ts, _), payload = head_and_canonical(payload)
+        is_fake = tp == BinlogType.ROLLBACK and start_ts == commit_ts > 0
+        if tp == BinlogType.PREWRITE and not self.state.takes_prewrites:
+            raise NotOnline(self.state.value)
+        if not self.has_space and not is_fake:
+            raise DiskFull(self.free_bytes, self.free_bytes_min)
+        if start_ts == commit_ts == 0:
+            return None
+        if len(payload) > self.record_bytes_max:
+            raise RecordTooLarge(len(payload), self.record_bytes_max)
+        if tp == BinlogType.PREWRITE and start_ts > 0:
+            return Item(tp, Tso(start_ts), NO_TS, payload)
+        if tp == BinlogType.COMMIT and commit_ts > start_ts > 0:
+            return Item(tp, Tso(start_ts), Tso(commit_ts), payload)
+        if tp == BinlogType.ROLLBACK and start_ts > 0:
+            return Item(tp, Tso(start_ts), Tso(commit_ts) if is_fake else NO_TS, payload)
+        raise MalformedBinlog(
+            f"a binlog of type {tp} cannot have start_ts {start_ts} and commit_ts {commit_ts}"
+        )
