@@ -206,5 +206,6 @@ async def open_pump(setup: Setup, disk: PosixDisk, upstream: Standalone) -> Pump
             free_bytes_min=config.size_bytes(settings.stop_write_at_available_space),
             record_bytes_max=settings.max_message_size,
             segment_bytes_max=config.size_bytes(settings.segment_size),
+            skip_orphan_commits=settings.skip_orphan_commits,
         ),
     )

@@ -50,6 +50,7 @@ class PumpConfig(_Table, frozen=True):
     stop_write_at_available_space: int | str = "1 GiB"
     max_message_size: int = 1 << 30
     segment_size: int | str = "500 MiB"
+    skip_orphan_commits: bool = False
 
 
 class DrainerConfig(_Table, frozen=True):

@@ -62,21 +62,26 @@ class Resolver:
         while not await is_set_within(stopping, self._after_s):
             try:
                 async with asyncio.timeout(_DEADLINE_S):
-                    await self.ask_once()
+                    while await self.ask_once():  # ends with the orphans that nobody can settle
+                        pass
             except (Unavailable, TimeoutError) as error:
                 self._failures += 1
                 log.warning("resolve_delayed", shard=self._shard.name, cause=str(error))
 
-    async def ask_once(self) -> None:
-        """One round of questions. Raises Unavailable or Corrupt."""
+    async def ask_once(self) -> bool:
+        """One round of questions; whether another one at once may settle more.
+
+        Raises Unavailable or Corrupt.
+        """
         before_s = asyncio.get_running_loop().time() - self._after_s
         orphans = list(islice(self._shard.sorter.waiting_since(before_s), self._most))
         open_now = {orphan.start_ts for orphan in orphans}
         self._looked_up &= open_now
         self._reasons = {ts: why for ts, why in self._reasons.items() if ts in open_now}
+        is_full = len(orphans) >= self._most
         orphans = await self._without_known(orphans)
         if not orphans:
-            return
+            return is_full
         payloads = await self._shard.log.read([orphan.place for orphan in orphans])
         questions = [
             OpenPrewrite(orphan.start_ts, prewrite_key(payload))
@@ -94,7 +99,9 @@ class Resolver:
                     self._reasons[orphan.start_ts] = reason
         if outcomes:
             self._settled += len(outcomes)
-            await self._write(outcomes)
+            refused = [error for error in await self._write(outcomes) if error is not None]
+            return is_full and not refused
+        return False
 
     def statistics(self) -> ResolverStatistics:
         """How it stands."""

@@ -403,6 +403,16 @@ async def test_lost_outcomes_are_asked_for_all_at_once(world: World) -> None:
         assert numbers(await pulled(pump, upto=at(20))) == [(1, 11), (3, 12), (4, 20)]
 
 
+async def test_a_thousand_orphans_do_not_cost_a_thousand_seconds(world: World) -> None:
+    world.fates.answers_all = RolledBack()
+    async with world.pump(replace(HASTY, resolve_after_s=0.3, resolve_batch_max=100)) as pump:
+        await written(pump, *(prewrite(number) for number in range(1, 1_001)))
+        await written(pump, prewrite(2_000), commit(2_000, 2_001))
+        async with asyncio.timeout(10):
+            assert numbers(await pulled(pump, upto=at(2_001))) == [(2_000, 2_001)]
+        assert [len(asked) for asked in world.fates.asked] == [100] * 10
+
+
 async def test_an_undecided_transaction_waits_and_says_why(world: World) -> None:
     async with world.pump(HASTY) as pump:
         await written(pump, prewrite(1), prewrite(2), commit(2, 3))
