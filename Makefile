@@ -25,8 +25,8 @@ $(VENV)/run.stamp: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/run.stamp
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[spark]' \
-	  $$($(PYTHON) -c 'import tomllib; print(*(repr(d) for d in tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"]))')
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' > $(VENV)/dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement $(VENV)/dev.txt --editable '.[spark]'
 	@touch $@
 
 setup: $(VENV)/run.stamp ## install binlogd into .venv/

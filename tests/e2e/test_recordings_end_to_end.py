@@ -22,14 +22,14 @@ SYSTEM = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql"
 CANNOT_FOLLOW: dict[str, tuple[str, ...]] = {
     "types": ("types_tidb",),
     "keys": ("keys_tidb", "keys_wrong"),
-    "ddl": ("fl", "fl_back", "ddl_a.~^(rec.*|pr|ex|seqt|ai.*|ar)$"),
+    "ddl": ("fl", "fl_back", "ddl_a.~^rec.*$"),
     "mixed": (),
     "large": (),
 }
 """What MariaDB does not understand, or what no binlog holds: schemas, and patterns of tables."""
 
 UNLIKE = {
-    "ddl": ("rec_back", "rec_old", "pr", "ex", "seqt", "ai", "ai_sh", "ar"),
+    "ddl": ("rec_back", "rec_old"),
 }
 """Tables of ddl_a that a pattern above leaves out."""
 

@@ -23,7 +23,7 @@ def test_the_commented_sample_shows_every_key() -> None:
     def keys(table: type[msgspec.Struct]) -> list[str]:
         return [field.encode_name for field in msgspec.structs.fields(table)]
 
-    tables = [
+    tables: list[type[msgspec.Struct]] = [
         config.Config,
         config.UpstreamConfig,
         config.PumpConfig,
