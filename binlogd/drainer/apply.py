@@ -96,13 +96,12 @@ class LaneWriter:
     async def apply(self, part: Part) -> None:
         """Returns when the part is committed. Raises DownstreamUnavailable after many attempts,
         StatementRejected, or ConfigError when someone else moves this lane."""
-        statements = list(part.statements(self._limits.statement_bytes_max))
         backoff = Backoff(self._rng, first_s=FIRST_WAIT_S, max_s=WAIT_MAX_S)
         while True:  # until applied, or after so many attempts
             try:
-                await self._attempt(part, statements, is_doubtful=backoff.attempts > 0)
+                await self._attempt(part, is_doubtful=backoff.attempts > 0)
             except SqlRefused as error:
-                raise await self._rejection(error, part, statements) from error
+                raise await self._rejection(error, part) from error
             except DownstreamUnavailable as error:
                 self.counters.retries += 1
                 self.counters.last_error = str(error)
@@ -119,9 +118,7 @@ class LaneWriter:
         self.counters.rows += part.changes
         self.counters.txns += part.txn_count
 
-    async def _attempt(
-        self, part: Part, statements: Sequence[Statement], *, is_doubtful: bool
-    ) -> None:
+    async def _attempt(self, part: Part, *, is_doubtful: bool) -> None:
         if self._session is None:
             await self.open()
         session = self._session
@@ -130,7 +127,7 @@ class LaneWriter:
             await session.run(b"ROLLBACK")
             if await self._is_done(session, part):
                 return
-        for statement in statements:
+        for statement in part.statements(self._limits.statement_bytes_max):
             await self._run(session, statement)
         move = self._progress.move(self._lane, self.position, part.end)
         if (await session.run(move)).affected != 1:
@@ -184,13 +181,11 @@ class LaneWriter:
 
     # --- a statement that was refused --------------------------------------------------------
 
-    async def _rejection(
-        self, error: SqlRefused, part: Part, statements: Sequence[Statement]
-    ) -> StatementRejected:
+    async def _rejection(self, error: SqlRefused, part: Part) -> StatementRejected:
         """Which transaction it is about, found by running the part again, one row at a time."""
         code, reason = error.code, without_values(error.code, error.reason)
         try:
-            statement, item = await self._culprit(statements)
+            statement, item = await self._culprit(part)
         except BinlogdError as further:
             log.warning("rejected_row_not_found", cause=str(further))
             statement, item = None, b""
@@ -201,12 +196,12 @@ class LaneWriter:
         commit_ts = commit_ts_of(part, statement, item)
         return StatementRejected(commit_ts, str(statement), code, reason)
 
-    async def _culprit(self, statements: Sequence[Statement]) -> tuple[Statement | None, bytes]:
+    async def _culprit(self, part: Part) -> tuple[Statement | None, bytes]:
         session = self._session
         if session is None:
             return None, b""
         await session.run(b"ROLLBACK")
-        for statement in statements:
+        for statement in part.statements(self._limits.statement_bytes_max):
             try:
                 await self._run(session, statement)
             except SqlRefused:

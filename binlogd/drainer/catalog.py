@@ -71,11 +71,18 @@ async def _inner_id(session: SqlSession, database: str, table: str) -> str:
     return "?"
 
 
-async def is_connected(session: SqlSession, thread_id: int) -> bool:
-    """Whether the server still has that connection. Raises as `SqlSession.rows`."""
-    rows = await session.rows(
-        b"SELECT COUNT(*) FROM information_schema.processlist WHERE id = %d" % thread_id
-    )
+async def is_busy(session: SqlSession, thread_id: int) -> bool:
+    """Whether that connection is at a statement. Raises as `SqlSession.rows`.
+
+    One that idles is not asked for: numbers begin anew when the server does.
+    """
+    try:
+        rows = await session.rows(
+            b"SELECT COUNT(*) FROM information_schema.processlist WHERE id = %d" % thread_id
+            + b" AND id <> CONNECTION_ID() AND command <> 'Sleep'"
+        )
+    except SqlRefused:  # a server that does not tell
+        return False
     return bool(rows[0][0])
 
 

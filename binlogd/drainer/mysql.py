@@ -21,7 +21,7 @@ from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
 from binlogd.drainer import sql
-from binlogd.errors import BinlogdError, DownstreamUnavailable
+from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable
 
 CONNECT_TIMEOUT_S = 10.0
 PACKET_TOO_LARGE = 1153
@@ -106,7 +106,7 @@ class SqlSession:
     async def connect(
         cls, server: Server, *, for_rows: bool = False, answer_timeout_s: float = 300.0
     ) -> SqlSession:
-        """Connects and prepares the session. Raises DownstreamUnavailable, SqlRefused.
+        """Connects and prepares the session. Raises DownstreamUnavailable, ConfigError.
 
         For rows autocommit is off, and modes that would change the meaning of a literal are left
         out; DDL is in the upstream's words, and the operator's sql_mode holds as it is.
@@ -128,7 +128,12 @@ class SqlSession:
         session = cls(connection, server, answer_timeout_s)
         try:
             await session._prepare(for_rows=for_rows)
-        except BinlogdError:
+        except SqlRefused as error:
+            session.close()
+            raise ConfigError(
+                f"{server} refuses a session: {error}; see syncer.sql-mode and syncer.to.params"
+            ) from error
+        except DownstreamUnavailable:
             session.close()
             raise
         return session
@@ -144,13 +149,17 @@ class SqlSession:
             b"SET SESSION time_zone = '+00:00', foreign_key_checks = 0, sql_mode = "
             + sql.text(mode)
         )
-        is_by_statement = await self.rows(
-            b"SELECT @@log_bin AND @@session.binlog_format = 'STATEMENT'"
-        )
-        if not is_by_statement[0][0]:  # with a binlog of statements InnoDB refuses the level
+        if not await self._logs_statements():  # with such a binlog InnoDB refuses the level
             await self.run(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         for name, value in server.params.items():
             await self.run(b"SET SESSION " + sql.ident(name) + b" = " + sql.text(value))
+
+    async def _logs_statements(self) -> bool:
+        try:
+            rows = await self.rows(b"SELECT @@log_bin AND @@session.binlog_format = 'STATEMENT'")
+        except SqlRefused:  # a server without a binlog
+            return False
+        return bool(rows[0][0])
 
     @property
     def thread_id(self) -> int:

@@ -81,13 +81,9 @@ class MySqlSink:
 
     async def open(self) -> Checkpoint | None:
         """See Sink. Raises DownstreamUnavailable, ConfigError."""
-        checkpoint, restart = await self._store.open()
+        checkpoint, restart = await self._store.open(self._options.lanes)
         packet_bytes_max = await self._store.packet_bytes_max()
         self._control = await SqlSession.connect(self._server)
-        if restart.is_level:
-            level = LanePosition(restart.high_ts)
-            restart = Restart((level,) * self._options.lanes, restart.ddl)
-        await self._store.lay_out(restart.lanes)
         limits = self._options.limits
         statement_bytes_max = min(limits.statement_bytes_max, packet_bytes_max - 1024)
         self._context = LaneContext(
@@ -371,7 +367,7 @@ class MySqlSink:
         """A connection that was lost may still be at the DDL; it is not run again beside it."""
         for _ in range(OLD_SESSION_WAITS_MAX):
             if not thread_id or not await self._asked(
-                lambda session: catalog.is_connected(session, thread_id)
+                lambda session: catalog.is_busy(session, thread_id)
             ):
                 return
             await asyncio.sleep(1.0)

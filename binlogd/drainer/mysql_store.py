@@ -7,12 +7,13 @@ again. Source of the checkpoint table: tidb-binlog drainer/checkpoint/mysql.go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from binlogd.drainer import sql
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.mysql import Server, SqlRefused, SqlSession
+from binlogd.drainer.mysql import Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.progress import (
     LanePosition,
     PendingDdl,
@@ -21,6 +22,8 @@ from binlogd.drainer.progress import (
     restart_of,
 )
 from binlogd.errors import ConfigError, DownstreamUnavailable
+
+T = TypeVar("T")
 
 
 class MySqlStore:
@@ -38,8 +41,10 @@ class MySqlStore:
         """The statements about progress rows."""
         return ProgressTable(self._schema, self.cluster_id)
 
-    async def open(self) -> tuple[Checkpoint | None, Restart]:
-        """Creates what is missing and reads what is there. Raises ConfigError as well."""
+    async def open(self, lanes: int) -> tuple[Checkpoint | None, Restart]:
+        """Creates what is missing and reads what is there; lays out so many lanes, unless those
+        that are there must catch up with each other first. Raises ConfigError as well.
+        """
         await self._run(
             [
                 b"CREATE DATABASE IF NOT EXISTS " + sql.ident(self._schema),
@@ -50,12 +55,36 @@ class MySqlStore:
             ]
         )
         checkpoint = await self._load()
-        rows = await self._rows(self.progress.read())
-        found = [
-            (int(lane), int(lanes), int(ts), int(piece), int(session), str(note))
-            for lane, lanes, ts, piece, session, note in rows
-        ]
-        return checkpoint, restart_of(found, checkpoint)
+        async with self._lock:
+            restart = await self._once_more(
+                lambda session: self._taken_over(session, checkpoint, lanes)
+            )
+        return checkpoint, restart
+
+    async def _taken_over(
+        self, session: SqlSession, checkpoint: Checkpoint | None, lanes: int
+    ) -> Restart:
+        """Reads and lays out in one transaction, behind whatever a former process has in work.
+
+        A COMMIT that its server is still at holds the lock of the lane's row: waiting for it tells
+        whether the rows that it belongs to are there.
+        """
+        await session.run(b"START TRANSACTION")
+        try:
+            rows = [
+                (int(lane), int(count), int(ts), int(piece), int(thread), str(note))
+                for lane, count, ts, piece, thread, note in await session.rows(self.progress.read())
+            ]
+            restart = restart_of(rows, checkpoint)
+            if restart.is_level:
+                restart = Restart((LanePosition(restart.high_ts),) * lanes, restart.ddl)
+            for statement in self.progress.lay_out(restart.lanes):
+                await session.run(statement)
+            await session.run(b"COMMIT")
+        except (TryAgain, SqlRefused, ConfigError):
+            await session.run(b"ROLLBACK")
+            raise
+        return restart
 
     async def packet_bytes_max(self) -> int:
         """The largest statement that the server takes."""
@@ -107,20 +136,17 @@ class MySqlStore:
     async def _run(self, statements: Sequence[bytes]) -> None:
         async with self._lock:
             for statement in statements:
-                await self._once_more(lambda session, text=statement: session.run(text))
+                await self._once_more(partial(_run, statement))
 
     async def _rows(self, statement: bytes) -> list[tuple[Any, ...]]:
         async with self._lock:
-            rows: list[tuple[Any, ...]] = await self._once_more(
-                lambda session: session.rows(statement)
-            )
-            return rows
+            return await self._once_more(lambda session: session.rows(statement))
 
     async def _transaction(self, statements: Sequence[bytes]) -> None:
         async with self._lock:
             await self._once_more(lambda session: session.transaction(statements))
 
-    async def _once_more(self, work: Any) -> Any:
+    async def _once_more(self, work: Callable[[SqlSession], Awaitable[T]]) -> T:
         """Runs the work; once more on a new connection if the old one turns out to be gone."""
         try:
             if self._session is not None:
@@ -134,6 +160,10 @@ class MySqlStore:
             return await work(self._session)
         except SqlRefused as error:
             raise _refused(error) from error
+
+
+async def _run(statement: bytes, session: SqlSession) -> None:
+    await session.run(statement)
 
 
 def _refused(error: SqlRefused) -> ConfigError:

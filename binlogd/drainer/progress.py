@@ -131,11 +131,11 @@ class ProgressTable:
         )
 
     def read(self) -> bytes:
-        """All rows of the cluster, as `Row`."""
+        """All rows of the cluster, as `Row`, once whoever is about to change them has ended."""
         return (
             b"SELECT lane, lanes, commit_ts, piece, session_id, note FROM "
             + self._table
-            + b" WHERE cluster_id = %d" % self._cluster_id
+            + b" WHERE cluster_id = %d FOR UPDATE" % self._cluster_id
         )
 
     def read_lane(self, lane: int) -> bytes:
