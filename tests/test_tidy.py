@@ -59,10 +59,7 @@ def test_every_ignored_rule_names_its_code() -> None:
         f"{_name(path)}:{number}"
         for path in SOURCES
         for number, line in enumerate(path.read_text().splitlines(), 1)
-        if "# noqa" in line
-        and "# noqa: " not in line
-        or "# type: ignore" in line
-        and "# type: ignore[" not in line
+        if ("# noqa" in line and "# noqa: " not in line)
+        or ("# type: ignore" in line and "# type: ignore[" not in line)
     ]
     assert bare == []
-
