@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 
@@ -24,6 +25,8 @@ from binlogd.pump.window import Kept
 from binlogd.record import HEADER_BYTES
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import join
+
+AnyCommit = TypeVar("AnyCommit", Kept, FoundCommit)
 
 log = structlog.get_logger(__name__)
 
@@ -82,35 +85,40 @@ class ShardSource:
             commits_max=self._options.commits_max,
             bytes_max=self._options.bytes_max,
         )
-        elsewhere = [each for each in kept if each.prewrite is None and not each.is_fake]
-        if elsewhere:
-            await self._find(elsewhere)
+        lost = [each for each in kept if _is_elsewhere(each) and each.place is None]
+        if lost:
+            await self._locate(lost)
+            kept, reached = self._cut(kept, [each.whole_bytes for each in kept], reached)
+        fetched = await self._fetched([each for each in kept if _is_elsewhere(each)])
         real = {each.commit_ts for each in kept if not each.is_fake}
         binlogs = []
         for each in kept:
+            prewrite = each.prewrite or fetched.get((each.commit_ts, each.start_ts))
             if each.is_fake:
                 if each.commit_ts not in real:
                     binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, each.payload))
-            elif each.prewrite is not None:
-                payload = join(each.prewrite, each.payload)
+            elif prewrite is None:
+                self._orphan(each.start_ts, each.commit_ts, None)
+            else:
+                payload = join(prewrite, each.payload)
                 binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
         return Pulled(binlogs, reached)
 
-    async def _find(self, kept: Sequence[Kept]) -> None:
-        """Fetches the prewrites that are no longer in memory."""
-        lost = [each for each in kept if each.place is None]
-        if lost:
-            await self._shard.filer.caught_up_to(self._shard.filer.logged_count)
-            found = await self._shard.index.prewrites([each.start_ts for each in lost])
-            for each in lost:
-                each.place = found.get(each.start_ts)
+    async def _locate(self, lost: Sequence[Kept]) -> None:
+        """Asks the index for prewrites that the shard has not seen since it was opened."""
+        await self._shard.filer.caught_up_to(self._shard.filer.logged_count)
+        found = await self._shard.index.prewrites([each.start_ts for each in lost])
+        for each in lost:
+            each.place = found.get(each.start_ts)
+
+    async def _fetched(self, kept: Sequence[Kept]) -> dict[tuple[Tso, Tso], bytes]:
+        """Prewrites that are no longer in memory; they do not become part of the window again."""
         placed = [(each, each.place) for each in kept if each.place is not None]
         payloads = await self._shard.log.read([place for _, place in placed])
-        for (each, _), payload in zip(placed, payloads, strict=True):
-            each.prewrite = payload
-        for each in kept:
-            if each.prewrite is None:
-                self._orphan(each.start_ts, each.commit_ts, None)
+        return {
+            (each.commit_ts, each.start_ts): payload
+            for (each, _), payload in zip(placed, payloads, strict=True)
+        }
 
     async def _from_index(self, after: Tso, upto: Tso) -> Pulled:
         found, reached = await self._found(after, upto)
@@ -148,12 +156,22 @@ class ShardSource:
                 upto = found[-1].commit_ts
                 break
             limit *= 2
+        sizes = [
+            _bytes(each.place) + (_bytes(each.prewrite) if each.prewrite else 0) for each in found
+        ]
+        return self._cut(found, sizes, upto)
+
+    def _cut(
+        self, commits: list[AnyCommit], sizes: Sequence[int], reached: Tso
+    ) -> tuple[list[AnyCommit], Tso]:
+        """As many commits as one batch may hold, and how far they reach; those of one commit_ts
+        stay together."""
         size = 0
-        for at, each in enumerate(found):
-            if size >= self._options.bytes_max and each.commit_ts > found[at - 1].commit_ts:
-                return found[:at], found[at - 1].commit_ts
-            size += _bytes(each.place) + (_bytes(each.prewrite) if each.prewrite else 0)
-        return found, upto
+        for at, each in enumerate(commits):
+            if size >= self._options.bytes_max and each.commit_ts > commits[at - 1].commit_ts:
+                return commits[:at], commits[at - 1].commit_ts
+            size += sizes[at]
+        return commits, reached
 
     def _orphan(self, start_ts: Tso, commit_ts: Tso, place: Place | None) -> None:
         """A commit whose prewrite this log never had."""
@@ -167,6 +185,10 @@ class ShardSource:
             f"no prewrite of start_ts {start_ts} for the commit at {commit_ts}, its rows are"
             " unknown; to pass over such commits, set pump.skip-orphan-commits",
         )
+
+
+def _is_elsewhere(kept: Kept) -> bool:
+    return kept.prewrite is None and not kept.is_fake
 
 
 def _bytes(place: Place) -> int:

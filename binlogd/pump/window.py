@@ -35,6 +35,13 @@ class Kept:
         """Whether it only moves the watermark."""
         return self.start_ts == self.commit_ts
 
+    @property
+    def whole_bytes(self) -> int:
+        """What it takes to hand it out: itself and its prewrite, wherever that is."""
+        if self.prewrite is not None:
+            return len(self.payload) + len(self.prewrite)
+        return len(self.payload) + (0 if self.place is None else self.place.length)
+
 
 class Window:
     """Commits by (commit_ts, start_ts), and prewrites that wait for theirs."""
@@ -92,7 +99,7 @@ class Window:
         """Commits with after < commit_ts <= upto, in order, and how far that reaches.
 
         Those of one commit_ts stay together, so the limits may be exceeded by a few; at least one
-        is given. `after` must not be below the floor.
+        is given. Prewrites count wherever they are. `after` must not be below the floor.
         """
         assert after >= self.floor, "the window does not reach back so far"
         found: list[Kept] = []
@@ -106,7 +113,7 @@ class Window:
                 return found, found[-1].commit_ts
             kept = self._kept[key]
             found.append(kept)
-            size += _size(kept)
+            size += kept.whole_bytes
         return found, upto
 
     @property
