@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -33,7 +34,7 @@ from binlogd.pump.filing import FilingOptions
 from binlogd.pump.gc import GcPlan, Hold
 from binlogd.pump.pull import PullOptions, ShardSource
 from binlogd.pump.resolver import Resolver, ResolverStatistics
-from binlogd.pump.route import Router, shard_of
+from binlogd.pump.route import Router, Share, shard_of
 from binlogd.pump.shard import Shard, ShardOptions, ShardStatistics
 from binlogd.pump.signal import is_set_within
 from binlogd.pump.state import Action, NodeState, asked, settled
@@ -421,21 +422,25 @@ class Pump:
         size = sum(len(item.payload) for item in items)
         self._world.tso.observe(max(max(item.start_ts, item.commit_ts) for item in items))
         await self._budget.take(len(items), size)
-        try:
-            queued = []
-            for shard, share in zip(self._shards, self._router.split(items), strict=True):
-                if share.positions:
-                    queued.append((share.positions, shard.submit(share.items)))
-                elif share.items:
-                    shard.witness(share.items[0].commit_ts)
-            for of_share, durable in queued:
-                try:
-                    await durable
-                except BinlogdError as error:
-                    for number in of_share:
-                        outcomes[positions[number]] = error
-        finally:
-            self._budget.give(len(items), size)
+        queued = []
+        for shard, share in zip(self._shards, self._router.split(items), strict=True):
+            if share.positions:
+                durable = shard.submit(share.items)
+                durable.add_done_callback(partial(self._leave, share))
+                queued.append((share.positions, durable))
+            elif share.items:
+                shard.witness(share.items[0].commit_ts)
+        for of_share, durable in queued:
+            try:
+                await asyncio.shield(durable)  # who gives up does not take it out of the queue
+            except BinlogdError as error:
+                for number in of_share:
+                    outcomes[positions[number]] = error
+
+    def _leave(self, share: Share, durable: asyncio.Future[None]) -> None:
+        """Gives back the room of a share that is written or has failed, whoever still waits."""
+        durable.exception()  # it was told to the writer, or the writer is gone
+        self._budget.give(len(share.positions), sum(len(item.payload) for item in share.items))
 
     async def _write_fake(self, ts: Tso) -> None:
         """Moves the watermark to `ts`, which the time source has given; writes only if it must."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +18,14 @@ from tests.pump_world import (
     World,
     at,
     commit,
+    eventually,
     numbers,
     posix_world,
     prewrite,
     pulled,
     written,
 )
+from tests.sim.disk import SimDisk, SimFile
 
 
 @pytest.fixture
@@ -78,3 +82,43 @@ async def test_a_batch_of_the_window_counts_the_prewrites_it_must_fetch(tmp_path
         assert numbers(found) == [(number + 1, 1_000 + number) for number in range(1, COUNT)]
         assert disk.largest <= 50_000 + 3 * SIZE
     disk.close()
+
+
+# --- writers who give up -----------------------------------------------------------------------
+
+
+class StandingDisk(SimDisk):
+    """A disk whose syncs wait until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(1))
+        self.goes = asyncio.Event()
+        self.goes.set()
+
+    async def sync(self, file: SimFile) -> None:
+        await self.goes.wait()
+        await super().sync(file)
+
+
+async def test_writers_who_give_up_leave_no_room_until_their_binlogs_are_written(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "pump" / "shard-0").mkdir(parents=True)  # SQLite has a disk of its own
+    disk = StandingDisk()
+    small = replace(ROOMY, write_queue_bytes_max=100_000, fake_interval_s=3_600)
+    async with World(tmp_path, disk).pump(small) as pump:
+        disk.goes.clear()
+        try:
+            for number in range(200):
+                writer = asyncio.get_running_loop().create_task(
+                    pump.write([prewrite(number + 1, 2_000)])
+                )
+                await asyncio.sleep(0.001)
+                writer.cancel()
+            queued = pump.statistics()
+        finally:
+            disk.goes.set()
+        assert queued.shards[0].write_queue_records < 60
+        assert queued.write_queue_bytes > 50_000
+        await eventually(lambda: pump.statistics().write_queue_bytes == 0)
+        await written(pump, prewrite(900), commit(900, 901))
