@@ -1,37 +1,54 @@
-# syntax=docker/dockerfile:1
-# docker build -t binlogd .            the appliance
+# docker build -t binlogd .                        the appliance
 # docker build -t binlogd:spark --target spark .   with a Java runtime for `binlogd export`
 # docker run -v data:/var/lib/binlogd -p 8250:8250 binlogd
+#
+# BASE is any Debian with python3 (3.11 or newer) and its venv module. An index of your own:
+# --build-arg PIP_INDEX_URL=..., which stays behind in the first stage.
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS deps
 WORKDIR /src
-RUN python3 -m venv /opt/binlogd
+# pip stays in an environment of its own, and in this stage.
+RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/binlogd
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/src/constraints.txt
+# README.md is part of the package's metadata: without it nothing is built.
 COPY constraints.txt pyproject.toml README.md ./
 COPY binlogd ./binlogd
-RUN /opt/binlogd/bin/pip install --no-cache-dir --constraint constraints.txt .
+ARG PIP_INDEX_URL
+ARG PIP_CONFIG_FILE
+RUN /opt/pip/bin/pip --python /opt/binlogd/bin/python install .
+
+FROM deps AS deps-spark
+ARG PIP_INDEX_URL
+ARG PIP_CONFIG_FILE
+RUN /opt/pip/bin/pip --python /opt/binlogd/bin/python install '.[spark]'
 
 FROM ${BASE} AS base
-RUN useradd --system --uid 8250 --home-dir /var/lib/binlogd --create-home binlogd
-VOLUME /var/lib/binlogd
-EXPOSE 8250
+# The data directory exists, empty and owned, before it is a volume: a new volume begins as its copy.
+RUN groupadd --gid 8250 binlogd \
+ && useradd --uid 8250 --gid binlogd --home-dir /var/lib/binlogd --no-create-home \
+      --shell /usr/sbin/nologin binlogd \
+ && install --directory --owner binlogd --group binlogd --mode 0750 /var/lib/binlogd
 ENV PATH=/opt/binlogd/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+WORKDIR /var/lib/binlogd
+EXPOSE 8250
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["binlogd"]
+# Inside a container the built-in 127.0.0.1 would be heard by nobody.
 CMD ["serve", "--addr", "0.0.0.0:8250"]
 LABEL org.opencontainers.image.title="binlogd" \
       org.opencontainers.image.description="A TiDB cluster's changes, somewhere else" \
       org.opencontainers.image.licenses="Apache-2.0"
 
-FROM deps AS deps-spark
-RUN /opt/binlogd/bin/pip install --no-cache-dir --constraint constraints.txt '.[spark]'
-
 FROM base AS spark
-RUN apt-get update && apt-get install -y --no-install-recommends default-jre-headless \
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends default-jre-headless \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=deps-spark /opt/binlogd /opt/binlogd
-USER binlogd
+USER 8250:8250
+VOLUME /var/lib/binlogd
 
 FROM base AS run
 COPY --from=deps /opt/binlogd /opt/binlogd
-USER binlogd
+USER 8250:8250
+VOLUME /var/lib/binlogd

@@ -10,7 +10,7 @@ TRANSACTIONS ?= 10000
 SEED ?= 1
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-test system demo test check format proto bench soak lock clean
+.PHONY: help setup setup-test system demo test check format proto bench soak image-test lock clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ bench: setup-test ## run the benchmarks; each prints JSON lines
 
 soak: setup-test ## long kill and fault loops
 	$(BIN)/pytest -m soak --timeout 3600
+
+image-test: setup ## build the image and run it for real, without a Docker engine (root, a few minutes)
+	$(SUDO) $(if $(SUDO),--preserve-env) env PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 $(BIN)/python tests/image/run.py
 
 proto: $(VENV)/test.stamp ## compile the .proto files with betterproto's compiler
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I binlogd/wire \
