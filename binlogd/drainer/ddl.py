@@ -19,14 +19,20 @@ Source: tidb-binlog drainer/syncer.go, pkg/loader/executor.go and pkg/util/ddl.g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from binlogd.drainer.ddl_edits import Dialect, Edit, applied, begins, edited, quoted, split
+from binlogd.drainer.ddl_explicit import (
+    explicit_database,
+    explicit_table,
+    with_escapes,
+    with_moments_in_utc,
+)
 from binlogd.drainer.filter import TableFilter
 from binlogd.errors import UnsupportedDdl
 from binlogd.tidb.ddl_text import Word, words
-from binlogd.tidb.model import ActionType, Job
+from binlogd.tidb.model import ActionType, Database, Job, Table
 from binlogd.tidb.schema import Effect, Named, SchemaTracker
 from binlogd.tso import Tso
 
@@ -136,6 +142,7 @@ class DdlReplay:
         if self._dialect is Dialect.FILE:
             return Replay((query,))
         self._refuse_unsupported(event)
+        event = replace(event, query=with_escapes(query, job.query))
         texts = [edited(text, self._dialect) for text in self._texts(event)]
         if not any(texts):
             return Omit("all of it is options that only TiDB has")
@@ -168,7 +175,8 @@ class DdlReplay:
             pairs = ", ".join(f"{quoted(old)} TO {quoted(new)}" for old, new in wanted)
             return [f"RENAME TABLE {pairs}"]
         if job.type != ActionType.CREATE_TABLES:
-            return [self._with_exact_names(event.query, effect.name.database)]
+            text = self._with_exact_names(event.query, effect.name.database)
+            return [self._explicit(text, job.table, job.database)]
         creates = [text for text in split(event.query) if begins(text, "CREATE")]
         if len(creates) != len(effect.created):
             raise UnsupportedDdl(
@@ -177,10 +185,20 @@ class DdlReplay:
                 f"the job made {len(effect.created)} tables, its text makes {len(creates)}",
             )
         return [
-            self._with_exact_names(text, name.database)
-            for text, name in zip(creates, effect.created, strict=True)
+            self._explicit(self._with_exact_names(text, name.database), info, None)
+            for text, name, info in zip(creates, effect.created, job.tables, strict=True)
             if self._is_wanted(name)
         ]
+
+    def _explicit(self, text: str, table: Table | None, database: Database | None) -> str:
+        """With what the text leaves to the server; a TiDB downstream fills in the same."""
+        if table is not None:
+            text = with_moments_in_utc(text, table)
+        if self._dialect is not Dialect.MYSQL:
+            return text
+        if table is not None:
+            return explicit_table(text, table)
+        return explicit_database(text, database) if database is not None else text
 
     def _with_exact_names(self, statement: str, database: str) -> str:
         """With tables called as they were created: TiDB ignores the case of names, others may not.

@@ -56,6 +56,11 @@ def quoted(name: Named | str) -> str:
     return f"{quoted(name.database)}.{table}" if name.database else table
 
 
+def literal(text: str) -> str:
+    """A string literal."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
 def split(query: str) -> list[str]:
     """The statements of a text, without those that are blank."""
     ends = [word.begin for word in words(query) if word.text == ";"]

@@ -278,7 +278,7 @@ def test_tables_are_called_as_they_were_created(query: str, expected: str) -> No
 
 
 def batch(*names: str) -> Job:
-    infos = tuple(Table(30 + n, name, ()) for n, name in enumerate(names))
+    infos = tuple(Table(30 + n, name, (), collate="") for n, name in enumerate(names))
     return job(ActionType.CREATE_TABLES, 2, tables=infos)
 
 

@@ -1,0 +1,205 @@
+"""DDL as TiDB writes it, beside rows, into a real MariaDB: what the text leaves to the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from binlogd.binlog import CommittedBinlog
+from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.translate import Translator
+from binlogd.drainer.txn import Dml, TableChange, Txn
+from binlogd.tidb.model import ActionType, FieldType, Scalar, Table, job_from_json, table_to_json
+from binlogd.tidb.row import Value, encode_insert
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import Tso
+from binlogd.wire import peek
+from binlogd.wire.peek import Mutation
+from binlogd.workload import schema as tidb
+from binlogd.workload.schema import ColumnDef, TableDef, build_table
+from tests.mariadb import MariaDb
+from tests.replay import apply_all, sink_for
+
+Json = dict[str, object]
+
+
+class Upstream:
+    """A TiDB that makes one statement after another; `txns` is what a sink is given."""
+
+    def __init__(self) -> None:
+        self.schema = SchemaTracker()
+        self.txns: list[Txn] = []
+        self._translator = Translator(self.schema, TableFilter(), Dialect.MYSQL)
+        self._ts = 100
+
+    def database(self, name: str, query: str, *, number: int = 2) -> None:
+        self.ddl(
+            ActionType.CREATE_SCHEMA,
+            query,
+            schema_id=number,
+            DBInfo=tidb.database_json(number, name),
+        )
+
+    def ddl(
+        self,
+        kind: ActionType,
+        query: str,
+        table: Table | None = None,
+        *,
+        typed: str = "",
+        schema_id: int = 2,
+        view: Json | None = None,
+        location: str = "",
+        **binlog: object,
+    ) -> None:
+        self._ts += 10
+        if table is not None:
+            info = json.loads(table_to_json(table))
+            binlog["TableInfo"] = info | ({"view": view} if view else {})
+        job: Json = {
+            "id": self._ts,
+            "type": int(kind),
+            "schema_id": schema_id,
+            "table_id": table.id if table else 0,
+            "state": 6,
+            "query": typed or query,
+            "start_ts": self._ts - 5,
+            "binlog": {"SchemaVersion": self._ts, "FinishedTS": self._ts + 1, **binlog},
+        }
+        if location:
+            job["reorg_meta"] = {"location": {"name": location, "offset": 0}}
+        payload = peek.join(
+            peek.prewrite_binlog(
+                start_ts=Tso(self._ts - 1),
+                prewrite_key=b"k",
+                ddl_query=query.encode(),
+                ddl_job_id=self._ts,
+                ddl_schema_state=5,
+            ),
+            peek.commit_binlog(start_ts=Tso(self._ts - 1), commit_ts=Tso(self._ts)),
+        )
+        binlog_ = CommittedBinlog(Tso(self._ts - 1), Tso(self._ts), payload)
+        self.txns.append(
+            self._translator.translate(binlog_, job_from_json(json.dumps(job).encode()))
+        )
+
+    def insert(self, table_id: int, *rows: Sequence[Value]) -> None:
+        self._ts += 10
+        at = self.schema.table_at(table_id, self._ts)
+        assert at is not None
+        encoded = [
+            encode_insert(
+                at.info,
+                {c.id: v for c, v in zip(at.info.columns, row, strict=True)},
+                handle=None if at.info.pk_is_handle else n,
+            )
+            for n, row in enumerate(rows, 1)
+        ]
+        change = TableChange(at, Mutation(table_id, encoded, [], [], bytes(len(rows))))
+        self.txns.append(Dml(Tso(self._ts - 1), Tso(self._ts), self._ts, (change,)))
+
+    async def replicate(self, mariadb: MariaDb) -> None:
+        await apply_all(sink_for(mariadb), iter(self.txns))
+
+
+def table(number: int, name: str, *columns: ColumnDef, primary: str = "id") -> Table:
+    return build_table(TableDef("shop", name, columns, (primary,) if primary else ()), number)
+
+
+def with_column(before: Table, definition: ColumnDef, origin: Scalar = None) -> Table:
+    number = max(column.id for column in before.columns) + 1
+    column = tidb.build_column(
+        definition, column_id=number, offset=len(before.columns), origin_default=origin
+    )
+    return replace(before, columns=(*before.columns, replace(column, version=2)))
+
+
+def of_charset(kind: FieldType, charset: str, collate: str) -> FieldType:
+    return replace(kind, charset=charset, collate=collate)
+
+
+ID = ColumnDef("id", tidb.integer("BIGINT"), not_null=True)
+WORD = ColumnDef("id", tidb.varchar(20), not_null=True)
+
+
+@pytest.fixture
+def upstream() -> Upstream:
+    made = Upstream()
+    made.database("shop", "CREATE DATABASE `shop`;")
+    return made
+
+
+# --- collations ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain(mariadb: MariaDb) -> Iterator[MariaDb]:
+    """A server as it comes: its databases compare text without regard to case."""
+    mariadb.execute(
+        "SET GLOBAL character_set_server = utf8mb4",
+        "SET GLOBAL collation_server = 'utf8mb4_general_ci'",
+    )
+    yield mariadb
+    mariadb.execute("SET GLOBAL collation_server = 'utf8mb4_bin'")
+
+
+async def test_text_keys_are_compared_as_upstream_compares_them(
+    plain: MariaDb, upstream: Upstream
+) -> None:
+    plain.execute("CREATE DATABASE test")
+    upstream.database("test", "CREATE DATABASE test;", number=3)
+    latin = of_charset(tidb.varchar(20), "latin1", "latin1_bin")
+    made = [
+        (10, 2, table(10, "a", WORD), "CREATE TABLE `a` (`id` VARCHAR(20) PRIMARY KEY);"),
+        (11, 3, table(11, "b", WORD), "CREATE TABLE `b` (`id` VARCHAR(20) PRIMARY KEY)"),
+        (
+            12,
+            2,
+            table(12, "c", WORD),
+            "create table c (id varchar(20) primary key) engine=InnoDB charset=utf8mb4 comment='x'",
+        ),
+        (
+            13,
+            2,
+            table(13, "d", replace(WORD, kind=latin)),
+            "CREATE TABLE `d` (`id` VARCHAR(20) CHARACTER SET LATIN1 NOT NULL,PRIMARY KEY(`id`))",
+        ),
+        (
+            14,
+            2,
+            table(14, "e", WORD),
+            "CREATE TABLE `e` (`id` VARCHAR(20),PRIMARY KEY(`id`)"
+            " /*T![clustered_index] CLUSTERED */) PARTITION BY KEY (`id`) PARTITIONS 2",
+        ),
+    ]
+    for number, schema_id, info, query in made:
+        upstream.ddl(ActionType.CREATE_TABLE, query, info, schema_id=schema_id)
+        upstream.insert(number, [b"a"], [b"A"], [b"b"])
+    await upstream.replicate(plain)
+    for name in ("shop.a", "test.b", "shop.c", "shop.d", "shop.e"):
+        assert plain.execute(f"SELECT COUNT(*) FROM {name}") == [(b"3",)], name
+
+
+async def test_a_column_that_is_added_or_changed_has_the_collation_that_upstream_gives_it(
+    plain: MariaDb, upstream: Upstream
+) -> None:
+    before = table(10, "t", ID)
+    latin = ColumnDef("l", of_charset(tidb.varchar(9), "latin1", "latin1_bin"))
+    ascii_ = ColumnDef("m", of_charset(tidb.varchar(9), "ascii", "ascii_bin"))
+    upstream.ddl(ActionType.CREATE_TABLE, "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY);", before)
+    after = with_column(with_column(before, latin), ascii_)
+    upstream.ddl(
+        ActionType.MULTI_SCHEMA_CHANGE,
+        "ALTER TABLE `t` ADD COLUMN `l` VARCHAR(9) CHARACTER SET LATIN1 NULL AFTER `id`,"
+        " ADD COLUMN `m` VARCHAR(9) CHARACTER SET ASCII COMMENT 'a, CHARSET utf8'",
+        after,
+    )
+    await upstream.replicate(plain)
+    assert plain.execute(
+        "SELECT column_name, collation_name FROM information_schema.columns"
+        " WHERE table_name = 't' AND collation_name IS NOT NULL ORDER BY 1"
+    ) == [(b"l", b"latin1_bin"), (b"m", b"ascii_bin")]
