@@ -29,6 +29,7 @@ from binlogd.drainer.ddl_explicit import (
     with_escapes,
     with_moments_in_utc,
 )
+from binlogd.drainer.ddl_session import has_zone
 from binlogd.drainer.filter import TableFilter
 from binlogd.errors import UnsupportedDdl
 from binlogd.tidb.ddl_text import Word, words
@@ -176,6 +177,8 @@ class DdlReplay:
             return [f"RENAME TABLE {pairs}"]
         if job.type != ActionType.CREATE_TABLES:
             text = self._with_exact_names(event.query, effect.name.database)
+            if job.table is not None and not has_zone(job):
+                text = with_moments_in_utc(text, job.table)
             return [self._explicit(text, job.table, job.database)]
         creates = [text for text in split(event.query) if begins(text, "CREATE")]
         if len(creates) != len(effect.created):
@@ -192,8 +195,6 @@ class DdlReplay:
 
     def _explicit(self, text: str, table: Table | None, database: Database | None) -> str:
         """With what the text leaves to the server; a TiDB downstream fills in the same."""
-        if table is not None:
-            text = with_moments_in_utc(text, table)
         if self._dialect is not Dialect.MYSQL:
             return text
         if table is not None:

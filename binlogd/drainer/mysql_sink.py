@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import structlog
 
-from binlogd.drainer import catalog, sql
+from binlogd.drainer import catalog, ddl_session, sql
 from binlogd.drainer.apply import Applier, LaneContext, LaneCounters, LaneWriter
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
@@ -333,7 +333,12 @@ class MySqlSink:
         try:
             if ddl.session_database:
                 await self._patiently(session, b"USE " + sql.ident(ddl.session_database))
+            settings = ddl_session.settings(ddl.job)
+            for setting in settings:
+                await self._set(session, setting)
             await self._patiently(session, text.encode("utf-8", "surrogateescape"))
+            if settings:  # they were for this statement
+                session.close()
         except SqlRefused as error:
             forgiven = FORGIVEN if again is None else FORGIVEN_AGAIN
             if error.code not in forgiven:
@@ -347,6 +352,14 @@ class MySqlSink:
                 code=error.code,
                 reason=error.reason,
             )
+
+    async def _set(self, session: SqlSession, setting: ddl_session.Setting) -> None:
+        try:
+            await self._patiently(session, setting.statement.encode())
+        except SqlRefused:
+            if not setting.otherwise:
+                raise
+            await self._patiently(session, setting.otherwise.encode())
 
     async def _patiently(self, session: SqlSession, statement: bytes) -> None:
         """Runs a statement of any length, again when it met another one."""

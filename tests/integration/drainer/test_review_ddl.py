@@ -13,6 +13,7 @@ from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Dml, TableChange, Txn
+from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import ActionType, FieldType, Scalar, Table, job_from_json, table_to_json
 from binlogd.tidb.row import Value, encode_insert
 from binlogd.tidb.schema import SchemaTracker
@@ -203,3 +204,84 @@ async def test_a_column_that_is_added_or_changed_has_the_collation_that_upstream
         "SELECT column_name, collation_name FROM information_schema.columns"
         " WHERE table_name = 't' AND collation_name IS NOT NULL ORDER BY 1"
     ) == [(b"l", b"latin1_bin"), (b"m", b"ascii_bin")]
+
+
+# --- values that a DDL itself writes ---------------------------------------------------------
+
+
+async def test_a_column_added_with_the_present_time_holds_the_time_of_the_upstream(
+    mariadb: MariaDb, upstream: Upstream
+) -> None:
+    first = table(10, "t", ID)
+    moment = ColumnDef("a", tidb.temporal(Tp.TIMESTAMP), not_null=True, default="CURRENT_TIMESTAMP")
+    day = ColumnDef("b", tidb.temporal(Tp.DATETIME), default="CURRENT_TIMESTAMP")
+    upstream.ddl(ActionType.CREATE_TABLE, "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY);", first)
+    upstream.insert(10, [1])
+    second = with_column(first, moment, "2023-03-04 05:06:07")
+    upstream.ddl(
+        ActionType.ADD_COLUMN,
+        "ALTER TABLE `t` ADD COLUMN `a` TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP();",
+        second,
+    )
+    upstream.insert(10, [2, "2023-03-05 00:00:00"])
+    upstream.ddl(
+        ActionType.ADD_COLUMN,
+        "ALTER TABLE `t` ADD COLUMN `b` DATETIME DEFAULT CURRENT_TIMESTAMP();",
+        with_column(second, day, "2023-03-06 11:12:13"),
+    )
+    await upstream.replicate(mariadb)
+    assert mariadb.execute("SET time_zone = '+00:00'", "SELECT * FROM shop.t ORDER BY id") == [
+        (b"1", b"2023-03-04 05:06:07", b"2023-03-06 11:12:13"),
+        (b"2", b"2023-03-05 00:00:00", b"2023-03-06 11:12:13"),
+    ]
+
+
+async def test_a_timestamp_literal_is_meant_in_the_zone_of_the_upstreams_session(
+    mariadb: MariaDb, upstream: Upstream
+) -> None:
+    first = table(10, "t", ID)
+    moment = ColumnDef("a", tidb.temporal(Tp.TIMESTAMP), default="2021-05-31 15:00:00")
+    upstream.ddl(ActionType.CREATE_TABLE, "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY);", first)
+    upstream.insert(10, [1])
+    second = with_column(first, moment, "2021-05-31 15:00:00")
+    upstream.ddl(
+        ActionType.ADD_COLUMN,
+        "ALTER TABLE `t` ADD COLUMN `a` TIMESTAMP DEFAULT _UTF8MB4'2021-06-01 00:00:00';",
+        second,
+    )
+    text = replace(second.columns[1], id=3, field_type=tidb.temporal(Tp.DATETIME))
+    upstream.ddl(
+        ActionType.MODIFY_COLUMN,
+        "ALTER TABLE `t` MODIFY COLUMN `a` DATETIME",
+        replace(second, columns=(second.columns[0], text)),
+        location="Asia/Tokyo",
+    )
+    await upstream.replicate(mariadb)
+    assert mariadb.execute("SELECT * FROM shop.t") == [(b"1", b"2021-06-01 00:00:00")]
+
+
+async def test_a_backslash_that_upstream_printed_stays_one(
+    mariadb: MariaDb, upstream: Upstream
+) -> None:
+    first = table(10, "t", ID)
+    word = ColumnDef("a", tidb.varchar(20), default="C:\\new\\")
+    upstream.ddl(
+        ActionType.CREATE_TABLE,
+        "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY COMMENT 'x\\') COMMENT = 'it''s \\n';",
+        first,
+        typed=r"create table t (id bigint primary key comment 'x\\') comment 'it\'s \\n'",
+    )
+    upstream.insert(10, [1])
+    upstream.ddl(
+        ActionType.ADD_COLUMN,
+        "ALTER TABLE `t` ADD COLUMN `a` VARCHAR(20) DEFAULT _UTF8MB4'C:\\new\\';",
+        with_column(first, word, "C:\\new\\"),
+        typed=r"alter table t add column a varchar(20) default 'C:\\new\\'",
+    )
+    # an older TiDB hands on what was typed
+    text = r"create table u (id bigint primary key) comment 'it\'s \\'"
+    upstream.ddl(ActionType.CREATE_TABLE, text, table(11, "u", ID), typed=text)
+    await upstream.replicate(mariadb)
+    assert mariadb.execute("SELECT a FROM shop.t") == [(b"C:\\new\\",)]
+    comments = "SELECT table_comment FROM information_schema.tables WHERE table_schema = 'shop'"
+    assert mariadb.execute(comments + " ORDER BY 1") == [(b"it's \\",), (b"it's \\n",)]

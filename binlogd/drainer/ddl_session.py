@@ -1,0 +1,117 @@
+"""The clock and the time zone that a DDL was executed under.
+
+Rows that are there get the value of a column that is added by the DDL itself, here and there: with
+DEFAULT CURRENT_TIMESTAMP that is the moment of the statement, which TiDB keeps as the column's
+origin default. A MODIFY COLUMN that turns a TIMESTAMP into something else writes it in the zone of
+the session, which TiDB keeps in `reorg_meta`.
+
+Source: pingcap/tidb ddl/ddl_api.go (generateOriginDefaultValue), parser/model/reorg.go.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from binlogd.errors import Corrupt
+from binlogd.tidb.kinds import Tp
+from binlogd.tidb.model import ActionType, Column, Job
+from binlogd.tso import Tso, physical_ms
+
+_IN_UTC = frozenset({"", "UTC", "Etc/UTC", "Z"})
+_ADDS_COLUMNS = frozenset(
+    {ActionType.ADD_COLUMN, ActionType.ADD_COLUMNS, ActionType.MULTI_SCHEMA_CHANGE}
+)
+
+
+class Setting(NamedTuple):
+    """A statement for the session, and the one to take where that is refused."""
+
+    statement: str
+    otherwise: str = ""
+
+
+def has_zone(job: Job) -> bool:
+    """Whether the job tells a time zone other than UTC."""
+    location = _location(job)
+    return bool(location.offset) or location.name not in _IN_UTC
+
+
+def settings(job: Job) -> list[Setting]:
+    """What is to be set, in this order, in a session that is in UTC; mostly nothing."""
+    zone = [_zone(job)] if has_zone(job) else []
+    column = _filled_with_the_moment(job)
+    if column is None:
+        return zone
+    moment = [Setting(f"SET SESSION timestamp = UNIX_TIMESTAMP('{column.origin_default}')")]
+    return moment + zone if column.field_type.tp == Tp.TIMESTAMP else zone + moment
+
+
+def _filled_with_the_moment(job: Job) -> Column | None:
+    """The last column added, if the moment of the DDL stands in rows that were there."""
+    if job.table is None or job.type not in _ADDS_COLUMNS:
+        return None
+    found = [
+        column
+        for column in job.table.columns
+        if str(column.default).upper().startswith("CURRENT_") and _is_moment(column.origin_default)
+    ]
+    return max(found, key=lambda column: column.id, default=None)
+
+
+def _is_moment(value: object) -> bool:
+    try:
+        return datetime.fromisoformat(str(value)).year > 1970
+    except ValueError:
+        return False
+
+
+def _zone(job: Job) -> Setting:
+    location = _location(job)
+    offset = timedelta(seconds=location.offset)
+    if location.name in _IN_UTC or location.offset:
+        return Setting(_zone_statement(_shown(offset)))
+    try:
+        at = datetime.fromtimestamp(physical_ms(Tso(job.start_ts)) / 1000, UTC)
+        offset = at.astimezone(ZoneInfo(location.name)).utcoffset() or timedelta()
+    except (ZoneInfoNotFoundError, ValueError):
+        return Setting(_zone_statement(location.name))
+    return Setting(_zone_statement(location.name), _zone_statement(_shown(offset)))
+
+
+def _zone_statement(zone: str) -> str:
+    return "SET SESSION time_zone = '" + zone.replace("\\", "").replace("'", "") + "'"
+
+
+def _shown(offset: timedelta) -> str:
+    minutes = round(offset.total_seconds() / 60)
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
+
+
+class _LocationJson(msgspec.Struct, frozen=True):
+    name: str = ""
+    offset: int = 0
+
+
+class _ReorgJson(msgspec.Struct, frozen=True):
+    location: _LocationJson | None = None
+
+
+class _JobJson(msgspec.Struct, frozen=True):
+    reorg_meta: _ReorgJson | None = None
+
+
+_JOB = msgspec.json.Decoder(_JobJson)
+
+
+def _location(job: Job) -> _LocationJson:
+    if not job.raw:
+        return _LocationJson()
+    try:
+        reorg = _JOB.decode(job.raw).reorg_meta
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"a job's reorg_meta does not decode: {error}") from error
+    return (reorg and reorg.location) or _LocationJson()
