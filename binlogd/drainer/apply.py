@@ -82,13 +82,22 @@ class LaneWriter:
         self._packet_bytes_max, self._limits = context.packet_bytes_max, context.limits
         self._rng = context.rng
         self._session: SqlSession | None = None
+        self._is_closed = False
 
     async def open(self) -> None:
-        """Connects. Raises DownstreamUnavailable."""
-        self._session = await SqlSession.connect(self._server, for_rows=True)
+        """Connects. Raises DownstreamUnavailable, ConfigError."""
+        session = await SqlSession.connect(self._server, for_rows=True)
+        if self._is_closed:
+            session.close()
+            raise DownstreamUnavailable("the sink is closed")
+        self._session = session
 
     def close(self) -> None:
-        """Drops the connection and with it what is not committed."""
+        """Drops the connection and with it what is not committed; no other is made."""
+        self._is_closed = True
+        self._drop()
+
+    def _drop(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -106,8 +115,8 @@ class LaneWriter:
                 self.counters.retries += 1
                 self.counters.last_error = str(error)
                 if not isinstance(error, TryAgain):
-                    self.close()
-                if backoff.attempts >= ATTEMPTS_MAX:
+                    self._drop()
+                if self._is_closed or backoff.attempts >= ATTEMPTS_MAX:
                     raise
                 wait_s = backoff.next_s()
                 log.warning("apply_retried", lane=self._lane, cause=str(error), wait_s=wait_s)
@@ -190,7 +199,7 @@ class LaneWriter:
             log.warning("rejected_row_not_found", cause=str(further))
             statement, item = None, b""
         finally:
-            self.close()
+            self._drop()
         if statement is None:
             return StatementRejected(part.first_ts, "rows of several tables", code, reason)
         commit_ts = commit_ts_of(part, statement, item)

@@ -92,10 +92,21 @@ _WISHES = (
 """Variables that some servers know; others refuse them."""
 
 
+class _Connection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no types
+    """What aiomysql keeps to itself: connecting in steps, and the count of warnings."""
+
+    async def open(self) -> None:
+        await self._connect()
+
+    @property
+    def result(self) -> Any:
+        return self._result
+
+
 class SqlSession:
     """A connection. `connect` makes one, `close` ends it at once and is safe to call again."""
 
-    def __init__(self, connection: Any, server: Server, answer_timeout_s: float) -> None:
+    def __init__(self, connection: _Connection, server: Server, answer_timeout_s: float) -> None:
         self._connection = connection
         self._server = server
         self._answer_timeout_s = answer_timeout_s
@@ -111,31 +122,33 @@ class SqlSession:
         For rows autocommit is off, and modes that would change the meaning of a literal are left
         out; DDL is in the upstream's words, and the operator's sql_mode holds as it is.
         """
+        connection = _Connection(
+            host=server.host,
+            port=server.port,
+            user=server.user,
+            password=server.password,
+            charset="utf8mb4",
+            autocommit=not for_rows,
+            client_flag=CLIENT.FOUND_ROWS,
+            connect_timeout=CONNECT_TIMEOUT_S,
+        )
+        session = cls(connection, server, answer_timeout_s)
+        is_ready = False
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                connection = await aiomysql.connect(
-                    host=server.host,
-                    port=server.port,
-                    user=server.user,
-                    password=server.password,
-                    charset="utf8mb4",
-                    autocommit=not for_rows,
-                    client_flag=CLIENT.FOUND_ROWS,
-                    connect_timeout=CONNECT_TIMEOUT_S,
-                )
-        except (MySQLError, OSError, TimeoutError) as error:
-            raise _ours(error, server) from error
-        session = cls(connection, server, answer_timeout_s)
-        try:
+                await connection.open()
             await session._prepare(for_rows=for_rows)
-        except SqlRefused as error:
-            session.close()
-            raise ConfigError(
-                f"{server} refuses a session: {error}; see syncer.sql-mode and syncer.to.params"
-            ) from error
-        except DownstreamUnavailable:
-            session.close()
-            raise
+            is_ready = True
+        except (SqlRefused, MySQLError, OSError, TimeoutError) as error:
+            ours = error if isinstance(error, SqlRefused) else _ours(error, server)
+            if isinstance(ours, SqlRefused):
+                ours = ConfigError(
+                    f"{server} refuses a session: {ours}; see syncer.sql-mode and syncer.to.params"
+                )
+            raise ours from error
+        finally:
+            if not is_ready:  # cancelled, perhaps: aiomysql would leave the socket open
+                session.close()
         return session
 
     async def _prepare(self, *, for_rows: bool) -> None:
@@ -149,6 +162,11 @@ class SqlSession:
             b"SET SESSION time_zone = '+00:00', foreign_key_checks = 0, sql_mode = "
             + sql.text(mode)
         )
+        if not for_rows:  # MariaDB: options of tables that TiDB has (STATS_BUCKETS) are let pass
+            with suppress(SqlRefused):
+                await self.run(
+                    b"SET SESSION sql_mode = CONCAT(@@sql_mode, ',IGNORE_BAD_TABLE_OPTIONS')"
+                )
         if not await self._logs_statements():  # with such a binlog InnoDB refuses the level
             await self.run(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         for name, value in server.params.items():
@@ -202,13 +220,14 @@ class SqlSession:
         try:
             async with asyncio.timeout(None if is_long else self._answer_timeout_s):
                 await self._connection.query(statement)
-        except (MySQLError, OSError, TimeoutError, RuntimeError) as error:
+        except (MySQLError, OSError, TimeoutError, RuntimeError, AttributeError) as error:
+            if isinstance(error, AttributeError) and not self._connection.closed:
+                raise  # closed under a read, aiomysql trips over what it has put to None
             ours = _ours(error, self._server)
             if not isinstance(ours, TryAgain | SqlRefused):
                 self.close()
             raise ours from error
-        # aiomysql has no public way to the count of warnings but a query of its own
-        return self._connection._result  # noqa: SLF001
+        return self._connection.result
 
 
 def session_mode(sql_mode: str | None, *, for_rows: bool) -> str:

@@ -26,6 +26,7 @@ from binlogd.drainer import catalog, ddl_session, sql
 from binlogd.drainer.apply import Applier, LaneContext, LaneCounters, LaneWriter
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.ddl_edits import alter_parts
 from binlogd.drainer.mysql import Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql_store import MySqlStore
 from binlogd.drainer.parts import Gatherer, Limits
@@ -117,8 +118,11 @@ class MySqlSink:
             if txn.commit_ts <= self._restart.low_ts:
                 continue
             if isinstance(txn, Dml):
-                applier = await self._applier_for(txn.commit_ts)
-                await applier.add(txn, await self._readers_of(txn))
+                applier = self._current
+                if self._is_layout_due(txn.commit_ts):
+                    applier = await self._laid_out_anew()
+                readers = self._known_readers(txn) or await self._readers_of(txn)
+                await applier.add(txn, readers)
             elif isinstance(txn, Ddl):
                 await self._ddl(txn)
             else:
@@ -182,28 +186,32 @@ class MySqlSink:
         writers = [
             LaneWriter(lane, position, self._context) for lane, position in enumerate(positions)
         ]
+        applier = Applier(writers, Gatherer(positions, self._context.limits))
+        is_open = False
         try:
             for writer in writers:
                 await writer.open()
-        except DownstreamUnavailable:
-            for writer in writers:
-                writer.close()
-            raise
-        return Applier(writers, Gatherer(positions, self._context.limits))
+            is_open = True
+        finally:
+            if not is_open:
+                applier.close()
+        return applier
 
-    async def _applier_for(self, commit_ts: Tso) -> Applier:
-        """Lays the lanes out anew once they have caught up, if another number of them is wanted."""
-        applier, wanted = self._current, self._options.lanes
-        if len(applier.writers) == wanted or commit_ts <= self._restart.high_ts:
-            return applier
-        await applier.flush()
-        positions = [LanePosition(applier.applied_ts())] * wanted
+    def _is_layout_due(self, commit_ts: Tso) -> bool:
+        """Whether lanes have caught up with each other, and another number of them is wanted."""
+        is_wanted = len(self._current.writers) == self._options.lanes
+        return not is_wanted and commit_ts > self._restart.high_ts
+
+    async def _laid_out_anew(self) -> Applier:
+        before, wanted = self._current, self._options.lanes
+        await before.flush()
+        positions = [LanePosition(before.applied_ts())] * wanted
         await self._store.lay_out(positions)
-        log.info("lanes_laid_out", before=len(applier.writers), lanes=wanted)
-        for writer in applier.writers:
+        log.info("lanes_laid_out", before=len(before.writers), lanes=wanted)
+        for writer in before.writers:
             self._retire(writer.counters)
         self._applier = await self._made(positions)
-        applier.close()
+        before.close()
         return self._applier
 
     def _retire(self, counters: LaneCounters) -> None:
@@ -214,6 +222,14 @@ class MySqlSink:
         retired.retries += counters.retries
 
     # --- tables ----------------------------------------------------------------------------
+
+    def _known_readers(self, dml: Dml) -> list[Reader] | None:
+        """None when some table is met for the first time."""
+        readers = self._readers
+        try:
+            return [readers[id(change.table)] for change in dml.changes]
+        except KeyError:
+            return None
 
     async def _readers_of(self, dml: Dml) -> list[Reader]:
         readers = []
@@ -287,7 +303,9 @@ class MySqlSink:
     # --- DDL -------------------------------------------------------------------------------
 
     async def _ddl(self, ddl: Ddl) -> None:
-        applier = await self._applier_for(ddl.commit_ts)
+        applier = self._current
+        if self._is_layout_due(ddl.commit_ts):
+            applier = await self._laid_out_anew()
         await applier.flush()
         if ddl.commit_ts <= self._restart.high_ts:
             # Lanes are level at every DDL that is executed: this one was skipped the first time.
@@ -352,6 +370,9 @@ class MySqlSink:
                 code=error.code,
                 reason=error.reason,
             )
+            if again is None:  # the server did nothing of it
+                for part in alter_parts(text):
+                    await self._execute(ddl, step, part, None)
 
     async def _set(self, session: SqlSession, setting: ddl_session.Setting) -> None:
         try:

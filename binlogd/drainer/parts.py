@@ -31,6 +31,8 @@ from binlogd.wire.peek import Mutation
 NOWHERE = LanePosition(NO_TS)
 SLICE_ROWS = 256
 """Rows added between two turns of the event loop, about a millisecond."""
+SLICE_BYTES = 1 << 20
+"""Bytes likewise; one row may be larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Part:
 
     merged: dict[Target, dict[Key, bytes | None]] = field(default_factory=dict)
     runs: dict[Target, list[tuple[RunKind, list[bytes]]]] = field(default_factory=dict)
+    last: Dml | None = None
     txns: list[Dml] = field(default_factory=list)
     """All that have changes here; `txn_count` is of those that have their first change here."""
     txn_count: int = 0
@@ -159,7 +162,7 @@ class Gatherer:
         self._lanes = len(stored)
         self._open = [Part() for _ in stored]
         self._adding: Dml | None = None
-        self._is_counted = False
+        self._is_counted = self._is_catching_up = False
         self._before = [0] * self._lanes
         """Changes of the transaction being added that lie before the lane's open part."""
 
@@ -191,17 +194,24 @@ class Gatherer:
         assert dml.commit_ts >= self.translated_ts, "transactions come in commit order"
         assert self._adding is None, "one transaction at a time"
         self._adding, self._is_counted = dml, False
+        self._is_catching_up = dml.commit_ts <= self._caught_up_at
         self._before = [-part.changes for part in self._open]
+        rows_left, bytes_left = SLICE_ROWS, SLICE_BYTES
         for change, reader in zip(dml.changes, readers, strict=True):
-            try:
-                if reader.target.shape.mode is Mode.SINGLE:
-                    yield from self._add_singles(change.mutation, reader)
-                else:
-                    yield from self._add_keyed(change.mutation, reader)
-            except CorruptRow as error:
-                name = f"{change.table.database}.{change.table.info.name}"
-                raise RowMismatch(name, dml.commit_ts, str(error)) from error
-        self.rows_added += dml.row_count
+            mutation = change.mutation
+            rows, size = len(mutation.sequence), _size_of(mutation)
+            self.rows_added += rows
+            if rows <= rows_left and size <= bytes_left:
+                rows_left, bytes_left = rows_left - rows, bytes_left - size
+                self._add_rows(mutation.sequence, _Rows.of(mutation), reader)
+                continue
+            yield
+            step = max(1, min(SLICE_ROWS, SLICE_BYTES * rows // max(1, size)))
+            rest = _Rows.of(mutation)
+            for begin in range(0, rows, step):
+                self._add_rows(mutation.sequence[begin : begin + step], rest, reader)
+                yield
+            rows_left, bytes_left = SLICE_ROWS, SLICE_BYTES
         self.translated_ts = dml.commit_ts
         self._adding = None
 
@@ -237,48 +247,75 @@ class Gatherer:
 
     # --- rows ------------------------------------------------------------------------------
 
-    def _add_keyed(self, mutation: Mutation, reader: Reader) -> Iterator[None]:
-        inserted, updated, deleted = map(
-            iter, (mutation.inserted, mutation.updated, mutation.deleted)
-        )
-        decoders, target = reader.decoders(len(mutation.sequence)), reader.target
-        put = self._put_state if target.shape.mode is Mode.MERGED else self._put_run
-        row: bytes | None
-        for count, kind in enumerate(mutation.sequence, 1):
-            if kind == 0:
-                key, row = decoders.insert(next(inserted))
-            elif kind == 1:
-                old, key, row = decoders.update(next(updated))
-                if old != key:
-                    put(target, old, None)
+    def _add_rows(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
+        mode = reader.target.shape.mode
+        try:
+            if mode is Mode.MERGED:
+                self._merge(sequence, rows, reader)
+            elif mode is Mode.ORDERED:
+                self._add_ordered(sequence, rows, reader)
             else:
-                key, row = decoders.delete(next(deleted)), None
-            put(target, key, row)
-            if count % SLICE_ROWS == 0:
-                yield
+                self._add_singles(sequence, rows, reader)
+        except CorruptRow as error:
+            assert self._adding is not None
+            raise RowMismatch(reader.target.label, self._adding.commit_ts, str(error)) from error
 
-    def _add_singles(self, mutation: Mutation, reader: Reader) -> Iterator[None]:
-        inserted, updated, deleted = map(
-            iter, (mutation.inserted, mutation.updated, mutation.deleted)
-        )
-        decoders = reader.decoders(len(mutation.sequence))
-        for count, kind in enumerate(mutation.sequence, 1):
+    def _merge(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
+        decoders, target = reader.decoders(len(sequence)), reader.target
+        row: bytes | None
+        for kind in sequence:
             if kind == 0:
-                item = RunKind.WRITE, decoders.insert(next(inserted))[1]
+                key, row = decoders.insert(next(rows.inserted))
             elif kind == 1:
-                item = RunKind.SINGLE, reader.update_statement(next(updated))
+                old, key, row = decoders.update(next(rows.updated))
+                if old != key:
+                    self._put_state(target, old, None)
             else:
-                item = RunKind.SINGLE, reader.delete_statement(next(deleted))
-            part = self._part_of(reader.target, 0)
-            if part is not None:
-                self._append(part, reader.target, *item)
-            if count % SLICE_ROWS == 0:
-                yield
+                key, row = decoders.delete(next(rows.deleted)), None
+            self._put_state(target, key, row)
+
+    def _add_ordered(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
+        decoders, target = reader.decoders(len(sequence)), reader.target
+        for kind in sequence:
+            if kind == 0:
+                key, row = decoders.insert(next(rows.inserted))
+                self._put_item(target, RunKind.WRITE, row)
+            elif kind == 1:
+                old, key, row = decoders.update(next(rows.updated))
+                if old != key:
+                    self._put_item(target, RunKind.DELETE, key_text(old))
+                self._put_item(target, RunKind.WRITE, row)
+            else:
+                key = decoders.delete(next(rows.deleted))
+                self._put_item(target, RunKind.DELETE, key_text(key))
+
+    def _add_singles(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
+        decoders, target = reader.decoders(len(sequence)), reader.target
+        for kind in sequence:
+            if kind == 0:
+                row = decoders.insert(next(rows.inserted))[1]
+                self._put_item(target, RunKind.WRITE, row)
+            elif kind == 1:
+                statement = reader.update_statement(next(rows.updated))
+                self._put_item(target, RunKind.SINGLE, statement)
+            else:
+                statement = reader.delete_statement(next(rows.deleted))
+                self._put_item(target, RunKind.SINGLE, statement)
 
     def _put_state(self, target: Target, key: Key, row: bytes | None) -> None:
-        part = self._part_of(target, key)
-        if part is None:
+        """Called for each row: all in one place, because calls are what it would cost."""
+        if self._lanes == 1:
+            lane = 0
+        elif target.by_key:
+            literal = b"%d" % key if key.__class__ is int else key
+            lane = crc32(literal, target.seed) % self._lanes  # type: ignore[arg-type]
+        else:
+            lane = target.seed % self._lanes
+        if self._is_catching_up and self._is_applied(lane):
             return
+        part = self._open[lane]
+        if part.last is not self._adding:
+            self._enter(part)
         states = part.merged.get(target)
         if states is None:
             states = part.merged[target] = {}
@@ -286,16 +323,13 @@ class Gatherer:
         part.changes += 1
         part.size_bytes += 24 if row is None else len(row)
 
-    def _put_run(self, target: Target, key: Key, row: bytes | None) -> None:
-        part = self._part_of(target, key)
-        if part is None:
+    def _put_item(self, target: Target, kind: RunKind, item: bytes) -> None:
+        lane = target.seed % self._lanes
+        if self._is_catching_up and self._is_applied(lane):
             return
-        if row is None:
-            self._append(part, target, RunKind.DELETE, key_text(key))
-        else:
-            self._append(part, target, RunKind.WRITE, row)
-
-    def _append(self, part: Part, target: Target, kind: RunKind, item: bytes) -> None:
+        part = self._open[lane]
+        if part.last is not self._adding:
+            self._enter(part)
         runs = part.runs.setdefault(target, [])
         if not runs or runs[-1][0] is not kind:
             runs.append((kind, []))
@@ -303,33 +337,22 @@ class Gatherer:
         part.changes += 1
         part.size_bytes += len(item)
 
-    def _part_of(self, target: Target, key: Key) -> Part | None:
-        """The part that a change belongs to; None when it was applied before the restart."""
-        lane = 0
-        if self._lanes > 1:
-            if not target.shape.by_key:
-                lane = target.seed % self._lanes
-            elif isinstance(key, int):
-                lane = crc32(b"%d" % key, target.seed) % self._lanes
-            else:
-                lane = crc32(key, target.seed) % self._lanes
+    def _enter(self, part: Part) -> None:
+        """The transaction's first change in this part."""
         dml = self._adding
         assert dml is not None
-        if dml.commit_ts <= self._caught_up_at and self._is_applied(lane, dml.commit_ts):
-            return None
-        part = self._open[lane]
-        if not part.txns or part.txns[-1] is not dml:
-            if not part.txns:
-                part.first_ts = dml.commit_ts
-            part.txns.append(dml)
-            if not self._is_counted:
-                self._is_counted = True
-                part.txn_count += 1
-        return part
+        if part.last is None:
+            part.first_ts = dml.commit_ts
+        part.last = dml
+        part.txns.append(dml)
+        if not self._is_counted:
+            self._is_counted = True
+            part.txn_count += 1
 
-    def _is_applied(self, lane: int, commit_ts: Tso) -> bool:
+    def _is_applied(self, lane: int) -> bool:
         """Whether the lane had the next change of this transaction before the restart."""
-        stored = self._stored[lane]
+        assert self._adding is not None
+        stored, commit_ts = self._stored[lane], self._adding.commit_ts
         if commit_ts <= stored.whole_ts:
             return True
         if commit_ts > stored.commit_ts:
@@ -343,3 +366,23 @@ class Gatherer:
     def _is_above_cut(self, part: Part) -> bool:
         limits = self._limits
         return part.changes >= limits.cut_changes_max or part.size_bytes >= limits.cut_bytes_max
+
+
+class _Rows(NamedTuple):
+    """What remains of a mutation."""
+
+    inserted: Iterator[bytes]
+    updated: Iterator[bytes]
+    deleted: Iterator[bytes]
+
+    @classmethod
+    def of(cls, mutation: Mutation) -> _Rows:
+        return cls(iter(mutation.inserted), iter(mutation.updated), iter(mutation.deleted))
+
+
+def _size_of(mutation: Mutation) -> int:
+    """Bytes of all its rows."""
+    if len(mutation.sequence) == 1:  # most are so
+        return len((mutation.inserted or mutation.updated or mutation.deleted)[0])
+    lists = mutation.inserted, mutation.updated, mutation.deleted
+    return sum(sum(map(len, rows)) for rows in lists)

@@ -27,6 +27,7 @@ class Target:
     """Compared by identity. `label` names the table for people, `name` in statements."""
 
     __slots__ = (
+        "by_key",
         "database",
         "delete_head",
         "info",
@@ -45,6 +46,7 @@ class Target:
         self.database = database
         self.info = info
         self.shape = shape
+        self.by_key = shape.by_key
         self.seed = seed_of(info.id)
         self.label = f"{database}.{info.name}"
         self.name = sql.qualified(database, info.name)
