@@ -22,13 +22,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from binlogd.drainer.ddl_edits import Dialect, Edit, applied, begins, edited, quoted, split
+from binlogd.drainer.ddl_edits import Dialect, begins, edited, quoted, split
 from binlogd.drainer.ddl_explicit import (
     explicit_database,
     explicit_table,
     with_escapes,
     with_moments_in_utc,
 )
+from binlogd.drainer.ddl_marks import Edit, applied
 from binlogd.drainer.ddl_session import has_zone
 from binlogd.drainer.filter import TableFilter
 from binlogd.errors import UnsupportedDdl

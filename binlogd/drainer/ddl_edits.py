@@ -7,11 +7,10 @@ the reference manuals of both: MariaDB steps over comments from `/*!50700` to `/
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
+from binlogd.drainer.ddl_marks import Edit, applied, with_marked_words
 from binlogd.tidb.ddl_text import Word, words, words_and_marks
 from binlogd.tidb.schema import Named
 
@@ -22,22 +21,6 @@ class Dialect(StrEnum):
     FILE = "file"
     TIDB = "tidb"
     MYSQL = "mysql"
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """A stretch of a statement, and what takes its place."""
-
-    begin: int
-    end: int
-    text: str
-
-
-def applied(statement: str, edits: Iterable[Edit]) -> str:
-    """The statement after edits that do not overlap."""
-    for edit in sorted(edits, key=lambda edit: edit.begin, reverse=True):
-        statement = statement[: edit.begin] + edit.text + statement[edit.end :]
-    return statement
 
 
 def edited(statement: str, dialect: Dialect) -> str:
@@ -67,6 +50,19 @@ def split(query: str) -> list[str]:
     starts = [0, *(end + 1 for end in ends)]
     parts = [query[a:b].strip() for a, b in zip(starts, [*ends, len(query)], strict=True)]
     return [part for part in parts if words(part)]
+
+
+def alter_parts(statement: str) -> list[str]:
+    """An ALTER TABLE as one statement for each of its parts; [] for one that has one part."""
+    if not begins(statement, "ALTER", "TABLE"):
+        return []
+    found = words(statement)
+    first = 5 if len(found) > 3 and found[3].text == "." else 3
+    parts = [(begin, end) for begin, end in parts_of(found, first, depth=0) if begin < end]
+    if len(parts) < 2 or any(found[begin].says("PARTITION") for begin, _ in parts):
+        return []
+    head = statement[: found[first].begin]
+    return [f"{head}{statement[found[a].begin : found[b - 1].end]}" for a, b in parts]
 
 
 def begins(statement: str, *keywords: str) -> bool:
@@ -135,9 +131,35 @@ def _does_nothing(statement: str, dialect: Dialect) -> bool:
 
 
 def _for_mysql(statement: str) -> str:
-    for edit in (_without_future, _without_sequences, _without_temporary, _with_marked_parts):
+    for edit in (
+        _without_future,
+        _without_sequences,
+        _without_temporary,
+        _as_alter,
+        _with_marked_parts,
+        _with_marked_visibility,
+    ):
         statement = edit(statement)
-    return _with_marked_visibility(statement)
+    return with_marked_words(statement)
+
+
+def _as_alter(statement: str) -> str:
+    """CREATE INDEX over an expression as an ALTER TABLE, of which a part can be marked."""
+    found = words(statement)
+    is_unique = len(found) > 1 and found[1].says("UNIQUE")
+    rest = found[2 if is_unique else 1 :]
+    opening = next((at for at, word in enumerate(rest) if word.text == "("), 0)
+    on = next((at for at, word in enumerate(rest[:opening]) if word.says("ON")), 0)
+    if not (found and found[0].says("CREATE") and rest[0].says("INDEX") and on):
+        return statement
+    if not _has_expression(rest[opening:]):
+        return statement
+    name = rest[on - 1] if on > 1 else rest[on]
+    table = statement[rest[on + 1].begin : rest[opening - 1].end]
+    end = next((w.begin for w in rest[opening:] if w.says("ALGORITHM", "LOCK")), rest[-1].end)
+    columns = statement[rest[opening].begin : end].rstrip()
+    verb = "ADD UNIQUE INDEX" if is_unique else "ADD INDEX"
+    return f"ALTER TABLE {table} {verb} {quoted(name.text)}{columns}"
 
 
 def _without_future(statement: str) -> str:
@@ -198,22 +220,24 @@ def _with_marked_parts(statement: str) -> str:
     found = words(statement)
     if begins(statement, "ALTER", "TABLE"):
         first = 5 if len(found) > 3 and found[3].text == "." else 3
-        parts = _parts(found, first, depth=0)
+        parts = parts_of(found, first, depth=0)
     elif begins(statement, "CREATE", "TABLE"):
-        parts = _parts(found, 2, depth=1)
+        parts = parts_of(found, 2, depth=1)
     else:
         return statement
+    versions = [_version_needed(found[begin:end]) for begin, end in parts]
+    leading = next((at for at, version in enumerate(versions) if not version), len(parts))
     edits = []
-    for number, (begin, end) in enumerate(parts):
-        version = _version_needed(found[begin:end])
-        if version:  # a comma goes with it: the one before, or of the first part the one behind
-            left = found[begin - 1].begin if number else found[begin].begin
-            right = found[end].end if not number and len(parts) > 1 else found[end - 1].end
+    for number, (version, (begin, end)) in enumerate(zip(versions, parts, strict=True)):
+        if version:  # a comma goes with it: the one before, or of the first parts the one behind
+            left = found[begin].begin if number <= leading else found[begin - 1].begin
+            is_last = number + 1 == len(parts)
+            right = found[end].end if number < leading and not is_last else found[end - 1].end
             edits.append(Edit(left, right, f"/*!{version} {statement[left:right]} */"))
     return applied(statement, edits)
 
 
-def _parts(found: list[Word], first: int, *, depth: int) -> list[tuple[int, int]]:
+def parts_of(found: list[Word], first: int, *, depth: int) -> list[tuple[int, int]]:
     """Where the parts between commas begin and end, inside the first parentheses or outside."""
     parts: list[tuple[int, int]] = []
     at_depth, begin = 0, first
@@ -237,6 +261,10 @@ def _version_needed(part: list[Word]) -> int:
     said = part[1:] if part and part[0].says("ADD") else part
     if len(said) > 2 and said[0].says("ALTER") and said[1].says("INDEX"):
         return 80000
+    if len(said) > 1 and said[0].says("ALTER", "DROP") and said[1].says("CHECK", "CONSTRAINT"):
+        return 80016
+    if any(word.says("CHECK") for word in said[: 3 if said and said[0].says("CONSTRAINT") else 1]):
+        return 80016
     if not (said and said[0].says("INDEX", "KEY", "UNIQUE", "CONSTRAINT")):
         return 0
     opening = next((at for at, word in enumerate(said) if word.text == "("), len(said))

@@ -15,7 +15,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from binlogd.drainer.ddl_edits import Edit, applied, begins, literal
+from binlogd.drainer.ddl_edits import begins, literal
+from binlogd.drainer.ddl_marks import Edit, applied
 from binlogd.tidb.ddl_text import Word, words
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, Database, Table

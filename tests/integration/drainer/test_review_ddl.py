@@ -55,6 +55,7 @@ class Upstream:
         schema_id: int = 2,
         view: Json | None = None,
         location: str = "",
+        table_id: int = 0,
         **binlog: object,
     ) -> None:
         self._ts += 10
@@ -65,7 +66,7 @@ class Upstream:
             "id": self._ts,
             "type": int(kind),
             "schema_id": schema_id,
-            "table_id": table.id if table else 0,
+            "table_id": table_id or (table.id if table else 0),
             "state": 6,
             "query": typed or query,
             "start_ts": self._ts - 5,
@@ -285,3 +286,115 @@ async def test_a_backslash_that_upstream_printed_stays_one(
     assert mariadb.execute("SELECT a FROM shop.t") == [(b"C:\\new\\",)]
     comments = "SELECT table_comment FROM information_schema.tables WHERE table_schema = 'shop'"
     assert mariadb.execute(comments + " ORDER BY 1") == [(b"it's \\",), (b"it's \\n",)]
+
+
+# --- what MariaDB does not read --------------------------------------------------------------
+
+ACCEPTED = [
+    "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY,`g` INT GENERATED ALWAYS AS(`id` + 1) STORED NOT NULL,"
+    "`h` VARCHAR(9) GENERATED ALWAYS AS(IF(`id` IS NOT NULL, 1, NULL)) VIRTUAL NULL COMMENT 'x')",
+    "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY CHECK(`id`<100) ENFORCED,CONSTRAINT `c` CHECK(`id`<9)"
+    " NOT ENFORCED,INDEX `i`(`id`),CHECK(`id`>1) ENFORCED)",
+    "CREATE TABLE `t` (`id` BIGINT CONSTRAINT `c` CHECK(`id`<100) ENFORCED NOT NULL PRIMARY KEY)",
+    "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY) ENGINE = MyISAM COMMENT = 'x'",
+    "create table t (id bigint primary key, `engine` int) engine=MEMORY partition by hash(id)",
+    "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY) STATS_BUCKETS = 10 COMPRESSION = 'zlib'",
+    "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY,`v` VARCHAR(9) COLLATE UTF8MB4_0900_AI_CI)"
+    " DEFAULT CHARACTER SET = UTF8MB4 DEFAULT COLLATE = UTF8MB4_0900_BIN",
+    "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY,INDEX `a`((`id` + 1)),INDEX `b`((`id` + 2)))",
+]
+
+
+@pytest.mark.parametrize("query", ACCEPTED)
+async def test_what_mariadb_does_not_read_is_no_reason_to_stop(
+    query: str, mariadb: MariaDb, upstream: Upstream
+) -> None:
+    upstream.ddl(ActionType.CREATE_TABLE, query, table(10, "t", ID))
+    upstream.insert(10, [1], [50])
+    await upstream.replicate(mariadb)
+    assert mariadb.execute("SELECT id FROM shop.t ORDER BY id") == [(b"1",), (b"50",)]
+    engine = "SELECT engine FROM information_schema.tables WHERE table_schema = 'shop'"
+    assert mariadb.execute(engine) == [(b"InnoDB",)]
+
+
+CHANGES = [
+    "CREATE INDEX `i` ON `t` ((`id` + 1))",
+    "CREATE UNIQUE INDEX IF NOT EXISTS `i` ON `shop`.`t` (`id`, (`id` + 1)) LOCK = NONE",
+    "ALTER TABLE `t` ADD INDEX `a`((`id` + 1)), ADD UNIQUE INDEX `b`((`id` + 2))",
+    "ALTER TABLE `t` ADD CONSTRAINT `c` CHECK(`id`<9) ENFORCED",
+    "ALTER TABLE `t` ALTER CHECK `c` NOT ENFORCED",
+    "ALTER TABLE `t` DROP CHECK `c`",
+    "ALTER TABLE `t` ENGINE = MyISAM",
+    "ALTER TABLE `t` CONVERT TO CHARACTER SET UTF8MB4 COLLATE UTF8MB4_0900_AI_CI",
+]
+
+
+@pytest.mark.parametrize("query", CHANGES)
+async def test_what_mariadb_cannot_do_to_a_table_is_left(
+    query: str, mariadb: MariaDb, upstream: Upstream
+) -> None:
+    made = table(10, "t", ID)
+    upstream.ddl(ActionType.CREATE_TABLE, "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY)", made)
+    upstream.ddl(ActionType.MODIFY_COLUMN, query, made)
+    upstream.insert(10, [1], [50])
+    await upstream.replicate(mariadb)
+    assert mariadb.execute("SELECT id FROM shop.t ORDER BY id") == [(b"1",), (b"50",)]
+    engine = "SELECT engine FROM information_schema.tables WHERE table_schema = 'shop'"
+    assert mariadb.execute(engine) == [(b"InnoDB",)]
+
+
+async def test_a_database_may_name_what_mariadb_lacks(mariadb: MariaDb, upstream: Upstream) -> None:
+    upstream.database(
+        "d",
+        "CREATE DATABASE `d` CHARACTER SET = utf8mb4 COLLATE = utf8mb4_0900_ai_ci ENCRYPTION = 'N';",
+        number=3,
+    )
+    await upstream.replicate(mariadb)
+    assert mariadb.execute("SHOW DATABASES LIKE 'd'") == [(b"d",)]
+
+
+async def test_partitions_are_exchanged_without_validation(
+    mariadb: MariaDb, upstream: Upstream
+) -> None:
+    parts = replace(table(10, "p", ID), partition_ids=(11,))
+    upstream.ddl(
+        ActionType.CREATE_TABLE,
+        "CREATE TABLE `p` (`id` BIGINT PRIMARY KEY) PARTITION BY RANGE (`id`)"
+        " (PARTITION `x` VALUES LESS THAN (100))",
+        parts,
+    )
+    upstream.ddl(
+        ActionType.CREATE_TABLE, "CREATE TABLE `n` (`id` BIGINT PRIMARY KEY)", table(12, "n", ID)
+    )
+    upstream.insert(12, [1])
+    upstream.ddl(
+        ActionType.EXCHANGE_TABLE_PARTITION,
+        "ALTER TABLE `p` EXCHANGE PARTITION `x` WITH TABLE `n` WITHOUT VALIDATION",
+        replace(parts, partition_ids=(12,)),
+        table_id=12,
+    )
+    upstream.insert(10, [2])
+    upstream.insert(11, [3])
+    await upstream.replicate(mariadb)
+    assert mariadb.execute("SELECT id FROM shop.p ORDER BY 1") == [(b"1",), (b"2",)]
+    assert mariadb.execute("SELECT id FROM shop.n ORDER BY 1") == [(b"3",)]
+
+
+async def test_what_is_left_of_an_alter_is_done_where_a_part_of_it_is_done_already(
+    mariadb: MariaDb, upstream: Upstream
+) -> None:
+    first = table(10, "t", ID)
+    word = ColumnDef("a", tidb.varchar(20))
+    upstream.ddl(
+        ActionType.CREATE_TABLE,
+        "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY,INDEX `e`((`id` + 1)));",
+        first,
+    )
+    upstream.ddl(
+        ActionType.MULTI_SCHEMA_CHANGE,
+        "ALTER TABLE `t` DROP INDEX `e`, ADD COLUMN `a` VARCHAR(20);",
+        with_column(first, word),
+    )
+    upstream.insert(10, [1, b"x"])
+    await upstream.replicate(mariadb)
+    assert mariadb.execute("SELECT * FROM shop.t") == [(b"1", b"x")]

@@ -145,7 +145,8 @@ def test_placement_goes_and_ttl_is_off(before: str, after: str, dialect: Dialect
         ),
         (
             "CREATE TABLE `t` (`a` INT, CONSTRAINT `k` CHECK ((`a`>0)), UNIQUE KEY (`a`))",
-            "CREATE TABLE `t` (`a` INT, CONSTRAINT `k` CHECK ((`a`>0)), UNIQUE KEY (`a`))",
+            "CREATE TABLE `t` (`a` INT/*!80016 , CONSTRAINT `k` CHECK ((`a`>0)) */,"
+            " UNIQUE KEY (`a`))",
         ),
         (
             "CREATE TABLE t (a int) /*!90000 SHARD_ROW_ID_BITS=4 */ comment 'x'",

@@ -1,0 +1,151 @@
+"""Words inside a part of a DDL that MariaDB does not read, put where only a MySQL does.
+
+A comment from `/*!50700` to `/*!99999` is stepped over by MariaDB, one that begins with `/*M!` by
+MySQL. Checks go into such comments as a whole: TiDB before 7.2 reads them and does not keep to
+them, so rows that break one may come, and the upstream is the judge of its rows.
+Source: pingcap/tidb parser/ast/ddl.go (what is printed); MariaDB's and MySQL's reference manuals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from binlogd.tidb.ddl_text import Word, words_and_marks
+
+_COLLATIONS = {
+    "utf8mb4_0900_ai_ci": "utf8mb4_uca1400_nopad_ai_ci",
+    "utf8mb4_0900_as_ci": "utf8mb4_uca1400_nopad_as_ci",
+    "utf8mb4_0900_as_cs": "utf8mb4_uca1400_nopad_as_cs",
+    "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A stretch of a statement, and what takes its place."""
+
+    begin: int
+    end: int
+    text: str
+
+
+def applied(statement: str, edits: Iterable[Edit]) -> str:
+    """The statement after edits that do not overlap."""
+    for edit in sorted(edits, key=lambda edit: edit.begin, reverse=True):
+        statement = statement[: edit.begin] + edit.text + statement[edit.end :]
+    return statement
+
+
+def with_marked_words(statement: str) -> str:
+    """The statement, which is one for MySQL, as MariaDB reads it too."""
+    found = words_and_marks(statement)
+    if len(found) < 2 or not found[0].says("ALTER", "CREATE"):
+        return statement
+    stretches = list(_collations(found))
+    if found[1].says("TABLE"):
+        stretches += [*_checks(found), *_nulls(found), *_engines(found), *_validation(found)]
+    elif found[1].says("DATABASE", "SCHEMA"):
+        stretches += _encryption(found)
+    marked = _marked(found)
+    edits = [
+        Edit(found[a].begin, found[b].end, text or _mark(statement, found[a], found[b], version))
+        for a, b, version, text in stretches
+        if text or a not in marked
+    ]
+    return applied(statement, edits)
+
+
+Stretch = tuple[int, int, int, str]
+"""First and last word, the MySQL that reads them, or what takes their place."""
+
+
+def _mark(statement: str, first: Word, last: Word, version: int) -> str:
+    return f"/*!{version} {statement[first.begin : last.end]} */"
+
+
+def _marked(found: Sequence[Word]) -> set[int]:
+    """The words that are in a comment already."""
+    inside, marked = False, set()
+    for at, word in enumerate(found):
+        inside = word.kind == "open" or (inside and word.kind != "close")
+        if inside:
+            marked.add(at)
+    return marked
+
+
+def _collations(found: Sequence[Word]) -> Iterator[Stretch]:
+    marked = _marked(found)
+    for at, word in enumerate(found[:-1]):
+        value = at + 1 + (found[at + 1].text == "=")
+        if not word.says("COLLATE") or value >= len(found):
+            continue
+        theirs = found[value].text.strip("'\"").lower()
+        ours = _COLLATIONS.get(theirs)
+        if ours is not None and at not in marked:
+            yield value, value, 0, f"/*!80000 {theirs} *//*M! {ours} */"
+
+
+def _checks(found: Sequence[Word]) -> Iterator[Stretch]:
+    """CHECK of a column; those of a table are parts of their own, and marked as such."""
+    for at, word in enumerate(found[:-1]):
+        if not word.says("CHECK") or found[at + 1].text != "(":
+            continue
+        begin, end = at, _closing(found, at + 1)
+        if found[begin - 1].says("CONSTRAINT"):
+            begin -= 1
+        elif found[begin - 2].says("CONSTRAINT"):
+            begin -= 2
+        end += found[end + 1].says("NOT") if end + 2 < len(found) else 0
+        end = end + 1 if end + 1 < len(found) and found[end + 1].says("ENFORCED") else end
+        yield begin, end - found[end].says("NOT"), 80016, ""
+
+
+def _nulls(found: Sequence[Word]) -> Iterator[Stretch]:
+    """NULL and NOT NULL of a generated column."""
+    for at, word in enumerate(found[:-1]):
+        if not word.says("AS") or found[at + 1].text != "(":
+            continue
+        next_at = _closing(found, at + 1) + 1
+        while next_at < len(found) and found[next_at].text not in (",", ")"):
+            if found[next_at].text == "(":
+                next_at = _closing(found, next_at)
+            if found[next_at].says("NULL"):
+                yield next_at - found[next_at - 1].says("NOT"), next_at, 50706, ""
+            next_at += 1
+
+
+def _engines(found: Sequence[Word]) -> Iterator[Stretch]:
+    """TiDB reads any engine and has one; another of MariaDB's could not be written to safely."""
+    depth = 0
+    for at, word in enumerate(found[:-1]):
+        depth += (word.text == "(") - (word.text == ")") if word.kind == "sign" else 0
+        value = at + 1 + (found[at + 1].text == "=")
+        if not word.says("ENGINE") or depth or value >= len(found):
+            continue
+        if found[value].kind in ("bare", "quoted", "text"):
+            yield value, value, 0, "InnoDB"
+
+
+def _validation(found: Sequence[Word]) -> Iterator[Stretch]:
+    for at, word in enumerate(found[:-1]):
+        if word.says("WITH", "WITHOUT") and found[at + 1].says("VALIDATION"):
+            yield at, at + 1, 50706, ""
+
+
+def _encryption(found: Sequence[Word]) -> Iterator[Stretch]:
+    for at, word in enumerate(found[:-1]):
+        value = at + 1 + (found[at + 1].text == "=")
+        if word.says("ENCRYPTION") and value < len(found) and found[value].kind == "text":
+            yield at - found[at - 1].says("DEFAULT"), value, 80016, ""
+
+
+def _closing(found: Sequence[Word], opening: int) -> int:
+    """The parenthesis that closes this one, or the last word."""
+    depth = 0
+    for at in range(opening, len(found)):
+        if found[at].kind == "sign":
+            depth += (found[at].text == "(") - (found[at].text == ")")
+            if depth == 0:
+                return at
+    return len(found) - 1
