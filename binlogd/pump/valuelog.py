@@ -73,7 +73,7 @@ class ValueLog:
         self._changed: set[FileId] = set()
         self._current: AppendFile | None = None
         self._is_poisoned = False
-        self._flushed_at = 0  # where the last acknowledged flush into the current segment began
+        self._flushed_at = 0  # where the last acknowledged batch in the current segment began
 
     # --- opening ---------------------------------------------------------------------------
 
@@ -153,25 +153,26 @@ class ValueLog:
         """Writes records and returns where they stand once all of them are durable.
 
         `index_ts` has one timestamp for each payload: start_ts of a prewrite, else commit_ts.
-        Raises LogFailed or DiskFull; then none of the batch may be acknowledged, although some of
-        it may come to light at the next start. Raises CorruptRecord when, after an earlier failure,
-        acknowledged bytes do not read back.
+        Raises LogFailed or DiskFull; then none of the batch may be acknowledged, and all of it is
+        cut away, so that the log has what its readers are told of. Should the process end before
+        that, some of it may come to light at the next start. Raises CorruptRecord when, after an
+        earlier failure, acknowledged bytes do not read back.
         """
         pointers: list[ValuePointer] = []
         try:
+            current = await self._writable()
             while len(pointers) < len(payloads):  # ends: every flush takes at least one record
-                current = await self._writable()
-                begin = len(pointers)
-                parts, flushed = self._fill(current.size, payloads, begin)
-                flushed_at = current.size
+                parts, flushed = self._fill(current.size, payloads, len(pointers))
                 self._is_poisoned = True  # until the disk has said otherwise
                 await current.append(parts, sync=self._limits.sync)
-                self._is_poisoned, self._flushed_at = False, flushed_at
                 pointers += flushed
-                self._grown(current, max(index_ts[begin : len(pointers)]))
         except OSError as error:
             await self._cut_now()
             raise await self._failure(error) from error
+        self._is_poisoned = False
+        if pointers:
+            self._flushed_at = pointers[0].offset
+            self._grown(current, max(index_ts))
         return pointers
 
     def note(self, fid: FileId, *, max_ts: Tso = NO_TS, needed_ts: Tso = NO_TS) -> None:
@@ -450,8 +451,6 @@ class ValueLog:
             parts += (record.header(payload), payload)
             pointers.append(ValuePointer(fid, offset))
             offset += length
-            if offset > self._limits.segment_bytes_max:
-                break
         return parts, pointers
 
     def _grown(self, current: AppendFile, max_ts: Tso) -> None:
@@ -475,18 +474,18 @@ class ValueLog:
 
         A restart could take them for damage: they need not look like an unfinished append.
         """
-        if self._is_poisoned and self._current is not None:
+        if self._is_poisoned:
             fid = max(self._segments)
             try:
-                await self._disk.truncate(self.path(fid), self._current.size)
+                await self._disk.truncate(self.path(fid), self._segments[fid].size_bytes)
             except OSError as error:
                 log.warning("cut_failed", path=str(self.path(fid)), cause=str(error))
 
     async def _repair(self) -> None:
         """Leaves a poisoned segment behind: checks, cuts and seals it by a new descriptor."""
         assert self._current is not None
-        fid, size = max(self._segments), self._current.size
-        path = self.path(fid)
+        fid = max(self._segments)
+        path, size = self.path(fid), self._segments[fid].size_bytes
         await self._current.close()
         await self._disk.truncate(path, size)
         scan = SegmentScan(

@@ -54,12 +54,13 @@ def payload(ts: int, size: int = 100) -> bytes:
 
 
 async def write(value_log: ValueLog, timestamps: Sequence[int], size: int = 100) -> list[Place]:
-    payloads = [payload(ts, size) for ts in timestamps]
-    pointers = await value_log.append(payloads, [Tso(ts) for ts in timestamps])
-    return [
-        Place(fid, offset, len(each))
-        for (fid, offset), each in zip(pointers, payloads, strict=True)
-    ]
+    """One group for each, because a segment ends between groups only."""
+    places = []
+    for ts in timestamps:
+        written = payload(ts, size)
+        ((fid, offset),) = await value_log.append([written], [Tso(ts)])
+        places.append(Place(fid, offset, len(written)))
+    return places
 
 
 def segment_files(directory: Path) -> list[str]:

@@ -1,0 +1,124 @@
+"""A group of binlogs that fails half-way: what is in memory still follows the log."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from binlogd.binlog import BinlogType
+from binlogd.errors import DiskFull, LogFailed
+from binlogd.pump.entry import Item
+from binlogd.pump.filing import FilingOptions
+from binlogd.pump.index import FILES
+from binlogd.pump.pointer import ValuePointer
+from binlogd.pump.shard import Shard, ShardOptions
+from binlogd.pump.valuelog import LogLimits
+from binlogd.tso import MAX_TS, NO_TS
+from tests.pump_world import at, commit, eventually, prewrite
+from tests.sim.disk import SimDisk, SimFile
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Of a shard. SQLite has a disk of its own, so it is made here too."""
+    (tmp_path / "shard").mkdir()
+    return tmp_path / "shard"
+
+
+OPTIONS = ShardOptions(
+    log=LogLimits(flush_bytes_max=2_000, segment_bytes_max=20_000),
+    filing=FilingOptions(queue_max=8, batch_max=4, every_s=0.01, retry_s=0.05),
+)
+
+
+def a_prewrite(start: int, size: int = 1) -> Item:
+    return Item(BinlogType.PREWRITE, at(start), NO_TS, prewrite(start, size))
+
+
+def a_commit(start: int, commit_ts: int) -> Item:
+    return Item(BinlogType.COMMIT, at(start), at(commit_ts), commit(start, commit_ts))
+
+
+@asynccontextmanager
+async def running(directory: Path, disk: SimDisk) -> AsyncIterator[Shard]:
+    shard = await Shard.open(directory, name="shard", disk=disk, options=OPTIONS, now_s=0.0)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(shard.run())
+        yield shard
+        shard.stop()
+    await shard.close()
+
+
+@pytest.mark.parametrize("room", [1_000, 2_500, 4_500, 6_500])
+async def test_the_chaser_reads_what_was_acknowledged_and_nothing_else(
+    home: Path, room: int
+) -> None:
+    disk = SimDisk(random.Random(1))
+    async with running(home, disk) as shard:
+        await shard.submit([a_prewrite(1), a_commit(1, 2)])
+        with sqlite3.connect(home / FILES[0], isolation_level=None) as blocker:
+            blocker.execute("BEGIN IMMEDIATE")
+            disk.fail_writes_after = room
+            with pytest.raises(DiskFull):
+                await shard.submit([a_prewrite(start, 900) for start in range(10, 15)])
+            for start in range(100, 140, 2):  # more than the queue holds
+                await shard.submit([a_prewrite(start), a_commit(start, start + 1)])
+            assert shard.filer.waiting > OPTIONS.filing.queue_max
+            blocker.execute("ROLLBACK")
+        blocker.close()
+        await eventually(lambda: not shard.filer.waiting)
+        found = await shard.index.commits_after(NO_TS, upto=MAX_TS, limit=1_000)
+        starts = [each.start_ts - at(0) for each in found]
+        assert starts == [1, *range(100, 140, 2)]
+        assert [each for each in found if each.prewrite is None] == []
+
+    async with running(home, disk.kill()) as shard:
+        assert shard.sorter.open_count == 0, "what failed has come back"
+
+
+class StandingDisk(SimDisk):
+    """A disk that stops before its next sync but one."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(1))
+        self.syncs_left = 1 << 30
+        self.goes = asyncio.Event()
+
+    async def sync(self, file: SimFile) -> None:
+        if self.syncs_left == 0:
+            await self.goes.wait()
+        self.syncs_left -= 1
+        await super().sync(file)
+
+
+async def test_no_mark_passes_a_prewrite_that_is_being_written(home: Path) -> None:
+    disk = StandingDisk()
+    async with running(home, disk) as shard:
+        await shard.submit([a_prewrite(1), a_commit(1, 2)])
+        await eventually(lambda: not shard.filer.waiting)
+        disk.syncs_left = 2
+        written = shard.submit([a_prewrite(start, 900) for start in (10, 20, 30)])
+        await eventually(lambda: disk.syncs_left == 0)
+        shard.sorted_on()  # as after an orphan was settled
+        disk.goes.set()
+        await written
+        await eventually(lambda: not shard.filer.waiting)
+        oldest = shard.sorter.oldest
+        assert oldest is not None
+        assert shard.filer.marks.handle <= ValuePointer(oldest.place.fid, oldest.place.offset)
+
+
+async def test_a_log_that_failed_goes_on_with_the_next_group(home: Path) -> None:
+    disk = SimDisk(random.Random(1))
+    async with running(home, disk) as shard:
+        disk.fail_syncs = 1
+        with pytest.raises(LogFailed):
+            await shard.submit([a_prewrite(start, 900) for start in (10, 20, 30)])
+        await shard.submit([a_prewrite(10), a_commit(10, 40)])
+        assert shard.watermark == at(40)
