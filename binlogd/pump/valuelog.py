@@ -205,8 +205,11 @@ class ValueLog:
             return
         try:
             if not self._is_poisoned and current.size >= SEAL_AT_CLOSE_BYTES:
+                self._is_poisoned = True  # a footer that half got there must be cut away
                 await self._seal(current)
+                self._is_poisoned = False
         except OSError as error:
+            await self._cut_now()
             raise await self._failure(error) from error
         finally:
             await current.close()
@@ -361,7 +364,7 @@ class ValueLog:
         is_last = fid == max(self._segments)
         if scan.fault is not None:
             good = await self._next_good(fid, scan)
-            if not (is_last and self._is_torn(fid, scan, good, acknowledged)):
+            if not (is_last and await self._is_torn(fid, scan, good, acknowledged)):
                 raise await self._damage(fid, scan)
             size = self._segments[fid].size_bytes
             await self._disk.truncate(self.path(fid), scan.end)
@@ -377,7 +380,7 @@ class ValueLog:
             max_ts = max(scan.footer_ts or NO_TS, self._segments[fid].max_ts)
             self._set(replace(self._segments[fid], is_sealed=True, max_ts=max_ts))
 
-    def _is_torn(
+    async def _is_torn(
         self, fid: FileId, scan: SegmentScan, good: int | None, acknowledged: Acknowledged
     ) -> bool:
         """Whether the bytes at the end of the scan can be an append that nobody was told of.
@@ -388,9 +391,15 @@ class ValueLog:
         if self._segments[fid].is_sealed or ValuePointer(fid, scan.end) < acknowledged.upto:
             return False
         if acknowledged.same_boot:
-            return scan.is_short and good is None
+            return (scan.is_short and good is None) or await self._is_half_footer(fid, scan.end)
         size = self._segments[fid].size_bytes
         return good is None or size - scan.end <= self._limits.flush_bytes_max
+
+    async def _is_half_footer(self, fid: FileId, begin: int) -> bool:
+        """Whether the segment ends with the first bytes of the very footer that it would get."""
+        footer = record.footer(self._segments[fid].max_ts)
+        (tail,) = await self._disk.read(self.path(fid), [(begin, record.FOOTER_BYTES)])
+        return footer.startswith(tail)
 
     async def _next_good(self, fid: FileId, scan: SegmentScan) -> int | None:
         return await logscan.next_good(

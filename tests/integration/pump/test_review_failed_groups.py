@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from binlogd import record
 from binlogd.binlog import BinlogType
 from binlogd.errors import DiskFull, LogFailed
 from binlogd.pump.entry import Item
 from binlogd.pump.filing import FilingOptions
 from binlogd.pump.index import FILES
-from binlogd.pump.pointer import ValuePointer
+from binlogd.pump.pointer import FIRST, FileId, ValuePointer
 from binlogd.pump.shard import Shard, ShardOptions
-from binlogd.pump.valuelog import LogLimits
+from binlogd.pump.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.tso import MAX_TS, NO_TS
 from tests.pump_world import at, commit, eventually, prewrite
 from tests.sim.disk import SimDisk, SimFile
@@ -122,3 +123,40 @@ async def test_a_log_that_failed_goes_on_with_the_next_group(home: Path) -> None
             await shard.submit([a_prewrite(start, 900) for start in (10, 20, 30)])
         await shard.submit([a_prewrite(10), a_commit(10, 40)])
         assert shard.watermark == at(40)
+
+
+HOME = Path("/log/value")
+LARGE = [prewrite(1, 60_000)]
+
+
+async def a_log(disk: SimDisk) -> ValueLog:
+    value_log = await ValueLog.open(HOME, disk=disk, limits=LogLimits())
+    acknowledged = Acknowledged(upto=FIRST, same_boot=True)
+    async for batch in value_log.recover(FIRST, acknowledged):
+        assert [payload for _, payload in batch] == LARGE
+        value_log.note(FileId(0), max_ts=at(1))
+    await value_log.begin()
+    return value_log
+
+
+@pytest.mark.parametrize("room", range(12))
+async def test_a_footer_that_the_disk_cuts_short_is_no_damage(room: int) -> None:
+    disk = SimDisk(random.Random(1))
+    value_log = await a_log(disk)
+    await value_log.append(LARGE, [at(1)])
+    disk.fail_writes_after = room
+    with pytest.raises(DiskFull):
+        await value_log.close()
+    again = await a_log(disk.kill())
+    await again.close()
+
+
+@pytest.mark.parametrize("room", range(12))
+async def test_a_footer_that_a_kill_cuts_short_is_no_damage(room: int) -> None:
+    disk = SimDisk(random.Random(1))
+    value_log = await a_log(disk)
+    await value_log.append(LARGE, [at(1)])
+    disk.files[HOME / "000000.vlog"].content += record.footer(at(1))[:room]
+    again = await a_log(disk.kill())
+    await again.close()
+    assert [segment.is_sealed for segment in again.segments()] == [True]
