@@ -291,10 +291,10 @@ async def test_a_backslash_that_upstream_printed_stays_one(
 # --- what MariaDB does not read --------------------------------------------------------------
 
 ACCEPTED = [
-    "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY,`g` INT GENERATED ALWAYS AS(`id` + 1) STORED NOT NULL,"
-    "`h` VARCHAR(9) GENERATED ALWAYS AS(IF(`id` IS NOT NULL, 1, NULL)) VIRTUAL NULL COMMENT 'x')",
-    "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY CHECK(`id`<100) ENFORCED,CONSTRAINT `c` CHECK(`id`<9)"
-    " NOT ENFORCED,INDEX `i`(`id`),CHECK(`id`>1) ENFORCED)",
+    "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY,`g` INT GENERATED ALWAYS AS(`id` + 1) STORED NOT"
+    " NULL,`h` VARCHAR(9) GENERATED ALWAYS AS(IF(`id` IS NOT NULL, 1, NULL)) VIRTUAL NULL COMMENT 'x')",
+    "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY CHECK(`id`<100) ENFORCED,CONSTRAINT `c` CHECK"
+    "(`id`<9) NOT ENFORCED,INDEX `i`(`id`),CHECK(`id`>1) ENFORCED)",
     "CREATE TABLE `t` (`id` BIGINT CONSTRAINT `c` CHECK(`id`<100) ENFORCED NOT NULL PRIMARY KEY)",
     "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY) ENGINE = MyISAM COMMENT = 'x'",
     "create table t (id bigint primary key, `engine` int) engine=MEMORY partition by hash(id)",
@@ -346,7 +346,7 @@ async def test_what_mariadb_cannot_do_to_a_table_is_left(
 async def test_a_database_may_name_what_mariadb_lacks(mariadb: MariaDb, upstream: Upstream) -> None:
     upstream.database(
         "d",
-        "CREATE DATABASE `d` CHARACTER SET = utf8mb4 COLLATE = utf8mb4_0900_ai_ci ENCRYPTION = 'N';",
+        "CREATE DATABASE `d` CHARACTER SET = utf8mb4 COLLATE utf8mb4_0900_ai_ci ENCRYPTION 'N';",
         number=3,
     )
     await upstream.replicate(mariadb)
