@@ -26,6 +26,7 @@ from binlogd.assembly import (
     dialect,
     make_drainer,
     make_sink,
+    node_id,
     open_pump,
     table_filter,
 )
@@ -34,13 +35,13 @@ from binlogd.drainer.restore import Restored
 from binlogd.drainer.restore import restore as restore_from_relay
 from binlogd.drainer.session import leading_error
 from binlogd.drainer.translate import Translator
-from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
+from binlogd.errors import BinlogdError, ConfigError, Unavailable, UpstreamUnavailable
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.operations import Node
-from binlogd.pump.pump import Pump
+from binlogd.pump.pump import LOCK_FILE, Pump
 from binlogd.pump.service import PumpService, ServiceLimits
-from binlogd.pump.state import NodeState
+from binlogd.pump.state import Action, NodeState
 from binlogd.server import Server
 from binlogd.snapshot.export import ExportOptions, ExportResult, Progress
 from binlogd.snapshot.export import export as export_snapshot
@@ -52,6 +53,7 @@ T = TypeVar("T")
 HEARTBEAT_S = 10.0
 SETTLE_S = 600.0
 """How long a node that an operator closes waits for the outcomes of its prewrites."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 ABANDON_S = 3.0
 STOP_S = 9.5
 """SIGTERM ends the process within ten seconds, drained or not."""
@@ -148,7 +150,13 @@ async def _serve(setup: Setup) -> int:
             ServiceLimits(message_bytes_max=setup.config.pump.max_message_size),
         )
         node = Node(
-            setup.node_id, setup.config.addr, pump, service, upstream.cluster, WallClock(), drainer
+            await node_id(setup, disk),
+            setup.config.addr,
+            pump,
+            service,
+            upstream.cluster,
+            WallClock(),
+            drainer,
         )
         await _live(setup, node, upstream)
     finally:
@@ -157,6 +165,11 @@ async def _serve(setup: Setup) -> int:
 
 
 async def _open_store(setup: Setup, disk: PosixDisk) -> UpstreamStore:
+    await _make_data_dir(setup, disk)
+    return await UpstreamStore.open(setup.data_dir / "upstream.db")
+
+
+async def _make_data_dir(setup: Setup, disk: PosixDisk) -> None:
     try:
         await disk.make_directory(setup.data_dir)
     except OSError as error:
@@ -164,7 +177,6 @@ async def _open_store(setup: Setup, disk: PosixDisk) -> UpstreamStore:
             f"data-dir {setup.data_dir}: {error.strerror}; name a directory that this user may"
             " write, by data-dir in the configuration or --data-dir"
         ) from error
-    return await UpstreamStore.open(setup.data_dir / "upstream.db")
 
 
 async def _live(setup: Setup, node: Node, upstream: Standalone) -> None:
@@ -209,14 +221,16 @@ async def _replicate(node: Node, upstream: Standalone) -> None:
 
 def _listen_for_signals(node: Node) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, node.stopping.set)
 
 
 async def _stop(node: Node, server: Server, *, is_replicating: bool) -> None:
     """Prewrites are refused from here on; outcomes are taken until the server goes."""
     if node.pump.state is NodeState.CLOSING:
-        await _settle(node.pump)
+        await _settle(node)
+    elif node.pump.state is NodeState.ONLINE:
+        node.pump.request(Action.PAUSE)
     try:
         async with asyncio.timeout(STOP_S):
             if node.drainer is not None and is_replicating:
@@ -229,12 +243,20 @@ async def _stop(node: Node, server: Server, *, is_replicating: bool) -> None:
         raise
 
 
-async def _settle(pump: Pump) -> None:
+async def _settle(node: Node) -> None:
+    """Waits for the outcomes of all prewrites, until a signal says that there is no time."""
+    loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(SETTLE_S):
-            await pump.settle()
-    except TimeoutError:
-        log.warning("close_timed_out", blocked_by=pump.statistics().blocked_by)
+        async with asyncio.timeout(SETTLE_S) as patience:
+            for number in STOP_SIGNALS:
+                loop.add_signal_handler(number, lambda: patience.reschedule(loop.time()))
+            await node.pump.settle()
+    except (TimeoutError, Unavailable) as error:
+        log.warning(
+            "close_not_settled", cause=str(error), blocked_by=node.pump.statistics().blocked_by
+        )
+    finally:
+        _listen_for_signals(node)
 
 
 async def _heartbeat(node: Node, upstream: Standalone) -> None:
@@ -276,11 +298,16 @@ async def _restore(setup: Setup, cluster_id: int | None = None) -> Restored:
     if setup.relay_dir is None:
         raise ConfigError("syncer.relay.log-dir is not set: there is no relay log to restore from")
     disk = PosixDisk()
-    return await restore_from_relay(
-        disk=disk,
-        relay_directory=setup.relay_dir,
-        sink=make_sink(setup, disk, cluster_id),
-        translator_for=lambda tracker: Translator(
-            tracker, table_filter(setup.config.syncer), dialect(setup)
-        ),
-    )
+    await _make_data_dir(setup, disk)
+    lock = await disk.lock(setup.data_dir / LOCK_FILE)  # two that apply would be one too many
+    try:
+        return await restore_from_relay(
+            disk=disk,
+            relay_directory=setup.relay_dir,
+            sink=make_sink(setup, disk, cluster_id),
+            translator_for=lambda tracker: Translator(
+                tracker, table_filter(setup.config.syncer), dialect(setup)
+            ),
+        )
+    finally:
+        await lock.release()

@@ -89,6 +89,10 @@ class Appliance:
         process.send_signal(signal.SIGTERM)
         return process.wait(timeout=STOP_S)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal and does not wait."""
+        self._running().send_signal(number)
+
     def end(self, timeout_s: float = READY_S) -> int:
         """Waits until it ends by itself; the exit code."""
         return self._running().wait(timeout=timeout_s)

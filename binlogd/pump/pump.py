@@ -44,7 +44,8 @@ from binlogd.wire.peek import fake
 
 log = structlog.get_logger(__name__)
 
-_LOCK_FILE = ".lock"
+LOCK_FILE = ".lock"
+"""In a data directory: whoever has it is the only one who writes there."""
 _SHARDS_FILE = "shards"
 
 
@@ -170,7 +171,7 @@ class Pump:
         world = PumpWorld(tso=tso, txn_status=txn_status, clock=clock, disk=disk)
         try:
             await disk.make_directory(directory / "pump")
-            lock = await disk.lock(directory / _LOCK_FILE)
+            lock = await disk.lock(directory / LOCK_FILE)
         except OSError as error:
             raise LogFailed(directory, error) from error
         opened: list[Shard] = []

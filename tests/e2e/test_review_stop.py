@@ -1,0 +1,100 @@
+"""How `binlogd serve` ends: within ten seconds, in good order, whatever its clients do."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from binlogd.client.pump_client import ClientLimits, PumpClient
+from binlogd.errors import BinlogdError
+from binlogd.tso import Tso, compose
+from binlogd.wire import peek
+from tests.appliance import Appliance, run
+
+BASE = compose(1_700_000_000_000)
+IMPATIENT = ClientLimits(deadline_s=2.0, prewrite_retry_s=0.0, outcome_retry_s=0.0)
+NO_ROWS = peek.encode_mutations(1, [])
+
+
+@pytest.fixture
+def appliance(tmp_path: Path) -> Iterator[Appliance]:
+    machine = Appliance(tmp_path, history=b"[]")
+    yield machine
+    machine.close()
+
+
+async def one_after_another(client: PumpClient, numbers: Iterator[int]) -> None:
+    """Transactions without rows, until the Pump takes no more."""
+    while True:
+        start, commit = Tso(BASE + next(numbers)), Tso(BASE + next(numbers))
+        await client.write(peek.prewrite_binlog(start, prewrite_key=b"k", prewrite_value=NO_ROWS))
+        await client.write(peek.commit_binlog(start, commit))
+
+
+async def hammer(appliance: Appliance, seconds: float) -> None:
+    """Many writers; a signal comes while they write, and they do not stop by themselves."""
+    numbers = count(1)
+
+    async def writer(client: PumpClient) -> None:
+        until = time.monotonic() + seconds + 8
+        while time.monotonic() < until:
+            with suppress(BinlogdError):
+                await one_after_another(client, numbers)
+            await asyncio.sleep(0.01)
+
+    async with asyncio.TaskGroup() as group, asyncio.timeout(seconds + 10):
+        for _ in range(4):
+            client = PumpClient(*appliance.target, cluster_id=7, limits=IMPATIENT)
+            for _ in range(24):
+                group.create_task(writer(client))
+        await asyncio.sleep(seconds)
+        appliance.signal(signal.SIGTERM)
+
+
+def test_a_stop_under_load_is_in_good_order(appliance: Appliance) -> None:
+    appliance.start()
+    asyncio.run(hammer(appliance, 2.0))
+    assert appliance.end(timeout_s=5) == 0, appliance.log()
+    assert '"state": "pausing"' in appliance.log(), "prewrites were taken to the end"
+    assert "service_stopped" in appliance.log()
+
+
+def test_a_signal_ends_the_wait_for_lost_outcomes(appliance: Appliance) -> None:
+    appliance.start()
+
+    async def leave_open() -> None:
+        async with PumpClient(*appliance.target, cluster_id=7) as client:
+            await client.write(peek.prewrite_binlog(Tso(BASE + 1), prewrite_value=NO_ROWS))
+
+    asyncio.run(leave_open())
+    node_id = appliance.status()["node_id"]
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{appliance.port}/state/{node_id}/close", method="PUT"
+    )
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        assert b"success" in answer.read()
+    appliance.wait(lambda status: status["state"] == "closing")
+    assert appliance.stop() == 0
+
+
+def test_a_restore_beside_a_running_node_is_refused(tmp_path: Path) -> None:
+    syncer = (
+        '[syncer]\ndb-type = "mysql"\n[syncer.to]\nhost = "127.0.0.1"\nport = 1\nuser = "x"\n'
+        '[syncer.relay]\nlog-dir = "relay"\n'
+    )
+    machine = Appliance(tmp_path, history=b"[]", syncer=syncer)
+    try:
+        machine.start()
+        answer = run(tmp_path, "restore", "--config", str(machine.config_file))
+        assert answer.returncode == 2, answer.stdout + answer.stderr
+        assert "is in use by process" in answer.stderr
+    finally:
+        machine.close()
