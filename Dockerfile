@@ -37,8 +37,7 @@ ENTRYPOINT ["binlogd"]
 # Inside a container the built-in 127.0.0.1 would be heard by nobody.
 CMD ["serve", "--addr", "0.0.0.0:8250"]
 LABEL org.opencontainers.image.title="binlogd" \
-      org.opencontainers.image.description="A TiDB cluster's changes, somewhere else" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.description="A TiDB cluster's changes, somewhere else"
 
 FROM base AS spark
 RUN apt-get update \

@@ -173,10 +173,16 @@ async def _make_data_dir(setup: Setup, disk: PosixDisk) -> None:
     try:
         await disk.make_directory(setup.data_dir)
     except OSError as error:
-        raise ConfigError(
-            f"data-dir {setup.data_dir}: {error.strerror}; name a directory that this user may"
-            " write, by data-dir in the configuration or --data-dir"
-        ) from error
+        raise _not_ours(setup.data_dir, error.strerror or str(error)) from error
+    if not os.access(setup.data_dir, os.W_OK | os.X_OK):
+        raise _not_ours(setup.data_dir, "no permission to write")
+
+
+def _not_ours(data_dir: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"data-dir {data_dir}: {reason}; name a directory that user {os.getuid()} may write, by"
+        " data-dir in the configuration or --data-dir"
+    )
 
 
 async def _live(setup: Setup, node: Node, upstream: Standalone) -> None:

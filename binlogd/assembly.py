@@ -20,6 +20,7 @@ from binlogd.drainer.mysql import Server
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
+from binlogd.errors import LogFailed
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.ports import TsoSource
@@ -33,6 +34,7 @@ from binlogd.upstream.registry import NodeRegistry
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 
+_NODE_FILE = ".node"
 DRAIN_S = 6.0
 """Of the ten seconds that a stop may take."""
 
@@ -66,11 +68,6 @@ class Setup:
     def sink_dir(self) -> Path:
         """Where the file sink writes."""
         return self.data_dir / (self.config.syncer.to.dir or "drainer")
-
-    @property
-    def node_id(self) -> str:
-        """The name in status and registry."""
-        return self.config.node_id or f"{socket.gethostname()}:{self.config.addr.rsplit(':')[-1]}"
 
     @property
     def schema_history(self) -> str:
@@ -110,6 +107,27 @@ class Standalone:
                 txn_timeout_s=upstream.txn_timeout,
             ),
         )
+
+
+async def node_id(setup: Setup, disk: PosixDisk) -> str:
+    """The name in status and registry: the configured one, or that of the first start.
+
+    The first start takes host name and port, and keeps them in `.node` as the original does, so
+    that a container that is made anew keeps its name. Raises LogFailed.
+    """
+    if setup.config.node_id:
+        return setup.config.node_id
+    kept = setup.data_dir / _NODE_FILE
+    try:
+        sizes = await disk.sizes(setup.data_dir)
+        if kept.name in sizes:
+            (text,) = await disk.read(kept, [(0, sizes[kept.name])])
+            return text.decode(errors="replace").strip()
+        name = f"{socket.gethostname()}:{config.listen_address(setup.config.addr)[1]}"
+        await disk.write_whole(kept, name.encode())
+    except OSError as error:
+        raise LogFailed(kept, error) from error
+    return name
 
 
 def table_filter(syncer: SyncerConfig) -> TableFilter:

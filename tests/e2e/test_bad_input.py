@@ -17,7 +17,7 @@ from binlogd.tso import Tso
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
 from binlogd.workload.recording import feed_recording
-from tests.appliance import Appliance, into_mariadb, run
+from tests.appliance import Appliance, free_port, into_mariadb, run
 from tests.mariadb import MariaDb
 from tests.recordings_reader import compare, connect, history, info
 
@@ -119,6 +119,25 @@ def test_a_data_directory_has_one_process(appliance: Appliance, tmp_path: Path) 
     done = run(tmp_path, "serve", "--data-dir", str(appliance.data_dir), "--addr", "127.0.0.1:0")
     assert done.returncode == 2
     assert str(appliance.data_dir) in done.stderr
+
+
+def test_a_node_keeps_the_name_of_its_first_start(appliance: Appliance) -> None:
+    appliance.start()
+    name = appliance.status()["node_id"]
+    assert appliance.stop() == 0
+    appliance.config_file.write_text(
+        appliance.config_file.read_text().replace(str(appliance.port), str(free_port()))
+    )
+    appliance.port = int(appliance.config_file.read_text().split("127.0.0.1:")[1].split('"')[0])
+    appliance.start()
+    assert appliance.status()["node_id"] == name
+
+
+def test_a_data_directory_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run(tmp_path, "serve", "--data-dir", str(tmp_path / "file" / "data"))
+    assert done.returncode == 2
+    assert "name a directory that user" in done.stderr
 
 
 def test_another_shard_count_is_refused(appliance: Appliance) -> None:
