@@ -5,6 +5,7 @@
 | one unique key, exact (numbers, times, bytes, `_bin`)  | merged by key          | by key   |
 | several unique keys, an exact one among them           | merged by that key     | by table |
 | no exact key: text of another collation, prefix, FLOAT | in order, by key       | by table |
+| several columns, text that is not Unicode among them   | one by one             | by table |
 | triggers, system versioning, columns unknown upstream  | one by one             | by table |
 | no key that upstream has as well                       | one by one             | by table |
 
@@ -47,6 +48,15 @@ class DownstreamColumn:
     def is_json(self) -> bool:
         """MySQL and TiDB have a type for JSON; for MariaDB it is text."""
         return self.data_type == "json"
+
+    @property
+    def is_local(self) -> bool:
+        """Text in a character set that is no part of Unicode's forms.
+
+        MariaDB 10.11 finds no row by `(a, b) IN (('e acute', 1), ...)` where `a` is of that kind,
+        and the one row of a list of one.
+        """
+        return bool(self.collation) and not self.collation.startswith(("utf", "ucs", "ascii"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +116,8 @@ def shape_of(info: Table, downstream: DownstreamTable) -> Shape:
     )
     key, is_exact = _best_key(info, columns, downstream)
     reason = _reason_for_singles(columns, downstream)
+    if not reason and len(key) > 1 and any(there[name].is_local for name in _texts(key)):
+        reason = "a key of several columns, with text that is not Unicode"
     if reason or not key:
         return Shape(
             Mode.SINGLE,
@@ -122,6 +134,12 @@ def shape_of(info: Table, downstream: DownstreamTable) -> Shape:
     if len(downstream.keys) > 1 or others:
         return Shape(Mode.MERGED, by_key=False, columns=columns, key=key, reason="several keys")
     return Shape(Mode.MERGED, by_key=True, columns=columns, key=key)
+
+
+def _texts(key: Sequence[KeyColumn]) -> list[str]:
+    """The columns of a key whose literals are text, in lower case."""
+    columns = [each.column for each in key]
+    return [column.name.lower() for column in columns if column.field_type.tp in STRING_TYPES]
 
 
 def _reason_for_singles(columns: Sequence[Column], downstream: DownstreamTable) -> str:
