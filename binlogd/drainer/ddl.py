@@ -26,6 +26,7 @@ from binlogd.drainer.ddl_edits import Dialect, begins, edited, quoted, split
 from binlogd.drainer.ddl_explicit import (
     explicit_database,
     explicit_table,
+    explicit_view,
     with_escapes,
     with_moments_in_utc,
 )
@@ -177,7 +178,10 @@ class DdlReplay:
             pairs = ", ".join(f"{quoted(old)} TO {quoted(new)}" for old, new in wanted)
             return [f"RENAME TABLE {pairs}"]
         if job.type != ActionType.CREATE_TABLES:
-            text = self._with_exact_names(event.query, effect.name.database)
+            text = event.query
+            if job.type == ActionType.CREATE_VIEW:
+                text = explicit_view(text, job)
+            text = self._with_exact_names(text, effect.name.database, job.table)
             if job.table is not None and not has_zone(job):
                 text = with_moments_in_utc(text, job.table)
             return [self._explicit(text, job.table, job.database)]
@@ -202,7 +206,7 @@ class DdlReplay:
             return explicit_table(text, table)
         return explicit_database(text, database) if database is not None else text
 
-    def _with_exact_names(self, statement: str, database: str) -> str:
+    def _with_exact_names(self, statement: str, database: str, made: Table | None = None) -> str:
         """With tables called as they were created: TiDB ignores the case of names, others may not.
 
         Whatever follows one of the keywords and is called like a table is taken for one; where it
@@ -217,7 +221,10 @@ class DdlReplay:
                 at += 1
             names = [each for each in found[at + 1 : at + 4] if each.is_name or each.text == "."]
             exact = self._exact(word, names, database)
-            if exact is not None:
+            if word.says("LIKE") and made is not None and len(names) == 1:
+                text = self._liked(names[0].text, database, made)
+                edits += [Edit(names[0].begin, names[0].end, text)] if text else []
+            elif exact is not None:
                 edits += [Edit(w.begin, w.end, quoted(n)) for w, n in exact if w.text != n]
         return applied(statement, edits)
 
@@ -234,6 +241,25 @@ class DdlReplay:
             return [(names[0], name.database), (names[2], name.table)] if name else None
         name = self._schema.find(database, names[0].text)
         return [(names[0], name.table)] if name else None
+
+    def _liked(self, name: str, database: str, made: Table) -> str:
+        """The table that another was made like: the session's database, which nobody tells, had it.
+
+        "" where none is known that looks like that.
+        """
+        found = [
+            (named.database != database, quoted(named))
+            for named, table in self._schema.tables()
+            if named.table.lower() == name.lower()
+            and table.id != made.id
+            and _looks(table) == _looks(made)
+        ]
+        return min(found)[1] if found else ""
+
+
+def _looks(table: Table) -> list[tuple[object, ...]]:
+    kinds = [(column.name.lower(), column.field_type) for column in table.columns]
+    return [(name, kind.tp, kind.flen, kind.decimal, kind.collate) for name, kind in kinds]
 
 
 def _reason_to_omit(job: Job, effect: Effect, dialect: Dialect) -> str:

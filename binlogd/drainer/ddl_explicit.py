@@ -3,7 +3,7 @@
 A server fills in what a statement does not say, and TiDB's answers are not MariaDB's: the collation
 of a character set (`utf8mb4_bin` there, `utf8mb4_general_ci` here, under which keys are equal that
 TiDB tells apart), the collation of a database that has been there before, the zone that a TIMESTAMP
-literal is meant in. The job's TableInfo has the answers.
+literal is meant in, the database of a table that a view names. The job's TableInfo has the answers.
 
 TiDB from 6.0 on prints the statement anew, strings without escapes: a backslash stands for itself.
 Source: pingcap/tidb parser/format/format.go (WriteString), parser/charset/charset.go (default
@@ -15,11 +15,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from binlogd.drainer.ddl_edits import begins, literal
 from binlogd.drainer.ddl_marks import Edit, applied
+from binlogd.errors import Corrupt
 from binlogd.tidb.ddl_text import Word, words
 from binlogd.tidb.kinds import Tp
-from binlogd.tidb.model import Column, Database, Table
+from binlogd.tidb.model import Column, Database, Job, Table
 
 _DEFAULT_COLLATIONS = {
     "utf8mb4": "utf8mb4_bin",
@@ -69,6 +72,47 @@ def explicit_database(statement: str, database: Database) -> str:
     end = next((word.begin for word in found if word.text == ";"), found[-1].end)
     text = f" CHARACTER SET = {database.charset} COLLATE = {database.collate}"
     return applied(statement, [Edit(end, end, text)])
+
+
+def explicit_view(statement: str, job: Job) -> str:
+    """CREATE VIEW with the SELECT that TiDB keeps: every table in it is named with its database."""
+    select = _view_select(job)
+    found = words(statement)
+    at = next((n for n, word in enumerate(found) if word.says("VIEW")), len(found))
+    behind = next((word for word in found[at:] if word.says("AS")), None)
+    if not select or behind is None:
+        return statement
+    return f"{statement[: behind.end]} {escaped(select)}"
+
+
+class _ViewJson(msgspec.Struct, frozen=True):
+    view_select: str = ""
+
+
+class _TableJson(msgspec.Struct, frozen=True):
+    view: _ViewJson | None = None
+
+
+class _HistoryJson(msgspec.Struct, frozen=True):
+    table: _TableJson | None = msgspec.field(name="TableInfo", default=None)
+
+
+class _JobJson(msgspec.Struct, frozen=True):
+    binlog: _HistoryJson | None = None
+
+
+_JOB = msgspec.json.Decoder(_JobJson)
+
+
+def _view_select(job: Job) -> str:
+    if not job.raw:
+        return ""
+    try:
+        history = _JOB.decode(job.raw).binlog
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"a job's view does not decode: {error}") from error
+    view = history.table.view if history and history.table else None
+    return view.view_select if view else ""
 
 
 def explicit_table(statement: str, info: Table) -> str:

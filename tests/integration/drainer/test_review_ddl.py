@@ -398,3 +398,48 @@ async def test_what_is_left_of_an_alter_is_done_where_a_part_of_it_is_done_alrea
     upstream.insert(10, [1, b"x"])
     await upstream.replicate(mariadb)
     assert mariadb.execute("SELECT * FROM shop.t") == [(b"1", b"x")]
+
+
+# --- names that the text leaves to the session -----------------------------------------------
+
+
+async def test_a_table_like_one_of_another_database_is_made(
+    mariadb: MariaDb, upstream: Upstream
+) -> None:
+    """`USE shop; CREATE TABLE attic.copy LIKE t`, where the attic has a `t` as well."""
+    upstream.database("attic", "CREATE DATABASE `attic`", number=3)
+    word = ColumnDef("a", tidb.varchar(20))
+    made = table(10, "t", ID, word)
+    upstream.ddl(
+        ActionType.CREATE_TABLE, "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY,`a` VARCHAR(20))", made
+    )
+    other = table(11, "t", WORD)
+    upstream.ddl(ActionType.CREATE_TABLE, "CREATE TABLE `t` (`id` VARCHAR(20))", other, schema_id=3)
+    for number, text in enumerate(("`attic`.`c` LIKE `t`", "`attic`.`d` LIKE T")):
+        copy = replace(made, id=20 + number, name="cd"[number])
+        upstream.ddl(ActionType.CREATE_TABLE, f"CREATE TABLE {text};", copy, schema_id=3)
+        upstream.insert(20 + number, [1, b"x"])
+    await upstream.replicate(mariadb)
+    for name in "cd":
+        assert mariadb.execute(f"SELECT * FROM attic.{name}") == [(b"1", b"x")]
+
+
+async def test_a_view_reads_the_tables_that_it_read_upstream(
+    mariadb: MariaDb, upstream: Upstream
+) -> None:
+    upstream.database("attic", "CREATE DATABASE `attic`", number=3)
+    upstream.ddl(
+        ActionType.CREATE_TABLE, "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY)", table(10, "t", ID)
+    )
+    view = Table(11, "v", (tidb.build_column(ID, column_id=1, offset=0),))
+    upstream.ddl(
+        ActionType.CREATE_VIEW,
+        "CREATE ALGORITHM = UNDEFINED DEFINER = `as`@`%` SQL SECURITY INVOKER VIEW `attic`.`v`"
+        " (`x`) AS SELECT `id` FROM `t`;",
+        view,
+        schema_id=3,
+        view={"view_select": "SELECT `id` AS `id` FROM `shop`.`t`"},
+    )
+    upstream.insert(10, [7])
+    await upstream.replicate(mariadb)
+    assert mariadb.execute("SELECT x FROM attic.v") == [(b"7",)]
