@@ -11,8 +11,10 @@ from binlogd.binlog import BinlogType
 from binlogd.errors import DiskFull, MalformedBinlog, NotOnline, RecordTooLarge
 from binlogd.pump.entry import Item
 from binlogd.pump.state import NodeState
-from binlogd.tso import NO_TS, Tso
+from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire.peek import head_and_canonical
+
+_END_OF_TIME = compose(1 << 43)  # far enough below 2^63 for a time source to go on from there
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +47,11 @@ class Admission:
             return None
         if len(payload) > self.record_bytes_max:
             raise RecordTooLarge(len(payload), self.record_bytes_max)
+        if max(start_ts, commit_ts) >= _END_OF_TIME:
+            raise MalformedBinlog(
+                f"a timestamp cannot lie beyond the year 2248: start_ts {start_ts}, commit_ts"
+                f" {commit_ts}"
+            )
         if tp == BinlogType.PREWRITE and start_ts > 0:
             return Item(tp, Tso(start_ts), NO_TS, payload)
         if tp == BinlogType.COMMIT and commit_ts > start_ts > 0:

@@ -70,10 +70,10 @@ def kind_of(payload: bytes) -> Kind | None:
     Binlogs of obsolete types only unblock their transaction. Raises MalformedBinlog.
     """
     tp, start_ts, commit_ts, _ = peek(payload)
+    if tp == BinlogType.PREWRITE and start_ts > 0:
+        return Kind(tp, Tso(start_ts), NO_TS)
     if start_ts == commit_ts:
         return Kind(BinlogType.ROLLBACK, Tso(start_ts), Tso(commit_ts)) if start_ts > 0 else None
-    if tp == BinlogType.PREWRITE:
-        return Kind(tp, Tso(start_ts), NO_TS)
     if tp == BinlogType.COMMIT and commit_ts > 0:
         return Kind(tp, Tso(start_ts), Tso(commit_ts))
     return Kind(BinlogType.ROLLBACK, Tso(start_ts), NO_TS)

@@ -1,0 +1,40 @@
+"""What a Pump takes is read again, after a restart, as what it was taken for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from binlogd.errors import BinlogdError, MalformedBinlog
+from binlogd.pump.admission import Admission
+from binlogd.pump.entry import kind_of
+from binlogd.pump.state import NodeState
+from binlogd.wire.fields import uvarint
+
+ADMISSION = Admission(
+    state=NodeState.ONLINE, free_bytes=2, free_bytes_min=1, record_bytes_max=1 << 20
+)
+TIMESTAMPS = st.sampled_from([0, 1, 2, 5, (1 << 62) - 1, (1 << 63) - 1, -1]) | st.integers(
+    -(1 << 63), (1 << 63) - 1
+)
+
+
+@given(st.integers(0, 5), TIMESTAMPS, TIMESTAMPS)
+def test_a_binlog_keeps_its_kind(tp: int, start_ts: int, commit_ts: int) -> None:
+    payload = b"".join(
+        (b"\x08", uvarint(tp), b"\x10", uvarint(start_ts), b"\x18", uvarint(commit_ts))
+    )
+    try:
+        item = ADMISSION.item(payload)
+    except BinlogdError:
+        return
+    if item is not None:
+        assert kind_of(item.payload) == (item.tp, item.start_ts, item.commit_ts)
+
+
+@given(st.integers(1, 2), st.integers(1 << 62, (1 << 63) - 1))
+def test_a_timestamp_at_the_end_of_time_is_refused(tp: int, ts: int) -> None:
+    payload = b"".join((b"\x08", uvarint(tp), b"\x10", uvarint(ts), b"\x18", uvarint(ts + 1)))
+    with pytest.raises(MalformedBinlog, match="timestamp|cannot have"):
+        ADMISSION.item(payload)
