@@ -1,0 +1,53 @@
+"""`binlogd export` beside a running binlogd: the log of real shards, the command people type."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from binlogd.workload.recording import feed_recording
+from tests import snapshot_reader
+from tests.appliance import Appliance, run
+from tests.recordings_reader import expected, history
+
+KEYS = Path(__file__).parents[1] / "recordings" / "keys"
+
+
+@pytest.fixture
+def appliance(tmp_path: Path) -> Iterator[Appliance]:
+    machine = Appliance(tmp_path, history=history(KEYS))
+    yield machine
+    machine.close()
+
+
+def test_a_running_binlogd_is_exported_whole(appliance: Appliance, tmp_path: Path) -> None:
+    appliance.start()
+    asyncio.run(feed_recording(KEYS, appliance.target))
+    newest = appliance.wait_until_applied(0)["newest_commit_ts"]
+    out = tmp_path / "snapshots"
+    words = ("export", "--config", str(appliance.config_file), "--out", str(out), "--json")
+
+    done = run(tmp_path, *words, timeout_s=240)
+
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["commit_ts"] == newest
+    snapshot = out / f"snapshot-{newest}"
+    assert (out / "LATEST").resolve() == snapshot
+    found = snapshot_reader.tables(snapshot)
+    compared = 0
+    for table in expected(KEYS):
+        if table.kind == "table" and table.rows is not None and table.db != "keys_wrong":
+            entry = found[table.label]
+            wanted = snapshot_reader.expected_rows(table, entry)
+            assert snapshot_reader.rows(snapshot, entry) == wanted, table.label
+            compared += 1
+    assert compared > 50
+
+    again = run(tmp_path, *words, timeout_s=240)
+    assert again.returncode == 1
+    assert "is there already" in again.stderr
