@@ -1,0 +1,111 @@
+"""The MySQL sink in the middle of something: closed, or started again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from binlogd.drainer.mysql_sink import MySqlSink
+from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
+from binlogd.errors import BinlogdError
+from binlogd.tidb.kinds import Tp
+from binlogd.tidb.model import Column, FieldType, Table, TableAt, job_from_json
+from binlogd.tidb.row import encode_insert
+from binlogd.tso import Tso
+from binlogd.wire.peek import Mutation
+from tests.mariadb import MariaDb
+from tests.replay import running, sink_for
+
+INFO = Table(1, "t", (Column(1, "id", 0, FieldType(Tp.LONGLONG, 3)),), pk_is_handle=True)
+AT = TableAt("s", INFO, 1, None, {}, may_lack_columns=False)
+
+
+def inserted(ts: int, *ids: int) -> Dml:
+    rows = [encode_insert(INFO, {1: each}, handle=each) for each in ids]
+    change = TableChange(AT, Mutation(1, rows, [], [], bytes(len(rows))))
+    return Dml(Tso(ts - 1), Tso(ts), 1, (change,))
+
+
+def ddl(ts: int, statement: str, kind: int = 3) -> Ddl:
+    job = job_from_json(json.dumps({"id": ts, "type": kind, "table_id": 1}).encode())
+    return Ddl(Tso(ts - 1), Tso(ts), 2, job, statement, "s", "t", is_skipped=False)
+
+
+@pytest.fixture
+def db(mariadb: MariaDb) -> MariaDb:
+    mariadb.execute("CREATE DATABASE s", "CREATE TABLE s.t (id BIGINT PRIMARY KEY)")
+    return mariadb
+
+
+async def until_waiting(db: MariaDb) -> None:
+    """Until some connection waits for the test's lock."""
+    for _ in range(200):
+        states = [
+            state for (state,) in db.execute("SELECT state FROM information_schema.processlist")
+        ]
+        if any(state and b"lock" in state.lower() for state in states):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("nothing waits")
+
+
+async def closed_in_the_middle(sink: MySqlSink, db: MariaDb, *txns: Txn) -> list[BaseException]:
+    """Closes the sink while a statement of it waits for a lock; what its tasks ended with."""
+    holder = db.connect()
+    errors: list[BaseException] = []
+    try:
+        with holder.cursor() as cursor:
+            cursor.execute("LOCK TABLES s.t WRITE")
+        await sink.open()
+
+        async def submit() -> None:
+            await sink.submit(txns)
+            await sink.flush()
+
+        tasks = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks.append(group.create_task(sink.run()))
+                tasks.append(group.create_task(submit()))
+                await until_waiting(db)
+                await sink.close()
+        except BaseExceptionGroup as found:
+            errors += found.exceptions
+    finally:
+        holder.close()
+        await sink.close()
+    return errors
+
+
+def leaves(errors: Sequence[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in errors:
+        found += leaves(error.exceptions) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize(
+    "txns",
+    [
+        [inserted(10, *range(40))],
+        [inserted(10, *range(40)), ddl(20, "ALTER TABLE t ADD COLUMN b INT")],
+        [ddl(20, "ALTER TABLE t ADD COLUMN b INT")],
+    ],
+    ids=["rows", "rows before a DDL", "DDL"],
+)
+async def test_a_sink_closed_in_the_middle_of_a_statement_ends_with_errors_of_ours(
+    txns: list[Txn], lanes: int, db: MariaDb
+) -> None:
+    async with asyncio.timeout(20):
+        errors = await closed_in_the_middle(sink_for(db, lanes=lanes), db, *txns)
+    assert all(isinstance(each, BinlogdError) for each in leaves(errors)), errors
+    again = sink_for(db, lanes=lanes)
+    async with running(again):
+        await again.submit([each for each in txns if isinstance(each, Dml)])
+        await again.flush()
+    expected = [(b"40",)] if isinstance(txns[0], Dml) else [(b"0",)]
+    assert db.execute("SELECT COUNT(*) FROM s.t") == expected
