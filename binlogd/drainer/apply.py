@@ -33,6 +33,7 @@ from binlogd.drainer.parts import (
 from binlogd.drainer.progress import LanePosition, ProgressTable, low_water
 from binlogd.drainer.target import Reader
 from binlogd.drainer.txn import Dml
+from binlogd.drainer.warned import Warned, changed_value
 from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable, StatementRejected
 from binlogd.tso import Tso
 
@@ -155,20 +156,25 @@ class LaneWriter:
         done = await session.run(statement.text)
         self.counters.bytes_written += size
         if done.warnings:
-            await self._note_warnings(session, statement)
+            await self._look_at_warnings(session, statement)
         if statement.kind is RunKind.SINGLE and done.affected == 0:
             self.counters.rows_missing += 1
             if self.counters.rows_missing <= WARNINGS_SHOWN_MAX:
                 log.warning("row_not_found", table=statement.target.label, lane=self._lane)
 
-    async def _note_warnings(self, session: SqlSession, statement: Statement) -> None:
-        """The downstream took a value otherwise than it was given."""
+    async def _look_at_warnings(self, session: SqlSession, statement: Statement) -> None:
+        """Raises SqlRefused when the downstream took another value than it was given."""
+        found = [
+            Warned(_text(level), int(code), _text(message))
+            for level, code, message in await session.rows(b"SHOW WARNINGS")
+        ]
+        changed = changed_value(found, statement.target.info)
+        if changed is not None:
+            raise SqlRefused(changed.code, changed.message)
         self.counters.statements_warned += 1
-        if self.counters.statements_warned > WARNINGS_SHOWN_MAX:
-            return
-        found = await session.rows(b"SHOW WARNINGS LIMIT 100")
-        codes = sorted({int(code) for _, code, _ in found})
-        log.warning("statement_warned", table=statement.target.label, codes=codes)
+        if self.counters.statements_warned <= WARNINGS_SHOWN_MAX:
+            codes = sorted({each.code for each in found})
+            log.warning("statement_warned", table=statement.target.label, codes=codes)
 
     async def _is_done(self, session: SqlSession, part: Part) -> bool:
         rows = await session.rows(self._progress.read_lane(self._lane))
@@ -222,6 +228,10 @@ class LaneWriter:
                     except SqlRefused:
                         return statement, item
         return None, b""
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def without_values(code: int, reason: str) -> str:

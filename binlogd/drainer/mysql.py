@@ -85,7 +85,9 @@ _HARMFUL_MODES = frozenset({"NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "ANSI"})
 _WISHES = (
     b"in_predicate_conversion_threshold = 0",  # MariaDB: a long IN list stays a range
     b"max_statement_time = 0",
+    b"max_error_count = 65535",  # each warning counts: it may tell of a value that was changed
     b"innodb_strict_mode = OFF",  # whether a row fits is told by the row, not by the widest one
+    b"explicit_defaults_for_timestamp = 1",
     b"tidb_placement_mode = 'ignore'",
     b"allow_auto_random_explicit_insert = 1",
 )

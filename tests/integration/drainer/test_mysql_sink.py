@@ -119,6 +119,27 @@ async def test_a_row_that_is_refused_is_named_by_its_transaction_and_not_by_its_
     assert "secret" not in str(error)
 
 
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ("MODIFY c VARCHAR(3)", 1406),
+        ("MODIFY b TINYINT", 1264),
+        ("MODIFY c VARCHAR(20) CHARSET ascii", 1366),
+    ],
+)
+async def test_a_column_that_would_change_the_value_stops_instead(
+    db: MariaDb, change: str, code: int
+) -> None:
+    db.execute(f"ALTER TABLE s.t {change}")
+    sink = sink_for(db, lanes=1)
+    fits = dml(5, inserted(T, (1, 1, b"abc")))
+    error = await failing(sink, fits, dml(6, inserted(T, (2, 1000, "naïve".encode()))))
+    assert isinstance(error, StatementRejected)
+    assert (error.commit_ts, error.code in (code, 1265)) == (6, True)
+    assert "naïve" not in str(error)
+    assert db.execute("SELECT id FROM s.t WHERE id > 1") == []
+
+
 async def test_a_missing_table_is_named(db: MariaDb) -> None:
     error = await failing(sink_for(db), dml(5, inserted(table(2, "gone", NUMBER), (1, 1))))
     assert isinstance(error, StatementRejected)

@@ -1,0 +1,44 @@
+"""Which warnings of a downstream mean that it holds another value than it was given.
+
+Rows are written without strict mode, because an upstream may hold values that strict mode refuses
+(the invalid member 0 of an ENUM). What strict mode would catch besides, a column that is too short,
+too small or of another character set, must not pass: it would be a silent difference.
+
+Source: MariaDB's and MySQL's lists of server errors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from binlogd.tidb.kinds import Tp
+from binlogd.tidb.model import Table
+
+_TRUNCATED = 1265
+_CHANGES = frozenset({1048, 1263, 1264, _TRUNCATED, 1292, 1300, 1364, 1366, 1406, 1411, 1425, 1426})
+_COLUMN = re.compile(r"for column (?:`[^`]*`\.)*['`](.*?)['`] at row")
+
+
+class Warned(NamedTuple):
+    """A line of SHOW WARNINGS; notes have another level."""
+
+    level: str
+    code: int
+    message: str
+
+
+def changed_value(found: Iterable[Warned], table: Table) -> Warned | None:
+    """The first warning that tells of a value that the downstream did not take as it was."""
+    members = {
+        column.name.lower() for column in table.columns if column.field_type.tp in (Tp.ENUM, Tp.SET)
+    }
+    for each in found:
+        if each.level != "Warning" or each.code not in _CHANGES:
+            continue
+        column = _COLUMN.search(each.message)
+        if each.code == _TRUNCATED and column is not None and column[1].lower() in members:
+            continue  # the member 0, which the upstream has as well
+        return each
+    return None

@@ -1,0 +1,41 @@
+"""Warnings that tell of a changed value are told from those that do not matter."""
+
+from __future__ import annotations
+
+from binlogd.drainer.warned import Warned, changed_value
+from binlogd.tidb.model import Column, FieldType, Table, Tp
+
+TABLE = Table(
+    1,
+    "t",
+    (Column(1, "e", 0, FieldType(Tp.ENUM, 0)), Column(2, "c", 1, FieldType(Tp.VARCHAR, 0))),
+)
+
+
+def warning(code: int, column: str) -> Warned:
+    return Warned("Warning", code, f"Data truncated for column {column} at row 3")
+
+
+def test_the_invalid_member_of_an_enum_is_what_upstream_has() -> None:
+    assert changed_value([warning(1265, "'E'")], TABLE) is None
+
+
+def test_a_value_that_was_cut_is_found_behind_others() -> None:
+    cut = warning(1265, "`db`.`t`.`c`")
+    assert changed_value([warning(1265, "'e'"), cut], TABLE) == cut
+
+
+def test_a_number_that_was_clipped_is_found() -> None:
+    clipped = warning(1264, "'e'")
+    assert changed_value([clipped], TABLE) == clipped
+
+
+def test_a_note_is_only_a_note() -> None:
+    assert (
+        changed_value([Warned("Note", 1265, "Data truncated for column 'c' at row 1")], TABLE)
+        is None
+    )
+
+
+def test_other_warnings_are_not_about_values() -> None:
+    assert changed_value([warning(1287, "'c'")], TABLE) is None
