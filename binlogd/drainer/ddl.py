@@ -171,6 +171,8 @@ class DdlReplay:
 
     def _texts(self, event: DdlEvent) -> list[str]:
         job, effect = event.job, event.effect
+        if job.type == ActionType.DROP_SCHEMA:
+            return [f"DROP DATABASE {quoted(effect.name.database)}"]
         if job.type in _DROPS:
             return [f"DROP {_DROPS[job.type]} {quoted(effect.name)}"]
         if effect.renamed:

@@ -56,6 +56,24 @@ def with_marked_words(statement: str) -> str:
     return applied(statement, edits)
 
 
+def with_long_text(statement: str, indexed: Iterable[str]) -> str:
+    """With VARCHAR and VARBINARY as TEXT and BLOB, but for columns of these names (lower case).
+
+    TiDB has no limit on the length of a row below that of a transaction; MariaDB has 65535 bytes,
+    of which a TEXT takes twelve at most.
+    """
+    found = words_and_marks(statement)
+    kept = frozenset(indexed)
+    edits = []
+    for at, word in enumerate(found[:-3]):
+        is_type = word.says("VARCHAR", "VARBINARY") and found[at + 1].text == "("
+        is_size = is_type and found[at + 2].text.isdigit() and found[at + 3].text == ")"
+        if is_size and found[at - 1].is_name and found[at - 1].text.lower() not in kept:
+            kind = "TEXT" if word.says("VARCHAR") else "BLOB"
+            edits.append(Edit(word.begin, found[at + 3].end, kind))
+    return applied(statement, edits)
+
+
 Stretch = tuple[int, int, int, str]
 """First and last word, the MySQL that reads them, or what takes their place."""
 

@@ -2,8 +2,8 @@
 
 Rows that are there get the value of a column that is added by the DDL itself, here and there: with
 DEFAULT CURRENT_TIMESTAMP that is the moment of the statement, which TiDB keeps as the column's
-origin default. A MODIFY COLUMN that turns a TIMESTAMP into something else writes it in the zone of
-the session, which TiDB keeps in `reorg_meta`.
+origin default. A MODIFY COLUMN that makes a TIME a DATETIME adds the day; one that makes a
+TIMESTAMP a DATETIME writes it in the zone of the session, which TiDB keeps in `reorg_meta`.
 
 Source: pingcap/tidb ddl/ddl_api.go (generateOriginDefaultValue), parser/model/reorg.go.
 """
@@ -22,6 +22,7 @@ from binlogd.tidb.model import ActionType, Column, Job
 from binlogd.tso import Tso, physical_ms
 
 _IN_UTC = frozenset({"", "UTC", "Etc/UTC", "Z"})
+_CONVERTS = frozenset({ActionType.MODIFY_COLUMN, ActionType.MULTI_SCHEMA_CHANGE})
 _ADDS_COLUMNS = frozenset(
     {ActionType.ADD_COLUMN, ActionType.ADD_COLUMNS, ActionType.MULTI_SCHEMA_CHANGE}
 )
@@ -44,6 +45,9 @@ def settings(job: Job) -> list[Setting]:
     """What is to be set, in this order, in a session that is in UTC; mostly nothing."""
     zone = [_zone(job)] if has_zone(job) else []
     column = _filled_with_the_moment(job)
+    started_ms = physical_ms(Tso(job.start_ts))
+    if column is None and job.type in _CONVERTS and started_ms > 0:
+        return [Setting(f"SET SESSION timestamp = {started_ms // 1000}"), *zone]
     if column is None:
         return zone
     moment = [Setting(f"SET SESSION timestamp = UNIX_TIMESTAMP('{column.origin_default}')")]

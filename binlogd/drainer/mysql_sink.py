@@ -27,6 +27,7 @@ from binlogd.drainer.apply import Applier, LaneContext, LaneCounters, LaneWriter
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl_edits import alter_parts
+from binlogd.drainer.ddl_marks import with_long_text
 from binlogd.drainer.mysql import Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql_store import MySqlStore
 from binlogd.drainer.parts import Gatherer, Limits
@@ -45,6 +46,7 @@ FORGIVEN = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146
 """What the original forgives: the DDL's outcome is there already, or its object is gone."""
 FORGIVEN_AGAIN = FORGIVEN | {1068, 1493, 1507, 1517, 1826, 4091, 4092}
 """When a DDL is run that may have been run before."""
+ROW_TOO_LARGE = 1118
 STATEMENT_SHOWN_MAX = 500
 DDL_ATTEMPTS_MAX = 10
 READERS_MAX = 10_000
@@ -358,21 +360,30 @@ class MySqlSink:
             if settings:  # they were for this statement
                 session.close()
         except SqlRefused as error:
-            forgiven = FORGIVEN if again is None else FORGIVEN_AGAIN
-            if error.code not in forgiven:
-                raise StatementRejected(
-                    ddl.commit_ts, _shown(text), error.code, error.reason
-                ) from error
-            log.warning(
-                "ddl_forgiven",
-                commit_ts=ddl.commit_ts,
-                statement=_shown(text),
-                code=error.code,
-                reason=error.reason,
-            )
-            if again is None:  # the server did nothing of it
-                for part in alter_parts(text):
-                    await self._execute(ddl, step, part, None)
+            for rest in self._what_is_left(ddl, text, error, again):
+                await self._execute(ddl, step, rest, again)
+
+    def _what_is_left(
+        self, ddl: Ddl, text: str, error: SqlRefused, again: PendingDdl | None
+    ) -> list[str]:
+        """What to execute instead of a refused statement. Raises StatementRejected."""
+        shorter = _with_long_text(ddl, text) if error.code == ROW_TOO_LARGE else text
+        if shorter != text:
+            return [shorter]
+        forgiven = FORGIVEN if again is None else FORGIVEN_AGAIN
+        if error.code not in forgiven:
+            raise StatementRejected(
+                ddl.commit_ts, _shown(text), error.code, error.reason
+            ) from error
+        log.warning(
+            "ddl_forgiven",
+            commit_ts=ddl.commit_ts,
+            statement=_shown(text),
+            code=error.code,
+            reason=error.reason,
+        )
+        # the server did nothing of it, unless it did all of it in a former life
+        return alter_parts(text) if again is None else []
 
     async def _set(self, session: SqlSession, setting: ddl_session.Setting) -> None:
         try:
@@ -424,6 +435,14 @@ def _combined(txns: Sequence[Txn]) -> list[Txn]:
         else:
             combined.append(txn)
     return combined
+
+
+def _with_long_text(ddl: Ddl, text: str) -> str:
+    table = ddl.job.table
+    names = {
+        part.name.lower() for index in (table.indexes if table else ()) for part in index.columns
+    }
+    return with_long_text(text, names)
 
 
 def _shown(statement: str) -> str:

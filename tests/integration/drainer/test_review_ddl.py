@@ -17,7 +17,7 @@ from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import ActionType, FieldType, Scalar, Table, job_from_json, table_to_json
 from binlogd.tidb.row import Value, encode_insert
 from binlogd.tidb.schema import SchemaTracker
-from binlogd.tso import Tso
+from binlogd.tso import Tso, compose
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
 from binlogd.workload import schema as tidb
@@ -56,6 +56,7 @@ class Upstream:
         view: Json | None = None,
         location: str = "",
         table_id: int = 0,
+        start_ts: int = 0,
         **binlog: object,
     ) -> None:
         self._ts += 10
@@ -69,7 +70,7 @@ class Upstream:
             "table_id": table_id or (table.id if table else 0),
             "state": 6,
             "query": typed or query,
-            "start_ts": self._ts - 5,
+            "start_ts": start_ts or self._ts - 5,
             "binlog": {"SchemaVersion": self._ts, "FinishedTS": self._ts + 1, **binlog},
         }
         if location:
@@ -443,3 +444,67 @@ async def test_a_view_reads_the_tables_that_it_read_upstream(
     upstream.insert(10, [7])
     await upstream.replicate(mariadb)
     assert mariadb.execute("SELECT x FROM attic.v") == [(b"7",)]
+
+
+async def test_a_database_is_dropped_by_the_name_that_it_has(
+    mariadb: MariaDb, upstream: Upstream
+) -> None:
+    made = table(10, "t", ID)
+    upstream.ddl(ActionType.CREATE_TABLE, "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY)", made)
+    upstream.insert(10, [1])
+    upstream.ddl(ActionType.DROP_SCHEMA, "drop database SHOP", DBInfo=tidb.database_json(2, "shop"))
+    upstream.database("Shop", "CREATE DATABASE `Shop`", number=5)
+    await upstream.replicate(mariadb)
+    assert mariadb.execute("SHOW DATABASES LIKE 'shop'") == []
+    assert mariadb.execute("SHOW TABLES FROM `Shop`") == []
+
+
+# --- rows that are wider than MariaDB takes --------------------------------------------------
+
+
+async def test_a_table_wider_than_mariadb_takes_has_its_long_text_beside_the_row(
+    mariadb: MariaDb, upstream: Upstream
+) -> None:
+    columns = [ColumnDef(f"c{n}", tidb.varchar(16383)) for n in range(3)]
+    first = tidb.with_index(table(10, "t", ID, *columns), "k", ("c0",), is_unique=False)
+    bytes_ = ColumnDef("b", tidb.varbinary(60000), not_null=True, default="x")
+    upstream.ddl(
+        ActionType.CREATE_TABLE,
+        "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY,`c0` VARCHAR(700),`c1` VARCHAR(16383) CHARACTER"
+        " SET UTF8MB4,`c2` VARCHAR(16383) DEFAULT _UTF8MB4'VARCHAR(9)',INDEX `k`(`c0`))",
+        first,
+    )
+    upstream.insert(10, [1, b"x", "ä".encode() * 16383, b"z" * 16383])
+    upstream.ddl(
+        ActionType.ADD_COLUMN,
+        "ALTER TABLE `t` ADD COLUMN `b` VARBINARY(65500) NOT NULL DEFAULT 'x'",
+        with_column(first, bytes_, "x"),
+    )
+    upstream.insert(10, [2, b"x", b"y", b"z", b"\0" * 60000])
+    await upstream.replicate(mariadb)
+    assert mariadb.execute(
+        "SELECT id, CHAR_LENGTH(c1), CHAR_LENGTH(c2), LENGTH(b) FROM shop.t ORDER BY id"
+    ) == [(b"1", b"16383", b"16383", b"1"), (b"2", b"1", b"1", b"60000")]
+
+
+# --- conversions that look at the clock ------------------------------------------------------
+
+
+async def test_a_time_becomes_a_moment_of_the_day_on_which_the_upstream_converted_it(
+    mariadb: MariaDb, upstream: Upstream
+) -> None:
+    first = table(10, "t", ID, ColumnDef("a", tidb.temporal(Tp.DURATION)))
+    upstream.ddl(
+        ActionType.CREATE_TABLE, "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY,`a` TIME)", first
+    )
+    upstream.insert(10, [1, "10:11:12"])
+    moment = replace(first.columns[1], id=3, field_type=tidb.temporal(Tp.DATETIME))
+    upstream.ddl(
+        ActionType.MODIFY_COLUMN,
+        "ALTER TABLE `t` MODIFY COLUMN `a` DATETIME",
+        replace(first, columns=(first.columns[0], moment)),
+        location="UTC",
+        start_ts=compose(1_600_000_000_000, 0),
+    )
+    await upstream.replicate(mariadb)
+    assert mariadb.execute("SELECT a FROM shop.t") == [(b"2020-09-13 10:11:12",)]
