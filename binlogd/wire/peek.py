@@ -209,6 +209,22 @@ def mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
     Raises MalformedBinlog, also when a sequence contradicts its lists or names an obsolete kind.
     """
     schema_version, tables = 0, []
+    pos, end = 0, len(prewrite_value)
+    if prewrite_value[:1] == b"\x08":  # as TiDB writes it: the version, then the tables
+        value, pos = read_uvarint(prewrite_value, 1)
+        schema_version = signed(value)
+    while pos < end and prewrite_value[pos] == _TABLES:
+        size, begin = read_uvarint(prewrite_value, pos + 1)
+        pos = end_of(prewrite_value, begin, size)
+        tables.append(_table_mutation(prewrite_value[begin:pos]))
+    if pos < end:
+        return _any_mutations(prewrite_value)
+    return schema_version, tables
+
+
+def _any_mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
+    """The same for fields in any order, unknown ones between them."""
+    schema_version, tables = 0, []
     for field in each_field(prewrite_value, "PrewriteValue", _PREWRITE_VALUE):
         if field.number == 1:
             schema_version = signed(field.value)
@@ -366,6 +382,7 @@ _TABLE_MUTATION: Mapping[int, tuple[str, int]] = {
     5: ("DeletedPks", BYTES),
     6: ("DeletedRows", BYTES),
 }
+_TABLES = 0x12  # the tag of PrewriteValue.mutations
 _DELETED_IDS, _SEQUENCE = 4, 7  # packed or not
 _SEQUENCE_RUN = re.compile(rb"(?:\x38[\x00-\x7f])+")
 _INSERT, _UPDATE, _DELETE = 0, 1, 4
@@ -378,6 +395,9 @@ def _table_mutation(data: bytes) -> Mutation:
     deleted: list[bytes] = []
     rows = {0x12: inserted, 0x1A: updated, 0x32: deleted}
     pos, end = 0, len(data)
+    if data[:1] == b"\x08":  # as TiDB writes it: the table id comes first
+        value, pos = read_uvarint(data, 1)
+        table_id = signed(value)
     while pos < end:
         tag = data[pos]
         of_kind = rows.get(tag)
