@@ -74,7 +74,7 @@ class Filer:
         self._closing = asyncio.Event()
         self._batch_since_s: float | None = None
         self._dirty_since_s: float | None = None
-        self._has_ended = False
+        self._has_ended = self._had_last_turn = False
         self._saving = asyncio.Lock()
 
     # --- what the shard tells ----------------------------------------------------------------
@@ -176,7 +176,8 @@ class Filer:
         while not self._tail.waiting():
             self._work.clear()
             is_dirty = self._is_dirty()
-            if self._closing.is_set():
+            if self._closing.is_set():  # what is not measured yet is measured in the next life
+                is_dirty, self._had_last_turn = is_dirty and not self._had_last_turn, True
                 return is_dirty
             if not is_dirty:
                 self._dirty_since_s = None
@@ -280,14 +281,25 @@ class Filer:
     async def _check_suspects(self) -> None:
         suspects, self._suspects = self._suspects, []
         for commit_ts, start_ts in suspects:
-            if not await self._index.has_commit(commit_ts, start_ts):
+            try:
+                is_known = await self._index.has_commit(commit_ts, start_ts)
+            except IndexUnavailable as error:  # only the alarm is at stake, not the commit
+                log.warning("late_commit_unchecked", commit_ts=commit_ts, cause=str(error))
+                continue
+            if not is_known:
                 self.late_commits += 1
                 log.error("commit_below_watermark", commit_ts=commit_ts, start_ts=start_ts)
 
     async def _measure_sealed(self) -> None:
+        """One segment in a turn while there is something to file, so that neither filing nor the
+        end waits for many: a log whose index was made again has them all to measure."""
         for segment in self._log.changed():
+            if self._closing.is_set() or self._tail.waiting() > self._options.batch_max:
+                return
             if segment.is_sealed and segment.checksum is None:
                 await self._log.measure(segment.fid)
+                if self._tail.waiting():
+                    return
 
     def _look_at_the_clock(self, now_s: float) -> None:
         since_s = self._batch_since_s

@@ -45,21 +45,31 @@ async def recover(directory: Path, *, disk: Disk, limits: LogLimits, now_s: floa
     """Raises CorruptRecord, LogFailed, DiskFull, IndexUnavailable or ConfigError."""
     try:
         await disk.make_directory(directory)
-        index, marks = await _open_index(directory, disk)
         try:
-            value_log = await ValueLog.open(
-                directory / "value",
-                disk=disk,
-                limits=limits,
-                known=await index.segments(),
-                first_fid=None if marks is None else marks.first_fid,
-            )
-            return await _scan(value_log, index, marks, disk.boot_id(), now_s)
-        except BaseException:
-            await index.close()
-            raise
+            return await _recovered(directory, disk, limits, now_s)
+        except CorruptIndex as error:  # wherever it shows: the log has everything
+            log.warning("index_dropped", path=str(error.path), cause=error.reason)
+        await disk.remove([directory / name for name in FILES])
+        return await _recovered(directory, disk, limits, now_s)
     except OSError as error:
         raise LogFailed(directory, error) from error
+
+
+async def _recovered(directory: Path, disk: Disk, limits: LogLimits, now_s: float) -> Recovered:
+    index = await SqliteIndex.open(directory / FILES[0])
+    try:
+        marks = await index.marks()
+        value_log = await ValueLog.open(
+            directory / "value",
+            disk=disk,
+            limits=limits,
+            known=await index.segments(),
+            first_fid=None if marks is None else marks.first_fid,
+        )
+        return await _scan(value_log, index, marks, disk.boot_id(), now_s)
+    except BaseException:
+        await index.close()
+        raise
 
 
 async def _scan(
@@ -122,22 +132,3 @@ def sort_again(sorter: Sorter, value_log: ValueLog, entries: Sequence[Entry], no
                 value_log.note(place.fid, needed_ts=commit_ts)
     for fid, max_ts in newest.items():
         value_log.note(fid, max_ts=max_ts)
-
-
-async def _open_index(directory: Path, disk: Disk) -> tuple[SqliteIndex, Marks | None]:
-    """Opens the index; one that is damaged is dropped, because the log has everything."""
-    try:
-        return await _open_with_marks(directory / FILES[0])
-    except CorruptIndex as error:
-        log.warning("index_dropped", path=str(error.path), cause=error.reason)
-    await disk.remove([directory / name for name in FILES])
-    return await _open_with_marks(directory / FILES[0])
-
-
-async def _open_with_marks(path: Path) -> tuple[SqliteIndex, Marks | None]:
-    index = await SqliteIndex.open(path)
-    try:
-        return index, await index.marks()
-    except BaseException:
-        await index.close()
-        raise

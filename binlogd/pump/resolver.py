@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 FrontDoor = Callable[[Sequence[bytes]], Awaitable[Sequence[BinlogdError | None]]]
 
 _DEADLINE_S = 30.0
+_READ_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class Resolver:
         self._most = most
         self._looked_up: set[Tso] = set()
         self._reasons: dict[Tso, str] = {}
+        self._keys: dict[Tso, bytes] = {}
         self._asked = self._settled = self._failures = 0
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -78,15 +80,13 @@ class Resolver:
         open_now = {orphan.start_ts for orphan in orphans}
         self._looked_up &= open_now
         self._reasons = {ts: why for ts, why in self._reasons.items() if ts in open_now}
+        self._keys = {ts: key for ts, key in self._keys.items() if ts in open_now}
         is_full = len(orphans) >= self._most
         orphans = await self._without_known(orphans)
         if not orphans:
             return is_full
-        payloads = await self._shard.log.read([orphan.place for orphan in orphans])
-        questions = [
-            OpenPrewrite(orphan.start_ts, prewrite_key(payload))
-            for orphan, payload in zip(orphans, payloads, strict=True)
-        ]
+        await self._read_keys(orphans)
+        questions = [OpenPrewrite(each.start_ts, self._keys[each.start_ts]) for each in orphans]
         self._asked += len(questions)
         answers = await self._source.statuses(questions)
         outcomes = []
@@ -113,11 +113,31 @@ class Resolver:
             reason="" if oldest is None else self._reasons.get(oldest.start_ts, ""),
         )
 
+    async def _read_keys(self, orphans: Sequence[Open]) -> None:
+        """Of those that are new, a few megabytes of prewrites at a time."""
+        some: list[Open] = []
+        size = 0
+        for orphan in orphans:
+            if orphan.start_ts not in self._keys:
+                some.append(orphan)
+                size += orphan.place.length
+            if some and (size >= _READ_BYTES or orphan is orphans[-1]):
+                payloads = await self._shard.log.read([each.place for each in some])
+                for each, payload in zip(some, payloads, strict=True):
+                    self._keys[each.start_ts] = prewrite_key(payload)
+                some, size = [], 0
+
     async def _without_known(self, orphans: Sequence[Open]) -> list[Open]:
-        """Settles those whose outcome is in the index: a prewrite repeated after its commit."""
+        """Settles those whose outcome is in the index: a prewrite repeated after its commit.
+
+        One look is enough, once everything before the prewrite is filed: the sorter sees the rest.
+        Until then there is no question to ask.
+        """
         unknown = []
         for orphan in orphans:
             outcome = None
+            if orphan.place[:2] >= self._shard.filer.marks.head:
+                continue
             if orphan.start_ts not in self._looked_up:
                 self._looked_up.add(orphan.start_ts)
                 outcome = await self._shard.index.outcome(orphan.start_ts)

@@ -15,6 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -187,11 +188,15 @@ class Shard:
         """Deletes the segments that nobody needs. Raises CorruptRecord, LogFailed,
         IndexUnavailable."""
         resume = self.filer.resume
-        old = [
-            segment
-            for segment in self.log.segments()
-            if segment.fid < resume.fid and (segment.checksum is not None or not segment.is_sealed)
-        ]
+        old = list(
+            takewhile(
+                lambda segment: (
+                    segment.fid < resume.fid
+                    and (segment.checksum is not None or not segment.is_sealed)
+                ),
+                self.log.segments(),
+            )
+        )
         watermark = Hold("watermark", self.filer.marks.max_commit_ts)
         planned = plan(
             old, age_ts=age_ts, holds=holds, resume=watermark, gc_ts=self.filer.marks.gc_ts
@@ -203,7 +208,7 @@ class Shard:
             log.info("segments_deleted", shard=self.name, fids=planned.fids, gc_ts=planned.gc_ts)
         marks = self.filer.marks
         deleted = 1
-        while deleted:  # ends when no row of a deleted segment is left
+        while deleted and not self._is_closing:  # ends when no row of a deleted segment is left
             deleted = await self.index.forget_rows(first_fid=marks.first_fid, upto=marks.gc_ts)
         return planned
 

@@ -1,0 +1,153 @@
+"""A slow or damaged index, large orphans, a stop in the middle: nobody dies of it, or hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from binlogd.host.disk import PosixDisk
+from binlogd.pump.index import FILES
+from tests.pump_world import (
+    ROOMY,
+    World,
+    at,
+    commit,
+    eventually,
+    numbers,
+    posix_world,
+    prewrite,
+    pulled,
+    until_released,
+    written,
+)
+
+INDEX = Path("pump") / "shard-0" / FILES[0]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with posix_world(tmp_path) as made:
+        yield made
+
+
+# --- the index ---------------------------------------------------------------------------------
+
+
+async def test_a_repeated_commit_survives_an_index_that_does_not_answer(world: World) -> None:
+    async with world.pump(replace(ROOMY, window_bytes_max=1)) as pump:
+        await written(pump, prewrite(1), commit(1, 2))
+        await until_released(pump, 2)
+        with sqlite3.connect(world.directory / INDEX, isolation_level=None) as other:
+            other.execute("ALTER TABLE commits RENAME TO away")
+            await written(pump, commit(1, 2), prewrite(3), commit(3, 4))
+            await asyncio.sleep(0.5)
+            other.execute("ALTER TABLE away RENAME TO commits")
+        other.close()
+        assert numbers(await pulled(pump, upto=at(4))) == [(1, 2), (3, 4)]
+
+
+async def test_an_index_with_damaged_pages_is_made_again(world: World) -> None:
+    async with world.pump() as pump:
+        for number in range(10, 3_000, 2):
+            await written(pump, prewrite(number), commit(number, number + 1))
+    path = world.directory / INDEX
+    content = bytearray(path.read_bytes())
+    for page in range(4_096 * 8, len(content) - 4_096, 4_096):
+        content[page : page + 64] = random.Random(page).randbytes(64)
+    path.write_bytes(content)
+    # what a crash leaves to be filed meets the damage
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE marks SET value = zeroblob(12) WHERE name LIKE '%pointer'")
+    other.close()
+    async with world.pump() as pump:
+        found = await pulled(pump, upto=at(2_999))
+        assert len(found) == len(range(10, 3_000, 2))
+
+
+# --- orphans -----------------------------------------------------------------------------------
+
+
+class GreedyDisk(PosixDisk):
+    """Remembers the most bytes that one read asked for, and how much was read in all."""
+
+    largest = total = 0
+
+    async def read(self, path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        size = sum(length for _, length in ranges)
+        self.largest, self.total = max(self.largest, size), self.total + size
+        return await super().read(path, ranges)
+
+
+async def test_large_orphans_are_read_once_and_not_all_at_once(tmp_path: Path) -> None:
+    disk = GreedyDisk()
+    world = World(tmp_path, disk)
+    async with world.pump(replace(ROOMY, resolve_after_s=0.05)) as pump:
+        for number in range(10, 30):
+            await written(pump, prewrite(number, 500_000))
+        await eventually(lambda: len(world.fates.asked) > 5)
+        assert [len(asked) for asked in world.fates.asked[-3:]] == [20, 20, 20]
+        assert {each.prewrite_key for each in world.fates.asked[-1]} == {
+            b"key %d" % number for number in range(10, 30)
+        }
+        assert disk.largest < 6_000_000
+        assert disk.total < 25_000_000
+    disk.close()
+
+
+async def test_a_repeated_prewrite_is_looked_up_when_the_index_has_its_commit(
+    world: World,
+) -> None:
+    options = replace(ROOMY, resolve_after_s=0.05, window_bytes_max=1)
+    async with world.pump(options) as pump:
+        with sqlite3.connect(world.directory / INDEX, isolation_level=None) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await written(pump, prewrite(1), commit(1, 2))
+            pump._shards[0].sorter._outcomes.clear()  # as after many others
+            await written(pump, prewrite(1), prewrite(3), commit(3, 4))
+            await asyncio.sleep(0.5)
+            other.execute("ROLLBACK")
+        other.close()
+        await until_released(pump, 4)
+        assert world.fates.asked == []
+
+
+# --- a log that was never measured -------------------------------------------------------------
+
+
+class SlowReader(PosixDisk):
+    """Takes its time to read a whole segment."""
+
+    measured = 0
+
+    async def checksum(self, path: Path, length: int) -> int:
+        self.measured += 1
+        await asyncio.sleep(0.3)
+        return await super().checksum(path, length)
+
+
+async def test_segments_without_a_checksum_hold_up_neither_filing_nor_the_end(
+    world: World, tmp_path: Path
+) -> None:
+    small = replace(ROOMY, segment_bytes_max=1_000)
+    async with world.pump(small) as pump:
+        for number in range(10, 500, 2):
+            await written(pump, prewrite(number), commit(number, number + 1))
+    for name in FILES:  # an index that is made again knows no checksums
+        (world.directory / INDEX).with_name(name).unlink(missing_ok=True)
+
+    disk = SlowReader()
+    begin_s = asyncio.get_running_loop().time()
+    async with World(tmp_path, disk).pump(small) as pump:
+        segments = len(pump._shards[0].log.segments())
+        assert segments > 20
+        await written(pump, prewrite(1_000), commit(1_000, 1_001))
+        await eventually(lambda: pump.statistics().shards[0].filed_ts == at(1_001))
+    assert asyncio.get_running_loop().time() - begin_s < 5
+    assert disk.measured < segments
+    disk.close()
