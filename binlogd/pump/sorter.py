@@ -42,7 +42,7 @@ class Sorter:
         self._open: dict[Tso, Open] = {}
         self._first: Open | None = None
         self._last: Open | None = None
-        self._outcomes: dict[Tso, None] = {}
+        self._outcomes: dict[Tso, Place | None] = {}  # and where the prewrite stands
         self._outcomes_kept = outcomes_kept
 
     def prewrite(self, start_ts: Tso, place: Place, now_s: float) -> None:
@@ -65,10 +65,11 @@ class Sorter:
     def outcome(self, start_ts: Tso, commit_ts: Tso) -> Place | None:
         """A Commit, or a Rollback (commit_ts 0), in the order of the log.
 
-        Returns where the prewrite stands, or None if it was not open.
+        Returns where the prewrite stands, or None if that is not known. A Commit may follow a
+        Rollback, which only says that the writer gave up.
         """
-        place = self.settle(start_ts)
-        self._remember(start_ts)
+        place = self.settle(start_ts) or self._outcomes.pop(start_ts, None)
+        self._remember(start_ts, place)
         if commit_ts:
             self.witness(commit_ts)
         return place
@@ -124,7 +125,7 @@ class Sorter:
             yield opened
             opened = opened.behind
 
-    def _remember(self, start_ts: Tso) -> None:
-        self._outcomes[start_ts] = None
+    def _remember(self, start_ts: Tso, place: Place | None) -> None:
+        self._outcomes[start_ts] = place
         if len(self._outcomes) > self._outcomes_kept:
             del self._outcomes[next(iter(self._outcomes))]

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from binlogd.host.disk import PosixDisk
+from binlogd.pump.gc import Segment
 from binlogd.pump.index import FILES
+from binlogd.pump.pump import Pump
 from tests.pump_world import (
     ROOMY,
     World,
@@ -23,6 +25,7 @@ from tests.pump_world import (
     posix_world,
     prewrite,
     pulled,
+    rollback,
     until_released,
     written,
 )
@@ -151,3 +154,29 @@ async def test_segments_without_a_checksum_hold_up_neither_filing_nor_the_end(
     assert asyncio.get_running_loop().time() - begin_s < 5
     assert disk.measured < segments
     disk.close()
+
+
+# --- garbage -----------------------------------------------------------------------------------
+
+
+async def test_a_commit_after_a_rollback_keeps_its_prewrite(world: World) -> None:
+    """A Rollback says that the writer gave up, not that nothing was committed."""
+    small = replace(ROOMY, segment_bytes_max=2_000, gc_keep_s=0.001)
+    async with world.pump(small) as pump:
+        await written(pump, prewrite(1), rollback(1))
+        for number in range(10, 200, 2):
+            await written(pump, prewrite(number), commit(number, number + 1))
+        await written(pump, commit(1, 10_000))
+        later = 1 << 22  # milliseconds later
+        await written(pump, prewrite(later), commit(later, later + 1))
+        await eventually(lambda: pump.statistics().shards[0].filed_ts == at(later + 1))
+        pump.hold_gc("drainer", at(300))
+        world.clock.now_ms += 1_000
+        await eventually(lambda: all(s.checksum for s in segments_of(pump) if s.is_sealed))
+        await pump.collect_garbage()
+        found = await pulled(pump, after=at(300), upto=at(10_000))
+        assert numbers(found) == [(1, 10_000)]
+
+
+def segments_of(pump: Pump) -> list[Segment]:
+    return pump._shards[0].log.segments()
