@@ -57,18 +57,25 @@ async def fingerprint(session: SqlSession, database: str, table: str) -> str:
 
 
 async def _inner_id(session: SqlSession, database: str, table: str) -> str:
-    """InnoDB's number of the table, which goes along when two tables swap their names."""
-    name = sql.text(f"{database}/{table}")
+    """InnoDB's numbers of the table or its partitions: they go along when names are swapped, and
+    when a partition is exchanged."""
+    name = b"CONCAT(%b, '/', %b)" % (_in_a_file_name(database), _in_a_file_name(table))
+    where = b" WHERE name = %b OR LEFT(name, LENGTH(%b) + 3) = CONCAT(%b, '#P#') ORDER BY name"
     for place in (b"innodb_sys_tables", b"innodb_tables"):
         try:
             rows = await session.rows(
-                b"SELECT table_id FROM information_schema." + place + b" WHERE name = " + name
+                b"SELECT table_id FROM information_schema." + place + where % (name, name, name)
             )
         except SqlRefused:  # not this server, or no privilege for it
             rows = []
         if rows:
-            return str(rows[0][0])
+            return sql.checksum(b",".join(b"%d" % number for (number,) in rows))
     return "?"
+
+
+def _in_a_file_name(name: str) -> bytes:
+    """`a-b` stands as `a@002db` there."""
+    return b"CONVERT(BINARY CONVERT(" + sql.text(name) + b" USING filename) USING utf8mb4)"
 
 
 async def is_busy(session: SqlSession, thread_id: int) -> bool:

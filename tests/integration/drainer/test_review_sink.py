@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
 
 import pytest
 
-from binlogd.drainer.mysql_sink import MySqlSink
-from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
-from binlogd.errors import BinlogdError
+from binlogd.drainer.mysql import SqlSession
+from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
+from binlogd.errors import BinlogdError, DownstreamUnavailable
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType, Table, TableAt, job_from_json
 from binlogd.tidb.row import encode_insert
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
 from tests.mariadb import MariaDb
-from tests.replay import running, sink_for
+from tests.replay import CLUSTER_ID, running, server_of, sink_for
 
 INFO = Table(1, "t", (Column(1, "id", 0, FieldType(Tp.LONGLONG, 3)),), pk_is_handle=True)
 AT = TableAt("s", INFO, 1, None, {}, may_lack_columns=False)
@@ -109,3 +112,50 @@ async def test_a_sink_closed_in_the_middle_of_a_statement_ends_with_errors_of_ou
         await again.flush()
     expected = [(b"40",)] if isinstance(txns[0], Dml) else [(b"0",)]
     assert db.execute("SELECT COUNT(*) FROM s.t") == expected
+
+
+class DiesAtDdl(MySqlSink):
+    """Ends when the statement itself is to be executed: the note is written by then."""
+
+    async def _patiently(self, session: SqlSession, statement: bytes) -> None:
+        if statement.startswith((b"ALTER", b"RENAME")):
+            raise DownstreamUnavailable("died here")
+        await super()._patiently(session, statement)
+
+
+@pytest.mark.parametrize("was_done", [False, True])
+@pytest.mark.parametrize(
+    ("statement", "name"),
+    [
+        ("ALTER TABLE `p-p` EXCHANGE PARTITION x WITH TABLE n", "p-p"),
+        ("RENAME TABLE `a-b` TO x, `c.d` TO `a-b`, x TO `c.d`", "c.d"),
+    ],
+)
+async def test_what_would_undo_itself_is_done_once(
+    statement: str, name: str, mariadb: MariaDb, *, was_done: bool
+) -> None:
+    mariadb.execute(
+        "CREATE DATABASE s",
+        "CREATE TABLE s.`p-p` (id INT PRIMARY KEY) PARTITION BY RANGE (id)"
+        " (PARTITION x VALUES LESS THAN (100))",
+        "CREATE TABLE s.n (id INT PRIMARY KEY)",
+        "INSERT INTO s.n VALUES (1)",
+        "CREATE TABLE s.`a-b` (id INT PRIMARY KEY)",
+        "CREATE TABLE s.`c.d` (id INT PRIMARY KEY)",
+        "INSERT INTO s.`a-b` VALUES (1)",
+    )
+    event = replace(ddl(20, statement, kind=42), table=name)
+    options = MySqlSinkOptions(lanes=1)
+    dying = DiesAtDdl(server_of(mariadb), CLUSTER_ID, options, Random(1))
+    await dying.open()
+    with pytest.raises(DownstreamUnavailable):
+        await dying.submit([Skip(Tso(19)), event])
+    await dying.close()
+    if was_done:
+        mariadb.execute("USE s", statement)
+    sink = sink_for(mariadb, lanes=1)
+    async with running(sink):
+        await sink.submit([event])
+        await sink.flush()
+    moved = "p-p" if name == "p-p" else "c.d"
+    assert mariadb.execute(f"SELECT COUNT(*) FROM s.`{moved}`") == [(b"1",)]
