@@ -136,15 +136,15 @@ class UpstreamStore:
     # --- DDL jobs --------------------------------------------------------------------------
 
     async def put_jobs(self, jobs: Sequence[tuple[int, bytes]]) -> None:
-        """Adds jobs as (id, JSON); a job that is there is replaced."""
-        if not jobs:
-            return
-        with self._translated():
-            await self._connection.execute("BEGIN")
-            await self._connection.executemany(
-                "INSERT OR REPLACE INTO ddl_jobs VALUES (?, ?)", jobs
-            )
-            await self._connection.execute("COMMIT")
+        """Adds jobs as (id, JSON); a job that is there is replaced. Should it fail or be given up,
+        some are there."""
+        for begin in range(0, len(jobs), _ROWS_MAX):
+            some = jobs[begin : begin + _ROWS_MAX]
+            with self._translated():
+                await self._connection.execute(
+                    f"INSERT OR REPLACE INTO ddl_jobs VALUES {','.join(['(?, ?)'] * len(some))}",
+                    [value for job in some for value in job],
+                )
 
     async def job(self, job_id: int) -> bytes | None:
         """The JSON of one job."""

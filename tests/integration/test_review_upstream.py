@@ -1,0 +1,32 @@
+"""What shares one connection must not leave a transaction open in it, whoever is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from binlogd.upstream.store import UpstreamStore
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
+async def test_facts_are_durable_after_jobs_were_given_up(tmp_path: Path, steps: int) -> None:
+    store = await UpstreamStore.open(tmp_path / "upstream.db")
+    jobs = [(number, b"{}" * 1_000) for number in range(3_000)]
+    keeping = asyncio.get_running_loop().create_task(store.put_jobs(jobs))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    keeping.cancel()
+    with suppress(asyncio.CancelledError):
+        await keeping
+
+    await store.put_fact("tso_limit", 7)
+    with sqlite3.connect(tmp_path / "upstream.db") as other:
+        assert other.execute("SELECT value FROM facts").fetchall() == [(7,)]
+    other.close()
+    await store.put_jobs(jobs)
+    assert len(await store.job_ids()) == len(jobs)
+    await store.close()
