@@ -32,7 +32,7 @@ from binlogd.errors import (
 )
 from binlogd.ports import BinlogSource
 from binlogd.pump.histogram import Histogram, HistogramStatistics, doubling
-from binlogd.stream import merged
+from binlogd.stream import MergeLimits, merged
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
 
@@ -80,6 +80,7 @@ class ServiceLimits:
     message_bytes_max: int = 1 << 30
     bytes_in_flight_max: int = (1 << 30) + (256 << 20)  # received of unanswered writes, of all
     pull_chunk_bytes: int = 64 << 10
+    pull_ahead_bytes_max: int = 4 << 20  # of one shard, waiting for the others; for each puller
     pullers_max: int = 64
 
 
@@ -323,7 +324,8 @@ class PumpService:
 
     async def _send_merged(self, stream: BytesStream, after: Tso) -> None:
         failure: BinlogdError | None = None  # raised outside, or it would come out in a group
-        async with merged(self._pump.sources(), after) as batches:
+        ahead = MergeLimits(bytes_waiting_max=self._limits.pull_ahead_bytes_max)
+        async with merged(self._pump.sources(), after, ahead) as batches:
             while failure is None:  # until the peer leaves, this side closes, or a source fails
                 try:
                     pulled = await anext(batches)
