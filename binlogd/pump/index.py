@@ -141,8 +141,8 @@ class SqliteIndex:
                 await _many(writer, "INSERT OR REPLACE INTO marks VALUES (?,?)", _mark_rows(marks))
 
     async def forget_segments(self, fids: Sequence[FileId], *, marks: Marks) -> None:
-        """Takes segments out before their files are deleted. Raises as `put` does."""
-        async with self._transaction() as writer:
+        """Takes segments out, durably, before their files are deleted. Raises as `put` does."""
+        async with self._transaction(is_durable=True) as writer:
             await _many(writer, "DELETE FROM segments WHERE fid = ?", [(fid,) for fid in fids])
             await _many(writer, "INSERT OR REPLACE INTO marks VALUES (?,?)", _mark_rows(marks))
 
@@ -246,15 +246,22 @@ class SqliteIndex:
             return list(await self._reader.execute_fetchall(query, arguments))
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[aiosqlite.Connection]:
+    async def _transaction(
+        self, *, is_durable: bool = False
+    ) -> AsyncIterator[aiosqlite.Connection]:
         async with self._writing:
             with _Translated(self._path):
+                if is_durable:
+                    await (await self._writer.execute("PRAGMA synchronous = FULL")).close()
                 try:
                     yield self._writer
                     await self._writer.commit()
                 except sqlite3.Error:
                     await self._writer.rollback()
                     raise
+                finally:
+                    if is_durable:
+                        await (await self._writer.execute("PRAGMA synchronous = NORMAL")).close()
 
 
 class _Translated:
