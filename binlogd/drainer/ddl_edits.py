@@ -65,6 +65,29 @@ def alter_parts(statement: str) -> list[str]:
     return [f"{head}{statement[found[a].begin : found[b - 1].end]}" for a, b in parts]
 
 
+def without_foreign_keys(statement: str) -> str:
+    """A CREATE or ALTER TABLE without its foreign keys; "" if nothing else was in it."""
+    found = words(statement)
+    is_create = begins(statement, "CREATE", "TABLE")
+    if not is_create and not begins(statement, "ALTER", "TABLE"):
+        return statement
+    first = 5 if len(found) > 3 and found[3].text == "." else 3
+    parts = parts_of(found, 2, depth=1) if is_create else parts_of(found, first, depth=0)
+    kept = [(a, b) for a, b in parts if not _is_foreign_key(found[a:b])]
+    if len(kept) == len(parts) or not kept:
+        return statement if kept else ""
+    text = ", ".join(statement[found[a].begin : found[b - 1].end] for a, b in kept if a < b)
+    begin, end = found[parts[0][0]].begin, found[parts[-1][1] - 1].end
+    return statement[:begin] + text + statement[end:]
+
+
+def _is_foreign_key(part: list[Word]) -> bool:
+    said = part[1:] if part and part[0].says("ADD") else part
+    return any(
+        word.says("FOREIGN") for word in said[: 3 if said and said[0].says("CONSTRAINT") else 1]
+    )
+
+
 def begins(statement: str, *keywords: str) -> bool:
     """Whether a statement begins with these keywords (given in capitals)."""
     said = words(statement)

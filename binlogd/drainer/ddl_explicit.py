@@ -67,9 +67,10 @@ def explicit_database(statement: str, database: Database) -> str:
     at = next((value for _, value in _charsets(found)), None)
     if at is not None:
         return applied(statement, [_collation(found[at], _matching(found[at], database))])
-    if not begins(statement, "CREATE") or not found:
+    name = next((word for word in found[2:] if not word.says("IF", "NOT", "EXISTS")), None)
+    if not begins(statement, "CREATE") or name is None:
         return statement
-    end = next((word.begin for word in found if word.text == ";"), found[-1].end)
+    end = name.end
     text = f" CHARACTER SET = {database.charset} COLLATE = {database.collate}"
     return applied(statement, [Edit(end, end, text)])
 

@@ -26,7 +26,7 @@ from binlogd.drainer import catalog, ddl_session, sql
 from binlogd.drainer.apply import Applier, LaneContext, LaneCounters, LaneWriter
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.ddl_edits import alter_parts
+from binlogd.drainer.ddl_edits import alter_parts, without_foreign_keys
 from binlogd.drainer.ddl_marks import with_long_text
 from binlogd.drainer.mysql import Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql_store import MySqlStore
@@ -47,6 +47,8 @@ FORGIVEN = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146
 FORGIVEN_AGAIN = FORGIVEN | {1068, 1493, 1507, 1517, 1826, 4091, 4092}
 """When a DDL is run that may have been run before."""
 ROW_TOO_LARGE = 1118
+NO_FOREIGN_KEY = frozenset({1005, 1215, 1239, 1821, 1822, 1824, 1825, 1826, 1830})
+"""A foreign key is not made: its name is taken in the database, or TiDB asks less of it."""
 STATEMENT_SHOWN_MAX = 500
 DDL_ATTEMPTS_MAX = 10
 READERS_MAX = 10_000
@@ -367,9 +369,16 @@ class MySqlSink:
         self, ddl: Ddl, text: str, error: SqlRefused, again: PendingDdl | None
     ) -> list[str]:
         """What to execute instead of a refused statement. Raises StatementRejected."""
-        shorter = _with_long_text(ddl, text) if error.code == ROW_TOO_LARGE else text
-        if shorter != text:
-            return [shorter]
+        other = text
+        if error.code == ROW_TOO_LARGE:
+            other = _with_long_text(ddl, text)
+        elif error.code in NO_FOREIGN_KEY:
+            other = without_foreign_keys(text)
+        if other != text:
+            log.warning(
+                "ddl_changed", commit_ts=ddl.commit_ts, before=_shown(text), reason=error.reason
+            )
+            return [other] if other else []
         forgiven = FORGIVEN if again is None else FORGIVEN_AGAIN
         if error.code not in forgiven:
             raise StatementRejected(

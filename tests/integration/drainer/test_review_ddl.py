@@ -508,3 +508,44 @@ async def test_a_time_becomes_a_moment_of_the_day_on_which_the_upstream_converte
     )
     await upstream.replicate(mariadb)
     assert mariadb.execute("SELECT a FROM shop.t") == [(b"2020-09-13 10:11:12",)]
+
+
+# --- foreign keys that MariaDB refuses -------------------------------------------------------
+
+
+async def test_a_foreign_key_that_mariadb_refuses_is_left_out(
+    mariadb: MariaDb, upstream: Upstream
+) -> None:
+    """TiDB's names of foreign keys are those of a table, MariaDB's those of a database."""
+    word = ColumnDef("p", tidb.integer("BIGINT"))
+    tables = [table(10, "p", ID), table(11, "a", ID, word), table(12, "b", ID, word)]
+    upstream.ddl(ActionType.CREATE_TABLE, "CREATE TABLE `p` (`id` BIGINT PRIMARY KEY)", tables[0])
+    key = "CONSTRAINT `f` FOREIGN KEY (`p`) REFERENCES `p`(`id`) ON DELETE CASCADE"
+    for made in tables[1:]:
+        upstream.ddl(
+            ActionType.CREATE_TABLE,
+            f"CREATE TABLE `{made.name}` (`id` BIGINT PRIMARY KEY,{key},`p` BIGINT,KEY `k`(`p`))",
+            made,
+        )
+        upstream.insert(made.id, [1, 1])
+    odd = "ALTER TABLE `b` ADD CONSTRAINT `g` FOREIGN KEY (`p`) REFERENCES `p`(`nothing`)"
+    upstream.ddl(ActionType.ADD_FOREIGN_KEY, odd, tables[2])
+    wider = with_column(tables[2], ColumnDef("c", tidb.integer()))
+    upstream.ddl(ActionType.MULTI_SCHEMA_CHANGE, f"{odd}, ADD COLUMN `c` INT", wider)
+    upstream.insert(12, [2, 1, 3])
+    upstream.ddl(ActionType.DROP_FOREIGN_KEY, "ALTER TABLE `b` DROP FOREIGN KEY `f`", wider)
+    await upstream.replicate(mariadb)
+    assert mariadb.execute("SELECT * FROM shop.b") == [(b"1", b"1", None), (b"2", b"1", b"3")]
+    there = "SELECT constraint_name, table_name FROM information_schema.referential_constraints"
+    assert mariadb.execute(there) == [(b"f", b"a")]
+
+
+async def test_a_database_with_a_policy_has_its_collation(
+    plain: MariaDb, upstream: Upstream
+) -> None:
+    upstream.database(
+        "d", "CREATE DATABASE `d` /*T![placement] PLACEMENT POLICY = `p` */;", number=3
+    )
+    await upstream.replicate(plain)
+    where = "information_schema.schemata WHERE schema_name = 'd'"
+    assert plain.execute(f"SELECT default_collation_name FROM {where}") == [(b"utf8mb4_bin",)]
