@@ -88,7 +88,6 @@ _WISHES = (
     b"max_error_count = 65535",  # each warning counts: it may tell of a value that was changed
     b"innodb_strict_mode = OFF",  # whether a row fits is told by the row, not by the widest one
     b"explicit_defaults_for_timestamp = 1",
-    b"explicit_defaults_for_timestamp = 1",
     b"tidb_placement_mode = 'ignore'",
     b"allow_auto_random_explicit_insert = 1",
 )
