@@ -23,7 +23,7 @@ from binlogd.pump.entry import Entry, entry_of
 from binlogd.pump.index import FILES, Marks, SqliteIndex
 from binlogd.pump.pointer import FileId, ValuePointer
 from binlogd.pump.sorter import Sorter
-from binlogd.pump.valuelog import Acknowledged, LogLimits, ValueLog
+from binlogd.pump.valuelog import Acknowledged, LogLimits, ValueLog, gone
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
@@ -58,31 +58,36 @@ async def recover(directory: Path, *, disk: Disk, limits: LogLimits, now_s: floa
 async def _recovered(directory: Path, disk: Disk, limits: LogLimits, now_s: float) -> Recovered:
     index = await SqliteIndex.open(directory / FILES[0])
     try:
-        marks = await index.marks()
+        marks, value = await index.marks(), directory / "value"
+        gc_ts, first_fid = await gone(value, disk)
         value_log = await ValueLog.open(
-            directory / "value",
+            value,
             disk=disk,
             limits=limits,
             known=await index.segments(),
-            first_fid=None if marks is None else marks.first_fid,
+            first_fid=first_fid if marks is None else marks.first_fid,
         )
-        return await _scan(value_log, index, marks, disk.boot_id(), now_s)
+        begin = marks or Marks(gc_ts=gc_ts, first_fid=first_fid)
+        # Without marks nothing tells torn from damaged but the bytes themselves: then be strict.
+        same_boot = marks is None or marks.boot_id == disk.boot_id() != ""
+        acknowledged = Acknowledged(upto=begin.head, same_boot=same_boot)
+        return await _scan(value_log, index, begin, acknowledged, disk.boot_id(), now_s)
     except BaseException:
         await index.close()
         raise
 
 
 async def _scan(
-    value_log: ValueLog, index: SqliteIndex, found: Marks | None, boot_id: str, now_s: float
+    value_log: ValueLog,
+    index: SqliteIndex,
+    marks: Marks,
+    acknowledged: Acknowledged,
+    boot_id: str,
+    now_s: float,
 ) -> Recovered:
-    marks = found or Marks()
     sorter = Sorter(watermark=marks.max_commit_ts)
-    # Without marks nothing tells torn from damaged but the bytes themselves: then be strict.
-    same_boot = found is None or found.boot_id == boot_id != ""
     head, scanned, max_seen_ts = marks.head, 0, NO_TS
-    async for records in value_log.recover(
-        min(marks.head, marks.handle), Acknowledged(upto=marks.head, same_boot=same_boot)
-    ):
+    async for records in value_log.recover(min(marks.head, marks.handle), acknowledged):
         entries = [entry_of(pointer, payload, value_log.path) for pointer, payload in records]
         sort_again(sorter, value_log, entries, now_s)
         unfiled = [entry for entry in entries if (entry.fid, entry.offset) >= head]

@@ -203,6 +203,7 @@ class Shard:
         )
         if planned.fids:
             await self.log.confirm(planned.fids)
+            await self.log.note_gone(planned.gc_ts, FileId(max(planned.fids) + 1))
             await self.filer.forget(planned.fids, planned.gc_ts)
             await self.log.delete(planned.fids)
             log.info("segments_deleted", shard=self.name, fids=planned.fids, gc_ts=planned.gc_ts)

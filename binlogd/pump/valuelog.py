@@ -37,6 +37,8 @@ SEAL_AT_CLOSE_BYTES = 50 << 10
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
+_GONE_FILE = "value.gone"
+
 Records = list[tuple[ValuePointer, bytes]]
 
 
@@ -60,6 +62,19 @@ class Acknowledged:
 
     upto: ValuePointer
     same_boot: bool
+
+
+async def gone(directory: Path, disk: Disk) -> tuple[Tso, FileId]:
+    """What `note_gone` kept: up to which timestamp binlogs may be gone, and the first segment that
+    is left. Raises CorruptRecord when it does not read, OSError."""
+    path = directory.with_name(_GONE_FILE)
+    if path.name not in await disk.sizes(path.parent):
+        return NO_TS, FIRST.fid
+    (content,) = await disk.read(path, [(0, 64)])
+    gc_ts, _, first_fid = content.strip().partition(b" ")
+    if not (gc_ts.isdigit() and first_fid.isdigit()):
+        raise CorruptRecord(path, 0, "it should hold a timestamp and the number of a segment")
+    return Tso(int(gc_ts)), FileId(int(first_fid))
 
 
 class ValueLog:
@@ -305,6 +320,15 @@ class ValueLog:
             except OSError as error:
                 raise LogFailed(path, error) from error
             raise CorruptRecord(path, at, f"size or footer is not as remembered: {segment}")
+
+    async def note_gone(self, gc_ts: Tso, first_fid: FileId) -> None:
+        """Keeps beside the segments how far they are gone, for an index that is made again.
+        Raises LogFailed."""
+        try:
+            content = f"{gc_ts} {first_fid}\n".encode()
+            await self._disk.write_whole(self._directory.with_name(_GONE_FILE), content)
+        except OSError as error:
+            raise LogFailed(self._directory, error) from error
 
     async def delete(self, fids: Sequence[FileId]) -> None:
         """Removes segments. Raises LogFailed; what is left over goes at the next start."""
