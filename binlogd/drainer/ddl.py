@@ -9,6 +9,8 @@ from a grammar, so nothing of it can be lost that nobody thought of.
  * TiDB and MySQL: placement options go (the policies are not there), TTL is switched off (the
    upstream deletes), renames and drops are written from what is known of the tables (a RENAME may
    name tables relative to a session's database, a DROP of several tables comes once for each).
+ * TiDB and MySQL: what the text leaves to the server is said explicitly (ddl_explicit), and the
+   clock and zone are the upstream's (ddl_session).
  * MySQL: what only TiDB has is left out when it does not change what tables hold (caching, row id
    sharding, sequences, attributes); index options that only MySQL 8 has go into version comments,
    which MariaDB steps over; a global temporary table becomes an ordinary one, which stays empty.
