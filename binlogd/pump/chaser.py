@@ -19,6 +19,7 @@ from itertools import islice
 
 from binlogd.pump.entry import Entry
 from binlogd.pump.pointer import ValuePointer
+from binlogd.tso import Tso
 
 TURN_ON_AFTER_S = 3.0
 CAUGHT_UP_WITHIN_S = 1.0
@@ -49,6 +50,11 @@ class Tail:
         """The next entries to file; they stay until `filed`. Only when none is missing."""
         assert self.missing() == 0, "records that fell out of the queue come first"
         return list(islice(self._entries, limit))
+
+    def is_repeated(self, commit_ts: Tso, start_ts: Tso) -> bool:
+        """Whether this very commit waits here more than once."""
+        keys = ((entry.commit_ts, entry.start_ts) for entry in self._entries)
+        return sum(key == (commit_ts, start_ts) for key in keys) > 1
 
     def filed(self, count: int) -> None:
         """Takes note that the next `count` records are in the index.

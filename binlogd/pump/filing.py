@@ -286,7 +286,7 @@ class Filer:
             except IndexUnavailable as error:  # only the alarm is at stake, not the commit
                 log.warning("late_commit_unchecked", commit_ts=commit_ts, cause=str(error))
                 continue
-            if not is_known:
+            if not is_known and not self._tail.is_repeated(commit_ts, start_ts):
                 self.late_commits += 1
                 log.error("commit_below_watermark", commit_ts=commit_ts, start_ts=start_ts)
 

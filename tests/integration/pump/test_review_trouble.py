@@ -179,3 +179,15 @@ async def test_a_commit_after_a_rollback_keeps_its_prewrite(world: World) -> Non
 
 def segments_of(pump: Pump) -> list[Segment]:
     return pump._shards[0].log.segments()
+
+
+async def test_a_commit_repeated_before_it_is_filed_is_not_late(world: World) -> None:
+    async with world.pump() as pump:
+        await written(pump, prewrite(1), prewrite(50))
+    async with world.pump() as pump:
+        await written(pump, commit(1, 2), commit(1, 2), commit(50, 51))
+        await until_released(pump, 51)
+        await eventually(lambda: pump.statistics().shards[0].filed_ts == at(51))
+        assert pump.statistics().shards[0].late_commits == 0
+        await written(pump, prewrite(30), rollback(30), commit(30, 40))
+        await eventually(lambda: pump.statistics().shards[0].late_commits == 1)
