@@ -183,11 +183,11 @@ def segments_of(pump: Pump) -> list[Segment]:
 
 async def test_a_commit_repeated_before_it_is_filed_is_not_late(world: World) -> None:
     async with world.pump() as pump:
-        await written(pump, prewrite(1), prewrite(50))
+        await written(pump, prewrite(1), prewrite(50), rollback(50))
     async with world.pump() as pump:
-        await written(pump, commit(1, 2), commit(1, 2), commit(50, 51))
-        await until_released(pump, 51)
-        await eventually(lambda: pump.statistics().shards[0].filed_ts == at(51))
+        await written(pump, commit(1, 2), commit(1, 2), prewrite(51), commit(51, 52))
+        await until_released(pump, 52)
+        await eventually(lambda: pump.statistics().shards[0].filed_ts == at(52))
         assert pump.statistics().shards[0].late_commits == 0
         await written(pump, prewrite(30), rollback(30), commit(30, 40))
         await eventually(lambda: pump.statistics().shards[0].late_commits == 1)
