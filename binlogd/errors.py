@@ -170,11 +170,13 @@ class CorruptRelay(_CorruptAt):
 
 
 class CorruptIndex(Corrupt):
-    """An index that contradicts its log; `binlogd check --repair` rebuilds it from the log."""
+    """An index that contradicts its log, which is the truth; without it, it is made again."""
 
     def __init__(self, path: Path | str, reason: str) -> None:
         self.path, self.reason = path, reason
-        super().__init__(f"{path}: {reason}; the index can be rebuilt from the log")
+        super().__init__(
+            f"{path}: {reason}; stop binlogd and delete it: it is rebuilt from the log"
+        )
 
 
 class CorruptRow(Corrupt):

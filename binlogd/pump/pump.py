@@ -459,13 +459,14 @@ class Pump:
 
     async def _fake_loop(self) -> None:
         """Moves the watermark when nothing is written, so that readers hear how far time is."""
-        before = self._accepted
+        before, said = self._accepted, NO_TS
         while not await is_set_within(self._stopping, self._options.fake_interval_s):
             if self._accepted == before:
                 try:
                     ts = await self._world.tso.next()
-                    if ts > self.max_commit_ts:
+                    if ts > self.max_commit_ts and ts != said:
                         await self._write_fake(ts)
+                        said = ts  # once: behind an open prewrite it waits like everything else
                 except (Unavailable, NotOnline) as error:
                     log.warning("fake_binlog_failed", cause=str(error))
             before = self._accepted
