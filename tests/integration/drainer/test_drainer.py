@@ -230,7 +230,10 @@ async def test_what_is_committed_is_applied_and_drained_to_a_consistent_checkpoi
         assert drainer.statistics().state is DrainerState.RUNNING
         assert drainer.statistics().lag_ms == 0
     assert place.held() == Counter({2: 1, 3: 1})
-    assert place.store.statements[1] == "CREATE TABLE `t` (`id` INT,`v` BIGINT)"
+    assert place.store.statements[1] == (
+        "CREATE TABLE `t` (`id` INT,`v` BIGINT)"
+        " DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin"
+    )
     assert place.store.checkpoint == Checkpoint(Tso(20), consistent=True, schema_version=2)
     assert place.saved == place.store.saves
     assert drainer.statistics().state is DrainerState.STOPPED
