@@ -218,6 +218,11 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
     for key, value in positive.items():
         if value <= 0:
             raise ConfigError(f"{source}: {key}: must be above 0, is {value}")
+    if config.drainer.initial_commit_ts < 0:
+        raise ConfigError(
+            f"{source}: drainer.initial-commit-ts: must not be negative; 0 begins with the first"
+            " binlog of the log, any other number behind that commit_ts"
+        )
     try:
         listen_address(config.addr)
         gc_keep_s(config.pump.gc)
