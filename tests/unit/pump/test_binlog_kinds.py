@@ -36,5 +36,5 @@ def test_a_binlog_keeps_its_kind(tp: int, start_ts: int, commit_ts: int) -> None
 @given(st.integers(1, 2), st.integers(1 << 62, (1 << 63) - 1))
 def test_a_timestamp_at_the_end_of_time_is_refused(tp: int, ts: int) -> None:
     payload = b"".join((b"\x08", uvarint(tp), b"\x10", uvarint(ts), b"\x18", uvarint(ts + 1)))
-    with pytest.raises(MalformedBinlog, match="timestamp|cannot have"):
+    with pytest.raises(MalformedBinlog, match=r"timestamp|cannot have"):
         ADMISSION.item(payload)
