@@ -62,6 +62,15 @@ def print_status(document: dict[str, Any]) -> None:
     for name, value in rows:
         overview.add_row(f"[dim]{name}[/]", value)
     console.print(overview, highlight=False)
+    if document["blocked_by"]:
+        console.print(f"[yellow]waiting:[/] {document['blocked_by']}", highlight=False)
+    if document["late_commits"]:
+        console.print(
+            f"[bold red]lost downstream:[/] {document['late_commits']} commits came below the"
+            " watermark; is the clock of upstream.tso ahead of the writers? They are in the log",
+            highlight=False,
+            soft_wrap=True,
+        )
     if drainer["error"]:
         console.print(f"[bold red]stuck:[/] {drainer['error']}", highlight=False, soft_wrap=True)
     shards = Table("shard", "up to", "open prewrites", "queued", "chaser", "log bytes", box=None)

@@ -55,6 +55,7 @@ class Node:
             "checkpoint": self._checkpoint(),
             "lag_s": self.lag_s(),
             "blocked_by": pump.blocked_by,
+            "late_commits": sum(shard.late_commits for shard in pump.shards),
             "drainer": self._drainer(),
             "shards": [
                 {
