@@ -241,9 +241,10 @@ class FileSink:
         return group
 
     async def _begin_file(self, number: int) -> None:
-        self._name = LogFile(number, file_name(number, self._clock.wall_ms()))
-        path = self._directory / self._name.name
-        self._file = await self._disk.open_append(path, create=True)
+        name = LogFile(number, file_name(number, self._clock.wall_ms()))
+        file = await self._disk.open_append(self._directory / name.name, create=True)
+        # both at once: a savepoint must not tell the size of one file under the name of another
+        self._name, self._file = name, file
         log.info("file_begun", file=self._name.name, applied_ts=self._applied_ts)
 
     # --- progress ------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from binlogd.drainer.file_sink import FileSink
 from binlogd.drainer.pb_write import ddl_binlog
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import ConfigError, CorruptRelay, LogFailed, RowMismatch
-from binlogd.host.disk import PosixDisk
+from binlogd.host.disk import PosixAppendFile, PosixDisk
 from binlogd.tidb.encode import encode_insert
 from binlogd.tidb.model import Column, FieldType, Table, TableAt, Tp, job_from_json
 from binlogd.tso import Tso
@@ -288,7 +288,7 @@ import asyncio, sys
 from pathlib import Path
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.file_sink import FileSink
-from binlogd.host.disk import PosixDisk
+from binlogd.host.disk import PosixAppendFile, PosixDisk
 from tests.integration.drainer.test_file_sink import StoppedClock, dml
 
 async def main(root):
@@ -336,3 +336,44 @@ async def test_killed_at_any_moment_every_transaction_is_there_once(place: Place
         found = place.commit_tss()
         assert found == list(range(1, len(found) + 1))
         assert len(found) >= saved
+
+
+class PausedDisk(PosixDisk):
+    """Waits before it makes a file, from `pause` on until `go_on` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(threads=2)
+        self.is_paused = False
+        self.reached, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def open_append(self, path: Path, *, create: bool) -> PosixAppendFile:
+        if create and self.is_paused:
+            self.reached.set()
+            await self.go_on.wait()
+        return await super().open_append(path, create=create)
+
+
+async def test_a_savepoint_during_a_rotation_tells_the_size_of_the_right_file(
+    tmp_path: Path,
+) -> None:
+    disk = PausedDisk()
+    place = Place(disk, tmp_path)
+    place.max_file_bytes = 60
+    sink = place.sink()
+    await sink.open()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(sink.run())
+        await sink.submit([dml(10, 1, size=200)])
+        await sink.flush()
+        disk.is_paused = True
+        await sink.submit([dml(20, 2)])
+        await disk.reached.wait()
+        await sink.save(Checkpoint(Tso(10)))
+        disk.go_on.set()
+        await sink.flush()
+        await sink.close()
+    again = place.sink()
+    assert await again.open() == Checkpoint(Tso(10))
+    assert again.applied_ts() == 20
+    await again.close()
+    disk.close()
