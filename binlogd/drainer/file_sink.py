@@ -284,10 +284,12 @@ class FileSink:
         async with self._writing:
             file, self._file = self._file, None
             lock, self._lock = self._lock, None
-            if file is not None:
-                await file.close()
-            if lock is not None:
-                await lock.release()
+            try:
+                if file is not None:
+                    await file.close()
+            finally:
+                if lock is not None:
+                    await lock.release()
 
     def statistics(self) -> SinkStatistics:
         """How it stands; cheap."""

@@ -79,7 +79,8 @@ class PosixDisk:
 
     async def lock(self, path: Path) -> PosixLock:
         """Takes an flock. Raises ConfigError naming the process that has it."""
-        return PosixLock(await self._hop(lambda: _lock(path)))
+        # without a hop: it never waits, and a caller that is cancelled must not leave it taken
+        return PosixLock(_lock(path))
 
     def boot_id(self) -> str:
         """The kernel's boot id; empty if the system does not tell."""

@@ -191,10 +191,12 @@ class RelayWriter:
         """Lets go of the file and the lock. Safe to call twice."""
         file, self._file = self._file, None
         lock, self._lock = self._lock, None
-        if file is not None:
-            await file.close()
-        if lock is not None:
-            await lock.release()
+        try:
+            if file is not None:
+                await file.close()
+        finally:
+            if lock is not None:
+                await lock.release()
 
     @property
     def last_ts(self) -> Tso:
