@@ -1,0 +1,1 @@
+"""Tools that read several kinds of binlog files, outside a running process."""
