@@ -1,14 +1,16 @@
-"""A Pump without a disk: what the service tests write to and pull from."""
+"""A Pump without a disk: what the service tests write to and pull from, and the rest of a port."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 from binlogd.binlog import BinlogType, CommittedBinlog, Pulled
 from binlogd.errors import BinlogdError, MalformedBinlog, NotOnline
 from binlogd.ports import BinlogSource
 from binlogd.pump.state import NodeState
+from binlogd.server import StateReply
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
 
@@ -89,3 +91,31 @@ class MemorySource:
             if self.failure is not None:
                 raise self.failure
             await grew.wait()
+
+
+class Cluster:
+    """Whose binlogs these are: the one it is made with, or that of the first who says it."""
+
+    def __init__(self, cluster_id: int | None = None) -> None:
+        self.cluster_id = cluster_id
+
+    async def adopt(self, cluster_id: int) -> int:
+        if self.cluster_id is None:
+            self.cluster_id = cluster_id
+        return self.cluster_id
+
+
+class SilentOperations:
+    """An operator's side of the port where there is nothing to operate."""
+
+    def status(self) -> dict[str, Any]:
+        return {}
+
+    def metrics(self) -> bytes:
+        return b""
+
+    def unready(self) -> str:
+        return ""
+
+    async def change_state(self, node_id: str, action: str) -> StateReply:
+        return StateReply(f"{node_id} {action}", 3)

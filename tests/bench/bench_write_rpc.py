@@ -16,7 +16,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from time import perf_counter, process_time
@@ -31,13 +31,14 @@ from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.service import BytesCodec, PumpService
-from binlogd.server import Server, StateReply
+from binlogd.server import Server
 from binlogd.tso import Tso, compose
 from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.wire import codec, peek
+from tests.memory_pump import SilentOperations
 
 IN_FLIGHT = 64
 SECONDS = 2.0
@@ -121,20 +122,6 @@ async def _echo() -> AsyncIterator[int]:
         await server.wait_closed()
 
 
-class _Operations:
-    def status(self) -> Mapping[str, Any]:
-        return {}
-
-    def metrics(self) -> bytes:
-        return b""
-
-    def unready(self) -> str:
-        return ""
-
-    async def change_state(self, node_id: str, action: str) -> StateReply:
-        return StateReply(f"{node_id} {action}", 3)
-
-
 @asynccontextmanager
 async def _pump() -> AsyncIterator[int]:
     with tempfile.TemporaryDirectory() as name:
@@ -151,7 +138,7 @@ async def _pump() -> AsyncIterator[int]:
             options=PumpOptions(),
         )
         service = PumpService(pump, await StoredClusterIdentity.open(store, CLUSTER))
-        server = Server([service], _Operations())
+        server = Server([service], SilentOperations())
         async with asyncio.TaskGroup() as group:
             group.create_task(pump.run())
             _, port = await server.start("127.0.0.1", 0)

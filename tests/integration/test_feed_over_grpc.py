@@ -10,36 +10,14 @@ import pytest
 
 from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.pump.service import PumpService
-from binlogd.server import Server, StateReply
+from binlogd.server import Server
 from binlogd.workload import recording
 from binlogd.workload.feed import Feeder
 from binlogd.workload.generator import Options, Workload
 from binlogd.workload.timeline import Record
-from tests.memory_pump import MemoryPump
+from tests.memory_pump import Cluster, MemoryPump, SilentOperations
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
-
-
-class Cluster:
-    cluster_id: int | None = None
-
-    async def adopt(self, cluster_id: int) -> int:
-        self.cluster_id = self.cluster_id or cluster_id
-        return self.cluster_id
-
-
-class Operations:
-    def status(self) -> dict[str, object]:
-        return {}
-
-    def metrics(self) -> bytes:
-        return b""
-
-    def unready(self) -> str:
-        return ""
-
-    async def change_state(self, node_id: str, action: str) -> StateReply:
-        return StateReply(f"{node_id} {action}", 500)
 
 
 class Served:
@@ -52,7 +30,7 @@ class Served:
 
     async def start(self) -> None:
         self._service = PumpService(self.pump, self._cluster)
-        self._server = Server([self._service], Operations())
+        self._server = Server([self._service], SilentOperations())
         self.target = await self._server.start(*self.target)
 
     async def stop(self) -> None:

@@ -22,11 +22,11 @@ from binlogd.errors import (
 )
 from binlogd.pump.service import PumpService, ServiceLimits
 from binlogd.pump.state import NodeState
-from binlogd.server import Server, StateReply
+from binlogd.server import Server
 from binlogd.stream import merged
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
-from tests.memory_pump import MemoryPump
+from tests.memory_pump import Cluster, MemoryPump, SilentOperations
 
 CLUSTER = 77
 QUICK = ClientLimits(
@@ -38,31 +38,10 @@ QUICK = ClientLimits(
 )
 
 
-class Cluster:
-    cluster_id: int | None = CLUSTER
-
-    async def adopt(self, cluster_id: int) -> int:
-        return CLUSTER
-
-
-class Operations:
-    def status(self) -> dict[str, Any]:
-        return {}
-
-    def metrics(self) -> bytes:
-        return b""
-
-    def unready(self) -> str:
-        return ""
-
-    async def change_state(self, node_id: str, action: str) -> StateReply:
-        return StateReply(f"{node_id} {action}", 3)
-
-
 @asynccontextmanager
 async def serving(pump: MemoryPump, port: int = 0) -> AsyncIterator[tuple[str, int]]:
-    service = PumpService(pump, Cluster(), ServiceLimits(message_bytes_max=1 << 24))
-    server = Server([service], Operations())
+    service = PumpService(pump, Cluster(CLUSTER), ServiceLimits(message_bytes_max=1 << 24))
+    server = Server([service], SilentOperations())
     address = await server.start("127.0.0.1", port)
     try:
         yield address

@@ -13,33 +13,12 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 
 from binlogd.pump.service import CisternService, PumpService, ServiceLimits
-from binlogd.server import Server, StateReply
+from binlogd.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
-from tests.memory_pump import MemoryPump
+from tests.memory_pump import Cluster, MemoryPump, SilentOperations
 
 CONNECTIONS = 400
-
-
-class Cluster:
-    cluster_id: int | None = 1
-
-    async def adopt(self, cluster_id: int) -> int:
-        return cluster_id
-
-
-class Operations:
-    def status(self) -> dict[str, Any]:
-        return {}
-
-    def metrics(self) -> bytes:
-        return b""
-
-    def unready(self) -> str:
-        return ""
-
-    async def change_state(self, node_id: str, action: str) -> StateReply:
-        return StateReply(f"{node_id} {action}", 3)
 
 
 def conversation(seed: random.Random) -> bytes:
@@ -129,8 +108,8 @@ async def damage_many() -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     pump = MemoryPump()
-    service = PumpService(pump, Cluster(), ServiceLimits(message_bytes_max=1 << 20))
-    server = Server([service, CisternService()], Operations())
+    service = PumpService(pump, Cluster(1), ServiceLimits(message_bytes_max=1 << 20))
+    server = Server([service, CisternService()], SilentOperations())
     host, port = await server.start("127.0.0.1", 0)
     for number in range(CONNECTIONS):
         seed = random.Random(number)

@@ -28,19 +28,10 @@ from binlogd.server import Server, ServerLimits, StateReply
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
 from binlogd.wire.generated import binlog as pb
-from tests.memory_pump import MemoryPump
+from tests.memory_pump import Cluster, MemoryPump
 
 CLUSTER = 6791641053252586769
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-
-class Cluster:
-    def __init__(self, cluster_id: int | None) -> None:
-        self.cluster_id = cluster_id
-
-    async def adopt(self, cluster_id: int) -> int:
-        self.cluster_id = cluster_id if self.cluster_id is None else self.cluster_id
-        return self.cluster_id
 
 
 class Operations:
