@@ -43,6 +43,7 @@ from binlogd.operations import Node
 from binlogd.pump.pump import LOCK_FILE, Pump
 from binlogd.pump.service import PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
+from binlogd.routes.application import application
 from binlogd.server import Server
 from binlogd.snapshot.export import ExportOptions, ExportResult, Progress
 from binlogd.snapshot.export import export as export_snapshot
@@ -192,7 +193,7 @@ def _not_ours(data_dir: Path, reason: str) -> ConfigError:
 
 async def _live(setup: Setup, node: Node, upstream: Standalone) -> None:
     """From the first task to the last; raises what ended it, in a group."""
-    server = Server([node.service], node)
+    server = Server([node.service], application(node))
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(node.pump.run(), name="pump")

@@ -20,7 +20,7 @@ from binlogd.pump.metrics import say_pump, say_service
 from binlogd.pump.pump import Pump
 from binlogd.pump.service import ClusterIdentity, PumpService
 from binlogd.pump.state import Action, NodeState
-from binlogd.server import StateReply
+from binlogd.routes.application import StateReply
 from binlogd.telemetry import Exposition
 from binlogd.tso import NO_TS, compose, physical_ms
 from binlogd.upstream.registry import status_json

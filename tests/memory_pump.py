@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 from binlogd.binlog import BinlogType, CommittedBinlog, Pulled
 from binlogd.errors import BinlogdError, MalformedBinlog, NotOnline
 from binlogd.ports import BinlogSource
 from binlogd.pump.state import NodeState
-from binlogd.server import StateReply
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
 
@@ -103,19 +101,3 @@ class Cluster:
         if self.cluster_id is None:
             self.cluster_id = cluster_id
         return self.cluster_id
-
-
-class SilentOperations:
-    """An operator's side of the port where there is nothing to operate."""
-
-    def status(self) -> dict[str, Any]:
-        return {}
-
-    def metrics(self) -> bytes:
-        return b""
-
-    def unready(self) -> str:
-        return ""
-
-    async def change_state(self, node_id: str, action: str) -> StateReply:
-        return StateReply(f"{node_id} {action}", 3)

@@ -38,7 +38,6 @@ from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.wire import codec, peek
-from tests.memory_pump import SilentOperations
 
 IN_FLIGHT = 64
 SECONDS = 2.0
@@ -138,7 +137,7 @@ async def _pump() -> AsyncIterator[int]:
             options=PumpOptions(),
         )
         service = PumpService(pump, await StoredClusterIdentity.open(store, CLUSTER))
-        server = Server([service], SilentOperations())
+        server = Server([service])
         async with asyncio.TaskGroup() as group:
             group.create_task(pump.run())
             _, port = await server.start("127.0.0.1", 0)

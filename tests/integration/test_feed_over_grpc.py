@@ -15,7 +15,7 @@ from binlogd.workload import recording
 from binlogd.workload.feed import Feeder
 from binlogd.workload.generator import Options, Workload
 from binlogd.workload.timeline import Record
-from tests.memory_pump import Cluster, MemoryPump, SilentOperations
+from tests.memory_pump import Cluster, MemoryPump
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
@@ -30,7 +30,7 @@ class Served:
 
     async def start(self) -> None:
         self._service = PumpService(self.pump, self._cluster)
-        self._server = Server([self._service], SilentOperations())
+        self._server = Server([self._service])
         self.target = await self._server.start(*self.target)
 
     async def stop(self) -> None:

@@ -4,7 +4,6 @@ restart."""
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from binlogd.pump.metrics import say_pump, say_service
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.service import PumpService
 from binlogd.pump.state import Action
-from binlogd.server import Server, StateReply
+from binlogd.server import Server
 from binlogd.telemetry import Exposition
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.cluster import StoredClusterIdentity
@@ -42,20 +41,11 @@ class Port:
     host: str
     port: int
 
-    def status(self) -> dict[str, Any]:
-        return {"max_commit_ts": self.pump.max_commit_ts}
-
     def metrics(self) -> bytes:
         out = Exposition()
         say_service(out, self.service.statistics())
         say_pump(out, self.pump.statistics())
         return out.text()
-
-    def unready(self) -> str:
-        return ""
-
-    async def change_state(self, node_id: str, action: str) -> StateReply:
-        return StateReply(f"{node_id} {action}", 3)
 
     def client(self, cluster_id: int) -> PumpClient:
         limits = ClientLimits(prewrite_retry_s=0.2, prewrite_retry_interval_s=0.05)
@@ -82,7 +72,7 @@ async def appliance(directory: Path) -> AsyncIterator[Port]:
     cluster = await StoredClusterIdentity.open(store, 0)
     service = PumpService(pump, cluster)
     port = Port(pump, service, "127.0.0.1", 0)
-    server = Server([service], port)
+    server = Server([service])
     async with asyncio.TaskGroup() as group:
         group.create_task(pump.run())
         _, port.port = await server.start("127.0.0.1", 0)
@@ -179,4 +169,3 @@ async def test_the_metrics_tell_what_happened(tmp_path: Path) -> None:
         assert samples["binlog_pump_storage_max_commit_ts"] == "200"
         written = [v for k, v in samples.items() if k.startswith("binlogd_shard_written_records")]
         assert sum(map(int, written)) == 2
-        assert json.loads(json.dumps(port.status())) == {"max_commit_ts": commit_ts}

@@ -26,7 +26,7 @@ from binlogd.server import Server
 from binlogd.stream import merged
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
-from tests.memory_pump import Cluster, MemoryPump, SilentOperations
+from tests.memory_pump import Cluster, MemoryPump
 
 CLUSTER = 77
 QUICK = ClientLimits(
@@ -41,7 +41,7 @@ QUICK = ClientLimits(
 @asynccontextmanager
 async def serving(pump: MemoryPump, port: int = 0) -> AsyncIterator[tuple[str, int]]:
     service = PumpService(pump, Cluster(CLUSTER), ServiceLimits(message_bytes_max=1 << 24))
-    server = Server([service], SilentOperations())
+    server = Server([service])
     address = await server.start("127.0.0.1", port)
     try:
         yield address

@@ -10,7 +10,7 @@ from binlogd.client.pump_client import RemoteSource
 from binlogd.errors import BinlogdError
 from binlogd.ports import BinlogSource
 from binlogd.pump.service import CisternService, PumpService
-from binlogd.server import Server, StateReply
+from binlogd.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import peek
 
@@ -56,23 +56,11 @@ class Shards:
     def sources(self) -> Sequence[BinlogSource]:
         return [self.rich, Mute()]
 
-    def status(self) -> dict[str, int]:
-        return {}
-
-    def metrics(self) -> bytes:
-        return b""
-
-    def unready(self) -> str:
-        return ""
-
-    async def change_state(self, node_id: str, action: str) -> StateReply:
-        return StateReply(f"{node_id} {action}", 3)
-
 
 async def test_a_shard_does_not_run_far_ahead_for_a_puller_who_waits_for_another() -> None:
     shards = Shards()
     service = PumpService(shards, shards)
-    server = Server([service, CisternService()], shards)
+    server = Server([service, CisternService()])
     host, port = await server.start("127.0.0.1", 0)
 
     async def pull() -> None:

@@ -16,7 +16,7 @@ from binlogd.pump.service import CisternService, PumpService, ServiceLimits
 from binlogd.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
-from tests.memory_pump import Cluster, MemoryPump, SilentOperations
+from tests.memory_pump import Cluster, MemoryPump
 
 CONNECTIONS = 400
 
@@ -109,7 +109,7 @@ async def damage_many() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     pump = MemoryPump()
     service = PumpService(pump, Cluster(1), ServiceLimits(message_bytes_max=1 << 20))
-    server = Server([service, CisternService()], SilentOperations())
+    server = Server([service, CisternService()])
     host, port = await server.start("127.0.0.1", 0)
     for number in range(CONNECTIONS):
         seed = random.Random(number)
@@ -118,7 +118,7 @@ async def damage_many() -> None:
         assert complaints == [], f"seed {number}"
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    assert (await reader.read()).startswith(b"HTTP/1.1 200")
+    assert (await reader.read()).startswith(b"HTTP/1.1 404")
     writer.close()
     await writer.wait_closed()
     await service.close()

@@ -24,7 +24,8 @@ from binlogd.pump.service import (
     ServiceLimits,
 )
 from binlogd.pump.state import NodeState
-from binlogd.server import Server, ServerLimits, StateReply
+from binlogd.routes.application import StateReply, application
+from binlogd.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
 from binlogd.wire.generated import binlog as pb
@@ -73,7 +74,7 @@ async def running(
     pump = MemoryPump()
     service = PumpService(pump, Cluster(cluster_id), service_limits)
     operations = Operations()
-    server = Server([service, CisternService()], operations, server_limits)
+    server = Server([service, CisternService()], application(operations), server_limits)
     host, port = await server.start("127.0.0.1", 0)
     try:
         yield Running(pump, service, server, operations, host, port)
@@ -504,14 +505,14 @@ async def test_an_unknown_frame_type_is_ignored() -> None:
 
 async def test_a_port_in_use_is_a_configuration_error_that_names_it() -> None:
     async with running() as at:
-        second = Server([], Operations())
+        second = Server([])
         with pytest.raises(ConfigError, match=f"addr: 127.0.0.1:{at.port} is in use"):
             await second.start("127.0.0.1", at.port)
 
 
 async def test_an_address_that_is_not_ours_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1:1"):
-        await Server([], Operations()).start("192.0.2.1", 1)
+        await Server([]).start("192.0.2.1", 1)
 
 
 async def test_closing_the_server_ends_open_calls() -> None:

@@ -1,0 +1,204 @@
+"""The gRPC half of the port: grpclib's server, and an end of its own for every peer that breaks the
+rules of HTTP/2.
+
+Source: tidb-binlog pump/server.go, where grpc-go does all this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import grpclib.const
+import structlog
+from grpclib.exceptions import GRPCError
+from grpclib.protocol import Connection, EventsProcessor, H2Protocol, Stream
+from grpclib.server import Handler
+from grpclib.server import Server as GrpcServer
+from h2.config import H2Configuration
+from h2.connection import ConnectionState, H2Connection
+from h2.errors import ErrorCodes
+from h2.events import UnknownFrameReceived
+from h2.exceptions import ProtocolError
+from h2.frame_buffer import FrameBuffer
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import Frame
+
+from binlogd.pump.service import BytesCodec
+
+log = structlog.get_logger(__name__)
+
+_STREAMS_FEW = 256
+
+
+class Servable(Protocol):
+    """A gRPC service as grpclib takes it."""
+
+    def __mapping__(self) -> Mapping[str, grpclib.const.Handler]:
+        """Path to handler."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Http2Limits:
+    """What one peer may make us hold on one connection."""
+
+    streams_max: int = 1024
+    connection_window_bytes: int = 8 << 20  # received and not read yet
+    stream_window_bytes: int = 4 << 20
+
+
+class GrpcHalf(GrpcServer):
+    """grpclib's server without its listener."""
+
+    def __init__(self, services: Collection[Servable], limits: Http2Limits) -> None:
+        super().__init__(cast(Any, services), codec=BytesCodec())
+        self._limits = limits
+
+    def protocol(self) -> asyncio.Protocol:
+        """For one more connection."""
+        calls = _Calls(_Methods(self._mapping), self._codec, None, self.__dispatch__)
+        return _Http2(calls, self._config, self._limits)
+
+
+class _Methods(dict[str, grpclib.const.Handler]):
+    """The methods, and an answer for any other that gRPC clients understand (grpclib's lacks a
+    content-type)."""
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """Never None."""
+        return super().get(path) or grpclib.const.Handler(
+            _unimplemented, grpclib.const.Cardinality.UNARY_UNARY, bytes, bytes
+        )
+
+
+async def _unimplemented(_: object) -> None:
+    raise GRPCError(grpclib.const.Status.UNIMPLEMENTED, "unknown service or method")
+
+
+class _Calls(Handler):
+    """The calls of one connection."""
+
+    __gc_interval__ = 1000  # grpclib copies the table of all calls that often
+
+    def accept(
+        self, stream: Stream, headers: list[tuple[str, str]], release_stream: Callable[[], None]
+    ) -> None:
+        """Refuses a request without method or path, which grpclib takes for granted."""
+        if {":method", ":path"} <= {name for name, _ in headers}:
+            super().accept(stream, headers, release_stream)
+        else:
+            if stream.closable:  # the peer may have reset it in the same breath
+                stream.reset_nowait(ErrorCodes.PROTOCOL_ERROR)
+            release_stream()
+
+    def cancel(self, stream: Stream) -> None:
+        """A stream may be reset by both sides, and grpclib's own table knows it only once."""
+        if stream in self._tasks:
+            super().cancel(stream)
+
+
+class _Frames(FrameBuffer):
+    """h2's buffer of incoming bytes; that one looks at a frame's length when it has all of it."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        super().__init__(server=True)
+        self.max_frame_size = frame_bytes_max
+
+    def __next__(self) -> Frame:
+        """The next frame that is whole. Raises FrameTooLargeError."""
+        if len(self._data) >= 3:
+            self._validate_frame_length(int.from_bytes(self._data[:3], "big"))
+        return super().__next__()
+
+
+class _Http2Connection(H2Connection):
+    """h2's connection; that one counts all open streams whenever one is opened."""
+
+    def __init__(self, config: H2Configuration, streams_max: int) -> None:
+        super().__init__(config)
+        self._few = min(_STREAMS_FEW, streams_max // 2)
+
+    def _open_streams(self, remainder: int) -> int:
+        """How many are open; while there are few, those that have just ended count as well."""
+        known = len(self.streams)
+        return known if known < self._few else super()._open_streams(remainder)
+
+
+class _Http2(H2Protocol):
+    """grpclib's protocol, with an end of its own for every peer that breaks the rules.
+
+    grpclib 0.4.9 raises out of `data_received` on frames it does not know and on headers that are
+    not ASCII, closes without GOAWAY, allows 100 streams, and keeps reading a peer that does not
+    read.
+    """
+
+    def __init__(self, handler: Any, config: Any, limits: Http2Limits) -> None:
+        # h2's own checks of each header cost as much as all the rest of a call that we add
+        unchecked = H2Configuration(
+            client_side=False,
+            header_encoding="ascii",
+            validate_inbound_headers=False,
+            normalize_inbound_headers=False,
+            validate_outbound_headers=False,
+            normalize_outbound_headers=False,
+        )
+        super().__init__(handler, config, unchecked)
+        self._limits = limits
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        h2 = _Http2Connection(self.h2_config, self._limits.streams_max)
+        h2.local_settings = Settings(
+            client=False,
+            initial_values={
+                SettingCodes.INITIAL_WINDOW_SIZE: self._limits.stream_window_bytes,
+                SettingCodes.MAX_CONCURRENT_STREAMS: self._limits.streams_max,
+                SettingCodes.MAX_HEADER_LIST_SIZE: H2Connection.DEFAULT_MAX_HEADER_LIST_SIZE,
+            },
+        )
+        h2.incoming_buffer = _Frames(h2.max_inbound_frame_size)
+        h2.initiate_connection()
+        h2.increment_flow_control_window(self._limits.connection_window_bytes - 65_535)
+        self.connection = Connection(h2, self._transport, config=self.config)
+        self.connection.flush()
+        self.connection.initialize()
+        self.processor = EventsProcessor(self.handler, self.connection)
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        if self._transport.is_closing():
+            return
+        try:
+            events = self.connection.feed(data)
+        except (ProtocolError, UnicodeDecodeError) as error:
+            self._break_off(error)
+            return
+        self.connection.flush()
+        for event in events:
+            if not isinstance(event, UnknownFrameReceived):
+                self.processor.process(event)
+        if not self._transport.is_closing():
+            self.connection.flush()
+
+    def _break_off(self, error: ProtocolError | UnicodeDecodeError) -> None:
+        log.info("peer_broke_http2", cause=str(error) or type(error).__name__)
+        h2 = self.connection._connection  # noqa: SLF001 # grpclib says no GOAWAY
+        if h2.state_machine.state is not ConnectionState.CLOSED:
+            h2.close_connection(getattr(error, "error_code", ErrorCodes.PROTOCOL_ERROR))
+        self.connection.flush()
+        self.processor.close(f"Protocol error: {error}")
+
+    def pause_writing(self) -> None:
+        """A peer that does not read is not read either, so that answers cannot pile up."""
+        super().pause_writing()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
