@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 MYSQL_URL ?=
 TRANSACTIONS ?= 10000
 SEED ?= 1
+WORKERS ?= 2
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .PHONY: help setup setup-test system demo test check format proto bench soak image-test lock clean
@@ -48,7 +49,7 @@ demo: setup ## run the appliance end to end, kill it in the middle, compare row 
 	  $(if $(MYSQL_URL),--mysql-url $(MYSQL_URL))
 
 test: setup-test check ## set up all that is needed and run every test
-	$(BIN)/pytest -m "not soak"
+	$(BIN)/pytest -m "not soak" --numprocesses $(WORKERS) --dist worksteal
 
 check: $(VENV)/test.stamp ## lint, types, import contracts
 	$(BIN)/ruff check .
