@@ -14,6 +14,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.conflict import lanes_for
 from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.drainer import Drainer
+from binlogd.drainer.event_filter import EventFilter, EventRule
 from binlogd.drainer.file_sink import FileSink
 from binlogd.drainer.filter import TableFilter, TablePattern
 from binlogd.drainer.mysql import Server
@@ -142,7 +143,17 @@ def table_filter(syncer: SyncerConfig) -> TableFilter:
         ignored_databases=[name for name in syncer.ignore_schemas.split(",") if name],
         ignored_tables=patterns(syncer.ignore_table),
         ignored_commit_ts=[Tso(ts) for ts in syncer.ignore_txn_commit_ts],
+        events=_event_filter(syncer),
     )
+
+
+def _event_filter(syncer: SyncerConfig) -> EventFilter:
+    rules = [
+        EventRule(each.source.schema, each.source.table, named.ignore_event, named.ignore_sql)
+        for each in syncer.table_migrate_rule
+        for named in (syncer.binlog_filter_rule[name] for name in each.binlog_filter_rule)
+    ]
+    return EventFilter(rules, is_case_sensitive=syncer.case_sensitive)
 
 
 def dialect(setup: Setup) -> Dialect:

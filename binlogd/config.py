@@ -15,7 +15,7 @@ import difflib
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -68,6 +68,27 @@ class TableNameConfig(_Table, frozen=True):
     tbl_name: str
 
 
+class TablePairConfig(_Table, frozen=True):
+    """A schema and a table; an empty table stands for all of the schema."""
+
+    schema: str
+    table: str = ""
+
+
+class FilterRuleConfig(_Table, frozen=True):
+    """Kinds of changes that are left out: events, and regular expressions over DDL texts."""
+
+    ignore_event: tuple[str, ...] = ()
+    ignore_sql: tuple[str, ...] = ()
+
+
+class MigrateRuleConfig(_Table, frozen=True):
+    """What holds for the tables that `source` matches: filter rules, by name."""
+
+    source: TablePairConfig
+    binlog_filter_rule: tuple[str, ...] = ()
+
+
 class RelayConfig(_Table, frozen=True):
     """The relay log; an empty directory name turns it off."""
 
@@ -112,6 +133,8 @@ class SyncerConfig(_Table, frozen=True):
     replicate_do_db: tuple[str, ...] = ()
     replicate_do_table: tuple[TableNameConfig, ...] = ()
     ignore_table: tuple[TableNameConfig, ...] = ()
+    table_migrate_rule: tuple[MigrateRuleConfig, ...] = ()
+    binlog_filter_rule: dict[str, FilterRuleConfig] = {}
     case_sensitive: bool = False
     enable_dispatch: bool = True
     enable_detect: bool = True
@@ -138,7 +161,6 @@ class Config(_Table, frozen=True):
 
 
 _WITHOUT_EFFECT: dict[str, Any] = {
-    "case-sensitive": False,
     "loopback-control": False,
     "channel-id": 0,
     "load-schema-snapshot": False,
@@ -190,9 +212,16 @@ def _refuse_unknown_keys(
             )
         for kind in (known[key], *get_args(known[key])):
             if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-                for child in value if isinstance(value, list) else [value]:
-                    if isinstance(child, dict):
-                        _refuse_unknown_keys(child, kind, f"{prefix}{key}.", source)
+                for name, child in _tables_in(value, known[key]):
+                    _refuse_unknown_keys(child, kind, f"{prefix}{key}.{name}", source)
+
+
+def _tables_in(value: Any, kind: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The TOML tables that a key holds: one, a list of them, or some by name."""
+    if get_origin(kind) is dict and isinstance(value, dict):
+        return [(f"{name}.", child) for name, child in value.items() if isinstance(child, dict)]
+    found = value if isinstance(value, list) else [value]
+    return [("", child) for child in found if isinstance(child, dict)]
 
 
 def _in_toml_words(message: str) -> str:
@@ -202,6 +231,7 @@ def _in_toml_words(message: str) -> str:
 
 
 def _check(config: Config, tree: dict[str, Any], source: str) -> None:
+    _check_rule_names(config.syncer, source)
     for key, harmless in _WITHOUT_EFFECT.items():
         if tree.get("syncer", {}).get(key, harmless) != harmless:
             raise ConfigError(
@@ -234,6 +264,16 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
         raise ConfigError(
             f'{source}: syncer.relay.log-dir: a relay log goes with db-type "mysql" or "tidb" only'
         )
+
+
+def _check_rule_names(syncer: SyncerConfig, source: str) -> None:
+    for rule in syncer.table_migrate_rule:
+        for name in rule.binlog_filter_rule:
+            if name not in syncer.binlog_filter_rule:
+                raise ConfigError(
+                    f"{source}: event filter rule name {name} not found; write a table"
+                    f" [syncer.binlog-filter-rule.{name}]"
+                )
 
 
 def listen_address(addr: str) -> tuple[str, int]:

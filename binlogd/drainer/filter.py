@@ -5,7 +5,8 @@ name is compared as it is, and, as the original takes every name for a regular e
 whole, in that way as well: `a.b` is the table `a.b` and also `axb`.
 
 The allow lists come first: with any of them given, a table must match `replicate-do-table`, or its
-schema `replicate-do-db`. Then what `ignore-table` or `ignore-schemas` matches is left out.
+schema `replicate-do-db`. Then what `ignore-table` or `ignore-schemas` matches is left out. Of what
+remains, `events` may leave out kinds of changes.
 
 A transaction of `ignore-txn-commit-ts` is not applied, but a DDL in it still moves the schema
 tracker: the original does not even note it, and then stops at the first row of a table made so.
@@ -18,6 +19,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from binlogd.drainer.event_filter import EventFilter
 from binlogd.errors import ConfigError
 from binlogd.tso import Tso
 
@@ -44,7 +46,9 @@ class TableFilter:
         ignored_databases: Iterable[str] = DEFAULT_IGNORED_SCHEMAS,
         ignored_tables: Iterable[TablePattern] = (),
         ignored_commit_ts: Iterable[Tso] = (),
+        events: EventFilter | None = None,
     ) -> None:
+        self.events = events or EventFilter()
         self._do_databases = [_matcher(text) for text in do_databases]
         self._do_tables = [(_matcher(each.database), _matcher(each.table)) for each in do_tables]
         self._ignored_databases = [_matcher(text) for text in ignored_databases]

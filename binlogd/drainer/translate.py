@@ -71,8 +71,10 @@ class Translator:
                 if self._schema.is_truncated(mutation.table_id) or is_reserved(mutation.table_id):
                     continue
                 raise UnknownTable(mutation.table_id, commit_ts, schema_version)
-            if mutation.sequence and self._filter.replicates(table.database, table.info.name):
-                changes.append(TableChange(table, mutation))
+            if self._filter.replicates(table.database, table.info.name):
+                kept = self._filter.events.kept(table.database, table.info.name, mutation)
+                if kept.sequence:
+                    changes.append(TableChange(table, kept))
         if not changes:
             return Skip(commit_ts)
         return Dml(binlog.start_ts, commit_ts, schema_version, tuple(changes))
@@ -92,6 +94,10 @@ class Translator:
         reason = ""
         if self._filter.ignores_transaction(commit_ts):
             reason = "ignore-txn-commit-ts"
+        elif self._filter.events.ignores_ddl(
+            effect.name.database, effect.name.table, job.query or query
+        ):
+            reason = "binlog-filter-rule"
         else:
             decision = self._replay.of(DdlEvent(commit_ts, job, query, effect))
             if isinstance(decision, Omit):

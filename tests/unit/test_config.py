@@ -29,6 +29,8 @@ def test_the_commented_sample_shows_every_key() -> None:
         config.PumpConfig,
         config.DrainerConfig,
         config.SyncerConfig,
+        config.MigrateRuleConfig,
+        config.FilterRuleConfig,
         config.RelayConfig,
         config.DownstreamConfig,
         config.CheckpointConfig,
@@ -58,6 +60,14 @@ def test_the_example_is_valid() -> None:
         ('[upstream]\nkind = "xyz"', "upstream.kind: Invalid enum value 'xyz'"),
         ("[syncer]\nloopback-control = true", "syncer.loopback-control is supported at False only"),
         ('[[syncer.ignore-table]]\ndb-nam = "x"', "did you mean syncer.ignore-table.db-name?"),
+        (
+            '[[syncer.table-migrate-rule]]\nsource = {schema = "s"}\nbinlog-filter-rule = ["r"]',
+            "event filter rule name r not found; write a table [syncer.binlog-filter-rule.r]",
+        ),
+        (
+            '[syncer.binlog-filter-rule.r]\nignore-evnt = ["all"]',
+            "did you mean syncer.binlog-filter-rule.r.ignore-event?",
+        ),
         ("x =", "is not TOML"),
         ('[syncer.relay]\nlog-dir = "relay"', 'goes with db-type "mysql" or "tidb" only'),
     ],
@@ -89,6 +99,14 @@ tbl-name = "log"
 [[syncer.ignore-table]]
 db-name = "test"
 tbl-name = "~^a.*"
+[[syncer.table-migrate-rule]]
+binlog-filter-rule = ["no-drops"]
+[syncer.table-migrate-rule.source]
+schema = "test"
+table = "log_*"
+[syncer.binlog-filter-rule.no-drops]
+ignore-event = ["drop table", "delete"]
+ignore-sql = ["^alter"]
 [syncer.to]
 host = "127.0.0.1"
 user = "root"
@@ -100,6 +118,8 @@ schema = "tidb_binlog"
     syncer = config.parse(pasted, "drainer.toml").syncer
     assert syncer.ignore_table[0].tbl_name == "~^a.*"
     assert syncer.relay.log_dir == "relay"
+    assert syncer.table_migrate_rule[0].source.table == "log_*"
+    assert syncer.binlog_filter_rule["no-drops"].ignore_event == ("drop table", "delete")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.event_filter import EventFilter, EventRule
 from binlogd.drainer.filter import TableFilter, TablePattern
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Ddl, Dml, Skip
@@ -87,6 +88,26 @@ def test_what_is_filtered_gone_or_reserved_is_left_out() -> None:
     )
     assert isinstance(txn, Dml)
     assert [each.table.info.id for each in txn.changes] == [10]
+
+
+NO_DELETES = TableFilter(
+    events=EventFilter([EventRule("shop", "*", ("insert", "drop table", "alter table"))])
+)
+
+
+def test_rows_of_an_ignored_kind_are_left_out() -> None:
+    rows = Mutation(10, [b"a", b"b"], [], [b"c"], bytes([0, 4, 0]))
+    txn = translator(NO_DELETES).translate(dml(rows, change(11)), None)
+    assert isinstance(txn, Dml)
+    assert [change.mutation for change in txn.changes] == [Mutation(10, [], [], [b"c"], b"\x04")]
+    assert translator(NO_DELETES).translate(dml(change(10, 3)), None) == Skip(TS)
+
+
+def test_a_ddl_of_an_ignored_kind_moves_the_schema_and_is_not_executed() -> None:
+    made = job(ActionType.ADD_COLUMN, 5, 10, table=Table(10, "t", ()))
+    txn = translator(NO_DELETES).translate(ddl("ALTER TABLE `t` ADD `x` INT"), made)
+    assert isinstance(txn, Ddl)
+    assert (txn.is_skipped, txn.reason, txn.schema_version) == (True, "binlog-filter-rule", 5)
 
 
 @pytest.mark.parametrize(
