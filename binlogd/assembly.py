@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from binlogd import config
+from binlogd.client.pump_list import PumpAddress, PumpList
 from binlogd.config import Config, SyncerConfig
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
@@ -203,7 +204,12 @@ def make_drainer(setup: Setup, disk: PosixDisk, pump: Pump, upstream: Standalone
 
     pump.hold_gc("drainer", Tso(settings.initial_commit_ts))
     ports = DrainerPorts(
-        sources=pump.sources(),
+        sources=PumpList(
+            pump.sources(),
+            [PumpAddress(*each) for each in config.pump_addresses(setup.config.upstream.pumps)],
+            upstream.cluster.wait_known,
+            upstream.tso.observe,
+        ),
         history=upstream.history,
         make_sink=lambda: make_sink(setup, disk, upstream.cluster.cluster_id),
         relay=make_relay(setup, disk),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -36,6 +37,7 @@ class UpstreamConfig(_Table, frozen=True):
     kind: Literal["standalone"] = "standalone"
     tso: Literal["observed", "clock"] = "observed"
     schema_history: str = ""
+    pumps: tuple[str, ...] = ()
     cluster_id: int = 0
     abandoned_prewrite: Literal["wait", "rollback"] = "wait"
     txn_timeout: int = 600
@@ -255,6 +257,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
         )
     try:
         listen_address(config.addr)
+        pump_addresses(config.upstream.pumps)
         gc_keep_s(config.pump.gc)
         size_bytes(config.pump.stop_write_at_available_space)
         size_bytes(config.pump.segment_size)
@@ -282,6 +285,20 @@ def listen_address(addr: str) -> tuple[str, int]:
     if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f'addr: expected "host:port", got "{addr}"')
     return host.strip("[]"), int(port)
+
+
+def pump_addresses(pumps: Sequence[str]) -> list[tuple[str, int]]:
+    """Host and port of each other Pump. Raises ConfigError, also for one that is named twice."""
+    found: list[tuple[str, int]] = []
+    for pump in pumps:
+        try:
+            address = listen_address(pump)
+        except ConfigError as error:
+            raise ConfigError(f'upstream.pumps: expected "host:port", got "{pump}"') from error
+        if address in found:
+            raise ConfigError(f'upstream.pumps: "{pump}" stands there twice')
+        found.append(address)
+    return found
 
 
 def gc_keep_s(gc: int | str) -> float:

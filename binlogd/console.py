@@ -64,6 +64,15 @@ def print_status(document: dict[str, Any]) -> None:
     console.print(overview, highlight=False)
     if document["blocked_by"]:
         console.print(f"[yellow]waiting:[/] {document['blocked_by']}", highlight=False)
+    for source in drainer.get("sources", ()):
+        if source["trouble"] or (source["name"] == drainer["blocking"] and source["silent_s"] > 10):
+            console.print(
+                f"[yellow]source {source['name']}[/] ({source['state']}): silent for"
+                f" {source['silent_s']:.0f} s, everything waits for what it has"
+                f" {'(' + source['trouble'] + ')' if source['trouble'] else ''}",
+                highlight=False,
+                soft_wrap=True,
+            )
     if document["late_commits"]:
         console.print(
             f"[bold red]lost downstream:[/] {document['late_commits']} commits came below the"

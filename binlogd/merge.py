@@ -4,6 +4,10 @@ Invariant. What is popped never lies below what was popped before, and nothing t
 at or below the popped `resolved_ts` is still to come. Why it holds: `resolved_ts` is the smallest
 promise of all sources, a source's promises never fall, and a source that breaks one is refused.
 
+Sources come and go. One that joins begins at what was popped last, and nothing is popped past it
+from then on: whoever asks for a commit_ts after its prewrite was acknowledged there gets one above
+every promise made before. One that leaves holds nobody up; what it has delivered is still popped.
+
 Binlogs with equal commit_ts leave in one batch, by start_ts:
  * a fake one gives way to a real one (the watermark says the same);
  * with equal start_ts it is one transaction that was written twice: the first is kept, the rest are
@@ -23,7 +27,8 @@ from operator import attrgetter
 
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.errors import Corrupt
-from binlogd.tso import Tso
+from binlogd.ports import SourceState
+from binlogd.tso import NO_TS, Tso
 
 _BY_TIME = attrgetter("commit_ts", "start_ts")
 
@@ -36,6 +41,11 @@ class SourcePosition:
     resolved_ts: Tso
     binlogs_waiting: int
     bytes_waiting: int
+    state: SourceState = SourceState.ONLINE
+    silent_s: float = 0.0
+    """Since it promised something."""
+    trouble: str = ""
+    """Why it cannot be pulled right now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +57,18 @@ class MergeStatistics:
     duplicates_dropped: int
     blocking: str
     sources: tuple[SourcePosition, ...]
+    newest_commit_ts: Tso = NO_TS
+    """The largest of a binlog that is not fake, of any source."""
+    blocked_s: float = 0.0
+    """For how long the others have been waiting for `blocking`."""
 
 
 class _Source:
-    __slots__ = ("bytes_waiting", "resolved_ts", "waiting")
+    __slots__ = ("bytes_waiting", "is_leaving", "resolved_ts", "waiting")
 
     def __init__(self, after: Tso) -> None:
         self.resolved_ts = after
+        self.is_leaving = False
         self.waiting: deque[CommittedBinlog] = deque()
         self.bytes_waiting = 0
 
@@ -72,11 +87,26 @@ class Merge:
 
     def __init__(self, names: Iterable[str], after: Tso) -> None:
         self._sources = {name: _Source(after) for name in names}
-        if not self._sources:
-            raise ValueError("a merge needs at least one source")
-        self._resolved_ts = after
+        self._resolved_ts = self._newest_ts = after
         self._popped = 0
         self._duplicates = 0
+
+    def join(self, name: str) -> Tso:
+        """Takes in a source; what it is to deliver lies above the returned commit_ts."""
+        known = self._sources.get(name)
+        if known is None:
+            known = self._sources[name] = _Source(self._resolved_ts)
+        known.is_leaving = False
+        return known.resolved_ts
+
+    def leave(self, name: str) -> None:
+        """Waits for a source no longer, and forgets it when all that it delivered is popped."""
+        self._sources[name].is_leaving = True
+        self._forget_the_gone()
+
+    def resolved_ts(self, name: str) -> Tso:
+        """What a source has promised."""
+        return self._sources[name].resolved_ts
 
     def push(self, name: str, pulled: Pulled) -> None:
         """Takes a batch of a source. Raises Corrupt when it contradicts an earlier promise."""
@@ -93,10 +123,12 @@ class Merge:
             source.waiting.append(binlog)
             source.bytes_waiting += len(binlog.payload)
         source.resolved_ts = max(source.resolved_ts, pulled.resolved_ts, last)
+        if last > self._newest_ts and not all(binlog.is_fake for binlog in pulled.binlogs):
+            self._newest_ts = max(each.commit_ts for each in pulled.binlogs if not each.is_fake)
 
     def pop(self) -> Pulled | None:
         """Everything up to the smallest promise of all sources; None when that has not moved."""
-        up_to = min(source.resolved_ts for source in self._sources.values())
+        up_to = self._smallest_promise()
         if up_to <= self._resolved_ts:
             return None
         gathered: list[CommittedBinlog] = []
@@ -107,6 +139,7 @@ class Merge:
             gathered += taken
         if holders > 1:
             gathered.sort(key=_BY_TIME)  # k sorted runs: the sort merges them
+        self._forget_the_gone()
         binlogs = self._without_repeats(gathered)
         self._resolved_ts = up_to
         self._popped += len(binlogs)
@@ -126,12 +159,31 @@ class Merge:
             resolved_ts=self._resolved_ts,
             binlogs_popped=self._popped,
             duplicates_dropped=self._duplicates,
-            blocking=min(self._sources, key=lambda name: self._sources[name].resolved_ts),
+            blocking=self.blocking,
             sources=tuple(
                 SourcePosition(name, each.resolved_ts, len(each.waiting), each.bytes_waiting)
                 for name, each in self._sources.items()
             ),
+            newest_commit_ts=self._newest_ts,
         )
+
+    @property
+    def blocking(self) -> str:
+        """The source with the smallest promise; "" where there is none to wait for."""
+        staying = [name for name, each in self._sources.items() if not each.is_leaving]
+        return min(staying, key=lambda name: self._sources[name].resolved_ts, default="")
+
+    def _smallest_promise(self) -> Tso:
+        staying = [each.resolved_ts for each in self._sources.values() if not each.is_leaving]
+        if staying:
+            return min(staying)
+        return max((each.resolved_ts for each in self._sources.values()), default=NO_TS)
+
+    def _forget_the_gone(self) -> None:
+        gone = [name for name, each in self._sources.items() if each.is_leaving]
+        for name in gone:
+            if not self._sources[name].waiting:
+                del self._sources[name]
 
     def _without_repeats(self, ordered: Sequence[CommittedBinlog]) -> Sequence[CommittedBinlog]:
         kept: list[CommittedBinlog] = []

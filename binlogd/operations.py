@@ -85,7 +85,10 @@ class Node:
         everything that was acknowledged is applied; None when nothing is replicated."""
         if self.drainer is None:
             return None
-        newest, applied = self.pump.newest_commit_ts, self.drainer.statistics().applied_ts
+        now = self.drainer.statistics()
+        newest, applied = self.pump.newest_commit_ts, now.applied_ts
+        if now.merge is not None:
+            newest = max(newest, now.merge.newest_commit_ts)
         if applied >= newest:
             return 0.0
         return max(0.001, (physical_ms(newest) - physical_ms(applied)) / 1000)
@@ -157,6 +160,18 @@ class Node:
             "applied_ts": now.applied_ts,
             "resolved_ts": now.resolved_ts,
             "blocking": now.blocking,
+            "blocked_s": round(now.merge.blocked_s, 3) if now.merge else 0.0,
+            "sources": [
+                {
+                    "name": each.name,
+                    "state": each.state.value,
+                    "resolved_ts": each.resolved_ts,
+                    "binlogs_waiting": each.binlogs_waiting,
+                    "silent_s": round(each.silent_s, 3),
+                    "trouble": each.trouble,
+                }
+                for each in (now.merge.sources if now.merge else ())
+            ],
             "sessions": now.sessions_begun,
             "skipped": now.transactions_skipped,
             "transactions": now.sink.txns_applied if now.sink else 0,

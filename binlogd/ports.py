@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from binlogd.binlog import Pulled
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 
 
 class Clock(Protocol):
@@ -85,6 +86,38 @@ class BinlogSource(Protocol):
         """Binlogs with commit_ts > after, strictly increasing; never ends by itself.
 
         Wakes on the watermark, without polling. Raises Unavailable or Corrupt.
+        """
+        ...
+
+
+class SourceState(StrEnum):
+    """What is known of a source beside its stream."""
+
+    ONLINE = "online"
+    PAUSED = "paused"
+    """It will come back: nothing passes it until then."""
+    OFFLINE = "offline"
+    """It is gone for good; it leaves the merge when it has delivered what it had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A source of a merge. `last_ts` of an offline one: what it must have delivered to leave."""
+
+    source: BinlogSource
+    state: SourceState = SourceState.ONLINE
+    last_ts: Tso = NO_TS
+
+
+class Sources(Protocol):
+    """Who is in a merge: a list that is fixed, or one that changes while the merge runs."""
+
+    def watch(self) -> AsyncIterator[Sequence[Member]]:
+        """All members now, and all of them again whenever something of them changes.
+
+        A source must be told before it acknowledges its first binlog. Who vanishes from the list
+        is still waited for: only OFFLINE lets go. A source whose object is another one than before
+        (it has moved) is pulled anew from where it was. Raises Unavailable or ConfigError.
         """
         ...
 

@@ -11,7 +11,7 @@ Source: tidb pkg/tidb-binlog/pump_client/client.go; tidb-binlog drainer/pump.go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -189,7 +189,7 @@ class RemoteSource:
         """For logs and status."""
         return self._name
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         """Binlogs with commit_ts > after, as they arrive.
 
         Raises PumpUnavailable when the stream ends, Corrupt when it makes no sense.

@@ -118,7 +118,8 @@ class Drainer:
         applied_ts = self._checkpoint.commit_ts
         if session is not None:
             merge, applied_ts = session.merge_statistics(), session.applied_ts
-        newest_ts = max(each.resolved_ts for each in merge.sources) if merge else applied_ts
+        promised = (each.resolved_ts for each in merge.sources) if merge else ()
+        newest_ts = max(promised, default=applied_ts)
         return DrainerStatistics(
             state=self._state,
             last_error=self._last_error,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from binlogd.drainer.drainer import DrainerState, DrainerStatistics
 from binlogd.drainer.sink import SinkStatistics
+from binlogd.merge import MergeStatistics
 from binlogd.relay.log import RelayStatistics
 from binlogd.telemetry import Exposition
 from binlogd.tso import physical_ms
@@ -20,6 +21,7 @@ def say_drainer(out: Exposition, now: DrainerStatistics) -> None:
             "Physical ms of what each source has promised.",
             [({"nodeID": s.name}, physical_ms(s.resolved_ts)) for s in now.merge.sources],
         )
+        _say_sources(out, now.merge)
         out.counter(
             "binlogd_drainer_duplicates_dropped",
             "Transactions that arrived twice, since the session began.",
@@ -55,6 +57,32 @@ def say_drainer(out: Exposition, now: DrainerStatistics) -> None:
         _say_sink(out, now.sink)
     if now.relay is not None:
         _say_relay(out, now.relay)
+
+
+def _say_sources(out: Exposition, now: MergeStatistics) -> None:
+    out.gauge(
+        "binlogd_drainer_blocked_seconds",
+        "For how long everything has been waiting for this source.",
+        [
+            ({"nodeID": each.name}, now.blocked_s if each.name == now.blocking else 0)
+            for each in now.sources
+        ],
+    )
+    out.gauge(
+        "binlogd_drainer_source_silent_seconds",
+        "Since a source promised something.",
+        [({"nodeID": each.name}, each.silent_s) for each in now.sources],
+    )
+    out.gauge(
+        "binlogd_drainer_source_reached",
+        "0 while a source cannot be pulled.",
+        [({"nodeID": each.name}, int(not each.trouble)) for each in now.sources],
+    )
+    out.gauge(
+        "binlogd_drainer_source_waiting_bytes",
+        "Pulled of a source, and waiting for the others.",
+        [({"nodeID": each.name}, each.bytes_waiting) for each in now.sources],
+    )
 
 
 def _say_sink(out: Exposition, now: SinkStatistics) -> None:

@@ -33,7 +33,7 @@ from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Ddl, Dml, Skip, Txn
 from binlogd.errors import BinlogdError, Corrupt, MissingDdlJob, Stuck, Unavailable
 from binlogd.merge import MergeStatistics
-from binlogd.ports import BinlogSource
+from binlogd.ports import BinlogSource, Sources
 from binlogd.relay.frame import RelayEntry
 from binlogd.relay.log import RelayWriter
 from binlogd.stream import MergedStream, MergeLimits, merged
@@ -71,14 +71,14 @@ class DrainerOptions:
     part_txns_max: int = 512
     part_bytes_max: int = 8 << 20
     parts_ahead_max: int = 2
-    merge: MergeLimits = field(default_factory=MergeLimits)
+    merge: MergeLimits = field(default_factory=lambda: MergeLimits(retry_after_s=1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainerPorts:
     """What a Drainer works with. A sink is made for each session and used for that one only."""
 
-    sources: Sequence[BinlogSource]
+    sources: Sources | Sequence[BinlogSource]
     history: DdlHistory
     make_sink: Callable[[], Sink]
     relay: RelayWriter | None

@@ -57,6 +57,8 @@ def test_the_example_is_valid() -> None:
         ("[pump]\ngc = 0", "pump.gc: 0: must be above 0"),
         ('[pump]\ngc = "7x"', 'use 7 for 7 days, "7h" for 7 hours'),
         ('addr = "8250"', 'expected "host:port"'),
+        ('[upstream]\npumps = ["there"]', 'upstream.pumps: expected "host:port", got "there"'),
+        ('[upstream]\npumps = ["a:1", "a:1"]', 'upstream.pumps: "a:1" stands there twice'),
         ('[upstream]\nkind = "xyz"', "upstream.kind: Invalid enum value 'xyz'"),
         ("[syncer]\nloopback-control = true", "syncer.loopback-control is supported at False only"),
         ('[[syncer.ignore-table]]\ndb-nam = "x"', "did you mean syncer.ignore-table.db-name?"),
