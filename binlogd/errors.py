@@ -164,6 +164,10 @@ class _CorruptAt(Corrupt):
 class CorruptRecord(_CorruptAt):
     """A record of a value log that cannot be read."""
 
+    def __init__(self, path: Path | str, offset: int, reason: str) -> None:
+        super().__init__(path, offset, reason)
+        self.args = (f"{self}; `binlogd check` lists all that is damaged, and what can be done",)
+
 
 class CorruptRelay(_CorruptAt):
     """A record of a relay log or of a file-sink log that cannot be read."""

@@ -5,7 +5,8 @@
     footer  := max_ts i64 | magic u32
 
 All little-endian. A record has no check on its length, so a length is measured against the bytes
-that are there, and against the record limit, before it is believed.
+that are there, and against what a gRPC message can hold, before it is believed. What the
+configuration allows counts when a binlog is taken, not when one is read: it may be lowered.
 
 Source: tidb-binlog pump/storage/log.go; docs/FORMAT.md, value log.
 """
@@ -23,6 +24,8 @@ RECORD_MAGIC = 0x823A56E8
 FOOTER_MAGIC = 0x123AB922
 HEADER_BYTES = 16
 FOOTER_BYTES = 12
+PAYLOAD_BYTES_MAX = (1 << 32) - 1
+"""A gRPC message counts its bytes in 32 bits, so no writer ever had a longer payload."""
 
 _HEADER = struct.Struct("<IQI")
 _FOOTER = struct.Struct("<qI")
@@ -81,7 +84,21 @@ class Split(NamedTuple):
     fault: str | None
 
 
-def split(stretch: bytes, *, record_bytes_max: int) -> Split:
+def announced(head: bytes) -> tuple[int, int] | None:
+    """Bytes that a record takes in all and the checksum of its payload, as its header says; None
+    if these bytes do not begin with a whole header."""
+    if len(head) < HEADER_BYTES:
+        return None
+    magic, length, checksum = _HEADER.unpack_from(head)
+    return (HEADER_BYTES + length, checksum) if magic == RECORD_MAGIC else None
+
+
+def extend(checksum: int, more: bytes) -> int:
+    """The CRC-32C of what had `checksum` so far, and more behind it; that of nothing is 0."""
+    return int(google_crc32c.extend(checksum, more))
+
+
+def split(stretch: bytes) -> Split:
     """Takes a stretch apart that begins with a record."""
     records: list[tuple[int, bytes]] = []
     position, end = 0, len(stretch)
@@ -92,8 +109,8 @@ def split(stretch: bytes, *, record_bytes_max: int) -> Split:
         after = position + HEADER_BYTES + length
         if magic != RECORD_MAGIC:
             return Split(records, position, 0, f"wrong magic {magic:08x}")
-        if length > record_bytes_max:
-            fault = f"length {length} is above the record limit of {record_bytes_max} bytes"
+        if length > PAYLOAD_BYTES_MAX:
+            fault = f"length {length} is above the record limit of {PAYLOAD_BYTES_MAX} bytes"
             return Split(records, position, 0, fault)
         if after > end:
             return Split(records, position, HEADER_BYTES + length, None)

@@ -502,7 +502,6 @@ def _shard_options(options: PumpOptions) -> ShardOptions:
     return ShardOptions(
         log=LogLimits(
             segment_bytes_max=options.segment_bytes_max,
-            record_bytes_max=options.record_bytes_max,
             sync=options.sync_log,
         ),
         filing=FilingOptions(

@@ -47,7 +47,6 @@ class LogLimits:
     """`sync` False answers before the disk has the bytes: for benchmarks and throw-away data."""
 
     segment_bytes_max: int = 500 << 20
-    record_bytes_max: int = 1 << 30
     flush_bytes_max: int = 4 << 20
     sync: bool = True
 
@@ -311,7 +310,7 @@ class ValueLog:
             try:
                 (tail,) = await self._disk.read(path, [(at, record.FOOTER_BYTES + 1)])
                 footer_ts = record.footer_ts(tail)
-                if footer_ts is not None and footer_ts <= segment.max_ts:
+                if footer_ts is not None and footer_ts == segment.max_ts:
                     continue
                 if footer_ts is None and at + len(tail) == segment.size_bytes:
                     found = await self._disk.checksum(path, segment.size_bytes)
@@ -380,15 +379,13 @@ class ValueLog:
             self.path(fid),
             start=start,
             size=self._segments[fid].size_bytes,
-            record_bytes_max=self._limits.record_bytes_max,
         )
 
     async def _finish(self, fid: FileId, scan: SegmentScan, acknowledged: Acknowledged) -> None:
         """Settles what a recovery scan has found at the end of a segment."""
         is_last = fid == max(self._segments)
         if scan.fault is not None:
-            good = await self._next_good(fid, scan)
-            if not (is_last and await self._is_torn(fid, scan, good, acknowledged)):
+            if not (is_last and await self._is_torn(fid, scan, acknowledged)):
                 raise await self._damage(fid, scan)
             size = self._segments[fid].size_bytes
             await self._disk.truncate(self.path(fid), scan.end)
@@ -404,9 +401,7 @@ class ValueLog:
             max_ts = max(scan.footer_ts or NO_TS, self._segments[fid].max_ts)
             self._set(replace(self._segments[fid], is_sealed=True, max_ts=max_ts))
 
-    async def _is_torn(
-        self, fid: FileId, scan: SegmentScan, good: int | None, acknowledged: Acknowledged
-    ) -> bool:
+    async def _is_torn(self, fid: FileId, scan: SegmentScan, acknowledged: Acknowledged) -> bool:
         """Whether the bytes at the end of the scan can be an append that nobody was told of.
 
         A process that dies leaves a prefix of its last append. A machine that goes down may leave
@@ -414,9 +409,14 @@ class ValueLog:
         """
         if self._segments[fid].is_sealed or ValuePointer(fid, scan.end) < acknowledged.upto:
             return False
+        path, size = self.path(fid), self._segments[fid].size_bytes
+        if await self._is_half_footer(fid, scan.end):
+            return True
+        if scan.is_short:
+            return not await logscan.has_wrong_length(self._disk, path, at=scan.end, size=size)
         if acknowledged.same_boot:
-            return (scan.is_short and good is None) or await self._is_half_footer(fid, scan.end)
-        size = self._segments[fid].size_bytes
+            return False
+        good = await self._next_good(fid, scan)
         return good is None or size - scan.end <= self._limits.flush_bytes_max
 
     async def _is_half_footer(self, fid: FileId, begin: int) -> bool:
@@ -426,13 +426,8 @@ class ValueLog:
         return footer.startswith(tail)
 
     async def _next_good(self, fid: FileId, scan: SegmentScan) -> int | None:
-        return await logscan.next_good(
-            self._disk,
-            self.path(fid),
-            after=scan.end,
-            size=self._segments[fid].size_bytes,
-            record_bytes_max=self._limits.record_bytes_max,
-        )
+        size = self._segments[fid].size_bytes
+        return await logscan.resumes(self._disk, self.path(fid), fault=scan.end, size=size)
 
     async def _damage(self, fid: FileId, scan: SegmentScan) -> CorruptRecord:
         good = await self._next_good(fid, scan)
@@ -521,13 +516,8 @@ class ValueLog:
         path, size = self.path(fid), self._segments[fid].size_bytes
         await self._current.close()
         await self._disk.truncate(path, size)
-        scan = SegmentScan(
-            self._disk,
-            path,
-            start=min(self._flushed_at, size),
-            size=size,
-            record_bytes_max=self._limits.record_bytes_max,
-        )
+        start = min(self._flushed_at, size)
+        scan = SegmentScan(self._disk, path, start=start, size=size)
         async for _ in scan.batches():
             pass
         if scan.fault is not None:

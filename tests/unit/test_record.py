@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from binlogd import record
 from binlogd.tso import Tso
 
-_LIMIT = 1 << 20
 _PREWRITE = bytes.fromhex("08001001180038004000")
 _VECTORS = {
     "prewrite of start_ts 1": ("e8563a820a000000000000006c166ade", _PREWRITE.hex()),
@@ -46,7 +45,7 @@ def test_other_bytes_are_no_footer() -> None:
 @given(st.lists(st.binary(max_size=50)))
 def test_what_is_encoded_is_split_again(payloads: list[bytes]) -> None:
     stretch = b"".join(map(record.encode, payloads))
-    found = record.split(stretch, record_bytes_max=_LIMIT)
+    found = record.split(stretch)
     assert [payload for _, payload in found.records] == payloads
     assert (found.consumed, found.needs, found.fault) == (len(stretch), 0, None)
 
@@ -58,7 +57,7 @@ def test_a_cut_record_says_how_many_bytes_it_takes(
     whole = [record.encode(payload) for payload in payloads]
     cut = data.draw(st.integers(1, len(whole[-1]) - 1))
     before = b"".join(whole[:-1])
-    found = record.split(before + whole[-1][:cut], record_bytes_max=_LIMIT)
+    found = record.split(before + whole[-1][:cut])
     assert len(found.records) == len(payloads) - 1
     assert found.consumed == len(before)
     assert found.fault is None
@@ -70,14 +69,14 @@ def test_no_flipped_bit_goes_unseen(payload: bytes, data: st.DataObject) -> None
     stretch = bytearray(record.encode(payload))
     bit = data.draw(st.integers(0, len(stretch) * 8 - 1))
     stretch[bit // 8] ^= 1 << bit % 8
-    found = record.split(bytes(stretch), record_bytes_max=_LIMIT)
+    found = record.split(bytes(stretch))
     assert not found.records
     assert found.fault is not None or found.needs > len(stretch)
 
 
 def test_a_length_above_the_limit_is_not_believed() -> None:
     monster = struct.pack("<IQI", record.RECORD_MAGIC, 1 << 60, 0)
-    assert "above the record limit" in str(record.split(monster, record_bytes_max=_LIMIT).fault)
+    assert "above the record limit" in str(record.split(monster).fault)
 
 
 def test_a_record_of_known_length_is_checked() -> None:
