@@ -13,12 +13,14 @@ Source: tidb-binlog pkg/binlogfile/{encoder,decoder,file}.go; docs/FORMAT.md, "F
 
 from __future__ import annotations
 
+import gzip
 import re
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple, Protocol
 
 import google_crc32c
 
@@ -32,7 +34,11 @@ OVERHEAD_BYTES = HEAD.size + 4
 LOCK_NAME = ".lock"
 
 # number; optionally the time of creation; optionally the first commit_ts and an extension
-_NAME = re.compile(r"binlog-(\d{1,20})(?:-(\d{14})(?:-(\d+)(?:\.\w+)?)?)?")
+_NAME = re.compile(r"binlog-(\d{1,20})(?:-(\d{14})(?:-(\d+)((?:\.\w+)+)?)?)?")
+COMPRESSED_SUFFIX = ".tar.gz"
+"""What the original calls its compressed files, which are gzip and no tar."""
+_PAYLOAD_BYTES_MAX = 1 << 31
+"""Of a compressed file, whose length nobody knows; TiDB sends less."""
 
 
 class LogFile(NamedTuple):
@@ -57,6 +63,16 @@ class Stop(NamedTuple):
     reason: str
     is_short: bool
     needed_bytes: int
+    is_at_end: bool = False
+    """No byte is left: nothing is wrong."""
+
+
+class Readable(Protocol):
+    """An open file."""
+
+    def read(self, size: int, /) -> bytes:
+        """So many bytes, less only at the end."""
+        ...
 
 
 def file_name(number: int, created_ms: int) -> str:
@@ -81,6 +97,22 @@ def log_files(names: Sequence[str]) -> list[LogFile]:
     return files
 
 
+def is_log_file(name: str) -> bool:
+    """Whether a name is that of a file of such a log."""
+    return _NAME.fullmatch(name) is not None
+
+
+def first_ts_of(name: str) -> Tso | None:
+    """The first commit_ts of a file, where its name tells it: that of a compressed one does."""
+    match = _NAME.fullmatch(name)
+    return Tso(int(match[3])) if match and match[3] else None
+
+
+def compressed_name(name: str, first_ts: Tso) -> str:
+    """The name of a file once it is compressed."""
+    return f"{name}-{first_ts}{COMPRESSED_SUFFIX}"
+
+
 def encode_record(payload: bytes) -> bytes:
     """A payload as it stands in a file; never empty."""
     checksum = google_crc32c.value(payload).to_bytes(4, "little")
@@ -91,7 +123,8 @@ def next_record(data: bytes, at: int) -> Record | Stop:
     """The record at an offset of some bytes of a file."""
     left = len(data) - at
     if left < HEAD.size:
-        return Stop(at, "the file ends inside the head of a record", True, OVERHEAD_BYTES)
+        reason = "the file ends inside the head of a record"
+        return Stop(at, reason, True, OVERHEAD_BYTES, is_at_end=left == 0)
     magic, size = HEAD.unpack_from(data, at)
     if magic != MAGIC:
         return Stop(at, f"a record begins with {magic:#010x} and not {MAGIC:#010x}", False, 0)
@@ -133,11 +166,16 @@ def file_records(directory: Path) -> Iterator[tuple[Path, Record]]:
     files = log_files([entry.name for entry in directory.iterdir()])
     for file in files:
         path = directory / file.name
-        for record in _records_of(path, is_last=file is files[-1]):
+        for record in records_of(path, is_last=file is files[-1]):
             yield path, record
 
 
-def _records_of(path: Path, *, is_last: bool) -> Iterator[Record]:
+def records_of(path: Path, *, is_last: bool) -> Iterator[Record]:
+    """The records of one file, compressed or not, one at a time; ends and raises as
+    `read_file_log`. Offsets in a compressed file are those of its content."""
+    if path.name.endswith(COMPRESSED_SUFFIX):
+        yield from _compressed_records(path)
+        return
     size_bytes = path.stat().st_size
     with path.open("rb") as stream:
         at = 0
@@ -151,7 +189,24 @@ def _records_of(path: Path, *, is_last: bool) -> Iterator[Record]:
             at = answer.end
 
 
-def _record_from(stream: BinaryIO, at: int, size_bytes: int) -> Record | Stop:
+def _compressed_records(path: Path) -> Iterator[Record]:
+    """A file is compressed when it is whole: nothing in it may be unfinished."""
+    at = 0
+    with gzip.open(path, "rb") as stream:
+        while True:  # ends with the file, or with damage
+            try:
+                answer = _record_from(stream, at, at + _PAYLOAD_BYTES_MAX)
+            except (OSError, EOFError, zlib.error) as error:
+                raise CorruptRelay(path, at, f"the file does not decompress: {error}") from error
+            if isinstance(answer, Stop):
+                if answer.is_at_end:
+                    return
+                raise CorruptRelay(path, at, answer.reason)
+            yield answer
+            at = answer.end
+
+
+def _record_from(stream: Readable, at: int, size_bytes: int) -> Record | Stop:
     head = stream.read(HEAD.size)
     answer = next_record(head, 0)
     if isinstance(answer, Record) or not answer.is_short or len(head) < HEAD.size:

@@ -10,12 +10,13 @@ Source: tidb-binlog proto/pb_binlog.proto, drainer/translator/pb.go; docs/FORMAT
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
+from binlogd.drainer.named import NamedColumn, NamedDdl, NamedRow, NamedTransaction, RowKind
 from binlogd.errors import Corrupt
 from binlogd.tidb.columns import Value
 from binlogd.tidb.kinds import Tp
@@ -26,14 +27,6 @@ TEXT_TYPES = frozenset[int](
     {Tp.TIMESTAMP, Tp.DATE, Tp.DURATION, Tp.DATETIME, Tp.NEWDATE, Tp.JSON, Tp.NEW_DECIMAL}
 )
 """Types whose values are written as text, and are `str` when read."""
-
-
-class EventKind(IntEnum):
-    """What happened to a row; the numbers are those of the file."""
-
-    INSERT = 0
-    UPDATE = 1
-    DELETE = 2
 
 
 class PbColumn(NamedTuple):
@@ -51,7 +44,7 @@ class PbEvent:
 
     database: str
     table: str
-    kind: EventKind
+    kind: RowKind
     columns: Mapping[str, PbColumn]
 
 
@@ -80,7 +73,36 @@ class PbReader:
         try:
             return self._transaction(payload)
         except (IndexError, ValueError, struct.error) as error:
-            raise Corrupt(f"the payload is no pb_binlog.Binlog: {error}") from error
+            raise _corrupt(error) from error
+
+    def named(self, payload: bytes) -> NamedTransaction:
+        """The same with rows decoded one by one, when they are asked for. Raises Corrupt."""
+        try:
+            return self._named(payload)
+        except (IndexError, ValueError, struct.error) as error:
+            raise _corrupt(error) from error
+
+    def _named(self, payload: bytes) -> NamedTransaction:
+        commit_ts, ddl = 0, None
+        data: list[tuple[int, int]] = []
+        for number, begin, end in _spans(payload, 0, len(payload)):
+            if number == 2:
+                commit_ts, _ = _read_uvarint(payload, begin)
+            elif number == 3:
+                data.append((begin, end))
+            elif number == 4:
+                ddl = without_use(payload[begin:end].decode(errors="surrogateescape"))
+
+        def rows() -> Iterator[NamedRow]:
+            try:
+                for begin, end in data:
+                    for number, at, stop in _spans(payload, begin, end):
+                        if number == 1:
+                            yield _named_row(self._event(payload[at:stop]))
+            except (IndexError, ValueError, struct.error) as error:
+                raise _corrupt(error) from error
+
+        return NamedTransaction(Tso(commit_ts), ddl, rows)
 
     def _transaction(self, payload: bytes) -> PbTransaction:
         commit_ts, ddl = 0, ""
@@ -100,7 +122,7 @@ class PbReader:
 
     def _event(self, data: bytes) -> PbEvent:
         database = table = ""
-        kind = EventKind.INSERT
+        kind = RowKind.INSERT
         columns: dict[str, PbColumn] = {}
         at, end = 0, len(data)
         while at < end:
@@ -109,7 +131,7 @@ class PbReader:
             if size > 0x7F:
                 size, at = _read_uvarint(data, at - 1)
             if tag == _KIND_TAG:
-                kind = EventKind(size)
+                kind = RowKind(size)
                 continue
             stop = at + size
             if stop > end or tag & 7 != 2:
@@ -162,6 +184,44 @@ class PbReader:
             self._heads[data[:head_bytes]] = head
         old, new = (_read_datum(parts.get(n, NULL_DATUM), head.tp) for n in (4, 5))
         return head.name, PbColumn(head.tp, head.mysql_type, old, new)
+
+
+def _corrupt(error: Exception) -> Corrupt:
+    return Corrupt(f"the payload is no pb_binlog.Binlog: {error}")
+
+
+def _named_row(event: PbEvent) -> NamedRow:
+    is_update, is_insert = event.kind is RowKind.UPDATE, event.kind is RowKind.INSERT
+    return NamedRow(
+        event.database,
+        event.table,
+        event.kind,
+        tuple(
+            NamedColumn(
+                name,
+                column.mysql_type,
+                None if is_insert else column.value,
+                column.changed_value if is_update else column.value if is_insert else None,
+            )
+            for name, column in event.columns.items()
+        ),
+    )
+
+
+_USE = re.compile(r"\s*use\s+(?:`((?:[^`]|``)+)`|([^\s;`]+))\s*;", re.IGNORECASE)
+
+
+def without_use(text: str) -> NamedDdl:
+    """The statement of a DDL text, and the database that a leading `use` names."""
+    match = _USE.match(text)
+    if match is None:
+        return NamedDdl("", _without_end(text))
+    database = match[1].replace("``", "`") if match[1] else match[2]
+    return NamedDdl(database, _without_end(text[match.end() :]))
+
+
+def _without_end(statement: str) -> str:
+    return statement.strip().rstrip(";").rstrip()
 
 
 _HEADS_KEPT_MAX = 10_000
@@ -225,6 +285,21 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             yield tag >> 3, number
         else:
             raise ValueError(f"wire type {tag & 7}")
+
+
+def _spans(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Number, begin and end of each field; of a varint the begin."""
+    while at < end:
+        tag, at = _read_uvarint(data, at)
+        size, after = _read_uvarint(data, at)
+        if tag & 7 == 2:
+            at, after = after, after + size
+        elif tag & 7 != 0:
+            raise ValueError(f"wire type {tag & 7}")
+        if after > end:
+            raise IndexError("a field is longer than what holds it")
+        yield tag >> 3, at, after
+        at = after
 
 
 def _read_datum(datum: bytes, tp: int) -> Value:

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from binlogd.drainer.pb import NULL_DATUM, EventKind
+from binlogd.drainer.named import RowKind
+from binlogd.drainer.pb import NULL_DATUM
 from binlogd.drainer.pb_write import (
     EntryHeads,
     PairHeads,
@@ -228,7 +229,7 @@ class _Code:
                 is_optional = is_optional and column.origin_default_bit is None
                 otherwise = f"{variable} = N" if is_optional else "raise OddRow"
                 lines += _pair_code(column, number, variable, otherwise)
-        return f"def insert(b):\n{lines}{self._end()}{self._one(EventKind.INSERT)}"
+        return f"def insert(b):\n{lines}{self._end()}{self._one(RowKind.INSERT)}"
 
     def _handle(self) -> tuple[str, dict[int, str]]:
         """Reads the handle; the variables with what it tells, by column, or "handle" if it is all
@@ -266,13 +267,13 @@ class _Code:
             for n, column in held
             if not column.is_generated
         )
-        return f"def update(b):\n{lines}{self._end()}{_event_code(EventKind.UPDATE, parts)}"
+        return f"def update(b):\n{lines}{self._end()}{_event_code(RowKind.UPDATE, parts)}"
 
     def _delete(self) -> str:
         lines = "    i = 0\n"
         for number, column in enumerate(self._columns):
             lines += _pair_code(column, number, f"v{number}", "raise OddRow")
-        return f"def delete(b):\n{lines}{self._row_id()}{self._end()}{self._one(EventKind.DELETE)}"
+        return f"def delete(b):\n{lines}{self._row_id()}{self._end()}{self._one(RowKind.DELETE)}"
 
     def _row_id(self) -> str:
         """The hidden handle behind the columns, which nobody wants."""
@@ -281,7 +282,7 @@ class _Code:
         walk = _indented(f"    {_WALK}    i = j\n")
         return f"    if b[i:i + 3] == b'\\x08\\x01\\x08':\n        i += 2\n{walk}"
 
-    def _one(self, kind: EventKind) -> str:
+    def _one(self, kind: RowKind) -> str:
         numbers = range(len(self._columns))
         return _event_code(kind, "".join(f"E{n}[len(v{n})], v{n}, " for n in numbers))
 
@@ -289,7 +290,7 @@ class _Code:
         return "    if i != len(b): raise OddRow\n"
 
 
-def _event_code(kind: EventKind, parts: str) -> str:
+def _event_code(kind: RowKind, parts: str) -> str:
     return (
         f"    e = b''.join((H[{kind:d}], {parts}))\n    n = len(e)\n"
         f"    return b'\\x0a' + (S[n] if n < {_SMALL} else U(n)) + e\n"

@@ -13,7 +13,8 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from binlogd.drainer.pb import NULL_DATUM, TEXT_TYPES, EventKind
+from binlogd.drainer.named import RowKind
+from binlogd.drainer.pb import NULL_DATUM, TEXT_TYPES
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Column, Table, Tp
 from binlogd.tso import Tso
@@ -224,7 +225,7 @@ class TableEncoder:
         """A new row."""
         get = values.get
         entries = [each.one(get(each.column_id)) for each in self._columns]
-        return event_entry(self._heads[EventKind.INSERT], entries)
+        return event_entry(self._heads[RowKind.INSERT], entries)
 
     def update(self, old: Mapping[int, Value], new: Mapping[int, Value]) -> bytes:
         """A row before and after."""
@@ -233,20 +234,20 @@ class TableEncoder:
             for each in self._updated
             if each.column_id in new
         ]
-        return event_entry(self._heads[EventKind.UPDATE], entries)
+        return event_entry(self._heads[RowKind.UPDATE], entries)
 
     def delete(self, values: Mapping[int, Value]) -> bytes:
         """A row that is gone."""
         entries = [
             each.one(values[each.column_id]) for each in self._columns if each.column_id in values
         ]
-        return event_entry(self._heads[EventKind.DELETE], entries)
+        return event_entry(self._heads[RowKind.DELETE], entries)
 
 
 def event_heads(database: str, table: Table) -> list[bytes]:
     """What an event begins with, by its kind."""
     names = _bytes_field(b"\x0a", database.encode()) + _bytes_field(b"\x12", table.name.encode())
-    return [names + b"\x18" + bytes((kind,)) for kind in EventKind]
+    return [names + b"\x18" + bytes((kind,)) for kind in RowKind]
 
 
 def _bytes_field(tag: bytes, content: bytes) -> bytes:

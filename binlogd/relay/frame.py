@@ -13,6 +13,7 @@ that does not verify is damage. Layout: docs/FORMAT.md, "Relay log".
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ _ENTRY = struct.Struct("<QII")
 _ENTRY_PART_BYTES_MAX = (1 << 32) - 1
 UNWRITTEN_BYTES = 64
 """A file that ends with this many zeros ends with a page that never reached the disk."""
+
+
+Whole = bytes | mmap.mmap
+"""The content of a file, read or mapped."""
 
 
 class FrameKind(IntEnum):
@@ -128,7 +133,7 @@ def head_size(head: bytes) -> int:
     return HEAD.size + int(size)
 
 
-def read_frame(data: bytes, at: RelayPos) -> Frame | Torn | Damaged:
+def read_frame(data: Whole, at: RelayPos) -> Frame | Torn | Damaged:
     """The frame at this place; `data` is the whole file, and `at` lies before its end."""
     offset = at.offset
     if len(data) - offset < HEAD.size:
@@ -156,8 +161,8 @@ def read_frame(data: bytes, at: RelayPos) -> Frame | Torn | Damaged:
 _KINDS = frozenset(FrameKind)
 
 
-def _torn_or_damaged(data: bytes, offset: int, reason: str) -> Torn | Damaged:
+def _torn_or_damaged(data: Whole, offset: int, reason: str) -> Torn | Damaged:
     unwritten = len(data) - max(offset, len(data) - UNWRITTEN_BYTES)
-    if data.endswith(bytes(unwritten)):
+    if data[len(data) - unwritten :] == bytes(unwritten):
         return Torn(offset, f"{reason}, and the file ends with {unwritten} zeros")
     return Damaged(offset, reason)

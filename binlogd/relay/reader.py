@@ -20,6 +20,7 @@ from binlogd.relay.frame import (
     FrameKind,
     RelayEntry,
     Torn,
+    Whole,
     decode_entries,
     head_size,
     read_frame,
@@ -76,19 +77,20 @@ async def _batches(
         offset = 0
         for frame in scan(path, data, file.suffix, is_last=file is files[-1]):
             if frame.kind is FrameKind.GROUP:
-                yield _entries(path, offset, frame)
+                yield entries_of(path, offset, frame)
                 last_ts = frame.commit_ts
             offset = frame.end
 
 
-def _entries(path: Path, offset: int, frame: Frame) -> list[RelayEntry]:
+def entries_of(path: Path, offset: int, frame: Frame) -> list[RelayEntry]:
+    """The entries of a group that stands at an offset. Raises CorruptRelay."""
     try:
         return decode_entries(frame.body)
     except ValueError as error:
         raise CorruptRelay(path, offset, str(error)) from error
 
 
-def scan(path: Path, data: bytes, suffix: int, *, is_last: bool) -> Iterator[Frame]:
+def scan(path: Path, data: Whole, suffix: int, *, is_last: bool) -> Iterator[Frame]:
     """The frames of one file; ends where the last file is torn. Raises CorruptRelay."""
     at = RelayPos(suffix, 0)
     while at.offset < len(data):

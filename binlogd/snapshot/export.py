@@ -23,6 +23,7 @@ import structlog
 
 from binlogd import __version__
 from binlogd.errors import BinlogdError, ConfigError, Refused
+from binlogd.moment import wall_clock
 from binlogd.snapshot.jobdir import STAGING_PREFIX, job_directory, pinned
 from binlogd.snapshot.publish import publish, snapshot_path
 from binlogd.snapshot.spec import (
@@ -38,7 +39,6 @@ from binlogd.snapshot.spec import (
     SegmentEntry,
     Staged,
     moment,
-    wall_clock,
 )
 from binlogd.tso import NO_TS, Tso
 

@@ -6,12 +6,10 @@ machine and a job that runs elsewhere, so it names nothing but files, numbers an
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import msgspec
 
-from binlogd.errors import ConfigError
-from binlogd.tso import Tso, compose, physical_ms
+from binlogd.moment import last_ts
+from binlogd.tso import Tso
 
 SPEC_VERSION = 1
 MANIFEST_FORMAT = 1
@@ -179,23 +177,4 @@ def moment(text: str) -> Tso | None:
     A wall clock without zone is UTC. It stands for everything committed up to and including its
     last millisecond. Raises ConfigError.
     """
-    if text == "latest":
-        return None
-    if text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63:
-        return Tso(int(text))
-    try:
-        wall = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(
-            f"--as-of {text!r} is none of: latest, a TSO like 412518831548007863, a time like"
-            " 2024-05-01T12:30:00Z"
-        ) from None
-    if wall.tzinfo is None:
-        wall = wall.replace(tzinfo=UTC)
-    return Tso(compose(int(wall.timestamp() * 1000) + 1) - 1)
-
-
-def wall_clock(ts: Tso) -> str:
-    """The time of a timestamp, ISO 8601 in UTC, to the millisecond."""
-    seconds, millis = divmod(physical_ms(ts), 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
+    return None if text == "latest" else last_ts(text, "--as-of")

@@ -1,1 +1,1 @@
-"""Tools that read several kinds of binlog files, outside a running process."""
+"""Tools that read several kinds of binlog files: a Pump's log, relay logs, files of a file sink."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from binlogd.drainer.file_log import Stop, log_files, next_record, read_file_log
-from binlogd.drainer.pb import EventKind, PbColumn, PbEvent, head_of
+from binlogd.drainer.named import RowKind
+from binlogd.drainer.pb import PbColumn, PbEvent, head_of
 from binlogd.tidb.kinds import Tp
 from binlogd.tso import NO_TS, Tso
 from binlogd.workload.replica import Replica
@@ -73,14 +74,14 @@ def _apply(event: PbEvent, replica: Replica) -> None:
     name = (event.database, event.table)
     old = {each: _value(column, column.value) for each, column in event.columns.items()}
     match event.kind:
-        case EventKind.INSERT:
+        case RowKind.INSERT:
             replica.insert(name, old)
-        case EventKind.UPDATE:
+        case RowKind.UPDATE:
             new = {
                 each: _value(column, column.changed_value) for each, column in event.columns.items()
             }
             replica.update(name, old, new)
-        case EventKind.DELETE:
+        case RowKind.DELETE:
             replica.delete(name, old)
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from binlogd.drainer.file_log import read_file_log
 from binlogd.drainer.file_sink import FileSink
-from binlogd.drainer.pb import EventKind
+from binlogd.drainer.named import RowKind
 from binlogd.drainer.sink import Sink
 from binlogd.ports import Disk
 from binlogd.tidb.row import Value
@@ -78,11 +78,11 @@ class FilePlace:
                     continue
                 columns = event.columns
                 old = _pair(columns["id"].value, columns["v"].value)
-                if event.kind is EventKind.INSERT:
+                if event.kind is RowKind.INSERT:
                     found[old] += 1
                     continue
                 found[old] -= 1
-                if event.kind is EventKind.UPDATE:
+                if event.kind is RowKind.UPDATE:
                     found[_pair(columns["id"].changed_value, columns["v"].changed_value)] += 1
         return +found
 

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from binlogd.errors import ConfigError, Refused
+from binlogd.moment import wall_clock
 from binlogd.snapshot.export import ExportFailed, ExportOptions, Progress, export
 from binlogd.snapshot.publish import read_manifest
-from binlogd.snapshot.spec import wall_clock
 from tests import recordings_reader
 from tests.data_directory import write_log
 

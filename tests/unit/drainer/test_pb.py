@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.drainer.pb import EventKind, PbColumn, PbHead, decode, head_of
+from binlogd.drainer.named import RowKind
+from binlogd.drainer.pb import PbColumn, PbHead, decode, head_of
 from binlogd.drainer.pb_rows import ChangeEncoder
 from binlogd.drainer.pb_write import TableEncoder, ddl_binlog, ddl_text, dml_binlog, mysql_type
 from binlogd.errors import Corrupt
@@ -52,10 +53,10 @@ def test_rows_come_back_in_the_order_in_which_they_changed(
     assert head_of(payload) == PbHead(commit_ts, is_ddl=False)
     first, second, third, fourth = transaction.events
     assert [event.kind for event in transaction.events] == [
-        EventKind.INSERT,
-        EventKind.DELETE,
-        EventKind.INSERT,
-        EventKind.UPDATE,
+        RowKind.INSERT,
+        RowKind.DELETE,
+        RowKind.INSERT,
+        RowKind.UPDATE,
     ]
     assert {name: column.value for name, column in first.columns.items()} == shown(sample, a)
     assert {name: column.value for name, column in third.columns.items()} == shown(sample, b)

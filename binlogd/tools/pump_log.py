@@ -1,0 +1,258 @@
+"""A Pump's value log, ours or the Go Pump's: its records as written, and its transactions.
+
+Transactions come in commit order, each commit joined with its prewrite. Where they stand is looked
+up in the shard's index, if there is one and it can be read; what it does not cover (all of it,
+for a Go Pump's) is scanned once into a temporary database, so that memory stays bounded however
+long the log is. A binlogd that runs on the same directory is not disturbed.
+
+Nothing is skipped: damaged bytes end the reading with their place. What the last segment ends in
+may be a record that is just being written; it is not there yet.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from binlogd import record
+from binlogd.binlog import BinlogType
+from binlogd.errors import CorruptRecord
+from binlogd.pump.index import FORMAT
+from binlogd.pump.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
+from binlogd.tools.transaction import Meter, Place, Window
+from binlogd.tso import Tso
+from binlogd.wire.peek import join, peek
+
+CHUNK_BYTES = 4 << 20
+PAGE_ROWS = 1000
+OPEN_FILES_MAX = 16
+BATCH_ROWS = 10_000
+
+_SCHEMA = """
+CREATE TABLE prewrites (start_ts INTEGER PRIMARY KEY, fid INTEGER, offset INTEGER, length INTEGER);
+CREATE TABLE commits (commit_ts INTEGER, start_ts INTEGER, fid INTEGER, offset INTEGER,
+    length INTEGER, PRIMARY KEY (commit_ts, start_ts)) WITHOUT ROWID;
+"""
+_COMMITS = (
+    "SELECT commit_ts, start_ts, fid, offset, length FROM {}.commits"
+    " WHERE (commit_ts, start_ts) > (:ts, :start) AND commit_ts <= :stop"
+    " AND commit_ts <> start_ts"
+)
+_PREWRITE = "SELECT fid, offset, length FROM {}.prewrites WHERE start_ts = :start"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The directory of the segments, and the index beside it if there is one.
+
+    `chosen` are the segments to read, if not all of them.
+    """
+
+    directory: Path
+    index: Path | None = None
+    chosen: tuple[Path, ...] = ()
+
+    def segments(self) -> dict[FileId, Path]:
+        """The segments by number, in order."""
+        found = {}
+        for path in self.chosen or self.directory.iterdir():
+            fid = segment_fid(path.name)
+            if fid is not None:
+                found[fid] = path
+        return dict(sorted(found.items()))
+
+
+class Joined(NamedTuple):
+    """A commit with its prewrite; without it (`prewrite_place` None), the commit alone."""
+
+    commit_ts: Tso
+    start_ts: Tso
+    payload: bytes
+    place: Place
+    prewrite_place: Place | None
+
+
+def log_records(
+    path: Path, *, start: int = 0, is_last: bool, meter: Meter
+) -> Iterator[tuple[int, bytes]]:
+    """The records of one segment as (offset, payload), in the order of writing.
+
+    Raises CorruptRecord, OSError.
+    """
+    size, at, wanted = path.stat().st_size, start, CHUNK_BYTES
+    meter.total_bytes += size - start
+    with path.open("rb") as stream:
+        while at < size:  # ends: `at` grows, or it returns or raises
+            remaining = size - at
+            stream.seek(at)
+            stretch = stream.read(min(wanted, remaining))
+            if remaining == record.FOOTER_BYTES and record.footer_ts(stretch) is not None:
+                meter.read_bytes += remaining
+                return
+            found = record.split(stretch)
+            for offset, payload in found.records:
+                yield at + offset, payload
+            at += found.consumed
+            meter.read_bytes += found.consumed
+            if found.consumed and size - at == record.FOOTER_BYTES:
+                continue  # a footer is shorter than a header: look for it first
+            if found.fault is not None:
+                raise CorruptRecord(path, at, found.fault)
+            if found.needs > size - at or len(stretch) < min(wanted, remaining):
+                if is_last:
+                    return
+                reason = f"{found.needs} bytes are announced, {size - at} are there"
+                raise CorruptRecord(path, at, reason)
+            wanted = max(CHUNK_BYTES, found.needs)
+
+
+def shard_records(shard: Shard, meter: Meter) -> Iterator[tuple[Place, bytes]]:
+    """Every record of a shard, in the order of writing. Raises CorruptRecord, OSError."""
+    segments = shard.segments()
+    for fid, path in segments.items():
+        is_last = fid == max(segments)
+        for offset, payload in log_records(path, is_last=is_last, meter=meter):
+            yield Place(path, offset), payload
+
+
+def joined(shard: Shard, window: Window, meter: Meter) -> Iterator[Joined]:
+    """The transactions of a shard in commit order; fakes are left out.
+
+    Raises CorruptRecord, OSError.
+    """
+    segments = shard.segments()
+    with ExitStack() as stack:
+        found = stack.enter_context(closing(_Catalogue(shard)))
+        found.scan(segments, meter)
+        reader = stack.enter_context(closing(_Reader(segments)))
+        for commit_ts, start_ts, place, prewrite in found.commits(window):
+            payload = reader.payload(*place)
+            prewrite_place = None
+            if prewrite is not None:
+                payload = join(reader.payload(*prewrite), payload)
+                prewrite_place = reader.place(*prewrite)
+            yield Joined(
+                Tso(commit_ts), Tso(start_ts), payload, reader.place(*place), prewrite_place
+            )
+
+
+_Found = tuple[int, int, int]
+"""Number of the segment, offset, length of the payload."""
+
+
+class _Catalogue:
+    """Where each commit and prewrite of a shard stands: the index, and what was scanned."""
+
+    def __init__(self, shard: Shard) -> None:
+        # a temporary database: SQLite keeps it in memory while it is small, then in a file
+        self._db = sqlite3.connect("", uri=True, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode = OFF")
+        self._db.executescript(_SCHEMA)
+        self._filed_to, self._first_fid = FIRST, FIRST.fid
+        self._has_index = shard.index is not None and self._attach(shard.index)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _attach(self, index: Path) -> bool:
+        """Whether the index can be read; if not, the log tells the same, only slower."""
+        try:
+            self._db.execute("ATTACH ? AS filed", (f"{index.resolve().as_uri()}?mode=ro",))
+            marks: Mapping[str, object] = dict(
+                self._db.execute("SELECT name, value FROM filed.marks").fetchall()
+            )
+            self._db.execute("SELECT * FROM filed.commits LIMIT 1").fetchall()
+            self._db.execute("SELECT * FROM filed.prewrites LIMIT 1").fetchall()
+            pointer, first = marks.get("head_pointer", b""), marks.get("first_fid", 0)
+            if marks.get("format") != FORMAT or not isinstance(pointer, bytes):
+                return False
+            self._filed_to = ValuePointer.decode(pointer)
+            self._first_fid = FileId(first if isinstance(first, int) else 0)
+        except (sqlite3.Error, ValueError):
+            return False
+        return True
+
+    def scan(self, segments: Mapping[FileId, Path], meter: Meter) -> None:
+        """Notes what the index does not have."""
+        prewrites: list[tuple[int, int, int, int]] = []
+        commits: list[tuple[int, int, int, int, int]] = []
+        for fid, path in segments.items():
+            if fid < max(self._filed_to.fid, self._first_fid):
+                continue
+            start = self._filed_to.offset if fid == self._filed_to.fid else 0
+            is_last = fid == max(segments)
+            for offset, payload in log_records(path, start=start, is_last=is_last, meter=meter):
+                head = peek(payload)
+                if head.tp == BinlogType.PREWRITE:
+                    prewrites.append((head.start_ts, fid, offset, len(payload)))
+                elif head.tp == BinlogType.COMMIT:
+                    commits.append((head.commit_ts, head.start_ts, fid, offset, len(payload)))
+                if len(prewrites) + len(commits) >= BATCH_ROWS:
+                    self._put(prewrites, commits)
+        self._put(prewrites, commits)
+
+    def _put(
+        self,
+        prewrites: list[tuple[int, int, int, int]],
+        commits: list[tuple[int, int, int, int, int]],
+    ) -> None:
+        """A binlog that was sent twice replaces itself."""
+        self._db.execute("BEGIN")
+        self._db.executemany("INSERT OR REPLACE INTO main.prewrites VALUES (?, ?, ?, ?)", prewrites)
+        self._db.executemany("INSERT OR REPLACE INTO main.commits VALUES (?, ?, ?, ?, ?)", commits)
+        self._db.execute("COMMIT")
+        prewrites.clear()
+        commits.clear()
+
+    def commits(self, window: Window) -> Iterator[tuple[int, int, _Found, _Found | None]]:
+        """commit_ts, start_ts, and where the commit and its prewrite stand; in commit order."""
+        names = ("main", "filed") if self._has_index else ("main",)
+        commits = " UNION ALL ".join(_COMMITS.format(name) for name in names)
+        page = f"{commits} ORDER BY commit_ts, start_ts LIMIT {PAGE_ROWS}"
+        prewrite = " UNION ALL ".join(_PREWRITE.format(name) for name in names)
+        last = (window.start - 1, 1 << 62)
+        while True:  # ends with a page that is not full
+            values = {"ts": last[0], "start": last[1], "stop": window.stop}
+            rows = self._db.execute(page, values).fetchall()
+            for commit_ts, start_ts, *place in rows:
+                if (commit_ts, start_ts) == last:
+                    continue  # the index has got it since
+                last = commit_ts, start_ts
+                found = self._db.execute(prewrite, {"start": start_ts}).fetchone()
+                yield commit_ts, start_ts, (place[0], place[1], place[2]), found
+            if len(rows) < PAGE_ROWS:
+                return
+
+
+class _Reader:
+    """Single records, by places; a few files are kept open."""
+
+    def __init__(self, segments: Mapping[FileId, Path]) -> None:
+        self._directory = next(iter(segments.values())).parent if segments else Path()
+        self._open: dict[int, int] = {}
+
+    def close(self) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
+
+    def place(self, fid: int, offset: int, _length: int) -> Place:
+        return Place(self._directory / segment_name(FileId(fid)), offset)
+
+    def payload(self, fid: int, offset: int, length: int) -> bytes:
+        """Raises CorruptRecord, OSError."""
+        path = self.place(fid, offset, length).path
+        descriptor = self._open.get(fid)
+        if descriptor is None:
+            if len(self._open) >= OPEN_FILES_MAX:
+                os.close(self._open.pop(next(iter(self._open))))
+            descriptor = self._open[fid] = os.open(path, os.O_RDONLY)
+        stored = os.pread(descriptor, record.HEADER_BYTES + length, offset)
+        payload = record.decode(stored, length=length)
+        if isinstance(payload, str):
+            raise CorruptRecord(path, offset, payload)
+        return payload

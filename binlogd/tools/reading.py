@@ -1,0 +1,210 @@
+"""Committed transactions out of any binlog files, in commit order: what the tools are built on.
+
+    sources = find_sources([Path("/var/lib/binlogd")])
+    for transaction in transactions(sources, Window(start, stop), jobs=jobs, meter=Meter()):
+        for row in transaction.rows(): ...
+
+| path                                                   | is                                    |
+|--------------------------------------------------------|---------------------------------------|
+| a data directory, its `pump`, a shard, `value`, *.vlog | a Pump's log, ours or the Go Pump's   |
+| a directory with `relay-*.log`, such files             | binlogd's relay log                   |
+| a directory with `binlog-*`, such files                | a file sink's log, or the original's  |
+|                                                        | relay log; compressed (.tar.gz) too   |
+
+Rows come with names. A Pump's log holds none: `jobs`, the upstream's DDL history, explains it; a
+relay log has its own snapshot of the schema; the other files tell names themselves.
+
+Invariants. Commit order over all sources, one transaction in memory at a time, each transaction
+once: the same commit_ts from a second source is passed over. Nothing is skipped: damage ends the
+reading with the path and the offset. A running binlogd may go on with these files meanwhile.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from binlogd.drainer.file_log import is_log_file, log_files
+from binlogd.errors import ConfigError, CorruptRelay
+from binlogd.pump.pointer import segment_fid
+from binlogd.relay.position import suffix_of
+from binlogd.tidb.model import Job
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tools.named_files import named_transactions
+from binlogd.tools.pump_log import Shard, joined
+from binlogd.tools.raw import RawReader
+from binlogd.tools.relay_log import relay_transactions
+from binlogd.tools.transaction import Meter, Transaction, Window
+from binlogd.tso import NO_TS
+from binlogd.wire.peek import body
+
+_WITHOUT_PREWRITE = "its prewrite is not in the log (deleted by pump.gc, or never sent)"
+
+
+class SourceKind(StrEnum):
+    """What files are."""
+
+    PUMP = "pump log"
+    RELAY = "relay log"
+    NAMED = "binlog files"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One log: a Pump's with its shards, or files in order; `path` is what it was found by."""
+
+    kind: SourceKind
+    path: Path
+    shards: tuple[Shard, ...] = ()
+    files: tuple[Path, ...] = ()
+    newest: Path | None = None
+    """The last file of the log, which `files` may be a part of; only it may end inside a record."""
+
+
+def find_sources(paths: Iterable[Path]) -> list[Source]:
+    """What these paths hold; files of one directory are one source.
+
+    Raises ConfigError for a path that is missing or holds no binlogs, CorruptRelay when a file is
+    missing in the middle of a log.
+    """
+    found: list[Source] = []
+    files: dict[Path, list[Path]] = {}
+    for path in paths:
+        if path.is_dir():
+            found.append(_directory(path))
+        elif path.is_file():
+            files.setdefault(path.parent, []).append(path)
+        else:
+            raise ConfigError(f"{path}: there is no such file or directory")
+    for directory, chosen in files.items():
+        found.append(_files(directory, chosen))
+    return found
+
+
+def transactions(
+    sources: Sequence[Source], window: Window, *, jobs: Sequence[Job] = (), meter: Meter
+) -> Iterator[Transaction]:
+    """The transactions of all sources whose commit_ts lies in the window, in commit order.
+
+    Raises CorruptRecord or CorruptRelay for bytes that do not verify, OSError.
+    """
+    streams = [_numbered(n, source, window, jobs, meter) for n, source in enumerate(sources)]
+    last_ts, owner = NO_TS, -1
+    for _, number, transaction in heapq.merge(*streams, key=lambda each: each[:2]):
+        if transaction.commit_ts == last_ts and number != owner:
+            continue  # two copies of one log overlap
+        last_ts, owner = transaction.commit_ts, number
+        yield transaction
+
+
+def _numbered(
+    number: int, source: Source, window: Window, jobs: Sequence[Job], meter: Meter
+) -> Iterator[tuple[int, int, Transaction]]:
+    for transaction in _of_source(source, window, jobs, meter):
+        yield transaction.commit_ts, number, transaction
+
+
+def _of_source(
+    source: Source, window: Window, jobs: Sequence[Job], meter: Meter
+) -> Iterator[Transaction]:
+    if source.kind is SourceKind.PUMP:
+        return _pump_transactions(source.shards, window, jobs, meter)
+    if source.kind is SourceKind.RELAY:
+        return relay_transactions(source.files, window, meter)
+    assert source.newest is not None
+    return named_transactions(source.files, window, meter, newest=source.newest)
+
+
+def _pump_transactions(
+    shards: Sequence[Shard], window: Window, jobs: Sequence[Job], meter: Meter
+) -> Iterator[Transaction]:
+    by_id = {job.id: job for job in jobs}
+    schema = SchemaTracker()
+    schema.load(jobs)
+    reader = RawReader(schema)
+    is_first = True
+    streams = [joined(shard, window, meter) for shard in shards]
+    for each in heapq.merge(*streams, key=lambda one: (one.commit_ts, one.start_ts)):
+        if is_first:  # DDL before it cannot come any more
+            schema.apply_finished_by(each.commit_ts)
+            is_first = False
+        found = reader.read(
+            each.start_ts,
+            each.commit_ts,
+            each.payload,
+            by_id.get(body(each.payload).ddl_job_id),
+            place=each.place,
+            prewrite_place=each.prewrite_place,
+        )
+        if each.prewrite_place is None:
+            found = replace(found, note=_WITHOUT_PREWRITE)
+        yield found
+
+
+# --- what a path holds -----------------------------------------------------------------------
+
+
+def _directory(path: Path) -> Source:
+    shards = _shards(path)
+    if shards:
+        return Source(SourceKind.PUMP, path, shards=tuple(shards))
+    names = [entry.name for entry in path.iterdir()]
+    if any(suffix_of(name) is not None for name in names):
+        return _relay(path, [path / name for name in names])
+    if any(is_log_file(name) for name in names):
+        files = tuple(path / file.name for file in log_files(names))
+        return Source(SourceKind.NAMED, path, files=files, newest=files[-1])
+    raise ConfigError(
+        f"{path}: holds no binlogs: neither a Pump's data directory, nor segments (*.vlog), nor a"
+        " relay log (relay-*.log), nor files of a file sink (binlog-*)"
+    )
+
+
+def _shards(path: Path) -> list[Shard]:
+    """The shards below a data directory, its `pump`, a shard, or a directory of segments."""
+    for pump in (path / "pump", path):
+        numbered = sorted(pump.glob("shard-*/value"), key=lambda each: _number(each.parent.name))
+        if numbered:
+            return [Shard(value, _index(value)) for value in numbered]
+    for value in (path / "value", path):
+        if value.is_dir() and any(value.glob("*.vlog")):
+            return [Shard(value, _index(value))]
+    return []
+
+
+def _number(name: str) -> int:
+    digits = name.removeprefix("shard-")
+    return int(digits) if digits.isdigit() else -1
+
+
+def _index(value: Path) -> Path | None:
+    index = value.parent / "index.db"
+    return index if index.exists() else None
+
+
+def _relay(path: Path, candidates: Iterable[Path]) -> Source:
+    files = sorted(each for each in candidates if suffix_of(each.name) is not None)
+    for number, file in enumerate(files):
+        if suffix_of(file.name) != (suffix_of(files[0].name) or 0) + number:
+            raise CorruptRelay(file, 0, "the file before it is missing")
+    return Source(SourceKind.RELAY, path, files=tuple(files), newest=files[-1])
+
+
+def _files(directory: Path, chosen: Sequence[Path]) -> Source:
+    if all(suffix_of(file.name) is not None for file in chosen):
+        return _relay(chosen[0], chosen)
+    if all(file.suffix == ".vlog" and segment_fid(file.name) is not None for file in chosen):
+        return Source(SourceKind.PUMP, chosen[0], shards=(Shard(directory, None, tuple(chosen)),))
+    if all(is_log_file(file.name) for file in chosen):
+        there = log_files([entry.name for entry in directory.iterdir()])
+        wanted = log_files([file.name for file in chosen])
+        files = tuple(directory / file.name for file in wanted)
+        return Source(SourceKind.NAMED, chosen[0], files=files, newest=directory / there[-1].name)
+    unknown = next(file for file in chosen if not is_log_file(file.name))
+    raise ConfigError(
+        f"{unknown}: is no binlog file by its name, or stands beside files of another kind: give"
+        " *.vlog, relay-*.log or binlog-* files of one kind"
+    )
