@@ -1,13 +1,17 @@
 """What flows from a Pump to a Drainer: commits joined with their prewrites, and how far they reach.
 
+Structs of msgspec, as everything that is made for each transaction: ten times cheaper to make than
+frozen dataclasses. None of them is ever part of a cycle.
+
 Source: tipb proto/binlog/binlog.proto; tidb-binlog pump/storage/storage.go, PullCommitBinlog.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
 
 from binlogd.tso import Tso
 
@@ -20,8 +24,7 @@ class BinlogType(IntEnum):
     ROLLBACK = 2
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedBinlog:
+class CommittedBinlog(msgspec.Struct, frozen=True, gc=False):
     """A commit joined with its prewrite, or a fake binlog (start_ts == commit_ts, no rows).
 
     `payload` is a serialised `Binlog` of type Commit (Rollback for a fake) that holds the
@@ -38,8 +41,7 @@ class CommittedBinlog:
         return self.start_ts == self.commit_ts
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
+class Pulled(msgspec.Struct, frozen=True):
     """One batch of a source: binlogs in commit_ts order, and the promise that goes with them.
 
     Every transaction of this source with commit_ts <= resolved_ts is in this batch or in an earlier

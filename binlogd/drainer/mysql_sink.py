@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TypeVar
 
+import msgspec
 import structlog
 
 from binlogd.drainer import catalog, ddl_session, sql
@@ -440,7 +441,8 @@ def _combined(txns: Sequence[Txn]) -> list[Txn]:
     for txn in txns:
         last = combined[-1] if combined else None
         if isinstance(txn, Dml) and isinstance(last, Dml) and last.commit_ts == txn.commit_ts:
-            combined[-1] = replace(last, changes=last.changes + txn.changes)
+            changes = last.changes + txn.changes
+            combined[-1] = msgspec.structs.replace(last, changes=changes)
         else:
             combined.append(txn)
     return combined

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from binlogd.tidb.model import ActionType, Job, TableAt
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
@@ -17,16 +19,14 @@ _OF_THE_DATABASE_ITSELF = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TableChange:
+class TableChange(msgspec.Struct, frozen=True, gc=False):
     """The rows that one transaction changed in one table, in their order."""
 
     table: TableAt
     mutation: Mutation
 
 
-@dataclass(frozen=True, slots=True)
-class Dml:
+class Dml(msgspec.Struct, frozen=True, gc=False):
     """A transaction with at least one row; at most one change per table."""
 
     start_ts: Tso
@@ -73,8 +73,7 @@ class Ddl:
         return "" if self.job.type in _OF_THE_DATABASE_ITSELF else self.database
 
 
-@dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(msgspec.Struct, frozen=True, gc=False):
     """Nothing to do at this commit_ts: a fake binlog, or everything in it was filtered.
 
     `reason` is "" for what is left out by the way, and a word for the log where it is remarkable.

@@ -16,11 +16,11 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 import google_crc32c
+import msgspec
 
 from binlogd.relay.position import RelayPos
 from binlogd.tso import Tso
@@ -46,8 +46,7 @@ class FrameKind(IntEnum):
     GROUP = 3
 
 
-@dataclass(frozen=True, slots=True)
-class RelayEntry:
+class RelayEntry(msgspec.Struct, frozen=True, gc=False):
     """One transaction: the joined payload as pulled, and for a DDL its job's JSON (else b"")."""
 
     commit_ts: Tso

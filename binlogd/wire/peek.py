@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import MalformedBinlog
@@ -54,8 +55,7 @@ class Body(NamedTuple):
     ddl_schema_state: int
 
 
-@dataclass(frozen=True, slots=True)
-class Mutation:
+class Mutation(msgspec.Struct, frozen=True, gc=False):
     """The changes of one table in one transaction.
 
     `sequence` has one byte for each row in the order of execution (0 insert, 1 update, 4 delete):
@@ -73,7 +73,7 @@ def peek(payload: bytes) -> Head:
     """The head of a payload; b"" is a Prewrite with all zero. Raises MalformedBinlog."""
     marks = _marks(payload)
     if marks is not None:
-        return Head(marks.tp, marks.start_ts, marks.commit_ts, marks.ddl_job_id)
+        return _head(marks)
     fields = _scan(payload)
     return Head(fields.tp, fields.start_ts, fields.commit_ts, fields.ddl_job_id)
 
@@ -90,7 +90,7 @@ def head_and_canonical(payload: bytes) -> tuple[Head, bytes]:
     """`peek` and `canonical` in one look. Raises MalformedBinlog."""
     marks = _marks(payload)
     if marks is not None:
-        return Head(marks.tp, marks.start_ts, marks.commit_ts, marks.ddl_job_id), payload
+        return _head(marks), payload
     fields = _scan(payload)
     head = Head(fields.tp, fields.start_ts, fields.commit_ts, fields.ddl_job_id)
     rebuilt = _encode(fields)
@@ -101,7 +101,7 @@ def prewrite_key(payload: bytes) -> bytes:
     """The transaction's primary key, raw; b"" if there is none. Raises MalformedBinlog."""
     marks = _marks(payload)
     if marks is not None:
-        return payload[slice(*marks.spans[0])]
+        return payload[marks.key_at : marks.value_at]
     return _scan(payload).prewrite_key or b""
 
 
@@ -109,12 +109,11 @@ def body(payload: bytes) -> Body:
     """Rows and DDL of a payload. Raises MalformedBinlog."""
     marks = _marks(payload)
     if marks is not None:
-        _, value, query = marks.spans
         return Body(
-            payload[slice(*value)],
-            payload[slice(*query)],
-            marks.ddl_job_id,
-            marks.ddl_schema_state,
+            payload[marks.rows_at : marks.rows_end],
+            payload[marks.query_at : marks.query_end],
+            int64(marks.ddl_job_id),
+            payload[-1],
         )
     fields = _scan(payload)
     return Body(
@@ -214,9 +213,13 @@ def mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
         value, pos = read_uvarint(prewrite_value, 1)
         schema_version = signed(value)
     while pos < end and prewrite_value[pos] == _TABLES:
-        size, begin = read_uvarint(prewrite_value, pos + 1)
-        pos = end_of(prewrite_value, begin, size)
-        tables.append(_table_mutation(prewrite_value[begin:pos]))
+        size, begin = prewrite_value[pos + 1] if pos + 1 < end else 0x80, pos + 2
+        if size > 0x7F:
+            size, begin = read_uvarint(prewrite_value, pos + 1)
+        pos = begin + size
+        if pos > end:
+            pos = end_of(prewrite_value, begin, size)
+        tables.append(_table_mutation(prewrite_value, begin, pos))
     if pos < end:
         return _any_mutations(prewrite_value)
     return schema_version, tables
@@ -229,7 +232,7 @@ def _any_mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
         if field.number == 1:
             schema_version = signed(field.value)
         elif field.number == 2:
-            tables.append(_table_mutation(prewrite_value[field.value : field.end]))
+            tables.append(_table_mutation(prewrite_value, field.value, field.end))
     return schema_version, tables
 
 
@@ -246,55 +249,66 @@ def encode_mutations(schema_version: int, tables: list[Mutation]) -> bytes:
 
 _MINIMAL = rb"([\x80-\xff]{0,8}[\x01-\x7f]|\x00|[\x80-\xff]{9}\x01)"
 _TIMESTAMPS = re.compile(rb"\x08([\x00-\x7f])\x10" + _MINIMAL + rb"\x18" + _MINIMAL)
+_NO_DDL = b"\x38\x00\x40\x00"
 _DDL_NUMBERS = re.compile(rb"\x38" + _MINIMAL + rb"\x40[\x00-\x7f]")
 
 
 class _Marks(NamedTuple):
-    tp: int
-    start_ts: int
-    commit_ts: int
-    ddl_job_id: int
-    ddl_schema_state: int
-    value_at: int  # where fields 5 to 8 begin
-    spans: list[tuple[int, int]]  # contents of fields 4, 5 and 6; empty where absent
+    """Where things are; the numbers are still varints, because few who look want them."""
+
+    head: re.Match[bytes]
+    key_at: int
+    value_at: int
+    """Where fields 5 to 8 begin, and the key ends."""
+    rows_at: int
+    rows_end: int
+    query_at: int
+    query_end: int
+    ddl_job_id: bytes
+
+
+def _head(marks: _Marks) -> Head:
+    tp, start_ts, commit_ts = marks.head.groups()
+    return Head(tp[0], int64(start_ts), int64(commit_ts), int64(marks.ddl_job_id))
 
 
 def _marks(payload: bytes) -> _Marks | None:
-    """Where the fields of a canonical payload are; None for any other payload."""
+    """Where the fields of a canonical payload are; None for any other payload. Hot: no loop."""
     head = _TIMESTAMPS.match(payload)
     if head is None:
         return None
-    pos = value_at = head.end()
-    spans = []
+    key_at = value_at = head.end()
     try:
-        for tag in (0x22, 0x2A, 0x32):
-            begin = pos
-            if payload[pos] == tag:
-                size = payload[pos + 1]
-                begin = pos + 2
-                if size >= 0x80:
-                    size, begin = read_uvarint(payload, pos + 1)
-                    if payload[begin - 1] == 0:
-                        return None
-                pos = begin + size
-            spans.append((begin, pos))
-            if tag == 0x22:
-                value_at = pos
+        if payload[key_at] == 0x22:
+            key_at, value_at = _content(payload, key_at + 1)
+        rows_at = rows_end = value_at
+        if payload[value_at] == 0x2A:
+            rows_at, rows_end = _content(payload, value_at + 1)
+        query_at = query_end = rows_end
+        if payload[rows_end] == 0x32:
+            query_at, query_end = _content(payload, rows_end + 1)
     except (IndexError, MalformedBinlog):
         return None
-    tail = _DDL_NUMBERS.fullmatch(payload, pos)
-    if tail is None:
-        return None
-    tp, start_ts, commit_ts = head.groups()
-    return _Marks(
-        tp[0],
-        int64(start_ts),
-        int64(commit_ts),
-        int64(tail[1]),
-        payload[-1],
-        value_at,
-        spans,
-    )
+    if payload[query_end:] == _NO_DDL:
+        job_id = b"\0"
+    else:
+        tail = _DDL_NUMBERS.fullmatch(payload, query_end)
+        if tail is None:
+            return None
+        job_id = tail[1]
+    return _Marks(head, key_at, value_at, rows_at, rows_end, query_at, query_end, job_id)
+
+
+def _content(payload: bytes, at: int) -> tuple[int, int]:
+    """Begin and end of the bytes whose length is at `at`. Raises MalformedBinlog if that is not
+    canonical, IndexError."""
+    size = payload[at]
+    if size < 0x80:
+        return at + 1, at + 1 + size
+    size, begin = read_uvarint(payload, at)
+    if payload[begin - 1] == 0:
+        raise MalformedBinlog("a length with a byte too many")
+    return begin, begin + size
 
 
 # --- any other bytes: field by field -----------------------------------------------------
@@ -388,20 +402,22 @@ _SEQUENCE_RUN = re.compile(rb"(?:\x38[\x00-\x7f])+")
 _INSERT, _UPDATE, _DELETE = 0, 1, 4
 
 
-def _table_mutation(data: bytes) -> Mutation:
+def _table_mutation(data: bytes, begin: int, end: int) -> Mutation:
     try:
-        plain = _plain_table_mutation(data)
+        plain = _plain_table_mutation(data, begin, end)
     except IndexError:
         plain = None
-    return plain or _any_table_mutation(data)
+    return plain or _any_table_mutation(data[begin:end])
 
 
-def _plain_table_mutation(data: bytes) -> Mutation | None:
-    """As TiDB writes it: table id, rows, sequence; None for anything else. Hot: no calls inside."""
-    if data[0] != 0x08:
+def _plain_table_mutation(  # noqa: C901, PLR0911, PLR0912 - one loop for every row that comes
+    data: bytes, pos: int, end: int
+) -> Mutation | None:
+    """As TiDB writes it: table id, rows, sequence; None for anything else. Hot: few calls."""
+    if data[pos] != 0x08:
         return None
     table_id = shift = 0
-    pos = 1
+    pos += 1
     while (byte := data[pos]) > 0x7F:
         table_id |= (byte & 0x7F) << shift
         shift += 7
@@ -410,25 +426,44 @@ def _plain_table_mutation(data: bytes) -> Mutation | None:
         return None
     table_id |= byte << shift
     pos += 1
-    end = len(data)
-    rows: tuple[list[bytes], list[bytes], list[bytes]] = [], [], []
+    inserted: list[bytes] = []
+    updated: list[bytes] = []
+    deleted: list[bytes] = []
     while (tag := data[pos]) != 0x38:
-        kind = 0 if tag == 0x12 else 1 if tag == 0x1A else 2 if tag == 0x32 else 3
         size = data[pos + 1]
         begin = pos + 2
         if size > 0x7F:
-            size, begin = read_uvarint(data, pos + 1)
+            more = data[begin]
+            begin += 1
+            if more < 0x80:
+                size = size & 0x7F | more << 7
+            else:
+                size, begin = read_uvarint(data, pos + 1)
         pos = begin + size
-        if kind == 3 or pos >= end:
+        if pos >= end:
             return None
-        rows[kind].append(data[begin:pos])
-    inserted, updated, deleted = rows
-    sequence = data[pos + 1 :: 2]
-    counts = len(inserted), len(updated), len(deleted)
+        if tag == 0x1A:
+            updated.append(data[begin:pos])
+        elif tag == 0x12:
+            inserted.append(data[begin:pos])
+        elif tag == 0x32:
+            deleted.append(data[begin:pos])
+        else:
+            return None
+    rows = len(inserted) + len(updated) + len(deleted)
+    sequence = data[pos + 1 : end : 2]
+    if len(sequence) != rows or end - pos != 2 * rows:
+        return None
+    if rows == 1:
+        kind = _INSERT if inserted else _UPDATE if updated else _DELETE
+        if sequence[0] != kind:
+            return None
+        return Mutation(table_id, inserted, updated, deleted, sequence)
     if (
-        len(sequence) != sum(counts)
-        or data[pos::2] != b"\x38" * len(sequence)
-        or (sequence.count(_INSERT), sequence.count(_UPDATE), sequence.count(_DELETE)) != counts
+        sequence.count(_INSERT) != len(inserted)
+        or sequence.count(_UPDATE) != len(updated)
+        or sequence.count(_DELETE) != len(deleted)
+        or data[pos:end:2] != b"\x38" * rows
     ):
         return None
     return Mutation(table_id, inserted, updated, deleted, sequence)

@@ -1,21 +1,25 @@
-"""Joined binlogs into a private MariaDB with default durability: translate, decode, apply.
+"""Rows from a Pump into a private MariaDB with default durability, on the whole path.
 
-The limit is measured in the same run: MariaDB alone, given the very statements that the sink makes,
-built before, on as many connections. CPU is of this process and of mariadbd.
+Pull, merge, translate, relay fsync, lanes, progress in the rows' own transaction. Each figure
+stands beside that of a Go Drainer with the same load on a machine like this (its default, and its
+merge option), and beside MariaDB alone in the same run: plain 128-row REPLACE statements of such
+rows, on as many connections. CPU is of this process and of mariadbd. Absolute rates are of one
+machine and moment; CPU a row repeats better.
 
-    python tests/bench/bench_apply.py [share of the full loads, default 0.25] [lanes, default 4]
+    python tests/bench/bench_apply.py [--share 0.25] [--lanes 4] [--sink] [load ...]
+
+`--sink` leaves out Pump and relay: joined binlogs from memory into the sink.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import gc
 import json
 import logging
-import os
-import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -26,65 +30,49 @@ import uvloop
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.mysql import Server, SqlSession
+from binlogd.drainer.mysql import SqlSession
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
-from binlogd.drainer.parts import Gatherer, Limits, Part
-from binlogd.drainer.progress import LanePosition, ProgressTable
-from binlogd.drainer.shape import DownstreamColumn, DownstreamKey, DownstreamTable, shape_of
-from binlogd.drainer.target import Reader, Target
 from binlogd.drainer.translate import Translator, ddl_job_id
-from binlogd.drainer.txn import Dml, Txn
+from binlogd.drainer.txn import Txn
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
-from binlogd.tso import NO_TS
 from tests.bench.load import Load, inserts, mixed, updates
+from tests.bench.whole_path import Cost, Meter, server_of, through_everything
 from tests.mariadb import MariaDb
 
 BATCH = 256
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+LIMIT_ROWS = 128
+LIMIT_STATEMENTS = 200
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Of one run: seconds of the clock, of this process and of mariadbd."""
+class Peer:
+    """The Go Drainer: rows/s by default and with its merge option, CPU seconds of both processes
+    for 100 k rows by default."""
 
-    took_s: float
-    own_s: float
-    server_s: float
-
-
-class Meter:
-    """Measures from its making to `read`."""
-
-    def __init__(self, mariadb: MariaDb) -> None:
-        self._pid = mariadb.pid
-        self._begin = time.perf_counter(), time.process_time(), self._server_s()
-
-    def read(self) -> Cost:
-        now = time.perf_counter(), time.process_time(), self._server_s()
-        return Cost(*(end - begin for begin, end in zip(self._begin, now, strict=True)))
-
-    def _server_s(self) -> float:
-        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    default: float
+    merging: float
+    cpu_s: float
 
 
-class Translation:
-    """One pass over a load."""
+PEERS = {
+    "inserts": Peer(21_900, 36_100, 7.5),
+    "updates": Peer(14_500, 28_000, 9.7),
+    "mixed": Peer(12_700, 28_000, 12.6),
+}
+"""Its updates with the merge option were not measured: those of the mixed load stand in."""
 
-    def __init__(self, load: Load) -> None:
-        self._jobs = {job.id: job for job in jobs_from_json(load.history)}
-        schema = SchemaTracker()
-        schema.load(self._jobs.values())
-        self._translator = Translator(schema, TableFilter(), Dialect.MYSQL)
-
-    def txns(self, binlogs: Sequence[CommittedBinlog]) -> Iterator[Txn]:
-        for binlog in binlogs:
-            yield self._translator.translate(binlog, self._jobs.get(ddl_job_id(binlog)))
+LOADS: dict[str, Callable[[float], Load]] = {
+    "inserts": lambda share: inserts(int(300_000 * share)),
+    "updates": lambda share: updates(int(200_000 * share), int(300_000 * share)),
+    "mixed": lambda share: mixed(int(400_000 * share), 10, int(20_000 * share)),
+}
 
 
-def server_of(mariadb: MariaDb) -> Server:
-    return Server(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
+def _txns(load: Load, binlogs: Sequence[CommittedBinlog], translator: Translator) -> Iterator[Txn]:
+    jobs = {job.id: job for job in jobs_from_json(load.history)}
+    for binlog in binlogs:
+        yield translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
 
 
 async def _submit(sink: MySqlSink, txns: Iterator[Txn]) -> None:
@@ -99,122 +87,101 @@ async def _submit(sink: MySqlSink, txns: Iterator[Txn]) -> None:
 
 
 async def through_the_sink(mariadb: MariaDb, load: Load, lanes: int) -> Cost:
-    """Rows as the Drainer applies them."""
+    """Rows from joined binlogs in memory."""
     mariadb.reset()
-    translation = Translation(load)
+    schema = SchemaTracker()
+    schema.load(jobs_from_json(load.history))
+    translator = Translator(schema, TableFilter(), Dialect.MYSQL)
     sink = MySqlSink(server_of(mariadb), 1, MySqlSinkOptions(lanes=lanes), Random(1))
     await sink.open()
     async with asyncio.TaskGroup() as group:
         group.create_task(sink.run())
-        await _submit(sink, translation.txns(load.setup))
+        await _submit(sink, _txns(load, load.setup, translator))
         meter = Meter(mariadb)
-        await _submit(sink, translation.txns(load.binlogs))
+        await _submit(sink, _txns(load, load.binlogs, translator))
         cost = meter.read()
         await sink.close()
     return cost
 
 
-def prebuilt(load: Load, lanes: int) -> list[list[Part]]:
-    """The parts of each lane, full to the limits, as under a load that never pauses."""
-    translation = Translation(load)
-    gatherer = Gatherer([LanePosition(NO_TS)] * lanes, Limits())
-    targets: dict[int, Target] = {}
-    parts: list[list[Part]] = [[] for _ in range(lanes)]
-    for _ in translation.txns(load.setup):
-        pass
-    for txn in translation.txns(load.binlogs):
-        assert isinstance(txn, Dml)
-        readers = []
-        for change in txn.changes:
-            info = change.table.info
-            if info.id not in targets:
-                columns = tuple(
-                    DownstreamColumn(c.name, "x", "", is_nullable=False, is_generated=False)
-                    for c in info.columns
-                )
-                key = DownstreamKey("PRIMARY", ("id",), has_prefix=False)
-                shape = shape_of(info, DownstreamTable(columns, (key,)))
-                targets[info.id] = Target(change.table.database, info, shape)
-            readers.append(Reader(change.table, targets[info.id]))
-        list(gatherer.add(txn, readers))
-        if gatherer.is_full():
-            _take_all(gatherer, parts)
-    _take_all(gatherer, parts)
-    return parts
+async def limit(mariadb: MariaDb, connections: int) -> Cost:
+    """MariaDB given plain REPLACE statements of such rows, each a transaction."""
+    mariadb.execute(
+        "CREATE DATABASE IF NOT EXISTS bench_limit",
+        "DROP TABLE IF EXISTS bench_limit.t",
+        "CREATE TABLE bench_limit.t (id BIGINT PRIMARY KEY, k INT NOT NULL, c CHAR(120),"
+        " pad CHAR(60), dt DATETIME NOT NULL, KEY (k))",
+    )
+    row = "(%d,%d,'" + "c" * 105 + "','" + "p" * 60 + "','2024-02-02 12:02:30')"
+    head = "REPLACE INTO bench_limit.t VALUES "
 
-
-def _take_all(gatherer: Gatherer, parts: list[list[Part]]) -> None:
-    for lane, taken in enumerate(parts):
-        if (part := gatherer.take(lane)) is not None:
-            taken.append(part)
-
-
-async def statements_alone(mariadb: MariaDb, load: Load, parts: list[list[Part]]) -> Cost:
-    """The same statements and progress rows, made before."""
-    mariadb.reset()
-    sink = MySqlSink(server_of(mariadb), 1, MySqlSinkOptions(lanes=len(parts)), Random(1))
-    await sink.open()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(sink.run())
-        await _submit(sink, Translation(load).txns(load.setup))
-        await sink.close()
-    progress = ProgressTable("tidb_binlog", 1)
-    texts: list[list[bytes]] = []
-    for lane, taken in enumerate(parts):
-        texts.append([])
-        for part in taken:
-            texts[-1] += [statement.text for statement in part.statements(4 << 20)]
-            texts[-1] += [progress.move(lane, part.end, part.end), b"COMMIT"]
-    sessions = [await SqlSession.connect(server_of(mariadb), for_rows=True) for _ in parts]
-
-    async def play(session: SqlSession, statements: list[bytes]) -> None:
-        for statement in statements:
-            await session.run(statement)
+    async def play(first: int) -> None:
+        session = await SqlSession.connect(server_of(mariadb))
+        for number in range(first, LIMIT_STATEMENTS, connections):
+            ids = range(number * LIMIT_ROWS, (number + 1) * LIMIT_ROWS)
+            await session.run((head + ",".join(row % (each, each * 7919) for each in ids)).encode())
+        session.close()
 
     meter = Meter(mariadb)
     async with asyncio.TaskGroup() as group:
-        for session, statements in zip(sessions, texts, strict=True):
-            group.create_task(play(session, statements))
+        for first in range(connections):
+            group.create_task(play(first))
     cost = meter.read()
-    for session in sessions:
-        session.close()
+    mariadb.execute("DROP DATABASE bench_limit")
     return cost
 
 
-def report(load: Load, lanes: int, cost: Cost, alone: Cost) -> None:
-    figure = {
-        "bench": f"apply_{load.name}",
-        "value": round(load.rows / cost.took_s),
+def report(name: str, load: Load, lanes: int, cost: Cost, alone: Cost) -> None:
+    """One line of JSON."""
+    rate = load.rows / cost.took_s
+    rate_alone = LIMIT_ROWS * LIMIT_STATEMENTS / alone.took_s
+    own_us, server_us = (s / load.rows * 1e6 for s in (cost.own_s, cost.server_s))
+    figure: dict[str, object] = {
+        "bench": f"{name}_{load.name}",
+        "value": round(rate),
         "unit": "rows/s",
+        "ratio": round(rate / rate_alone, 2),
         "lanes": lanes,
-        "cpu_us_per_row": round(cost.own_s / load.rows * 1e6, 1),
-        "mariadbd_us_per_row": round(cost.server_s / load.rows * 1e6, 1),
-        "alone_rows_per_s": round(load.rows / alone.took_s),
-        "alone_mariadbd_us_per_row": round(alone.server_s / load.rows * 1e6, 1),
-        "ratio": round(alone.took_s / cost.took_s, 2),
+        "cpu_us_per_row": round(own_us, 1),
+        "mariadbd_us_per_row": round(server_us, 1),
+        "plain_replace_rows_per_s": round(rate_alone),
     }
+    if peer := PEERS.get(load.name):
+        figure["of_go_default"] = round(rate / peer.default, 2)
+        figure["of_go_merging"] = round(rate / peer.merging, 2)
+        figure["cpu_of_go_default"] = round((own_us + server_us) / (peer.cpu_s * 10), 2)
     print(json.dumps(figure), flush=True)
 
 
+def _measured(options: argparse.Namespace, mariadb: MariaDb, load: Load, place: Path) -> None:
+    gc.collect()
+    gc.freeze()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        if options.sink:
+            cost = runner.run(through_the_sink(mariadb, load, options.lanes))
+        else:
+            cost = runner.run(through_everything(mariadb, load, place, options.lanes))
+        alone = runner.run(limit(mariadb, options.lanes))
+    report("sink" if options.sink else "apply", load, options.lanes, cost, alone)
+
+
 def main() -> None:
+    """Prints its figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--share", type=float, default=0.25)
+    parser.add_argument("--lanes", type=int, default=4)
+    parser.add_argument("--sink", action="store_true")
+    parser.add_argument("loads", nargs="*", metavar="load")
+    options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    share = float(sys.argv[1]) if len(sys.argv) > 1 else 0.25
-    lanes = int(sys.argv[2]) if len(sys.argv) > 2 else 4
-    loads = (
-        inserts(int(300_000 * share)),
-        updates(int(200_000 * share), int(300_000 * share)),
-        mixed(int(400_000 * share), 10, int(20_000 * share)),
-    )
     with tempfile.TemporaryDirectory() as directory:
-        mariadb = MariaDb(Path(directory), is_durable=True, pool_mb=1024)
+        mariadb = MariaDb(Path(directory) / "mariadb", is_durable=True, pool_mb=1024)
+        mariadb.directory.mkdir()
         mariadb.start()
         try:
-            for load in loads:
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    cost = runner.run(through_the_sink(mariadb, load, lanes))
-                    parts = prebuilt(load, lanes)
-                    alone = runner.run(statements_alone(mariadb, load, parts))
-                report(load, lanes, cost, alone)
+            for number, name in enumerate(options.loads or LOADS):
+                place = Path(directory) / str(number)
+                _measured(options, mariadb, LOADS[name](options.share), place)
         finally:
             mariadb.stop()
 

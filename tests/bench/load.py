@@ -11,7 +11,9 @@ from __future__ import annotations
 import random
 import string
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from binlogd.binlog import BinlogType, CommittedBinlog
 from binlogd.tidb.datum import compact_bytes, uvarint, varint
@@ -164,7 +166,7 @@ class _Maker:
             mutation = by_table.get(table.id) or Mutation(table.id, [], [], [], b"")
             {0: mutation.inserted, 1: mutation.updated, 4: mutation.deleted}[kind].append(row)
             sequence = mutation.sequence + bytes((kind,))
-            by_table[table.id] = replace(mutation, sequence=sequence)
+            by_table[table.id] = msgspec.structs.replace(mutation, sequence=sequence)
         start_ts, commit_ts = Tso(self._now + 1), Tso(self._now + 2)
         self._now = plus_ms(commit_ts, 1)
         key = record_key(changes[0][0], changes[0][1])

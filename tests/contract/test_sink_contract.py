@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
 
+import msgspec
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
@@ -98,7 +99,7 @@ def changes(commit_ts: int, table: str, *rows: tuple[int, str | None, str | None
         else:
             mutation.updated.append(encode_update(at.info, before, after, handle=handle))
             kinds.append(1)
-    mutation = replace(mutation, sequence=bytes(kinds))
+    mutation = msgspec.structs.replace(mutation, sequence=bytes(kinds))
     return Dml(Tso(commit_ts - 1), Tso(commit_ts), 3, (TableChange(at, mutation),))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from binlogd.binlog import CommittedBinlog
@@ -161,7 +162,7 @@ def test_a_ddl_that_is_left_out_still_moves_the_schema_and_says_why() -> None:
     txn = at_work.translate(ddl("CREATE TABLE `v` (`a` INT)"), made)
     assert isinstance(txn, Ddl)
     assert (txn.is_skipped, txn.statements, txn.reason) == (True, (), "ignore-txn-commit-ts")
-    rows = at_work.translate(replace(dml(change(12)), commit_ts=Tso(501)), None)
+    rows = at_work.translate(msgspec.structs.replace(dml(change(12)), commit_ts=Tso(501)), None)
     assert isinstance(rows, Dml)
 
 

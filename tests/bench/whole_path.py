@@ -1,0 +1,158 @@
+"""Everything between a Pump that holds the binlogs and the rows in MariaDB, in one process.
+
+Pull from the shards, merge, translate, relay log with fsync, lanes, progress with the rows: the
+path of `binlogd serve` behind the acknowledgement. The Pump is filled before the clock starts, as
+it was for the Go Drainer's figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from binlogd.binlog import CommittedBinlog
+from binlogd.drainer.backoff import Backoff
+from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.drainer import Drainer
+from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.mysql import Server
+from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.host.disk import PosixDisk
+from binlogd.pump.pump import Pump, PumpOptions
+from binlogd.relay.log import RelayWriter
+from binlogd.tidb.model import Job, jobs_from_json
+from binlogd.tso import Tso
+from binlogd.wire import peek
+from tests.bench.load import Load
+from tests.bench.pump_load import running_pump
+from tests.mariadb import MariaDb
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+SHARDS = 4
+WRITE_BATCH = 500
+LOOK_EVERY_S = 0.002
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run: seconds of the clock, of this process (all threads) and of mariadbd."""
+
+    took_s: float
+    own_s: float
+    server_s: float
+
+
+class Meter:
+    """Measures from its making to `read`."""
+
+    def __init__(self, mariadb: MariaDb) -> None:
+        self._pid = mariadb.pid
+        self._begin = time.perf_counter(), time.process_time(), self._server_s()
+
+    def read(self) -> Cost:
+        now = time.perf_counter(), time.process_time(), self._server_s()
+        return Cost(*(end - begin for begin, end in zip(self._begin, now, strict=True)))
+
+    def _server_s(self) -> float:
+        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+class Jobs:
+    """The DDL history of a load."""
+
+    def __init__(self, load: Load) -> None:
+        self._jobs = {job.id: job for job in jobs_from_json(load.history)}
+
+    async def job(self, job_id: int) -> Job | None:
+        """As it is in the history."""
+        return self._jobs.get(job_id)
+
+    async def jobs(self) -> list[Job]:
+        """All of them."""
+        return list(self._jobs.values())
+
+
+def server_of(mariadb: MariaDb) -> Server:
+    """Where the sink connects to."""
+    return Server(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
+
+
+async def fill(pump: Pump, binlogs: Sequence[CommittedBinlog]) -> None:
+    """Writes each transaction as TiDB does: its prewrite, then its commit."""
+    batch: list[bytes] = []
+    for binlog in binlogs:
+        key, body = peek.prewrite_key(binlog.payload), peek.body(binlog.payload)
+        ddl = {
+            "ddl_query": body.ddl_query or None,
+            "ddl_job_id": body.ddl_job_id,
+            "ddl_schema_state": body.ddl_schema_state,
+        }
+        value = body.prewrite_value or None
+        batch += (
+            peek.prewrite_binlog(binlog.start_ts, prewrite_key=key, prewrite_value=value, **ddl),  # type: ignore[arg-type]  # by name
+            peek.commit_binlog(binlog.start_ts, binlog.commit_ts, prewrite_key=key, **ddl),  # type: ignore[arg-type]  # by name
+        )
+        if len(batch) >= WRITE_BATCH:
+            await _written(pump, batch)
+            batch = []
+    await _written(pump, batch)
+
+
+async def _written(pump: Pump, batch: list[bytes]) -> None:
+    refused = [error for error in await pump.write(batch) if error is not None]
+    if refused:
+        raise refused[0]
+
+
+@asynccontextmanager
+async def draining(
+    pump: Pump, mariadb: MariaDb, load: Load, directory: Path, lanes: int
+) -> AsyncIterator[Drainer]:
+    """A Drainer of this Pump into this server, with a relay log; drained at the end."""
+    disk = PosixDisk(threads=2)
+    options = MySqlSinkOptions(lanes=lanes)
+    ports = DrainerPorts(
+        sources=pump.sources(),
+        history=Jobs(load),
+        make_sink=lambda: MySqlSink(server_of(mariadb), 1, options, Random(1)),
+        relay=RelayWriter(directory / "relay", disk, max_file_bytes=10 << 20),
+        table_filter=TableFilter(),
+        on_saved=lambda checkpoint: None,
+    )
+    drainer = Drainer(ports, Backoff(Random(1)), DrainerOptions(dialect=Dialect.MYSQL))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(drainer.run())
+        yield drainer
+        await drainer.drain()
+    disk.close()
+
+
+async def until_applied(drainer: Drainer, commit_ts: Tso) -> None:
+    """Returns when everything up to there is downstream. Raises RuntimeError when it is stuck."""
+    while drainer.statistics().applied_ts < commit_ts:
+        if error := drainer.statistics().last_error:
+            raise RuntimeError(error)
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def through_everything(mariadb: MariaDb, load: Load, directory: Path, lanes: int) -> Cost:
+    """The cost of a load whose binlogs the Pump holds; what it builds on is downstream before."""
+    mariadb.reset()
+    options = PumpOptions(free_bytes_min=1)
+    async with running_pump(directory / "pump", shards=SHARDS, options=options) as pump:
+        await fill(pump, load.setup)
+        async with draining(pump, mariadb, load, directory, lanes) as drainer:
+            await until_applied(drainer, load.setup[-1].commit_ts)
+        await fill(pump, load.binlogs)
+        meter = Meter(mariadb)
+        async with draining(pump, mariadb, load, directory, lanes) as drainer:
+            await until_applied(drainer, load.binlogs[-1].commit_ts)
+            return meter.read()
