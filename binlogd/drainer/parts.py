@@ -19,7 +19,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from binlogd.drainer import sql
-from binlogd.drainer.plan import Key
+from binlogd.drainer.plan import ODD, Key
 from binlogd.drainer.progress import LanePosition
 from binlogd.drainer.shape import Mode
 from binlogd.drainer.target import Reader, Target, key_text
@@ -124,7 +124,7 @@ def commit_ts_of(part: Part, statement: Statement, item: bytes) -> Tso:
 
 
 def _items(mutation: Mutation, reader: Reader, kind: RunKind) -> Iterator[bytes]:
-    decoders = reader.decoders(len(mutation.sequence))
+    decoders = reader.decoded(len(mutation.sequence))
     if kind is RunKind.SINGLE:
         yield from map(reader.update_statement, mutation.updated)
         yield from map(reader.delete_statement, mutation.deleted)
@@ -260,41 +260,70 @@ class Gatherer:
             assert self._adding is not None
             raise RowMismatch(reader.target.label, self._adding.commit_ts, str(error)) from error
 
-    def _merge(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
-        decoders, target = reader.decoders(len(sequence)), reader.target
+    def _merge(  # noqa: C901, PLR0912, PLR0915 - a row shall cost one call, that of its decoder
+        self, sequence: bytes, rows: _Rows, reader: Reader
+    ) -> None:
+        fast, slow = reader.decoders(len(sequence))
+        insert, update, delete = fast.insert, fast.update, fast.delete
+        target, parts, lanes, adding = reader.target, self._open, self._lanes, self._adding
+        by_key, seed, lane = target.by_key, target.seed, target.seed % self._lanes
         row: bytes | None
         for kind in sequence:
-            if kind == 0:
-                key, row = decoders.insert(next(rows.inserted))
-            elif kind == 1:
-                old, key, row = decoders.update(next(rows.updated))
+            if kind == 1:
+                data = next(rows.updated)
+                try:
+                    old, key, row = update(data)
+                except ODD:
+                    old, key, row = slow.update(data)
                 if old != key:
                     self._put_state(target, old, None)
+            elif kind == 0:
+                data = next(rows.inserted)
+                try:
+                    key, row = insert(data)
+                except ODD:
+                    key, row = slow.insert(data)
             else:
-                key, row = decoders.delete(next(rows.deleted)), None
-            self._put_state(target, key, row)
+                data = next(rows.deleted)
+                try:
+                    key, row = delete(data), None
+                except ODD:
+                    key, row = slow.delete(data), None
+            if self._is_catching_up:
+                self._put_state(target, key, row)
+                continue
+            if by_key:
+                literal = b"%d" % key if key.__class__ is int else key
+                lane = crc32(literal, seed) % lanes  # type: ignore[arg-type]  # bytes by now
+            part = parts[lane]
+            if part.last is not adding:
+                self._enter(part)
+            try:
+                part.merged[target][key] = row
+            except KeyError:
+                part.merged[target] = {key: row}
+            part.changes += 1
+            part.size_bytes += 24 if row is None else len(row)
 
     def _add_ordered(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
-        decoders, target = reader.decoders(len(sequence)), reader.target
+        target, decode = reader.target, reader.decoded(len(sequence))
         for kind in sequence:
             if kind == 0:
-                key, row = decoders.insert(next(rows.inserted))
-                self._put_item(target, RunKind.WRITE, row)
+                self._put_item(target, RunKind.WRITE, decode.insert(next(rows.inserted))[1])
             elif kind == 1:
-                old, key, row = decoders.update(next(rows.updated))
+                old, key, row = decode.update(next(rows.updated))
                 if old != key:
                     self._put_item(target, RunKind.DELETE, key_text(old))
                 self._put_item(target, RunKind.WRITE, row)
             else:
-                key = decoders.delete(next(rows.deleted))
+                key = decode.delete(next(rows.deleted))
                 self._put_item(target, RunKind.DELETE, key_text(key))
 
     def _add_singles(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
-        decoders, target = reader.decoders(len(sequence)), reader.target
+        target, decode = reader.target, reader.decoded(len(sequence))
         for kind in sequence:
             if kind == 0:
-                row = decoders.insert(next(rows.inserted))[1]
-                self._put_item(target, RunKind.WRITE, row)
+                self._put_item(target, RunKind.WRITE, decode.insert(next(rows.inserted))[1])
             elif kind == 1:
                 statement = reader.update_statement(next(rows.updated))
                 self._put_item(target, RunKind.SINGLE, statement)
@@ -303,23 +332,15 @@ class Gatherer:
                 self._put_item(target, RunKind.SINGLE, statement)
 
     def _put_state(self, target: Target, key: Key, row: bytes | None) -> None:
-        """Called for each row: all in one place, because calls are what it would cost."""
-        if self._lanes == 1:
-            lane = 0
-        elif target.by_key:
-            literal = b"%d" % key if key.__class__ is int else key
-            lane = crc32(literal, target.seed) % self._lanes  # type: ignore[arg-type]
-        else:
-            lane = target.seed % self._lanes
+        lane = target.seed % self._lanes
+        if target.by_key:
+            lane = crc32(key_text(key), target.seed) % self._lanes
         if self._is_catching_up and self._is_applied(lane):
             return
         part = self._open[lane]
         if part.last is not self._adding:
             self._enter(part)
-        states = part.merged.get(target)
-        if states is None:
-            states = part.merged[target] = {}
-        states[key] = row
+        part.merged.setdefault(target, {})[key] = row
         part.changes += 1
         part.size_bytes += 24 if row is None else len(row)
 
@@ -384,5 +405,9 @@ def _size_of(mutation: Mutation) -> int:
     """Bytes of all its rows."""
     if len(mutation.sequence) == 1:  # most are so
         return len((mutation.inserted or mutation.updated or mutation.deleted)[0])
-    lists = mutation.inserted, mutation.updated, mutation.deleted
-    return sum(sum(map(len, rows)) for rows in lists)
+    size = sum(map(len, mutation.updated))
+    if mutation.inserted:
+        size += sum(map(len, mutation.inserted))
+    if mutation.deleted:
+        size += sum(map(len, mutation.deleted))
+    return size

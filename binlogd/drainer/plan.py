@@ -39,6 +39,10 @@ class OddRow(Exception):
     """A row that is not laid out as compiled; the generic decoder reads it."""
 
 
+ODD = (OddRow, IndexError)
+"""What generated code raises at such a row; IndexError where the row ends too early."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
     """A column of the key by which rows are merged; never NULL.
@@ -60,7 +64,7 @@ class KeyColumn:
 class Decoders:
     """Row bytes to key and row literal. A literal has its parentheses: `(1,'a')`.
 
-    Raise OddRow or IndexError (compiled ones), or CorruptRow.
+    Raise ODD (compiled ones), or CorruptRow.
     """
 
     insert: Callable[[bytes], tuple[Key, bytes]]

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from binlogd.drainer import sql
 from binlogd.drainer.conflict import seed_of
-from binlogd.drainer.plan import Decoders, Key, OddRow, compiled, generic
+from binlogd.drainer.plan import ODD, Decoders, Key, compiled, generic
 from binlogd.drainer.shape import Mode, Shape
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Column, Table, TableAt
@@ -60,47 +60,40 @@ class Target:
 
 
 class Reader:
-    """Rows of one table at one moment. `odd_rows` counts those that generated code refused."""
+    """Rows of one table at one moment."""
 
     def __init__(self, table: TableAt, target: Target) -> None:
         self.table = table
         self.target = target
-        self.odd_rows = 0
         self._rows = RowDecoder(table)
         self._renderers = {column.id: sql.renderer(column) for column in target.shape.columns}
         self._slow = generic(table, target.shape.columns, target.shape.key)
-        self._decoders = self._slow
+        self._fast = self._either = self._slow
         self._rows_seen = 0
 
-    def decoders(self, rows: int) -> Decoders:
-        """To key and literal, for so many rows. They raise CorruptRow only."""
+    def decoders(self, rows: int) -> tuple[Decoders, Decoders]:
+        """The fast ones for so many rows, and those for a row at which a fast one raises ODD."""
         if self._rows_seen < COMPILE_AFTER_ROWS:
             self._rows_seen += rows
             if self._rows_seen >= COMPILE_AFTER_ROWS:
                 self._compile()
-        return self._decoders
+        return self._fast, self._slow
+
+    def decoded(self, rows: int) -> Decoders:
+        """Both in one, for so many rows. They raise CorruptRow only."""
+        self.decoders(rows)
+        return self._either
 
     def _compile(self) -> None:
         shape, slow = self.target.shape, self._slow
         fast = compiled(self.table, shape.columns, shape.key)
         if fast is not None:
-            self._decoders = Decoders(
-                self._either(fast.insert, slow.insert),
-                self._either(fast.update, slow.update),
-                self._either(fast.delete, slow.delete),
+            self._fast = fast
+            self._either = Decoders(
+                _either(fast.insert, slow.insert),
+                _either(fast.update, slow.update),
+                _either(fast.delete, slow.delete),
             )
-
-    def _either(
-        self, fast: Callable[[bytes], T], slow: Callable[[bytes], T]
-    ) -> Callable[[bytes], T]:
-        def decoded(row: bytes) -> T:
-            try:
-                return fast(row)
-            except (OddRow, IndexError):
-                self.odd_rows += 1
-                return slow(row)
-
-        return decoded
 
     # --- one statement a row ---------------------------------------------------------------
 
@@ -141,6 +134,16 @@ class Reader:
     def _equals(self, column: Column, value: Value) -> bytes:
         is_json = column.name.lower() in self.target.shape.json_names
         return sql.equals(column, self._renderers[column.id](value), is_json=is_json)
+
+
+def _either(fast: Callable[[bytes], T], slow: Callable[[bytes], T]) -> Callable[[bytes], T]:
+    def decoded(row: bytes) -> T:
+        try:
+            return fast(row)
+        except ODD:
+            return slow(row)
+
+    return decoded
 
 
 def key_text(key: Key) -> bytes:
