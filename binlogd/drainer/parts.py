@@ -260,7 +260,7 @@ class Gatherer:
             assert self._adding is not None
             raise RowMismatch(reader.target.label, self._adding.commit_ts, str(error)) from error
 
-    def _merge(  # noqa: C901, PLR0912, PLR0915 - a row shall cost one call, that of its decoder
+    def _merge(  # noqa: C901, PLR0912 - a row shall cost one call, that of its decoder
         self, sequence: bytes, rows: _Rows, reader: Reader
     ) -> None:
         fast, slow = reader.decoders(len(sequence))
