@@ -22,6 +22,7 @@ from binlogd.drainer.mysql import Server
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
+from binlogd.drainer.sqlite_sink import SqliteSink
 from binlogd.errors import LogFailed
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
@@ -37,6 +38,7 @@ from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 
 _NODE_FILE = ".node"
+REPLICA_FILE = "replica.db"
 DRAIN_S = 6.0
 """Of the ten seconds that a stop may take."""
 
@@ -45,6 +47,7 @@ _DIALECTS = {
     "pb": Dialect.FILE,
     "mysql": Dialect.MYSQL,
     "tidb": Dialect.TIDB,
+    "sqlite": Dialect.FILE,
 }
 
 
@@ -170,6 +173,8 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
     syncer = setup.config.syncer
     if syncer.db_type in ("file", "pb"):
         return FileSink(setup.sink_dir, setup.sink_dir / "savepoint", disk=disk, clock=WallClock())
+    if syncer.db_type == "sqlite":
+        return SqliteSink(setup.sink_dir / REPLICA_FILE, disk)
     to = syncer.to
     return MySqlSink(
         Server(

@@ -124,7 +124,7 @@ class DownstreamConfig(_Table, frozen=True):
 class SyncerConfig(_Table, frozen=True):
     """What is replicated, and how."""
 
-    db_type: Literal["file", "pb", "mysql", "tidb"] = "file"
+    db_type: Literal["file", "pb", "mysql", "tidb", "sqlite"] = "file"
     sql_mode: str | None = None
     worker_count: int = 16
     txn_batch: int = 20
@@ -263,7 +263,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
         size_bytes(config.pump.segment_size)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
-    if config.syncer.relay.log_dir and config.syncer.db_type in ("file", "pb"):
+    if config.syncer.relay.log_dir and config.syncer.db_type not in ("mysql", "tidb"):
         raise ConfigError(
             f'{source}: syncer.relay.log-dir: a relay log goes with db-type "mysql" or "tidb" only'
         )

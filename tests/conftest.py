@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.mariadb import MariaDb
+
+# how long an example takes says something about the machine only
+settings.register_profile("binlogd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("binlogd")
 
 
 @pytest.fixture(scope="session")

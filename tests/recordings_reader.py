@@ -323,7 +323,7 @@ def compare(directory: Path, connection: Any, skip: Iterable[str] = ()) -> list[
     `skip` names schemas (`db`) or tables (`db.table`, with `*` for any characters). Sequences are
     not compared. Surplus tables in recorded schemas are differences as well.
     """
-    is_skipped = _skipping(skip)
+    is_skipped = skipping(skip)
     there = _places(connection)
     found: list[Difference] = []
     known: set[str] = set()
@@ -345,7 +345,8 @@ def compare(directory: Path, connection: Any, skip: Iterable[str] = ()) -> list[
     return found
 
 
-def _skipping(skip: Iterable[str]) -> Callable[[str], bool]:
+def skipping(skip: Iterable[str]) -> Callable[[str], bool]:
+    """Whether a `db.table` is one of these names (`db`, or `db.table` with `*`)."""
     patterns = [
         re.compile(re.escape(name.lower()).replace(r"\*", ".*") + ("" if "." in name else r"\..*"))
         for name in skip
@@ -392,7 +393,7 @@ def _compare_table(
         text = f"columns missing {sorted(wanted - there)}, too many {sorted(there - wanted)}"
         return [Difference(table.label, text)]
     try:
-        return _compare_rows(table, _rows(table, connection, db, name))
+        return compare_rows(table, _rows(table, connection, db, name))
     except (ValueError, OverflowError, pymysql.err.MySQLError) as error:
         return [Difference(table.label, f"cannot be read as it should be: {error}")]
 
@@ -435,7 +436,8 @@ def _reader(column: Column) -> Callable[[bytes | None], Canonical]:
     return read
 
 
-def _compare_rows(table: Table, found: Counter[Row]) -> list[Difference]:
+def compare_rows(table: Table, found: Counter[Row]) -> list[Difference]:
+    """How canonical rows differ from those of a recorded table."""
     if table.rows is None:
         lines = sorted(json.dumps(row) + "\n" for row in found.elements())
         if hashlib.sha256("".join(lines).encode()).hexdigest() == table.digest:

@@ -49,12 +49,14 @@ def filter_for(skip: Sequence[str]) -> TableFilter:
     )
 
 
-def translated(directory: Path, skip: Sequence[str] = ()) -> Iterator[Txn]:
+def translated(
+    directory: Path, skip: Sequence[str] = (), dialect: Dialect = Dialect.MYSQL
+) -> Iterator[Txn]:
     """What a sink is given of a recording, in commit order."""
     jobs = {job.id: job for job in jobs_from_json(history(directory))}
     schema = SchemaTracker()
     schema.load(jobs.values())
-    translator = Translator(schema, filter_for(skip), Dialect.MYSQL)
+    translator = Translator(schema, filter_for(skip), dialect)
     for binlog in committed(directory):
         yield translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
 

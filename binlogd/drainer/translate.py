@@ -117,6 +117,8 @@ class Translator:
             is_skipped=bool(reason),
             further=statements[1:],
             reason=reason,
+            created=effect.created,
+            renamed=effect.renamed,
         )
 
 

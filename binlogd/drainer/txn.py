@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from binlogd.tidb.model import ActionType, Job, TableAt
+from binlogd.tidb.schema import Named
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
 
@@ -48,7 +49,7 @@ class Ddl:
     commit_ts (a batch of CREATE TABLE is one job with many statements). A skipped Ddl is not
     executed: what a sink remembers about tables must be forgotten all the same. `database` and
     `table` name what changed, as it is called afterwards; both may be "". `reason` says why it is
-    skipped.
+    skipped. `created` names the tables of a batch, `renamed` holds (old, new) in their order.
     """
 
     start_ts: Tso
@@ -61,6 +62,8 @@ class Ddl:
     is_skipped: bool
     further: tuple[str, ...] = ()
     reason: str = ""
+    created: tuple[Named, ...] = ()
+    renamed: tuple[tuple[Named, Named], ...] = ()
 
     @property
     def statements(self) -> tuple[str, ...]:

@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 
 from binlogd.host.disk import PosixDisk
-from tests.contract.places import FilePlace, MemoryPlace, MySqlPlace, Place
+from tests.contract.places import FilePlace, MemoryPlace, MySqlPlace, Place, SqlitePlace
 from tests.mariadb import MariaDb
 
 
-@pytest.fixture(params=["memory", "file", "mysql, 1 lane", "mysql, 4 lanes"])
+@pytest.fixture(params=["memory", "file", "sqlite", "mysql, 1 lane", "mysql, 4 lanes"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     kind, _, lanes = request.param.partition(", ")
+    disk = PosixDisk(threads=2)
     if kind == "memory":
         yield MemoryPlace()
     elif kind == "mysql":
         mariadb: MariaDb = request.getfixturevalue("mariadb")
         yield MySqlPlace(mariadb, lanes=int(lanes[0]))
+    elif kind == "sqlite":
+        yield SqlitePlace(tmp_path / "replica.db", disk)
     else:
-        disk = PosixDisk(threads=2)
         yield FilePlace(tmp_path, disk)
-        disk.close()
+    disk.close()

@@ -6,7 +6,9 @@ conftest.py.
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +16,7 @@ from binlogd.drainer.file_log import read_file_log
 from binlogd.drainer.file_sink import FileSink
 from binlogd.drainer.named import RowKind
 from binlogd.drainer.sink import Sink
+from binlogd.drainer.sqlite_sink import SqliteSink
 from binlogd.ports import Disk
 from binlogd.tidb.row import Value
 from tests.contract.memory_sink import MemorySink, MemoryStore
@@ -85,6 +88,18 @@ class FilePlace:
                 if event.kind is RowKind.UPDATE:
                     found[_pair(columns["id"].changed_value, columns["v"].changed_value)] += 1
         return +found
+
+
+class SqlitePlace:
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self._path, self._disk = path, disk
+
+    def sink(self) -> Sink:
+        return SqliteSink(self._path, self._disk)
+
+    async def rows(self, table: str) -> Rows:
+        with closing(sqlite3.connect(self._path)) as replica:
+            return Counter(replica.execute(f'SELECT id, v FROM "contract.{table}"').fetchall())
 
 
 class MySqlPlace:

@@ -56,7 +56,10 @@ BEGINNING = 100
 
 
 def ddl(commit_ts: int, kind: ActionType, statement: str, table: str = "") -> Ddl:
-    job = replace(job_from_json(b"{}"), id=commit_ts, type=kind, schema_version=commit_ts)
+    info = AT[table].info if table and kind == ActionType.CREATE_TABLE else None
+    job = replace(
+        job_from_json(b"{}"), id=commit_ts, type=kind, schema_version=commit_ts, table=info
+    )
     return Ddl(
         Tso(commit_ts - 1), Tso(commit_ts), commit_ts, job, statement, "contract", table, False
     )
@@ -211,7 +214,12 @@ async def test_a_ddl_is_a_barrier(place: Place) -> None:
                 *tables(),
                 *(changes(110 + n, "plain", (n, None, "x")) for n in range(20)),
                 ddl(140, ActionType.DROP_TABLE, "DROP TABLE plain", "plain"),
-                ddl(141, ActionType.CREATE_TABLE, "CREATE TABLE plain (id INT, v VARCHAR(20))"),
+                ddl(
+                    141,
+                    ActionType.CREATE_TABLE,
+                    "CREATE TABLE plain (id INT, v VARCHAR(20))",
+                    "plain",
+                ),
                 changes(142, "plain", (1, None, "new")),
             ]
         )

@@ -15,6 +15,7 @@ from binlogd.workload.recording import feed_recording
 from tests.appliance import Appliance, into_mariadb
 from tests.mariadb import MariaDb
 from tests.recordings_reader import compare, connect, history, info
+from tests.replica_reader import replica_differences
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 SYSTEM = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql"
@@ -127,6 +128,22 @@ def test_a_recording_survives_kill_9(
 ) -> None:
     appliance = appliance_for(name, tmp_path, mariadb)
     expect_equal_after_kills(name, seed, appliance, mariadb, kills=4)
+
+
+def test_a_replica_in_one_file_survives_kill_9(tmp_path: Path) -> None:
+    appliance = Appliance(
+        tmp_path, history=history(RECORDINGS / "keys"), syncer='[syncer]\ndb-type = "sqlite"\n'
+    )
+    try:
+        appliance.start()
+        with killed_at_random(appliance, seed=4, kills=3):
+            asyncio.run(feed_recording(RECORDINGS / "keys", appliance.target))
+        appliance.wait_until_applied(0)
+        assert appliance.stop() == 0
+        replica = appliance.data_dir / "drainer" / "replica.db"
+        assert replica_differences(RECORDINGS / "keys", replica, ["keys_wrong"]) == []
+    finally:
+        appliance.close()
 
 
 @pytest.mark.soak

@@ -1,0 +1,262 @@
+"""How an upstream's table looks in a replica that is one SQLite file, and how it changes its shape.
+
+A table `shop.orders` is the SQLite table `shop.orders`; each column is stored so that its value can
+be compared with the upstream's bit by bit:
+
+| upstream | SQLite |
+|---|---|
+| integers, YEAR, BIT | INTEGER; from 2^63 up, where SQLite's integers end, the digits as text |
+| FLOAT, DOUBLE | REAL |
+| DECIMAL, DATE, DATETIME, TIMESTAMP (UTC), TIME, JSON | TEXT |
+| CHAR, VARCHAR, TEXT | TEXT; what is no UTF-8 as BLOB |
+| BINARY, VARBINARY, BLOB | BLOB |
+| ENUM, SET | TEXT: the label, the labels joined by commas |
+
+Virtual generated columns are left out: no binlog holds them. Indexes are made without UNIQUE but
+for the clustered key: equality here is that of bytes, and the upstream has checked its own.
+
+A DDL never reaches SQLite as text. The job's TableInfo says what the table is now; columns are
+matched by id (a column that was rewritten has a new id and its old name), and the rows are copied
+into the new shape. A change that rewrites values in a way that only the upstream knows is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+
+from binlogd.tidb.columns import INTEGER_TYPES, MOMENT_TYPES, Value
+from binlogd.tidb.defaults import missing_value
+from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.model import Column, Table
+
+Stored = int | float | str | bytes | None
+"""What SQLite is given."""
+
+INTEGERS_END = 1 << 63
+LABELS_KEPT_MAX = 4096
+
+
+class NotStorable(Exception):
+    """A change of shape that would need values that no binlog holds; the text says which."""
+
+
+def stored_columns(info: Table) -> tuple[Column, ...]:
+    """The columns that the replica has, in their order."""
+    return tuple(each for each in info.columns if each.is_public and not each.is_virtual)
+
+
+def key_columns(info: Table) -> tuple[Column, ...]:
+    """The clustered key, by which TiDB itself knows a row; () where a row is known as a whole."""
+    handle = info.handle_column()
+    if handle is not None:
+        return (handle,)
+    index = info.primary_index() if info.is_common_handle else None
+    return tuple(info.columns[each.offset] for each in index.columns) if index else ()
+
+
+def quoted(name: str) -> str:
+    """A name of SQLite."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def storer_of(column: Column) -> Callable[[Value], Stored]:
+    """From a value of the column to what SQLite holds."""
+    kind = column.field_type
+    if kind.tp == Tp.ENUM:
+        return _enum(kind.elems)
+    if kind.tp == Tp.SET:
+        return _set(kind.elems)
+    if kind.tp in STRING_TYPES and not column.is_binary:
+        return _text
+    if kind.tp in INTEGER_TYPES or kind.tp == Tp.BIT:
+        return _integer
+    return _same
+
+
+def renamed(old_name: str, new_name: str, info: Table) -> list[str]:
+    """Another name, for the indexes too: whoever takes the old one next makes indexes as well."""
+    drops = [f"DROP INDEX {quoted(name)}" for name, _ in _indexes(old_name, info)]
+    rename = f"ALTER TABLE {quoted(old_name)} RENAME TO {quoted(new_name)}"
+    return [*drops, rename, *(text for _, text in _indexes(new_name, info))]
+
+
+def create(name: str, info: Table) -> list[str]:
+    """CREATE TABLE and its indexes."""
+    columns = ", ".join(
+        f"{quoted(each.name)} {_declared(each)}".rstrip() for each in stored_columns(info)
+    )
+    made = f"CREATE TABLE {quoted(name)} ({columns})"
+    return [made, *(text for _, text in _indexes(name, info))]
+
+
+def _indexes(name: str, info: Table) -> Iterator[tuple[str, str]]:
+    """The name and the statement of each index."""
+    held = {each.name.lower() for each in stored_columns(info)}
+    keys: dict[tuple[str, ...], bool] = {}
+    if key := key_columns(info):
+        keys[tuple(each.name for each in key)] = True
+    for index in info.indexes:
+        names = tuple(each.name for each in index.columns)
+        if all(each.lower() in held for each in names):
+            keys.setdefault(names, False)
+    for number, (names, is_unique) in enumerate(keys.items()):
+        unique = "UNIQUE " if is_unique else ""
+        of = ", ".join(quoted(each) for each in names)
+        label = f"{name}#{number}"
+        yield label, f"CREATE {unique}INDEX {quoted(label)} ON {quoted(name)} ({of})"
+
+
+def reshape(
+    name: str, old: Table, new: Table, changed: Mapping[str, str]
+) -> list[tuple[str, tuple[Stored, ...]]]:
+    """Statements that bring a table with its rows from one TableInfo to the next, with values.
+
+    `changed` gives the old name to the new one, both in lower case, of columns that the DDL's text
+    renames: one that is rewritten as well has a new id. Raises NotStorable.
+    """
+    before, after = stored_columns(old), stored_columns(new)
+    is_same = create(name, old) == create(name, new) and all(map(_is_kept, before, after))
+    if is_same and [each.id for each in before] == [each.id for each in after]:
+        return []
+    fresh = f"{name}#new"
+    sources: list[str] = []
+    given: list[Stored] = []
+    for column in after:
+        source = _source(column, before, changed)
+        if source is not None:
+            sources.append(_converted(source, column))
+        else:
+            sources.append("?")
+            given.append(storer_of(column)(missing_value(column)))
+    names = ", ".join(quoted(each.name) for each in after)
+    copy = f"INSERT INTO {quoted(fresh)} ({names}) SELECT {', '.join(sources)} FROM {quoted(name)}"
+    creates = create(name, new)
+    return [
+        (creates[0].replace(quoted(name), quoted(fresh), 1), ()),
+        (copy, tuple(given)),
+        (f"DROP TABLE {quoted(name)}", ()),
+        (f"ALTER TABLE {quoted(fresh)} RENAME TO {quoted(name)}", ()),
+        *((text, ()) for text in creates[1:]),
+    ]
+
+
+# --- one column ------------------------------------------------------------------------------
+
+
+def _source(
+    column: Column, before: tuple[Column, ...], changed: Mapping[str, str]
+) -> Column | None:
+    """The column whose values it has; a rewritten one has a new id."""
+    for was in before:
+        if was.id == column.id:
+            return was
+    name = column.name.lower()
+    old_name = changed.get(name, name)
+    return next((was for was in before if was.name.lower() == old_name), None)
+
+
+def _converted(was: Column, column: Column) -> str:
+    """The new value of a column as SQL, exactly as the upstream makes it. Raises NotStorable."""
+    name = quoted(was.name)
+    if _is_kept(was, column):
+        return name
+    before, after, tp = _family(was), _family(column), column.field_type.tp
+    if after == "text":
+        text = _as_text(name, before)
+        text = text if tp != Tp.STRING or before == "text" else ""
+    elif before == "integer" and tp == Tp.NEW_DECIMAL:
+        scale = max(column.field_type.decimal, 0)
+        text = f"CAST({name} AS TEXT) || '{'.' + '0' * scale if scale else ''}'"
+    elif was.field_type.tp == Tp.DATETIME and was.field_type.decimal <= 0 and tp == Tp.DATE:
+        text = f"substr({name}, 1, 10)"
+    else:
+        text = name if before in (_YEAR, _BIT) and after == "integer" else ""
+    if not text:
+        raise NotStorable(
+            f"it rewrites the values of column {column.name}, which only the upstream can do"
+        )
+    return text
+
+
+def _as_text(name: str, family: str) -> str:
+    """As text; "" where only the upstream knows how it prints."""
+    if family == "text":  # a CHAR now, which loses its spaces at the end
+        return f"CASE typeof({name}) WHEN 'text' THEN rtrim({name}, ' ') ELSE {name} END"
+    if family in ("integer", _YEAR):
+        return f"CAST({name} AS TEXT)"
+    return name if family in (_ENUM, _SET, _JSON) else ""
+
+
+def _is_kept(was: Column, column: Column) -> bool:
+    """Whether every stored value stays as it is."""
+    before, after = was.field_type, column.field_type
+    if _family(was) != _family(column):
+        return False
+    if before.tp == Tp.ENUM:
+        return set(before.elems) <= set(after.elems)
+    if before.tp == Tp.SET:  # labels are joined in their order
+        return after.elems[: len(before.elems)] == before.elems
+    if before.tp in _OF_A_SCALE:
+        return before.decimal == after.decimal
+    if after.tp == Tp.STRING:  # CHAR loses spaces at the end, BINARY is filled up
+        return before.tp == Tp.STRING and (not column.is_binary or before.flen == after.flen)
+    return True
+
+
+def _family(column: Column) -> str:
+    tp = column.field_type.tp
+    if tp in INTEGER_TYPES and tp != Tp.YEAR:
+        return "integer"
+    if tp in STRING_TYPES:
+        return "bytes" if column.is_binary else "text"
+    return str(int(tp))
+
+
+_YEAR, _BIT, _ENUM, _SET, _JSON = (
+    str(int(tp)) for tp in (Tp.YEAR, Tp.BIT, Tp.ENUM, Tp.SET, Tp.JSON)
+)
+_OF_A_SCALE = frozenset[int]({Tp.NEW_DECIMAL, Tp.DURATION, Tp.FLOAT, Tp.DOUBLE, *MOMENT_TYPES})
+
+
+def _declared(column: Column) -> str:
+    tp = column.field_type.tp
+    if tp in INTEGER_TYPES or tp == Tp.BIT:
+        wide = (column.is_unsigned and tp == Tp.LONGLONG) or tp == Tp.BIT
+        return "" if wide else "INTEGER"  # an affinity would round digits that are text
+    if tp in (Tp.FLOAT, Tp.DOUBLE):
+        return "REAL"
+    return "BLOB" if column.is_binary else "TEXT"
+
+
+def _same(value: Value) -> Stored:
+    return value
+
+
+def _integer(value: Value) -> Stored:
+    assert value is None or isinstance(value, int)
+    return str(value) if value is not None and value >= INTEGERS_END else value
+
+
+def _text(value: Value) -> Stored:
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _enum(elems: tuple[str, ...]) -> Callable[[Value], Stored]:
+    labels: dict[Value, Stored] = {None: None, 0: "", **dict(enumerate(elems, 1))}
+    return lambda value: labels.get(value, value)
+
+
+def _set(elems: tuple[str, ...]) -> Callable[[Value], Stored]:
+    @lru_cache(maxsize=LABELS_KEPT_MAX)
+    def joined(value: Value) -> Stored:
+        if not isinstance(value, int):
+            return value
+        return ",".join(label for bit, label in enumerate(elems) if value >> bit & 1)
+
+    return joined

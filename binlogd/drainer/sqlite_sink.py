@@ -1,0 +1,352 @@
+"""A replica in one SQLite file: every state that a reader sees is one that the upstream had.
+
+Invariant. The file holds exactly the transactions up to the commit_ts that it names itself, each
+once. Why it holds: whole transactions are applied in commit order, DDL among them, and the progress
+is written in the same SQLite transaction, which is durable when it returns (synchronous = FULL).
+
+Beside the replica's tables the file has
+
+    _binlogd_progress    one row: commit_ts, and the checkpoint as the original's JSON
+    _binlogd_tables      id, name, info: which upstream table each is, and its TableInfo
+
+What a table looks like is told in `replica_table`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiosqlite
+import structlog
+
+from binlogd.drainer import replica_table
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.replica_ddl import Catalog, Held, changes_of, name_of
+from binlogd.drainer.replica_rows import Change, RowWriter
+from binlogd.drainer.replica_table import NotStorable
+from binlogd.drainer.sink import SinkStatistics
+from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
+from binlogd.errors import (
+    BinlogdError,
+    ConfigError,
+    CorruptRow,
+    DownstreamUnavailable,
+    RowMismatch,
+    StatementRejected,
+    UnsupportedDdl,
+)
+from binlogd.ports import Disk
+from binlogd.tidb.model import TableAt, table_from_json, table_to_json
+from binlogd.tso import NO_TS, Tso
+
+QUEUED_ROWS_MAX = 100_000
+GROUP_ROWS_MAX = 20_000
+"""Rows of one SQLite transaction; one upstream transaction is never cut."""
+SLICE_ROWS = 500
+WRITERS_MAX = 4096
+LOCK_WAIT_S = 10.0
+
+_SCHEMA = """
+    CREATE TABLE IF NOT EXISTS _binlogd_progress (
+        id INTEGER PRIMARY KEY CHECK (id = 1), commit_ts INTEGER NOT NULL, checkpoint TEXT
+    );
+    INSERT OR IGNORE INTO _binlogd_progress VALUES (1, 0, NULL);
+    CREATE TABLE IF NOT EXISTS _binlogd_tables (
+        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE COLLATE NOCASE, info BLOB NOT NULL
+    );
+"""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass
+class _Counters:
+    txns: int = 0
+    rows: int = 0
+    ddls: int = 0
+
+
+class SqliteSink:
+    """A `Sink` that writes `path`; see the module."""
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self._path, self._disk = path, disk
+        self._connection: aiosqlite.Connection | None = None
+        self._catalog = Catalog({})
+        self._writers: dict[tuple[int, int], tuple[TableAt, RowWriter]] = {}
+        self._applied_ts = self._submitted_ts = NO_TS
+        self._queue: deque[Txn] = deque()
+        self._queued_rows = 0
+        self._queued, self._moved = asyncio.Event(), asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._is_closing = False
+        self._failure: BinlogdError | None = None
+        self._done = _Counters()
+
+    # --- opening -----------------------------------------------------------------------------
+
+    async def open(self) -> Checkpoint | None:
+        """Opens or makes the file. Raises ConfigError when it is something else."""
+        try:
+            await self._disk.make_directory(self._path.parent)
+            self._connection = connection = await aiosqlite.connect(
+                self._path, isolation_level=None, timeout=LOCK_WAIT_S
+            )
+            await connection.execute("PRAGMA journal_mode = WAL")
+            await connection.execute("PRAGMA synchronous = FULL")
+            await connection.executescript(_SCHEMA)
+            (progress,) = await connection.execute_fetchall(
+                "SELECT commit_ts, checkpoint FROM _binlogd_progress"
+            )
+            tables = await connection.execute_fetchall("SELECT name, info FROM _binlogd_tables")
+        except (sqlite3.Error, OSError) as error:
+            raise ConfigError(f"{self._path}: cannot be opened as a replica: {error}") from error
+        held = [Held(name, table_from_json(info)) for name, info in tables]
+        self._catalog = Catalog({each.info.id: each for each in held})
+        self._applied_ts = self._submitted_ts = Tso(progress[0])
+        return Checkpoint.from_json(progress[1]) if progress[1] else None
+
+    # --- submitting --------------------------------------------------------------------------
+
+    async def submit(self, txns: Sequence[Txn]) -> None:
+        """Queues; waits for room. Raises what `run` failed with."""
+        for txn in txns:
+            if txn.commit_ts <= self._submitted_ts:
+                continue
+            self._queue.append(txn)
+            self._queued_rows += _rows_of(txn)
+            self._submitted_ts = txn.commit_ts
+            self._queued.set()
+            while self._queued_rows > QUEUED_ROWS_MAX and not self._is_over():
+                await self._move()
+            self._raise_failure()
+
+    async def flush(self) -> None:
+        """Returns when everything submitted is durable. Raises what `run` failed with."""
+        while self._queue and not self._is_over():
+            await self._move()
+        self._raise_failure()
+
+    async def _move(self) -> None:
+        self._moved.clear()
+        await self._moved.wait()
+
+    # --- applying ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Applies what is queued; ends after `close`."""
+        try:
+            while True:  # until closed, or a statement fails
+                while not self._queue and not self._is_closing:
+                    self._queued.clear()
+                    await self._queued.wait()
+                async with self._writing:
+                    if self._is_closing:
+                        return
+                    await self._apply_group()
+        except BinlogdError as error:
+            self._failure = error
+            raise
+        finally:
+            self._moved.set()
+
+    async def _apply_group(self) -> None:
+        """Some whole transactions in one of SQLite's, with the progress."""
+        assert self._connection is not None, "run before open"
+        group = self._group()
+        await self._execute("BEGIN IMMEDIATE", (), self._applied_ts)
+        try:
+            for txn in group:
+                match txn:
+                    case Dml():
+                        for change in txn.changes:
+                            await self._change(change, txn.commit_ts)
+                    case Ddl():
+                        await self._alter(txn)
+            last_ts = group[-1].commit_ts
+            await self._execute("UPDATE _binlogd_progress SET commit_ts = ?", (last_ts,), last_ts)
+            await self._execute("COMMIT", (), last_ts)
+        except BaseException:
+            if self._connection.in_transaction:
+                await self._connection.rollback()
+            raise
+        for txn in group:
+            self._queue.popleft()
+            rows = _rows_of(txn)
+            self._queued_rows -= rows
+            self._done.rows += rows
+            self._done.txns += isinstance(txn, Dml)
+            self._done.ddls += isinstance(txn, Ddl) and not txn.is_skipped
+        self._applied_ts = last_ts
+        self._moved.set()
+
+    def _group(self) -> list[Txn]:
+        group: list[Txn] = []
+        rows = 0
+        for txn in self._queue:
+            rows += _rows_of(txn) + 1
+            if group and rows > GROUP_ROWS_MAX:
+                break
+            group.append(txn)
+        return group
+
+    async def _change(self, change: TableChange, commit_ts: Tso) -> None:
+        """The rows of one table: runs of one statement go together."""
+        run: list[Change] = []
+        try:
+            writer = await self._writer(change.table, commit_ts)
+            for one in writer.changes(change.mutation):
+                if run and (run[-1].sql != one.sql or len(run) >= SLICE_ROWS):
+                    await self._execute_run(run, commit_ts)
+                    run = []
+                run.append(one)
+        except CorruptRow as error:
+            raise RowMismatch(_name_of(change.table), commit_ts, str(error)) from error
+        if run:
+            await self._execute_run(run, commit_ts)
+
+    async def _execute_run(self, run: list[Change], commit_ts: Tso) -> None:
+        assert self._connection is not None
+        try:
+            cursor = await self._connection.executemany(run[0].sql, [one.values for one in run])
+        except sqlite3.Error as error:
+            raise _refused(error, run[0].sql, commit_ts) from error
+        if run[0].must_match and cursor.rowcount != len(run):
+            missing = len(run) - cursor.rowcount
+            raise StatementRejected(
+                commit_ts, run[0].sql, 0, f"{missing} rows that it changes are not in the replica"
+            )
+
+    async def _writer(self, table: TableAt, commit_ts: Tso) -> RowWriter:
+        key = table.info.id, table.version
+        kept = self._writers.get(key)
+        if kept is not None and kept[0] is table:
+            return kept[1]
+        held = self._catalog.get(table.info.id)
+        if held is None:
+            held = await self._take_in(table, commit_ts)
+        if len(self._writers) >= WRITERS_MAX:
+            self._writers.clear()
+        writer = RowWriter(held.name, held.info, table)
+        self._writers[key] = table, writer
+        return writer
+
+    async def _take_in(self, table: TableAt, commit_ts: Tso) -> Held:
+        """A table that was there before this replica began."""
+        held = Held(name_of(table.database, table.info.name), table.info)
+        for text in replica_table.create(held.name, held.info):
+            await self._execute(text, (), commit_ts)
+        self._catalog.put(held)
+        await self._keep_tables(commit_ts)
+        log.info("table_taken_in", table=held.name, commit_ts=commit_ts)
+        return held
+
+    async def _alter(self, ddl: Ddl) -> None:
+        self._writers.clear()
+        if ddl.is_skipped:
+            return
+        try:
+            statements = changes_of(ddl, self._catalog)
+        except NotStorable as error:
+            raise UnsupportedDdl(ddl.commit_ts, ddl.statement, str(error)) from error
+        for text, values in statements:
+            await self._execute(text, values, ddl.commit_ts)
+        await self._keep_tables(ddl.commit_ts)
+
+    async def _keep_tables(self, commit_ts: Tso) -> None:
+        """The catalog as it is now; unchanged rows are not written."""
+        assert self._connection is not None
+        rows = {
+            each: (each, held.name, table_to_json(held.info))
+            for each, held in self._catalog.held().items()
+        }
+        stored = await self._connection.execute_fetchall(
+            "SELECT id, name, info FROM _binlogd_tables"
+        )
+        for old in stored:
+            if rows.get(old[0]) == tuple(old):
+                del rows[old[0]]
+            else:
+                await self._execute("DELETE FROM _binlogd_tables WHERE id = ?", old[:1], commit_ts)
+        for row in rows.values():
+            await self._execute("INSERT INTO _binlogd_tables VALUES (?, ?, ?)", row, commit_ts)
+
+    async def _execute(self, text: str, values: Iterable[object], commit_ts: Tso) -> None:
+        assert self._connection is not None
+        try:
+            await self._connection.execute(text, tuple(values))
+        except sqlite3.Error as error:
+            raise _refused(error, text, commit_ts) from error
+
+    # --- progress ----------------------------------------------------------------------------
+
+    def applied_ts(self) -> Tso:
+        """Everything up to here is in the file, durable."""
+        return self._applied_ts
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        """Replaces the checkpoint. Raises DownstreamUnavailable."""
+        async with self._writing:
+            await self._execute(
+                "UPDATE _binlogd_progress SET checkpoint = ?",
+                (checkpoint.to_json().decode(),),
+                checkpoint.commit_ts,
+            )
+
+    async def close(self) -> None:
+        """Drops what is queued, waits for a group that is under way, closes the file."""
+        self._is_closing = True
+        self._queued.set()
+        self._moved.set()
+        async with self._writing:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                await connection.close()
+
+    def statistics(self) -> SinkStatistics:
+        """How it stands; cheap."""
+        return SinkStatistics(
+            applied_ts=self._applied_ts,
+            txns_applied=self._done.txns,
+            rows_applied=self._done.rows,
+            ddls_applied=self._done.ddls,
+            lane_ts=(),
+            txns_queued=len(self._queue),
+            rows_queued=self._queued_rows,
+            bytes_written=0,
+            retries=0,
+            last_error=str(self._failure or ""),
+            is_safe_mode=False,
+        )
+
+    def _is_over(self) -> bool:
+        return self._is_closing or self._failure is not None
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+_PASSING = frozenset(
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL}
+)
+
+
+def _refused(error: sqlite3.Error, text: str, commit_ts: Tso) -> BinlogdError:
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code & 0xFF in _PASSING:
+        return DownstreamUnavailable(f"the replica cannot be written now: {error}")
+    return StatementRejected(commit_ts, text, code, str(error))
+
+
+def _rows_of(txn: Txn) -> int:
+    return txn.row_count if isinstance(txn, Dml) else 0
+
+
+def _name_of(table: TableAt) -> str:
+    return f"`{table.database}`.`{table.info.name}`"
