@@ -193,7 +193,11 @@ def _not_ours(data_dir: Path, reason: str) -> ConfigError:
 
 async def _live(setup: Setup, node: Node, upstream: Standalone) -> None:
     """From the first task to the last; raises what ended it, in a group."""
-    server = Server([node.service], application(node))
+    server = Server(
+        [node.service],
+        application(node),
+        sinks=node.service.sinks() if setup.config.pump.fast_lane else None,
+    )
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(node.pump.run(), name="pump")

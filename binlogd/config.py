@@ -53,6 +53,7 @@ class PumpConfig(_Table, frozen=True):
     max_message_size: int = 1 << 30
     segment_size: int | str = "500 MiB"
     skip_orphan_commits: bool = False
+    fast_lane: bool = True
 
 
 class DrainerConfig(_Table, frozen=True):

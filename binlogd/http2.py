@@ -20,17 +20,19 @@ from grpclib.server import Server as GrpcServer
 from h2.config import H2Configuration
 from h2.connection import ConnectionState, H2Connection
 from h2.errors import ErrorCodes
-from h2.events import UnknownFrameReceived
+from h2.events import ConnectionTerminated, Event, PingAckReceived, UnknownFrameReceived
 from h2.exceptions import ProtocolError
 from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
-from hyperframe.frame import Frame
+from hyperframe.frame import Frame, GoAwayFrame
 
 from binlogd.pump.service import BytesCodec
+from binlogd.wire import http2 as frames
 
 log = structlog.get_logger(__name__)
 
 _STREAMS_FEW = 256
+_LAST_PING = b"goodbye!"
 
 
 class Servable(Protocol):
@@ -57,10 +59,13 @@ class GrpcHalf(GrpcServer):
         super().__init__(cast(Any, services), codec=BytesCodec())
         self._limits = limits
 
-    def protocol(self) -> asyncio.Protocol:
+    def protocol(self) -> GrpcProtocol:
         """For one more connection."""
-        calls = _Calls(_Methods(self._mapping), self._codec, None, self.__dispatch__)
-        return _Http2(calls, self._config, self._limits)
+        return GrpcProtocol(self.calls(), self._config, self._limits)
+
+    def calls(self) -> Handler:
+        """What a connection hands its requests to."""
+        return _Calls(_Methods(self._mapping), self._codec, None, self.__dispatch__)
 
 
 class _Methods(dict[str, grpclib.const.Handler]):
@@ -114,7 +119,7 @@ class _Frames(FrameBuffer):
         return super().__next__()
 
 
-class _Http2Connection(H2Connection):
+class Http2Connection(H2Connection):
     """h2's connection; that one counts all open streams whenever one is opened."""
 
     def __init__(self, config: H2Configuration, streams_max: int) -> None:
@@ -126,13 +131,39 @@ class _Http2Connection(H2Connection):
         known = len(self.streams)
         return known if known < self._few else super()._open_streams(remainder)
 
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
+        """The peer begins no more streams; h2 would end those it has begun."""
+        event = ConnectionTerminated()
+        event.error_code = frame.error_code
+        event.last_stream_id = frame.last_stream_id
+        event.additional_data = frame.additional_data or None
+        return [], [event]
 
-class _Http2(H2Protocol):
+
+class _Processor(EventsProcessor):
+    """grpclib's table of streams; that one tells nobody when a stream has gone."""
+
+    def __init__(self, handler: Any, connection: Connection, on_gone: Callable[[], None]) -> None:
+        super().__init__(handler, connection)
+        self._on_gone = on_gone
+
+    def register(self, stream: Stream) -> Callable[[], None]:
+        """Takes a stream in; what is returned lets go of it."""
+        release = super().register(stream)
+
+        def released() -> None:
+            release()
+            self._on_gone()
+
+        return released
+
+
+class GrpcProtocol(H2Protocol):
     """grpclib's protocol, with an end of its own for every peer that breaks the rules.
 
     grpclib 0.4.9 raises out of `data_received` on frames it does not know and on headers that are
-    not ASCII, closes without GOAWAY, allows 100 streams, and keeps reading a peer that does not
-    read.
+    not ASCII, closes without GOAWAY, cancels all calls when a peer says GOAWAY, allows 100 streams,
+    and keeps reading a peer that does not read.
     """
 
     def __init__(self, handler: Any, config: Any, limits: Http2Limits) -> None:
@@ -147,11 +178,13 @@ class _Http2(H2Protocol):
         )
         super().__init__(handler, config, unchecked)
         self._limits = limits
-        self._transport: asyncio.Transport | None = None
+        self._is_leaving = False  # one side has said GOAWAY
+        self._may_close = False  # and whatever the peer sent before it heard that, is here
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greets the peer: settings, and windows of our size."""
         self._transport = cast(asyncio.Transport, transport)
-        h2 = _Http2Connection(self.h2_config, self._limits.streams_max)
+        self._h2 = h2 = Http2Connection(self.h2_config, self._limits.streams_max)
         h2.local_settings = Settings(
             client=False,
             initial_values={
@@ -166,39 +199,79 @@ class _Http2(H2Protocol):
         self.connection = Connection(h2, self._transport, config=self.config)
         self.connection.flush()
         self.connection.initialize()
-        self.processor = EventsProcessor(self.handler, self.connection)
+        self.processor = _Processor(self.handler, self.connection, self._close_if_idle)
 
     def data_received(self, data: bytes) -> None:
-        assert self._transport is not None
+        """Whatever it is: raises nothing."""
         if self._transport.is_closing():
             return
         try:
-            events = self.connection.feed(data)
+            self.read(data)
         except (ProtocolError, UnicodeDecodeError) as error:
             self._break_off(error)
-            return
+
+    def read(self, data: bytes) -> None:
+        """Takes what has arrived. Raises ProtocolError or UnicodeDecodeError."""
+        events = self.connection.feed(data)
         self.connection.flush()
         for event in events:
-            if not isinstance(event, UnknownFrameReceived):
+            if isinstance(event, ConnectionTerminated):
+                self._peer_leaves(event)
+            elif isinstance(event, PingAckReceived) and event.ping_data == _LAST_PING:
+                self._may_close = True
+                self._close_if_idle()
+            elif not isinstance(event, UnknownFrameReceived):
                 self.processor.process(event)
         if not self._transport.is_closing():
             self.connection.flush()
 
+    def leave(self) -> None:
+        """Tells the peer to send new calls elsewhere; those it sent are answered, then it closes.
+
+        The peer may have sent some before it hears of that. Its answer to a ping says that it has.
+        """
+        if self._is_leaving or self._transport.is_closing():
+            return
+        self._is_leaving = True
+        self._transport.write(
+            frames.goaway(frames.STREAM_MAX, frames.NO_ERROR)
+            + frames.frame(frames.PING, 0, 0, _LAST_PING)
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is open."""
+        return not self.processor.streams
+
+    def _peer_leaves(self, event: ConnectionTerminated) -> None:
+        if event.error_code != ErrorCodes.NO_ERROR:
+            self.processor.process(event)
+        else:
+            self._is_leaving = self._may_close = True
+            self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if self._may_close and self._is_leaving and self.is_idle:
+            if not self._transport.is_closing():
+                last = self._h2.highest_inbound_stream_id
+                self._transport.write(frames.goaway(last, frames.NO_ERROR))
+            self.processor.close("the connection was left")
+
     def _break_off(self, error: ProtocolError | UnicodeDecodeError) -> None:
         log.info("peer_broke_http2", cause=str(error) or type(error).__name__)
-        h2 = self.connection._connection  # noqa: SLF001 # grpclib says no GOAWAY
-        if h2.state_machine.state is not ConnectionState.CLOSED:
-            h2.close_connection(getattr(error, "error_code", ErrorCodes.PROTOCOL_ERROR))
+        if self._h2.state_machine.state is not ConnectionState.CLOSED:
+            self._h2.close_connection(getattr(error, "error_code", ErrorCodes.PROTOCOL_ERROR))
         self.connection.flush()
         self.processor.close(f"Protocol error: {error}")
 
     def pause_writing(self) -> None:
         """A peer that does not read is not read either, so that answers cannot pile up."""
         super().pause_writing()
-        if self._transport is not None and not self._transport.is_closing():
+        if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
+        """It reads again."""
         super().resume_writing()
-        if self._transport is not None and not self._transport.is_closing():
+        if not self._transport.is_closing():
             self._transport.resume_reading()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -20,7 +20,9 @@ import structlog
 from aiohttp import web
 
 from binlogd.errors import ConfigError
+from binlogd.fastlane import FastGrpcHalf
 from binlogd.http2 import GrpcHalf, Http2Limits, Servable
+from binlogd.pump.sink import CallSink
 
 log = structlog.get_logger(__name__)
 
@@ -41,16 +43,18 @@ class ServerLimits:
 
 class Server:
     """Listens on one address, and hands each connection to the protocol that it speaks: gRPC to
-    `services`, HTTP/1.1 to `application`."""
+    `services`, HTTP/1.1 to `application`. With `sinks` there is a fast lane for their paths."""
 
     def __init__(
         self,
         services: Collection[Servable],
         application: web.Application | None = None,
         limits: ServerLimits | None = None,
+        sinks: Mapping[bytes, CallSink] | None = None,
     ) -> None:
         self._limits = limits or ServerLimits()
-        self._grpc = GrpcHalf(services, self._limits.http2)
+        http2 = self._limits.http2
+        self._grpc = FastGrpcHalf(services, http2, sinks) if sinks else GrpcHalf(services, http2)
         self._web = web.AppRunner(application or web.Application(), access_log=None)
         self._connections: dict[_Connection, asyncio.Transport] = {}
         self._empty = asyncio.Event()

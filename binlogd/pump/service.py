@@ -32,6 +32,7 @@ from binlogd.errors import (
 )
 from binlogd.ports import BinlogSource
 from binlogd.pump.histogram import Histogram, HistogramStatistics, doubling
+from binlogd.pump.sink import CallSink
 from binlogd.stream import MergeLimits, merged
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
@@ -149,6 +150,17 @@ class PumpService:
             ),
         }
 
+    def sinks(self) -> dict[bytes, CallSink]:
+        """For a server that can hand over the messages of many calls at once, by path."""
+        limits = self._limits
+        return {
+            b"/binlog.Pump/WriteBinlog": CallSink(
+                write=self._write_many,
+                has_room=lambda size: self._bytes_in_flight + size <= limits.bytes_in_flight_max,
+                message_bytes_max=limits.message_bytes_max,
+            )
+        }
+
     async def write_binlogs(self, messages: Sequence[bytes]) -> Sequence[GRPCError | None]:
         """Takes serialised WriteBinlogReq messages; one outcome for each, None is OK."""
         clock = asyncio.get_running_loop().time
@@ -201,6 +213,15 @@ class PumpService:
         if outcome is not None:
             raise outcome
         await stream.send_message(b"")
+
+    async def _write_many(self, messages: Sequence[bytes]) -> Sequence[GRPCError | None]:
+        """`write_binlogs` for messages that nobody has counted yet."""
+        with self._intake() as take:
+            try:
+                take(sum(map(len, messages)))
+            except GRPCError as error:
+                return [error] * len(messages)
+            return await self.write_binlogs(messages)
 
     @contextmanager
     def _intake(self) -> Iterator[Callable[[int], None]]:

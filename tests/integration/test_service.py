@@ -70,11 +70,17 @@ async def running(
     cluster_id: int | None = CLUSTER,
     service_limits: ServiceLimits | None = None,
     server_limits: ServerLimits | None = None,
+    fast_lane: bool = True,
 ) -> AsyncIterator[Running]:
     pump = MemoryPump()
     service = PumpService(pump, Cluster(cluster_id), service_limits)
     operations = Operations()
-    server = Server([service, CisternService()], application(operations), server_limits)
+    server = Server(
+        [service, CisternService()],
+        application(operations),
+        server_limits,
+        sinks=service.sinks() if fast_lane else None,
+    )
     host, port = await server.start("127.0.0.1", 0)
     try:
         yield Running(pump, service, server, operations, host, port)
