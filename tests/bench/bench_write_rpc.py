@@ -137,7 +137,7 @@ async def _pump() -> AsyncIterator[int]:
             options=PumpOptions(),
         )
         service = PumpService(pump, await StoredClusterIdentity.open(store, CLUSTER))
-        server = Server([service])
+        server = Server([service], sinks=service.sinks())
         async with asyncio.TaskGroup() as group:
             group.create_task(pump.run())
             _, port = await server.start("127.0.0.1", 0)
