@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,39 +25,40 @@ from binlogd.assembly import (
     Setup,
     Standalone,
     dialect,
-    make_drainer,
+    identity,
+    make_replication,
     make_sink,
-    node_id,
     open_pump,
     table_filter,
 )
+from binlogd.closing import Closing
 from binlogd.config import listen_address
 from binlogd.drainer.restore import Restored
 from binlogd.drainer.restore import restore as restore_from_relay
 from binlogd.drainer.session import leading_error
 from binlogd.drainer.translate import Translator
-from binlogd.errors import BinlogdError, ConfigError, Unavailable, UpstreamUnavailable
+from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
+from binlogd.http2 import Servable
+from binlogd.membership import Membership
 from binlogd.operations import Node
 from binlogd.pump.pump import LOCK_FILE, Pump
-from binlogd.pump.service import PumpService, ServiceLimits
+from binlogd.pump.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
 from binlogd.routes.application import application
 from binlogd.server import Server
 from binlogd.snapshot.export import ExportOptions, ExportResult, Progress
 from binlogd.snapshot.export import export as export_snapshot
 from binlogd.tso import Tso
-from binlogd.upstream.store import UpstreamStore
+from binlogd.upstream.registry import DRAINER
+from binlogd.upstream.store import NodeStatus, UpstreamStore
 
 T = TypeVar("T")
 
 GC_YOUNG_OBJECTS = 20_000
 GIL_SWITCH_S = 0.001
 """How long a thread that comes back from a sync waits for a busy loop; Python's default is 5 ms."""
-HEARTBEAT_S = 10.0
-SETTLE_S = 600.0
-"""How long a node that an operator closes waits for the outcomes of its prewrites."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 ABANDON_S = 3.0
 STOP_S = 9.5
@@ -147,27 +148,24 @@ async def _serve(setup: Setup) -> int:
         if await _was_restored(setup, upstream):
             return 0
         pump = await open_pump(setup, disk, upstream)
-        drainer = (
-            make_drainer(setup, disk, pump, upstream) if setup.config.drainer.enabled else None
-        )
         service = PumpService(
             pump,
             upstream.cluster,
             ServiceLimits(message_bytes_max=setup.config.pump.max_message_size),
         )
         node = Node(
-            await node_id(setup, disk),
-            setup.config.addr,
-            pump,
-            service,
-            upstream.cluster,
-            WallClock(),
-            drainer,
+            identity=await identity(setup, disk),
+            pump=pump,
+            service=service,
+            cluster=upstream.cluster,
+            registry=upstream.registry,
+            tso=upstream.tso,
+            clock=WallClock(),
+            drainer=make_replication(setup, disk, pump, upstream),
         )
-        await _live(setup, node, upstream)
+        return await _live(setup, node, upstream)
     finally:
         await store.close()
-    return 0
 
 
 async def _open_store(setup: Setup, disk: PosixDisk) -> UpstreamStore:
@@ -191,33 +189,58 @@ def _not_ours(data_dir: Path, reason: str) -> ConfigError:
     )
 
 
-async def _live(setup: Setup, node: Node, upstream: Standalone) -> None:
-    """From the first task to the last; raises what ended it, in a group."""
+async def _live(setup: Setup, node: Node, upstream: Standalone) -> int:
+    """From the first task to the last; the exit code. Raises what ended it, in a group."""
+    membership = Membership(upstream.registry, node.entries)
     server = Server(
-        [node.service],
+        _services(node),
         application(node),
         sinks=node.service.sinks() if setup.config.pump.fast_lane else None,
     )
+    was_done = True
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(node.pump.run(), name="pump")
             replicating = group.create_task(_replicate(node, upstream), name="drainer")
-            beating = group.create_task(_heartbeat(node, upstream), name="heartbeat")
-            host, port = await server.start(*listen_address(setup.config.addr))
+            await _forget_drainer(node, membership)
+            await membership.announce()
+            beating = group.create_task(
+                membership.keep_fresh(setup.config.pump.heartbeat_interval), name="heartbeat"
+            )
+            host, port = await server.start(*listen_address(setup.config.addr), setup.binlog_socket)
             _listen_for_signals(node)
             _settle_memory()
-            log.info("service_started", host=host, port=port, node_id=node.node_id)
+            log.info("service_started", host=host, port=port, node_id=node.identity.pump)
             await node.stopping.wait()
-            beating.cancel()
-            if upstream.cluster.cluster_id is None:
+            is_replicating = upstream.cluster.cluster_id is not None
+            if not is_replicating:
                 replicating.cancel()  # nobody has written: there is nothing to drain
-            await _stop(node, server, is_replicating=upstream.cluster.cluster_id is not None)
+            if node.pump.state is NodeState.CLOSING:
+                was_done = await _settle(node, membership, setup.config.pump.close_timeout)
+            beating.cancel()
+            await _stop(node, server, is_replicating=is_replicating)
     except BaseException:
         await server.close()
         await _abandon(node.pump)
         raise
-    await _register(node, upstream)
+    await membership.refresh()
     log.info("service_stopped", state=node.pump.state.value)
+    return 0 if was_done else 1
+
+
+def _services(node: Node) -> list[Servable]:
+    """The Pump's, and the Drainer's where there is one."""
+    if node.drainer is None:
+        return [node.service]
+    return [node.service, CisternService(node.look_at_pumps)]
+
+
+async def _forget_drainer(node: Node, membership: Membership) -> None:
+    """A node without a Drainer says so, or the entry of the one it had would hold every close."""
+    if node.drainer is None:
+        for each in await membership.others(DRAINER):
+            if each.node_id == node.identity.drainer:
+                await node.registry.register(replace(each, state=NodeState.OFFLINE.value))
 
 
 def _settle_memory() -> None:
@@ -254,14 +277,12 @@ def _listen_for_signals(node: Node) -> None:
 
 async def _stop(node: Node, server: Server, *, is_replicating: bool) -> None:
     """Prewrites are refused from here on; outcomes are taken until the server goes."""
-    if node.pump.state is NodeState.CLOSING:
-        await _settle(node)
-    elif node.pump.state is NodeState.ONLINE:
+    if node.pump.state is NodeState.ONLINE:
         node.pump.request(Action.PAUSE)
     try:
         async with asyncio.timeout(STOP_S):
             if node.drainer is not None and is_replicating:
-                await node.drainer.drain()
+                await node.drainer.end()
             await node.service.close()
             await server.close()
             await node.pump.close()
@@ -270,35 +291,39 @@ async def _stop(node: Node, server: Server, *, is_replicating: bool) -> None:
         raise
 
 
-async def _settle(node: Node) -> None:
-    """Waits for the outcomes of all prewrites, until a signal says that there is no time."""
+async def _settle(node: Node, membership: Membership, timeout_s: float) -> bool:
+    """Waits until nobody needs this Pump any more, or a signal says that there is no time.
+
+    When it may not go offline it will end as paused. False when the time was over.
+    """
+
+    async def consumers() -> list[NodeStatus]:
+        return [*node.consumers(), *await membership.others(DRAINER)]
+
     loop = asyncio.get_running_loop()
+    signalled = asyncio.Event()
+    node.closing = Closing(node.pump, consumers)
     try:
-        async with asyncio.timeout(SETTLE_S) as patience:
+        async with asyncio.timeout(timeout_s) as patience:
+
+            def give_up() -> None:
+                signalled.set()
+                patience.reschedule(loop.time())
+
             for number in STOP_SIGNALS:
-                loop.add_signal_handler(number, lambda: patience.reschedule(loop.time()))
-            await node.pump.settle()
-    except (TimeoutError, Unavailable) as error:
+                loop.add_signal_handler(number, give_up)
+            await node.closing.wait()
+    except TimeoutError:
         log.warning(
-            "close_not_settled", cause=str(error), blocked_by=node.pump.statistics().blocked_by
+            "close_given_up",
+            reason=node.closing.reason,
+            cause="a signal" if signalled.is_set() else f"close-timeout: {timeout_s:g} s are over",
+            consequence="the node ends as paused; close it again when that is mended",
         )
+        node.pump.give_up_closing()
     finally:
         _listen_for_signals(node)
-
-
-async def _heartbeat(node: Node, upstream: Standalone) -> None:
-    while True:  # until cancelled, when the node stops
-        await _register(node, upstream)
-        await asyncio.sleep(HEARTBEAT_S)
-
-
-async def _register(node: Node, upstream: Standalone) -> None:
-    try:
-        await upstream.registry.register(node.entry("pumps"))
-        if node.drainer is not None:
-            await upstream.registry.register(node.entry("drainers"))
-    except UpstreamUnavailable as error:
-        log.warning("heartbeat_failed", cause=str(error))
+    return node.pump.state is NodeState.CLOSING or signalled.is_set()
 
 
 # --- the upstream is gone ----------------------------------------------------------------

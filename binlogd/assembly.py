@@ -23,12 +23,14 @@ from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.sqlite_sink import SqliteSink
-from binlogd.errors import LogFailed
+from binlogd.errors import ConfigError, LogFailed
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
+from binlogd.membership import Identity
 from binlogd.ports import TsoSource
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.relay.log import RelayWriter
+from binlogd.replication import Replication
 from binlogd.tso import Tso
 from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.history import SchemaHistory
@@ -68,6 +70,12 @@ class Setup:
         """Where the relay log is; None when it is off."""
         log_dir = self.config.syncer.relay.log_dir
         return self.data_dir / log_dir if log_dir else None
+
+    @property
+    def binlog_socket(self) -> Path | None:
+        """Where the unix socket is; None when there is none."""
+        path = self.config.binlog_socket.removeprefix("unix://")
+        return self.data_dir / path if path else None
 
     @property
     def sink_dir(self) -> Path:
@@ -114,8 +122,17 @@ class Standalone:
         )
 
 
+async def identity(setup: Setup, disk: PosixDisk) -> Identity:
+    """The names of both halves, and where they are reached. Raises LogFailed, ConfigError."""
+    pump = await node_id(setup, disk)
+    drainer = setup.config.drainer.node_id or f"{pump}-drainer"
+    if drainer == pump:
+        raise ConfigError(f'drainer.node-id: "{drainer}" is the name of the Pump already')
+    return Identity(pump, drainer, config.advertised(setup.config))
+
+
 async def node_id(setup: Setup, disk: PosixDisk) -> str:
-    """The name in status and registry: the configured one, or that of the first start.
+    """The Pump's name in status and registry: the configured one, or that of the first start.
 
     The first start takes host name and port, and keeps them in `.node` as the original does, so
     that a container that is made anew keeps its name. Raises LogFailed.
@@ -228,6 +245,17 @@ def make_drainer(setup: Setup, disk: PosixDisk, pump: Pump, upstream: Standalone
         drain_timeout_s=DRAIN_S,
     )
     return Drainer(ports, Backoff(random.Random()), options)
+
+
+def make_replication(
+    setup: Setup, disk: PosixDisk, pump: Pump, upstream: Standalone
+) -> Replication | None:
+    """The replicating half with its life; None when it is turned off."""
+    if not setup.config.drainer.enabled:
+        return None
+    return Replication(
+        lambda: make_drainer(setup, disk, pump, upstream), lambda: pump.release_gc("drainer")
+    )
 
 
 async def open_pump(setup: Setup, disk: PosixDisk, upstream: Standalone) -> Pump:

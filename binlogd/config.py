@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import socket
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from binlogd.errors import ConfigError
 
 _SIZE = re.compile(r"^\s*([0-9.]+)\s*([kmgtpe]?i?b?)\s*$", re.IGNORECASE)
 _DURATION = re.compile(r"([0-9.]+)(ns|us|ms|s|m|h)")
+_WILDCARDS = ("0.0.0.0", "::")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -54,12 +56,15 @@ class PumpConfig(_Table, frozen=True):
     segment_size: int | str = "500 MiB"
     skip_orphan_commits: bool = False
     fast_lane: bool = True
+    heartbeat_interval: float = 2
+    close_timeout: float = 600
 
 
 class DrainerConfig(_Table, frozen=True):
     """The replicating half."""
 
     enabled: bool = True
+    node_id: str = ""
     initial_commit_ts: int = 0
     checkpoint_interval: float = 3
 
@@ -155,6 +160,8 @@ class Config(_Table, frozen=True):
 
     data_dir: str = "/var/lib/binlogd"
     addr: str = "127.0.0.1:8250"
+    advertise_addr: str = ""
+    binlog_socket: str = ""
     node_id: str = ""
     log_level: Literal["debug", "info", "warn", "error"] = "info"
     upstream: UpstreamConfig = UpstreamConfig()
@@ -243,6 +250,8 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
     positive = {
         "pump.shards": config.pump.shards,
         "pump.fake-binlog-interval": config.pump.fake_binlog_interval,
+        "pump.heartbeat-interval": config.pump.heartbeat_interval,
+        "pump.close-timeout": config.pump.close_timeout,
         "pump.max-message-size": config.pump.max_message_size,
         "drainer.checkpoint-interval": config.drainer.checkpoint_interval,
         "syncer.worker-count": config.syncer.worker_count,
@@ -256,9 +265,12 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
             f"{source}: drainer.initial-commit-ts: must not be negative; 0 begins with the first"
             " binlog of the log, any other number behind that commit_ts"
         )
+    if config.node_id and config.node_id == config.drainer.node_id:
+        raise ConfigError(f"{source}: node-id and drainer.node-id: must differ")
     try:
         listen_address(config.addr)
         pump_addresses(config.upstream.pumps)
+        advertised(config)
         gc_keep_s(config.pump.gc)
         size_bytes(config.pump.stop_write_at_available_space)
         size_bytes(config.pump.segment_size)
@@ -300,6 +312,21 @@ def pump_addresses(pumps: Sequence[str]) -> list[tuple[str, int]]:
             raise ConfigError(f'upstream.pumps: "{pump}" stands there twice')
         found.append(address)
     return found
+
+
+def advertised(config: Config) -> str:
+    """`host:port` that others reach this node by: `advertise-addr`, else `addr`, with the host's
+    name where that stands for all addresses. Raises ConfigError."""
+    host, port = listen_address(config.addr)
+    if not config.advertise_addr:
+        return f"{socket.gethostname()}:{port}" if host in _WILDCARDS else config.addr
+    try:
+        host, _ = listen_address(config.advertise_addr)
+    except ConfigError as error:
+        raise ConfigError(f"advertise-{error}") from error
+    if host in _WILDCARDS:
+        raise ConfigError(f'advertise-addr: nobody can reach "{host}"; name one address')
+    return config.advertise_addr
 
 
 def gc_keep_s(gc: int | str) -> float:

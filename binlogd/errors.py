@@ -13,6 +13,7 @@
     │   ├── LogFailed           a write or fsync failed: the segment is poisoned
     │   ├── IndexUnavailable    the index database is locked or cannot be written
     │   ├── PumpUnavailable     a remote Pump gives no answer, or none that settles it
+    │   ├── DrainerUnavailable  a remote Drainer gives no answer
     │   ├── UpstreamUnavailable schema history or time source cannot be reached
     │   ├── DownstreamUnavailable the target database cannot be reached
     │   └── NotRunning          no binlogd answers at the configured address
@@ -127,6 +128,10 @@ class IndexUnavailable(Unavailable):
 
 class PumpUnavailable(Unavailable):
     """A remote Pump gave no answer: whether it has the binlog is not known."""
+
+
+class DrainerUnavailable(Unavailable):
+    """A remote Drainer gives no answer."""
 
 
 class UpstreamUnavailable(Unavailable):

@@ -1,53 +1,100 @@
-"""What an operator sees and does: `/status`, `/metrics`, readiness, pause and close.
+"""What an operator sees and does: `/status`, `/metrics`, readiness, pause, close and resume.
 
-The document of `/status` has the original's keys (`status`, `CommitTS`, `Checkpoint`, `ErrMsg`) and
-binlogd's own beside them; `binlogd status` shows it. Source: tidb-binlog pump/server.go.
+The document of `/status` has the keys of both originals and binlogd's own beside them; `binlogd
+status` shows it. The two halves have a node id each, so that a request says which of them it means.
+Source: tidb-binlog pump/server.go, drainer/server.go.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import structlog
+
 from binlogd import __version__, telemetry
-from binlogd.drainer.drainer import Drainer, DrainerState
+from binlogd.closing import Closing
+from binlogd.drainer.drainer import DrainerState
 from binlogd.drainer.metrics import say_drainer
-from binlogd.errors import Refused
-from binlogd.ports import Clock
+from binlogd.errors import Refused, UpstreamUnavailable
+from binlogd.membership import Identity
+from binlogd.ports import Clock, TsoSource
 from binlogd.pump.metrics import say_pump, say_service
-from binlogd.pump.pump import Pump
+from binlogd.pump.pump import Pump, PumpStatistics
+from binlogd.pump.score import score
 from binlogd.pump.service import ClusterIdentity, PumpService
 from binlogd.pump.state import Action, NodeState
-from binlogd.routes.application import StateReply
+from binlogd.replication import Replication
+from binlogd.routes.application import Reply
 from binlogd.telemetry import Exposition
-from binlogd.tso import NO_TS, compose, physical_ms
-from binlogd.upstream.registry import status_json
+from binlogd.tso import Tso, compose, physical_ms
+from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry, status_json
 from binlogd.upstream.store import NodeStatus
+from binlogd.wire.text import binlog_text
+
+log = structlog.get_logger(__name__)
 
 REFUSED_CODE, DONE_CODE = 3, 200
+TEXT_CHARS_MAX = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Node:
     """One running binlogd; `stopping` is set when it should end."""
 
-    node_id: str
-    host: str
+    identity: Identity
     pump: Pump
     service: PumpService
     cluster: ClusterIdentity
+    registry: NodeRegistry
+    tso: TsoSource
     clock: Clock
-    drainer: Drainer | None
+    drainer: Replication | None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    closing: Closing | None = None
 
-    def status(self) -> Mapping[str, Any]:
+    # --- looking ---------------------------------------------------------------------------
+
+    async def status(self) -> Mapping[str, Any]:
         """The document of `/status`."""
+        return {**self._own_status(), **self._drainer_status(), **await self._pump_status()}
+
+    async def _pump_status(self) -> Mapping[str, Any]:
+        """The keys of the original Pump: all Pumps, and a timestamp of now."""
+        try:
+            own = self.entry(PUMP)
+            pumps = {node.node_id: node for node in await self.registry.nodes(PUMP)}
+            pumps[own.node_id] = own  # fresher than its last heartbeat
+            nodes = {name: status_json(pumps[name]) for name in sorted(pumps)}
+            now = max(await self.tso.next(), self.pump.newest_commit_ts)
+        except UpstreamUnavailable as error:
+            return {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
+        return {"status": nodes, "CommitTS": now, "Checkpoint": {}, "ErrMsg": ""}
+
+    def _drainer_status(self) -> Mapping[str, Any]:
+        """The keys of the original Drainer: how far each source has come, and the checkpoint."""
+        if self.drainer is None:
+            return {"PumpPos": None, "Synced": False, "LastTS": 0, "TsMap": ""}
+        now = self.drainer.statistics()
+        own = {shard.name for shard in self.pump.statistics().shards}
+        positions: dict[str, int] = {}
+        for source in now.merge.sources if now.merge else ():
+            name = self.identity.pump if source.name in own else source.name
+            positions[name] = min(positions.get(name, source.resolved_ts), source.resolved_ts)
+        return {
+            "PumpPos": positions or None,
+            "Synced": bool(positions) and self.lag_s() == 0,
+            "LastTS": now.checkpoint.commit_ts,
+            "TsMap": "",
+        }
+
+    def _own_status(self) -> Mapping[str, Any]:
         pump = self.pump.statistics()
         return {
             "state": pump.state.value,
-            "node_id": self.node_id,
+            "node_id": self.identity.pump,
             "cluster_id": self.cluster.cluster_id,
             "version": __version__,
             "max_commit_ts": pump.max_commit_ts,
@@ -74,10 +121,9 @@ class Node:
                 "held_by": [holder for holder in pump.gc_held_by if holder],
             },
             "free_bytes": pump.free_bytes,
-            "status": {self.node_id: status_json(self.entry("pumps"))},
-            "CommitTS": self.pump.newest_commit_ts,
-            "Checkpoint": {},
-            "ErrMsg": "",
+            "capacity_bytes": pump.capacity_bytes,
+            "score": self._score(pump),
+            "close_waits_for": self.closing.reason if self.closing else "",
         }
 
     def lag_s(self) -> float | None:
@@ -112,36 +158,103 @@ class Node:
             return f"only {pump.free_bytes} bytes are free; writes need {pump.free_bytes_min}"
         return ""
 
-    async def change_state(self, node_id: str, action: str) -> StateReply:
-        """Begins to pause or close; the process ends when that is done."""
-        if node_id != self.node_id:
-            return StateReply(
-                f"invalide nodeID {node_id}, this pump's nodeID is {self.node_id}", REFUSED_CODE
+    async def nodes(self, kind: str) -> Sequence[Mapping[str, Any]]:
+        """The registered nodes of a kind. Raises UpstreamUnavailable."""
+        return [status_json(node) for node in await self.registry.nodes(kind)]
+
+    def applied_ts(self) -> Reply:
+        """Up to where the downstream has everything."""
+        if self.drainer is None:
+            return Reply("replication is turned off: drainer.enabled = false", REFUSED_CODE)
+        ts = self.drainer.statistics().applied_ts
+        return Reply("get drainer's latest ts success!", DONE_CODE, {"ts": ts})
+
+    async def binlog_text(self, ts: int) -> str:
+        """The binlog that is filed under a timestamp. Raises Corrupt or Unavailable."""
+        payload = await self.pump.read_binlog(Tso(ts))
+        if payload is None:
+            raise Refused("not found")
+        return binlog_text(payload, chars_max=TEXT_CHARS_MAX)
+
+    # --- acting ----------------------------------------------------------------------------
+
+    def trigger_gc(self) -> bool:
+        """Begins to collect garbage; False if that is going on already."""
+        return self.pump.trigger_gc()
+
+    async def change_state(self, node_id: str, action: str) -> Reply:
+        """Pauses or closes a half, or resumes the Drainer; the end comes after the answer."""
+        if self.drainer is not None and node_id == self.identity.drainer:
+            return _replication_changed(self.drainer, action)
+        if node_id != self.identity.pump:
+            return Reply(
+                f"invalide nodeID {node_id}, this pump's nodeID is {self.identity.pump}",
+                REFUSED_CODE,
             )
         state = self.pump.state
         if state is not NodeState.ONLINE:
-            return StateReply(
+            return Reply(
                 f"this pump's state is {state.value}, apply {action} failed!", REFUSED_CODE
             )
         try:
             self.pump.request(Action(action))
         except (ValueError, Refused):
-            return StateReply(f"invalide action {action}", REFUSED_CODE)
+            return Reply(f"invalide action {action}", REFUSED_CODE)
         self.stopping.set()
-        return StateReply(f"apply action {action} success!", DONE_CODE)
+        return Reply(f"apply action {action} success!", DONE_CODE)
+
+    # --- in the registry -------------------------------------------------------------------
+
+    def entries(self) -> Sequence[NodeStatus]:
+        """This process as the registry keeps it, the Pump first."""
+        return [self.entry(kind) for kind in ((PUMP, DRAINER) if self.drainer else (PUMP,))]
+
+    def consumers(self) -> Sequence[NodeStatus]:
+        """The Drainer of this process, at what it has applied; none before the first writer."""
+        if self.drainer is None or self.cluster.cluster_id is None:
+            return []
+        applied_ts = self.drainer.statistics().applied_ts
+        return [replace(self.entry(DRAINER), max_commit_ts=applied_ts)]
+
+    async def look_at_pumps(self) -> None:
+        """Another Pump says that it is there: looks at the registry, and names those in the log
+        that are not in the merge, because what they receive would be missed.
+
+        Raises UpstreamUnavailable.
+        """
+        merge = self.drainer.statistics().merge if self.drainer else None
+        merged = {self.identity.host, *(source.name for source in (merge.sources if merge else ()))}
+        for pump in await self.registry.nodes(PUMP):
+            if pump.state != NodeState.OFFLINE.value and pump.host not in merged:
+                log.warning("pump_not_merged", pump=pump.node_id, host=pump.host, state=pump.state)
 
     def entry(self, kind: str) -> NodeStatus:
-        """This node as the registry keeps it."""
-        position = self.pump.max_commit_ts
-        if kind == "drainers":
-            position = self.drainer.statistics().checkpoint.commit_ts if self.drainer else NO_TS
+        """One half as the registry keeps it."""
+        pump = self.pump.statistics()
+        node_id, state, position = self.identity.pump, pump.state, pump.max_commit_ts
+        if kind == DRAINER:
+            assert self.drainer is not None
+            node_id, state = self.identity.drainer, self.drainer.state
+            position = self.drainer.statistics().checkpoint.commit_ts
         return NodeStatus(
             kind=kind,
-            node_id=self.node_id,
-            host=self.host,
-            state=self.pump.state.value,
+            node_id=node_id,
+            host=self.identity.host,
+            state=state.value,
             max_commit_ts=position,
             update_ts=compose(self.clock.wall_ms()),
+            score=self._score(pump) if kind == PUMP else 0,
+        )
+
+    def _score(self, pump: PumpStatistics) -> int:
+        if not pump.state.takes_prewrites:
+            return 0
+        return score(
+            free_bytes=pump.free_bytes,
+            free_bytes_min=pump.free_bytes_min,
+            log_bytes=sum(shard.log_bytes for shard in pump.shards),
+            queue_bytes=pump.write_queue_bytes,
+            queue_bytes_max=pump.write_queue_bytes_max,
         )
 
     def _checkpoint(self) -> dict[str, Any]:
@@ -152,10 +265,12 @@ class Node:
 
     def _drainer(self) -> dict[str, Any]:
         if self.drainer is None:
-            return {"state": "off", "error": ""}
+            return {"state": "off", "node_id": "", "node_state": "", "error": ""}
         now = self.drainer.statistics()
         return {
             "state": now.state.value,
+            "node_id": self.identity.drainer,
+            "node_state": self.drainer.state.value,
             "error": now.last_error if now.state is not DrainerState.RUNNING else "",
             "applied_ts": now.applied_ts,
             "resolved_ts": now.resolved_ts,
@@ -180,3 +295,20 @@ class Node:
             "retries": now.sink.retries if now.sink else 0,
             "lanes": list(now.sink.lane_ts) if now.sink else [],
         }
+
+
+def _replication_changed(drainer: Replication, action: str) -> Reply:
+    """The originals' words, "pump" included; `resume` is binlogd's own."""
+    state = drainer.state
+    try:
+        if action == "resume":
+            drainer.resume()
+        elif state is not NodeState.ONLINE:
+            raise Refused(f"this pump's state is {state.value}, apply {action} failed!")
+        else:
+            drainer.request(Action(action))
+    except ValueError:
+        return Reply(f"invalid action {action}", REFUSED_CODE)
+    except Refused as error:
+        return Reply(str(error), REFUSED_CODE)
+    return Reply(f"apply action {action} success!", DONE_CODE)

@@ -122,6 +122,14 @@ class Sources(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Of a file system: all of it, and what an ordinary user may still write."""
+
+    capacity_bytes: int
+    free_bytes: int
+
+
 class AppendFile(Protocol):
     """A file that only grows at its end, and of which nothing is promised before a sync."""
 
@@ -190,8 +198,8 @@ class Disk(Protocol):
         """Puts a small file in place durably: afterwards it is the old or the new one, whole."""
         ...
 
-    async def free_bytes(self, directory: Path) -> int:
-        """What an ordinary user may still write on this file system."""
+    async def space(self, directory: Path) -> Space:
+        """How full its file system is."""
         ...
 
     async def lock(self, path: Path) -> DiskLock:

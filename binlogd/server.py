@@ -14,6 +14,7 @@ import asyncio
 import errno
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 import structlog
@@ -21,6 +22,7 @@ from aiohttp import web
 
 from binlogd.errors import ConfigError
 from binlogd.fastlane import FastGrpcHalf
+from binlogd.host.socket_file import SocketFile
 from binlogd.http2 import GrpcHalf, Http2Limits, Servable
 from binlogd.pump.sink import CallSink
 
@@ -28,6 +30,7 @@ log = structlog.get_logger(__name__)
 
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HTTP1_METHODS = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"TRACE ")
+_BACKLOG = 1024
 _OPENINGS = (_HTTP2_PREFACE, *_HTTP1_METHODS)
 
 
@@ -58,23 +61,41 @@ class Server:
         self._web = web.AppRunner(application or web.Application(), access_log=None)
         self._connections: dict[_Connection, asyncio.Transport] = {}
         self._empty = asyncio.Event()
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
+        self._socket_file: SocketFile | None = None
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
+    async def start(self, host: str, port: int, socket_file: Path | None = None) -> tuple[str, int]:
         """Begins to accept; returns the address, for port 0 the one that was given.
 
-        Raises ConfigError when the address is taken or not ours.
+        With `socket_file` the same is served on a unix socket too. Raises ConfigError when an
+        address is taken or not ours.
         """
+        loop = asyncio.get_running_loop()
         await self._web.setup()
         try:
-            self._listener = await asyncio.get_running_loop().create_server(
-                self._accepted, host, port, backlog=1024
-            )
+            if socket_file is not None:
+                self._socket_file = SocketFile(socket_file)
+            tcp = await loop.create_server(self._accepted, host, port, backlog=_BACKLOG)
+            self._listeners.append(tcp)
+            if self._socket_file is not None:
+                self._listeners.append(
+                    await loop.create_unix_server(
+                        self._accepted, sock=self._socket_file.socket, backlog=_BACKLOG
+                    )
+                )
         except OSError as error:
-            await self._web.cleanup()
+            await self.close()
             raise ConfigError(_why_not_listening(host, port, error)) from error
-        address = self._listener.sockets[0].getsockname()
-        log.info("server_started", host=address[0], port=address[1])
+        except ConfigError:
+            await self.close()
+            raise
+        address = tcp.sockets[0].getsockname()
+        log.info(
+            "server_started",
+            host=address[0],
+            port=address[1],
+            binlog_socket=str(socket_file) if socket_file else "",
+        )
         return str(address[0]), int(address[1])
 
     async def close(self) -> None:
@@ -82,8 +103,11 @@ class Server:
 
         Let the services finish first: only what is written already still goes out.
         """
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
+        if self._socket_file is not None:
+            self._socket_file.remove()
+            self._socket_file.socket.close()
         for transport in list(self._connections.values()):
             transport.close()
         try:

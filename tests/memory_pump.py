@@ -101,3 +101,7 @@ class Cluster:
         if self.cluster_id is None:
             self.cluster_id = cluster_id
         return self.cluster_id
+
+
+async def nothing_to_do() -> None:
+    """For a CisternService that nobody asks."""

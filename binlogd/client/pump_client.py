@@ -14,15 +14,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 from grpclib.client import Channel, Stream
 from grpclib.const import Cardinality, Status
-from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.binlog import BinlogType, Pulled
+from binlogd.client.codec import BytesCodec
 from binlogd.errors import Corrupt, MalformedBinlog, PumpUnavailable, Refused
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
@@ -57,16 +56,6 @@ class ClientStatistics:
     reconnected: int
 
 
-class _BytesCodec(CodecBase):
-    __content_subtype__ = "proto"
-
-    def encode(self, message: bytes, message_type: Any) -> bytes:
-        return message
-
-    def decode(self, data: bytes, message_type: Any) -> bytes:
-        return data
-
-
 class PumpClient:
     """One connection to one Pump, made anew when it breaks; any number of writes at once."""
 
@@ -76,7 +65,7 @@ class PumpClient:
         self._host, self._port = host, port
         self._cluster_id = cluster_id
         self._limits = limits or ClientLimits()
-        self._channel = Channel(host, port, codec=_BytesCodec())
+        self._channel = Channel(host, port, codec=BytesCodec())
         self._written = self._retried = self._given_up = self._reconnected = 0
 
     async def __aenter__(self) -> PumpClient:
@@ -150,7 +139,7 @@ class PumpClient:
 
     def _redial(self, broken: Channel) -> None:
         if self._channel is broken:  # nobody has done so since
-            self._channel = Channel(self._host, self._port, codec=_BytesCodec())
+            self._channel = Channel(self._host, self._port, codec=BytesCodec())
             self._reconnected += 1
             broken.close()
 
@@ -194,7 +183,7 @@ class RemoteSource:
 
         Raises PumpUnavailable when the stream ends, Corrupt when it makes no sense.
         """
-        channel = Channel(self._host, self._port, codec=_BytesCodec())
+        channel = Channel(self._host, self._port, codec=BytesCodec())
         try:
             async with aclosing(self._messages(channel, after)) as batches:
                 async for messages in batches:

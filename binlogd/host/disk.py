@@ -20,6 +20,7 @@ from typing import TypeVar
 import google_crc32c
 
 from binlogd.errors import ConfigError
+from binlogd.ports import Space
 
 T = TypeVar("T")
 
@@ -73,9 +74,9 @@ class PosixDisk:
         """Writes beside it, syncs, renames over it, syncs the directory."""
         await self._hop(lambda: _write_whole(path, content))
 
-    async def free_bytes(self, directory: Path) -> int:
-        """What an ordinary user may still write on this file system."""
-        return await self._hop(lambda: _free_bytes(directory))
+    async def space(self, directory: Path) -> Space:
+        """How full its file system is."""
+        return await self._hop(lambda: _space(directory))
 
     async def lock(self, path: Path) -> PosixLock:
         """Takes an flock. Raises ConfigError naming the process that has it."""
@@ -287,9 +288,10 @@ def _write_whole(path: Path, content: bytes) -> None:
     _sync_directory(path.parent)
 
 
-def _free_bytes(directory: Path) -> int:
+def _space(directory: Path) -> Space:
     status = os.statvfs(directory)
-    return status.f_bavail * status.f_frsize  # fragments, not blocks: the preferred size differs
+    unit = status.f_frsize  # fragments, not blocks: the preferred size differs
+    return Space(status.f_blocks * unit, status.f_bavail * unit)
 
 
 def _lock(path: Path) -> int:

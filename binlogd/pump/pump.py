@@ -26,7 +26,7 @@ from binlogd.errors import (
     NotOnline,
     Unavailable,
 )
-from binlogd.ports import BinlogSource, Clock, Disk, DiskLock, TsoSource, TxnStatusSource
+from binlogd.ports import BinlogSource, Clock, Disk, DiskLock, Space, TsoSource, TxnStatusSource
 from binlogd.pump.admission import Admission
 from binlogd.pump.budget import Budget
 from binlogd.pump.entry import Item
@@ -37,7 +37,7 @@ from binlogd.pump.resolver import Resolver, ResolverStatistics
 from binlogd.pump.route import Router, Share, shard_of
 from binlogd.pump.shard import Shard, ShardOptions, ShardStatistics
 from binlogd.pump.signal import is_set_within
-from binlogd.pump.state import Action, NodeState, asked, settled
+from binlogd.pump.state import Action, NodeState, asked, given_up, settled
 from binlogd.pump.valuelog import LogLimits
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
 from binlogd.wire.peek import fake
@@ -47,6 +47,7 @@ log = structlog.get_logger(__name__)
 LOCK_FILE = ".lock"
 """In a data directory: whoever has it is the only one who writes there."""
 _SHARDS_FILE = "shards"
+_SETTLE_RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +87,10 @@ class PumpStatistics:
     fakes: int
     writes_waiting: int
     write_queue_bytes: int
+    write_queue_bytes_max: int
     free_bytes: int
     free_bytes_min: int
+    capacity_bytes: int
     holds: tuple[Hold, ...]
     gc_held_by: tuple[str, ...]
     blocked_by: str
@@ -114,7 +117,7 @@ class Pump:
         lock: DiskLock,
         world: PumpWorld,
         options: PumpOptions,
-        free_bytes: int,
+        space: Space,
     ) -> None:
         self._shards = list(shards)
         self._lock = lock
@@ -122,10 +125,11 @@ class Pump:
         self._options = options
         self._admission = Admission(
             state=NodeState.ONLINE,
-            free_bytes=free_bytes,
+            free_bytes=space.free_bytes,
             free_bytes_min=options.free_bytes_min,
             record_bytes_max=options.record_bytes_max,
         )
+        self._capacity_bytes = space.capacity_bytes
         self._router = Router(len(shards), high=NO_TS)
         self._budget = Budget(
             records_max=options.write_queue_records_max, bytes_max=options.write_queue_bytes_max
@@ -134,7 +138,7 @@ class Pump:
         self._gc_held_by: dict[str, str] = {}
         self._gc_asked = asyncio.Event()
         self._accepted = self._refused = self._fakes = 0
-        self._is_running = False
+        self._is_running = self._is_collecting = False
         self._stopping = asyncio.Event()
         self._stopped = asyncio.Event()
         self._closed = asyncio.Event()
@@ -177,7 +181,7 @@ class Pump:
         opened: list[Shard] = []
         try:
             await _check_shard_count(directory / "pump", shards, disk)
-            free_bytes = await disk.free_bytes(directory)
+            space = await disk.space(directory)
             for number in range(shards):
                 name = f"shard-{number}"
                 opened.append(
@@ -196,7 +200,7 @@ class Pump:
             if isinstance(error, OSError):
                 raise LogFailed(directory, error) from error
             raise
-        pump = cls(opened, lock, world, options, free_bytes)
+        pump = cls(opened, lock, world, options, space)
         pump._begin(directory)
         return pump
 
@@ -310,17 +314,24 @@ class Pump:
         self._admission.state = asked(self._admission.state, action)
         log.info("state_changed", state=self._admission.state.value)
 
-    async def settle(self) -> None:
-        """Waits until every transaction here has its outcome and can be pulled; then the Pump is
-        paused or offline. Writes a fake binlog so that the watermark passes all of them."""
-        ts = await self._world.tso.next()
-        await self._write_fake(ts)
+    async def settle(self) -> Tso:
+        """Waits until every transaction here has its outcome and can be pulled; returns the
+        watermark that whoever has pulled it all has reached.
+
+        Writes a fake binlog so that the watermark passes all of them, and once more a second later
+        when that fails. Never ends by itself while an outcome is missing: `statistics` says whose.
+        """
+        ts = await self._settling_fake()
         for shard in self._shards:
             while shard.watermark < ts or shard.sorter.open_count:  # ends when all have outcomes
                 changed = shard.changed.next
                 if shard.watermark < ts or shard.sorter.open_count:
                     await changed.wait()
-        self._admission.state = settled(self._admission.state)
+        return self.max_commit_ts
+
+    def give_up_closing(self) -> None:
+        """It ends as paused after all: somebody still needs what is here."""
+        self._admission.state = given_up(self._admission.state)
         log.info("state_changed", state=self._admission.state.value)
 
     # --- garbage -----------------------------------------------------------------------------
@@ -333,9 +344,12 @@ class Pump:
         """`name` needs nothing any more."""
         self._holds.pop(name, None)
 
-    def trigger_gc(self) -> None:
-        """Collects soon, without waiting for the hour."""
+    def trigger_gc(self) -> bool:
+        """Collects soon, without waiting for the hour; False if it is at it already."""
+        if self._is_collecting or self._gc_asked.is_set():
+            return False
         self._gc_asked.set()
+        return True
 
     async def collect_garbage(self) -> Sequence[GcPlan]:
         """Deletes, in every shard, what is old enough and held by nobody.
@@ -368,8 +382,10 @@ class Pump:
             fakes=self._fakes,
             writes_waiting=self._budget.waiting,
             write_queue_bytes=self._budget.size,
+            write_queue_bytes_max=self._options.write_queue_bytes_max,
             free_bytes=self._admission.free_bytes,
             free_bytes_min=self._options.free_bytes_min,
+            capacity_bytes=self._capacity_bytes,
             holds=tuple(self._holds.values()),
             gc_held_by=tuple(self._gc_held_by.get(shard.name, "") for shard in self._shards),
             blocked_by=_blocked_by(shards, resolvers),
@@ -407,14 +423,19 @@ class Pump:
         )
         if newest:
             self._world.tso.observe(newest)
-        if not self._admission.has_space:
-            log.warning(
-                "free_space_short",
-                directory=str(directory),
-                free_bytes=self._admission.free_bytes,
-                stop_write_at_available_space=self._options.free_bytes_min,
-                consequence="binlogs are refused until there is more, or the setting is lowered",
-            )
+        has_space = self._admission.has_space
+        (log.info if has_space else log.warning)(
+            "free_space_checked" if has_space else "free_space_short",
+            directory=str(directory),
+            free_bytes=self._admission.free_bytes,
+            capacity_bytes=self._capacity_bytes,
+            stop_write_at_available_space=self._options.free_bytes_min,
+            consequence=(
+                "binlogs are refused while no more than the limit is free"
+                if has_space
+                else "binlogs are refused until there is more, or the setting is lowered"
+            ),
+        )
 
     async def _write(
         self, items: Sequence[Item], positions: Sequence[int], outcomes: list[BinlogdError | None]
@@ -457,6 +478,17 @@ class Pump:
         if outcomes[0] is not None:
             raise outcomes[0]
 
+    async def _settling_fake(self) -> Tso:
+        while True:  # until it is written
+            try:
+                ts = await self._world.tso.next()
+                await self._write_fake(ts)
+            except Unavailable as error:
+                log.warning("fake_binlog_failed", cause=str(error))
+                await asyncio.sleep(_SETTLE_RETRY_S)
+            else:
+                return ts
+
     async def _fake_loop(self) -> None:
         """Moves the watermark when nothing is written, so that readers hear how far time is."""
         before, said = self._accepted, NO_TS
@@ -477,17 +509,22 @@ class Pump:
             self._gc_asked.clear()
             if self._stopping.is_set():
                 return
+            self._is_collecting = True
             try:
                 await self.collect_garbage()
             except (Corrupt, Unavailable) as error:
                 log.warning("gc_refused", cause=str(error))
+            finally:
+                self._is_collecting = False
 
     async def _space_loop(self) -> None:
         directory = self._shards[0].log.path(self._shards[0].log.end.fid).parent
         while not await is_set_within(self._stopping, self._options.free_check_every_s):
             had_space = self._admission.has_space
             try:
-                self._admission.free_bytes = await self._world.disk.free_bytes(directory)
+                space = await self._world.disk.space(directory)
+                self._admission.free_bytes = space.free_bytes
+                self._capacity_bytes = space.capacity_bytes
             except OSError as error:
                 log.warning("free_space_unknown", cause=str(error))
             if had_space != self._admission.has_space:

@@ -12,7 +12,7 @@ Source: tidb-binlog pump/server.go, and grpc-go's texts for what its server refu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -368,12 +368,14 @@ class PumpService:
 class CisternService:
     """`binlog.Cistern`: a Pump that starts tells us; the rest are the original's empty stubs."""
 
+    def __init__(self, on_notify: Callable[[], Awaitable[None]]) -> None:
+        """`on_notify` looks at the registry anew; the Pump hears of it when that fails."""
+        self._on_notify = on_notify
+
     def __mapping__(self) -> dict[str, Handler]:
         """The methods, for grpclib's server with a `BytesCodec`."""
         return {
-            "/binlog.Cistern/Notify": Handler(
-                self._answer_empty, Cardinality.UNARY_UNARY, bytes, bytes
-            ),
+            "/binlog.Cistern/Notify": Handler(self._notify, Cardinality.UNARY_UNARY, bytes, bytes),
             "/binlog.Cistern/DumpDDLJobs": Handler(
                 self._answer_empty, Cardinality.UNARY_UNARY, bytes, bytes
             ),
@@ -381,6 +383,14 @@ class CisternService:
                 self._answer_nothing, Cardinality.UNARY_STREAM, bytes, bytes
             ),
         }
+
+    async def _notify(self, stream: BytesStream) -> None:
+        await read_message(stream, _CONTROL_MESSAGE_BYTES_MAX)
+        try:
+            await self._on_notify()
+        except BinlogdError as error:
+            raise refusal(error) from error
+        await stream.send_message(b"")
 
     async def _answer_empty(self, stream: BytesStream) -> None:
         await read_message(stream, _CONTROL_MESSAGE_BYTES_MAX)

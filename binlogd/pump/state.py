@@ -1,6 +1,7 @@
 """What a Pump may take in each state of its life, and how it gets from one to the next.
 
     online ─pause─▶ pausing ─▶ paused        online ─close─▶ closing ─▶ offline
+                                                                └─ not safe in time ─▶ pausing ─▶ …
 
 Commits and rollbacks are taken in every state as long as the process lives: a Pump that closes
 waits for the outcomes of the prewrites it has (tidb-binlog issue 701).
@@ -50,6 +51,12 @@ def asked(state: NodeState, action: Action) -> NodeState:
     if state is not NodeState.ONLINE:
         raise Refused(f"cannot {action.value}: the pump is {state.value}, not online")
     return _ASKED[action]
+
+
+def given_up(state: NodeState) -> NodeState:
+    """The state of a Pump that was to close and must not yet: what it has is still needed, so its
+    readers have to go on knowing it. The original has no such end; it waits for ever."""
+    return NodeState.PAUSING if state is NodeState.CLOSING else state
 
 
 def settled(state: NodeState) -> NodeState:

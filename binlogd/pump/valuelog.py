@@ -533,7 +533,7 @@ class ValueLog:
     async def _failure(self, error: OSError) -> DiskFull | LogFailed:
         if error.errno in _NO_SPACE:
             try:
-                return DiskFull(await self._disk.free_bytes(self._directory), 0)
+                return DiskFull((await self._disk.space(self._directory)).free_bytes, 0)
             except OSError as again:
                 error = again
         last = max(self._segments, default=FileId(0))

@@ -1,31 +1,39 @@
-"""The HTTP routes, and the originals' words for what they all share.
+"""The HTTP routes of both halves on one address, and the originals' words for what they share.
+
+Where Pump and Drainer have a route of the same name, one document has the keys of both (/status),
+or the node id in the path says which half is meant (/state). docs/HTTP.md has every shape.
 
 Source: tidb-binlog pump/server.go, drainer/server.go, pkg/util/http.go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
+from binlogd.errors import BinlogdError
+from binlogd.routes.profiling import add_profiling
+
+_TS_MAX = (1 << 63) - 1
+
 
 @dataclass(frozen=True, slots=True)
-class StateReply:
+class Reply:
     """The answer to an operator's request, in the original's form; 200 is done, 3 is refused."""
 
     message: str
     code: int
-    data: None = None
+    data: Any = None
 
 
 class Operations(Protocol):
     """What an operator can see and do over HTTP."""
 
-    def status(self) -> Mapping[str, Any]:
+    async def status(self) -> Mapping[str, Any]:
         """What is said at /status, as JSON."""
         ...
 
@@ -37,16 +45,40 @@ class Operations(Protocol):
         """Why no prewrite is taken now; empty if all is well."""
         ...
 
-    async def change_state(self, node_id: str, action: str) -> StateReply:
-        """Begins to pause or to close; returns as soon as that is decided."""
+    async def nodes(self, kind: str) -> Sequence[Mapping[str, Any]]:
+        """The registered "pumps" or "drainers". Raises UpstreamUnavailable."""
+        ...
+
+    async def change_state(self, node_id: str, action: str) -> Reply:
+        """Begins to pause, close or resume; returns as soon as that is decided."""
+        ...
+
+    def applied_ts(self) -> Reply:
+        """What is said at /commit_ts."""
+        ...
+
+    async def binlog_text(self, ts: int) -> str:
+        """The binlog of a timestamp in words. Raises Corrupt or Unavailable."""
+        ...
+
+    def trigger_gc(self) -> bool:
+        """Begins to collect garbage; False if that is going on already."""
         ...
 
 
 def application(operations: Operations) -> web.Application:
     """Everything that is answered over HTTP/1.1."""
+    routes = web.Application(middlewares=[_in_the_originals_words])
+    _add_health(routes.router, operations)
+    _add_looking(routes.router, operations)
+    _add_acting(routes.router, operations)
+    add_profiling(routes.router)
+    return routes
 
+
+def _add_health(router: web.UrlDispatcher, operations: Operations) -> None:
     async def status(_: web.Request) -> web.Response:
-        return _json(operations.status())
+        return _json(await operations.status())
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(
@@ -61,19 +93,51 @@ def application(operations: Operations) -> web.Application:
         reason = operations.unready()
         return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
 
-    async def change_state(request: web.Request) -> web.Response:
-        reply = await operations.change_state(
-            request.match_info["node_id"], request.match_info["action"]
-        )
-        return _json(msgspec.to_builtins(reply), indent=2)
+    router.add_get("/status", status)
+    router.add_get("/metrics", metrics)
+    router.add_get("/livez", alive)
+    router.add_get("/readyz", ready)
 
-    routes = web.Application(middlewares=[_in_the_originals_words])
-    routes.router.add_get("/status", status)
-    routes.router.add_get("/metrics", metrics)
-    routes.router.add_get("/livez", alive)
-    routes.router.add_get("/readyz", ready)
-    routes.router.add_put("/state/{node_id}/{action}", change_state)
-    return routes
+
+def _add_looking(router: web.UrlDispatcher, operations: Operations) -> None:
+    async def nodes(request: web.Request) -> web.Response:
+        try:
+            return _json(await operations.nodes(request.path.strip("/")) or None)
+        except BinlogdError as error:
+            return web.Response(text=f"can't provide service: {error}\n")
+
+    async def commit_ts(_: web.Request) -> web.Response:
+        return _reply(operations.applied_ts())
+
+    async def binlog(request: web.Request) -> web.Response:
+        ts = request.match_info["ts"]
+        if not (ts.isascii() and ts.isdigit() and int(ts) <= _TS_MAX):
+            return web.Response(text=f"invalid parameter ts: {ts}\n")
+        try:
+            return web.Response(text=await operations.binlog_text(int(ts)))
+        except BinlogdError as error:
+            return web.Response(text=f"fail read binlog by ts: {ts}: {error}\n")
+
+    router.add_get("/pumps", nodes)
+    router.add_get("/drainers", nodes)
+    router.add_get("/commit_ts", commit_ts)
+    router.add_get("/debug/binlog/{ts}", binlog)
+
+
+def _add_acting(router: web.UrlDispatcher, operations: Operations) -> None:
+    async def change_state(request: web.Request) -> web.Response:
+        return _reply(
+            await operations.change_state(
+                request.match_info["node_id"], request.match_info["action"]
+            )
+        )
+
+    async def trigger_gc(_: web.Request) -> web.Response:
+        began = operations.trigger_gc()
+        return web.Response(text="trigger gc success\n" if began else "gc is working\n")
+
+    router.add_put("/state/{node_id}/{action}", change_state)
+    router.add_post("/debug/gc/trigger", trigger_gc)
 
 
 @web.middleware
@@ -86,6 +150,10 @@ async def _in_the_originals_words(
         return web.Response(status=404, text="404 page not found\n")
     except web.HTTPMethodNotAllowed as error:
         return web.Response(status=405, headers={"Allow": ", ".join(sorted(error.allowed_methods))})
+
+
+def _reply(reply: Reply) -> web.Response:
+    return _json(msgspec.to_builtins(reply), indent=2)
 
 
 def _json(content: Any, *, indent: int = 0) -> web.Response:

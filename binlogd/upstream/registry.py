@@ -11,7 +11,8 @@ from typing import Any
 from binlogd.errors import ConfigError
 from binlogd.upstream.store import NodeStatus, UpstreamStore
 
-PUMP, DRAINER = "pump", "drainer"
+PUMP, DRAINER = "pumps", "drainers"
+"""Kinds, named as in the keys of the original."""
 
 
 class NodeRegistry:
@@ -30,6 +31,11 @@ class NodeRegistry:
         """All of a kind, by id."""
         return await self._store.nodes(kind)
 
+    async def node(self, kind: str, node_id: str) -> NodeStatus | None:
+        """One node; None if it was never here."""
+        nodes = await self.nodes(kind)
+        return next((node for node in nodes if node.node_id == node_id), None)
+
 
 def status_json(node: NodeStatus) -> Mapping[str, Any]:
     """A node as /status and the tools of the original show it."""
@@ -38,7 +44,7 @@ def status_json(node: NodeStatus) -> Mapping[str, Any]:
         "host": node.host,
         "state": node.state,
         "isAlive": False,
-        "score": 0,
+        "score": node.score,
         "label": None,
         "maxCommitTS": node.max_commit_ts,
         "updateTS": node.update_ts,

@@ -2,7 +2,7 @@
 
     facts     name TEXT PRIMARY KEY, value INTEGER
               cluster_id; tso_limit: no timestamp at or above it was handed out
-    nodes     kind, node_id PRIMARY KEY, host, state, max_commit_ts, update_ts
+    nodes     kind, node_id PRIMARY KEY, host, state, max_commit_ts, update_ts, score
               what the original keeps of pumps and drainers in PD's etcd
     ddl_jobs  id INTEGER PRIMARY KEY, raw BLOB
               jobs of the schema history, JSON as it was served
@@ -35,6 +35,7 @@ _SCHEMA = """
         state TEXT NOT NULL,
         max_commit_ts INTEGER NOT NULL,
         update_ts INTEGER NOT NULL,
+        score INTEGER NOT NULL DEFAULT 0,
         PRIMARY KEY (kind, node_id)
     ) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS ddl_jobs (id INTEGER PRIMARY KEY, raw BLOB NOT NULL);
@@ -51,6 +52,8 @@ class NodeStatus:
     state: str
     max_commit_ts: Tso
     update_ts: Tso
+    score: int = 0
+    """How gladly it takes more binlogs, 0 to 100."""
 
 
 class UpstreamStore:
@@ -69,6 +72,7 @@ class UpstreamStore:
             await connection.execute("PRAGMA journal_mode = WAL")
             await connection.execute("PRAGMA synchronous = FULL")
             await connection.executescript(_SCHEMA)
+            await _add_missing_columns(connection)
         except sqlite3.Error as error:
             await connection.close()
             raise ConfigError(f"{path}: cannot be opened as a database: {error}") from error
@@ -114,7 +118,7 @@ class UpstreamStore:
         """Adds or replaces a node."""
         with self._translated():
             await self._connection.execute(
-                "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
                     node.kind,
                     node.node_id,
@@ -122,6 +126,7 @@ class UpstreamStore:
                     node.state,
                     node.max_commit_ts,
                     node.update_ts,
+                    node.score,
                 ),
             )
 
@@ -172,6 +177,13 @@ class UpstreamStore:
             yield
         except sqlite3.Error as error:
             raise UpstreamUnavailable(f"{self._path}: {error}") from error
+
+
+async def _add_missing_columns(connection: aiosqlite.Connection) -> None:
+    """A file of an older binlogd has no `score`."""
+    columns = await connection.execute_fetchall("PRAGMA table_info(nodes)")
+    if "score" not in {column[1] for column in columns}:
+        await connection.execute("ALTER TABLE nodes ADD COLUMN score INTEGER NOT NULL DEFAULT 0")
 
 
 def _signed(value: int) -> int:

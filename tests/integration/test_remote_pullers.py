@@ -13,6 +13,7 @@ from binlogd.pump.service import CisternService, PumpService
 from binlogd.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import peek
+from tests.memory_pump import nothing_to_do
 
 BATCH_BYTES = 1 << 20
 
@@ -60,7 +61,7 @@ class Shards:
 async def test_a_shard_does_not_run_far_ahead_for_a_puller_who_waits_for_another() -> None:
     shards = Shards()
     service = PumpService(shards, shards)
-    server = Server([service, CisternService()])
+    server = Server([service, CisternService(nothing_to_do)])
     host, port = await server.start("127.0.0.1", 0)
 
     async def pull() -> None:

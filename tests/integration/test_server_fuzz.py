@@ -16,7 +16,7 @@ from binlogd.pump.service import CisternService, PumpService, ServiceLimits
 from binlogd.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
-from tests.memory_pump import Cluster, MemoryPump
+from tests.memory_pump import Cluster, MemoryPump, nothing_to_do
 
 CONNECTIONS = 400
 
@@ -109,7 +109,7 @@ async def damage_many() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     pump = MemoryPump()
     service = PumpService(pump, Cluster(1), ServiceLimits(message_bytes_max=1 << 20))
-    server = Server([service, CisternService()], sinks=service.sinks())
+    server = Server([service, CisternService(nothing_to_do)], sinks=service.sinks())
     host, port = await server.start("127.0.0.1", 0)
     for number in range(CONNECTIONS):
         seed = random.Random(number)

@@ -16,7 +16,7 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.errors import ConfigError, CorruptRecord, RecordTooLarge
+from binlogd.errors import ConfigError, CorruptRecord, RecordTooLarge, Refused
 from binlogd.pump.service import (
     BytesCodec,
     CisternService,
@@ -24,12 +24,12 @@ from binlogd.pump.service import (
     ServiceLimits,
 )
 from binlogd.pump.state import NodeState
-from binlogd.routes.application import StateReply, application
+from binlogd.routes.application import Reply, application
 from binlogd.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
 from binlogd.wire.generated import binlog as pb
-from tests.memory_pump import Cluster, MemoryPump
+from tests.memory_pump import Cluster, MemoryPump, nothing_to_do
 
 CLUSTER = 6791641053252586769
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -39,7 +39,7 @@ class Operations:
     def __init__(self) -> None:
         self.reason = ""
 
-    def status(self) -> dict[str, Any]:
+    async def status(self) -> dict[str, Any]:
         return {"state": "online", "max_commit_ts": 412518831548007863}
 
     def metrics(self) -> bytes:
@@ -48,10 +48,22 @@ class Operations:
     def unready(self) -> str:
         return self.reason
 
-    async def change_state(self, node_id: str, action: str) -> StateReply:
+    async def nodes(self, kind: str) -> list[dict[str, Any]]:
+        return [{"nodeId": kind}] if kind == "pumps" else []
+
+    async def change_state(self, node_id: str, action: str) -> Reply:
         if action != "pause":
-            return StateReply(f"invalide action {action}", 3)
-        return StateReply(f"apply action {action} success!", 200)
+            return Reply(f"invalide action {action}", 3)
+        return Reply(f"apply action {action} success!", 200)
+
+    def applied_ts(self) -> Reply:
+        return Reply("get drainer's latest ts success!", 200, {"ts": 7})
+
+    async def binlog_text(self, ts: int) -> str:
+        raise Refused("not found")
+
+    def trigger_gc(self) -> bool:
+        return True
 
 
 @dataclass
@@ -76,7 +88,7 @@ async def running(
     service = PumpService(pump, Cluster(cluster_id), service_limits)
     operations = Operations()
     server = Server(
-        [service, CisternService()],
+        [service, CisternService(nothing_to_do)],
         application(operations),
         server_limits,
         sinks=service.sinks() if fast_lane else None,

@@ -12,6 +12,7 @@ from pathlib import Path
 import google_crc32c
 
 from binlogd.errors import ConfigError
+from binlogd.ports import Space
 
 
 @dataclass
@@ -118,9 +119,9 @@ class SimDisk:
         self._need(path.parent)
         self.files[path] = SimFile(bytearray(content), len(content), is_name_durable=True)
 
-    async def free_bytes(self, directory: Path) -> int:
+    async def space(self, directory: Path) -> Space:
         self._need(directory)
-        return self.free
+        return Space(self.free + sum(len(file.content) for file in self.files.values()), self.free)
 
     async def lock(self, path: Path) -> SimLock:
         if path in self.locked:

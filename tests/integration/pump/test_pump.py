@@ -306,8 +306,20 @@ async def test_a_paused_pump_refuses_prewrites_and_takes_outcomes(world: World) 
             await written(pump, commit(1, 2))
             assert not settling.done()
             await written(pump, rollback(5))
-        assert pump.state is NodeState.OFFLINE
-        assert pump.max_commit_ts >= at(5)
+        assert settling.result() == pump.max_commit_ts >= at(5)
+        assert pump.state.value == "closing", "who pulls may still need it"
+        await pump.close()
+        assert pump.state.value == "offline"
+
+
+async def test_a_pump_that_may_not_close_yet_ends_as_paused(world: World) -> None:
+    async with world.pump() as pump:
+        await written(pump, prewrite(1))
+        pump.request(Action.CLOSE)
+        pump.give_up_closing()
+        assert isinstance(await outcome(pump, prewrite(3)), NotOnline)
+        await pump.close()
+        assert pump.state is NodeState.PAUSED
 
 
 async def test_after_close_nothing_is_taken(world: World) -> None:

@@ -1,0 +1,52 @@
+"""Telling a Drainer that a Pump is there: `binlog.Cistern/Notify`.
+
+Source: tidb-binlog pump/node.go, notifyDrainer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from grpclib.client import Channel
+from grpclib.const import Cardinality
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+
+from binlogd.client.codec import BytesCodec
+from binlogd.errors import DrainerUnavailable
+
+log = structlog.get_logger(__name__)
+
+_NOTIFY = "/binlog.Cistern/Notify"
+_WAITS_S = (1.0, 2.0)
+"""After the first and the second attempt; there is no fourth."""
+_NO_ANSWER = (GRPCError, StreamTerminatedError, ProtocolError, OSError, TimeoutError, RuntimeError)
+
+
+async def notify(node_id: str, host: str, port: int, *, attempt_s: float = 3.0) -> None:
+    """Returns when the Drainer has looked at the registry anew; up to three attempts.
+
+    Raises DrainerUnavailable when it gives no answer, or another one.
+    """
+    for wait_s in (*_WAITS_S, None):
+        try:
+            async with asyncio.timeout(attempt_s):
+                await _call(host, port)
+        except _NO_ANSWER as error:
+            cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            if wait_s is None:
+                where = f"{node_id}, {host}:{port}"
+                raise DrainerUnavailable(f"notify drainer({where}): {cause}") from error
+            log.info("notify_retried", drainer=node_id, wait_s=wait_s, cause=cause)
+            await asyncio.sleep(wait_s)
+        else:
+            return
+
+
+async def _call(host: str, port: int) -> None:
+    async with (
+        Channel(host, port, codec=BytesCodec()) as channel,
+        channel.request(_NOTIFY, Cardinality.UNARY_UNARY, bytes, bytes) as stream,
+    ):
+        await stream.send_message(b"", end=True)
+        await stream.recv_message()

@@ -1,0 +1,97 @@
+"""This node in the registry: announced before it serves, refreshed while it lives.
+
+A Pump that is new, or was offline, is in no Drainer's merge: before it takes its first binlog,
+every Drainer that is online has looked at the registry anew. After any other end the Drainers have
+kept it, and wait for it.
+
+Source: tidb-binlog pump/server.go, Start; pump/node.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from binlogd.client.notify import notify
+from binlogd.config import listen_address
+from binlogd.errors import ConfigError, DrainerUnavailable, UpstreamUnavailable
+from binlogd.pump.state import NodeState
+from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
+from binlogd.upstream.store import NodeStatus
+
+log = structlog.get_logger(__name__)
+
+NOTIFY_S = 10.0
+"""For all Drainers together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What others know a process by. The halves have different ids: a path says which is meant."""
+
+    pump: str
+    drainer: str
+    host: str
+    """`host:port` that others reach."""
+
+
+class Membership:
+    """The entries of one process: `entries` gives them as they are now, the Pump's first."""
+
+    def __init__(self, registry: NodeRegistry, entries: Callable[[], Sequence[NodeStatus]]) -> None:
+        self._registry = registry
+        self._entries = entries
+
+    async def announce(self) -> None:
+        """Registers this node, and tells the Drainers when they cannot know it.
+
+        Raises ConfigError when one of them does not answer (this node is then registered as
+        offline), UpstreamUnavailable when there is no registry.
+        """
+        pump, *_ = entries = self._entries()
+        before = await self._registry.node(PUMP, pump.node_id)
+        for entry in entries:
+            await self._registry.register(entry)
+        if before is not None and before.state != NodeState.OFFLINE.value:
+            return
+        try:
+            async with asyncio.timeout(NOTIFY_S):
+                await self._tell_drainers({entry.node_id for entry in entries})
+        except (DrainerUnavailable, TimeoutError) as error:
+            await self._registry.register(replace(pump, state=NodeState.OFFLINE.value))
+            raise ConfigError(
+                f"fail to notify all living drainer: {error or f'no answer in {NOTIFY_S:g} s'};"
+                " bring it back, or mark it as paused if it is dead"
+            ) from error
+
+    async def keep_fresh(self, interval_s: float) -> None:
+        """Writes the entries again and again, until cancelled."""
+        while True:  # until cancelled
+            await self.refresh()
+            await asyncio.sleep(interval_s)
+
+    async def refresh(self) -> None:
+        """Writes the entries as they are now; a registry that cannot be reached is logged."""
+        try:
+            for entry in self._entries():
+                await self._registry.register(entry)
+        except UpstreamUnavailable as error:
+            log.warning("heartbeat_failed", cause=str(error))
+
+    async def others(self, kind: str) -> Sequence[NodeStatus]:
+        """The registered nodes of a kind that are not this process. Raises UpstreamUnavailable."""
+        own = {entry.node_id for entry in self._entries() if entry.kind == kind}
+        return [node for node in await self._registry.nodes(kind) if node.node_id not in own]
+
+    async def _tell_drainers(self, own: set[str]) -> None:
+        for drainer in await self._registry.nodes(DRAINER):
+            if drainer.state == NodeState.ONLINE.value and drainer.node_id not in own:
+                try:
+                    host, port = listen_address(drainer.host)
+                except ConfigError as error:
+                    raise DrainerUnavailable(f"drainer {drainer.node_id}: {error}") from error
+                await notify(drainer.node_id, host, port)
+                log.info("drainer_notified", drainer=drainer.node_id, host=drainer.host)

@@ -1,0 +1,76 @@
+"""`/debug/pprof`: what of Go's profiles makes sense in Python, and a sentence for what does not.
+
+Source: Go's net/http/pprof, which the original links in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import traceback
+
+from aiohttp import web
+
+from binlogd.host.sampler import SECONDS_MAX, sampled
+
+_SECONDS = 10.0
+_INDEX = """/debug/pprof/
+
+cmdline      the command line
+goroutine    the stack of every task and thread
+profile      samples of every thread's stack: ?seconds=10, up to 60; a line is a stack and a count,
+             as flame graph tools read it
+
+allocs, block, heap, mutex, symbol, threadcreate and trace are Go's own and not here.
+"""
+_GO_ONLY = ("allocs", "block", "heap", "mutex", "symbol", "threadcreate", "trace")
+
+
+def add_profiling(router: web.UrlDispatcher) -> None:
+    """Adds the routes."""
+    router.add_get("/debug/pprof/", _index)
+    router.add_get("/debug/pprof/cmdline", _command_line)
+    router.add_get("/debug/pprof/goroutine", _stacks)
+    router.add_get("/debug/pprof/profile", _profile)
+    for name in _GO_ONLY:
+        router.add_get(f"/debug/pprof/{name}", _not_here)
+    router.add_get("/debug/metrics", _not_here)
+
+
+async def _index(_: web.Request) -> web.Response:
+    return web.Response(text=_INDEX)
+
+
+async def _command_line(_: web.Request) -> web.Response:
+    return web.Response(text="\0".join(sys.orig_argv))
+
+
+async def _stacks(_: web.Request) -> web.Response:
+    parts: list[str] = []
+    for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
+        frames = (line for frame in task.get_stack() for line in traceback.format_stack(frame, 1))
+        parts.append(f"task {task.get_name()}:\n{''.join(frames)}")
+    for number, frame in sys._current_frames().items():  # noqa: SLF001 # the documented way
+        parts.append(f"thread {number}:\n{''.join(traceback.format_stack(frame))}")
+    return web.Response(text="\n".join(parts))
+
+
+async def _profile(request: web.Request) -> web.Response:
+    try:
+        seconds = float(request.query.get("seconds", _SECONDS))
+    except ValueError:
+        seconds = 0
+    if not 0 < seconds <= SECONDS_MAX:
+        text = f"seconds: expected a number above 0 and up to {SECONDS_MAX:g}\n"
+        return web.Response(status=400, text=text)
+    counts = await sampled(seconds)
+    lines = (f"{stack} {count}\n" for stack, count in counts.most_common())
+    return web.Response(text="".join(lines))
+
+
+async def _not_here(request: web.Request) -> web.Response:
+    name = request.path.rsplit("/", 1)[-1]
+    return web.Response(
+        status=501,
+        text=f"{name} is a profile of a Go program; /debug/pprof/ lists what is here\n",
+    )
