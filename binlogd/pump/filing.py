@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import structlog
 
-from binlogd.errors import IndexUnavailable
+from binlogd.binlog import BinlogType
+from binlogd.errors import CorruptIndex, IndexUnavailable
 from binlogd.pump.chaser import ChaserStatistics, SlowChaser, Tail
 from binlogd.pump.entry import Entry, entry_of
 from binlogd.pump.index import Marks, SqliteIndex
 from binlogd.pump.pointer import FileId, ValuePointer
+from binlogd.pump.recovery import note_needed
 from binlogd.pump.signal import Signal, is_set_within
 from binlogd.pump.valuelog import ValueLog
 from binlogd.tso import Tso
@@ -27,6 +29,9 @@ from binlogd.tso import Tso
 log = structlog.get_logger(__name__)
 
 _SNAPSHOTS_MAX = 1024
+_UNPLACED_MAX = 65_536
+_REMADE_MAX = 3
+"""An index that is damaged again and again stands on a disk that nobody should trust."""
 
 
 class Snapshot(NamedTuple):
@@ -56,13 +61,20 @@ class Filer:
     """Owns the way from the log into the index of one shard. `run` is its only task."""
 
     def __init__(
-        self, value_log: ValueLog, index: SqliteIndex, marks: Marks, options: FilingOptions
+        self,
+        value_log: ValueLog,
+        index: SqliteIndex,
+        remade: Callable[[Marks], Awaitable[SqliteIndex]],
+        marks: Marks,
+        options: FilingOptions,
     ) -> None:
         self.filed_ts = marks.max_commit_ts
         self.filed = Signal()
         self.late_commits = 0
+        self.index = index
+        self.remade_count = 0
+        self._remade = remade
         self._log = value_log
-        self._index = index
         self._marks = marks
         self._saved = marks
         self._options = options
@@ -70,7 +82,10 @@ class Filer:
         self._chaser = SlowChaser(turn_on_after_s=options.slow_chaser_after_s)
         self._snapshots: deque[Snapshot] = deque()
         self._suspects: list[tuple[Tso, Tso]] = []
+        self._unplaced: set[tuple[Tso, Tso]] = set()
+        self._has_more_unplaced = False
         self._work = asyncio.Event()
+        index.on_damage(self._work.set)
         self._closing = asyncio.Event()
         self._batch_since_s: float | None = None
         self._dirty_since_s: float | None = None
@@ -87,6 +102,21 @@ class Filer:
     def suspect(self, commit_ts: Tso, start_ts: Tso) -> None:
         """A logged commit at or below the watermark: a repeated one, or one that came too late."""
         self._suspects.append((commit_ts, start_ts))
+
+    def unplaced(self, commit_ts: Tso, start_ts: Tso) -> None:
+        """A logged commit whose prewrite the sorter does not know; the index may."""
+        if len(self._unplaced) < _UNPLACED_MAX:
+            self._unplaced.add((commit_ts, start_ts))
+        else:
+            self._has_more_unplaced = True
+
+    async def know_needs(self) -> None:
+        """Waits until every logged commit has been noted in the segment of its prewrite.
+
+        Raises IndexUnavailable.
+        """
+        if self._unplaced or self._has_more_unplaced:
+            await self.caught_up_to(self.logged_count)
 
     def advanced(self, watermark: Tso, handle: ValuePointer) -> None:
         """How the sorter stands after everything logged so far."""
@@ -106,6 +136,8 @@ class Filer:
         """Files until `close`. Raises CorruptIndex, CorruptRecord or LogFailed."""
         try:
             while await self._is_due():  # ends when closing and nothing is left
+                if self.index.damage is not None and not self._closing.is_set():
+                    await self._make_index_again()
                 while self._suspects:  # before they are filed themselves
                     await self._check_suspects()
                 if not await self._file_some():
@@ -135,7 +167,7 @@ class Filer:
         async with self._saving:
             gone: dict[str, Any] = {"gc_ts": gc_ts, "first_fid": FileId(max(fids) + 1)}
             forgotten = replace(self._saved, **gone)
-            await self._index.forget_segments(fids, marks=forgotten)
+            await self.index.forget_segments(fids, marks=forgotten)
             self._saved = forgotten
             self._marks = replace(self._marks, **gone)
 
@@ -174,6 +206,8 @@ class Filer:
         """Waits for rows, or for marks that have waited long enough. False at the end."""
         loop = asyncio.get_running_loop()
         while not self._tail.waiting():
+            if self.index.damage is not None and not self._closing.is_set():
+                return True
             self._work.clear()
             is_dirty = self._is_dirty()
             if self._closing.is_set():  # what is not measured yet is measured in the next life
@@ -220,6 +254,9 @@ class Filer:
                 await self._save(entries)
             except IndexUnavailable as error:
                 log.warning("filing_delayed", cause=str(error), waiting=self._tail.waiting())
+                if self.index.damage is not None and not self._closing.is_set():
+                    await self._make_index_again()
+                    continue
                 self._look_at_the_clock(loop.time())
                 if self._closing.is_set():
                     give_up_s = give_up_s or loop.time() + self._options.patience_s
@@ -241,15 +278,51 @@ class Filer:
                 marks = replace(marks, max_commit_ts=snapshot.watermark, handle=snapshot.handle)
             if entries:
                 marks = replace(marks, head=entries[-1].end)
+                await self._note_needed(entries)
             changed = self._log.changed()
-            await self._index.put(entries, marks, changed)
+            await self.index.put(entries, marks, changed)
             self._log.saved(changed)
             self._saved = marks
+            self._unplaced -= {(entry.commit_ts, entry.start_ts) for entry in entries}
         self._tail.filed(len(entries))
+        if not self._tail.waiting():
+            self._has_more_unplaced = False
         while self._snapshots and self._snapshots[0].records <= filed:
             self._snapshots.popleft()
         self._reach(marks)
         self.filed.fire()
+
+    async def _note_needed(self, entries: Sequence[Entry]) -> None:
+        """So that it is saved together with the commits which segments they need."""
+        if not self._unplaced and not self._has_more_unplaced:
+            return
+        prewrites: dict[Tso, FileId] = {}
+        commits = []
+        for entry in entries:
+            if entry.tp == BinlogType.PREWRITE:
+                prewrites[entry.start_ts] = entry.fid
+            elif self._has_more_unplaced or (entry.commit_ts, entry.start_ts) in self._unplaced:
+                commits.append(entry)
+                if entry.start_ts in prewrites:
+                    self._log.note(prewrites[entry.start_ts], needed_ts=entry.commit_ts)
+        await note_needed(self.index, self._log, commits)
+
+    async def _make_index_again(self) -> None:
+        """Writers go on meanwhile; pullers who need the index are told to come again."""
+        async with self._saving:
+            damage = self.index.damage or ""
+            log.error(
+                "index_damaged",
+                cause=damage,
+                consequence="it is made again from the log; whoever needs it meanwhile waits",
+            )
+            self.remade_count += 1
+            if self.remade_count > _REMADE_MAX:
+                raise CorruptIndex(self.index.path, f"damaged {self.remade_count} times: {damage}")
+            await self.index.close()
+            self.index = await self._remade(self._saved)
+            self.index.on_damage(self._work.set)
+            log.warning("index_made_again", upto=self._saved.head)
 
     def _reach(self, marks: Marks) -> None:
         was_dirty = self._is_dirty()
@@ -282,7 +355,7 @@ class Filer:
         suspects, self._suspects = self._suspects, []
         for commit_ts, start_ts in suspects:
             try:
-                is_known = await self._index.has_commit(commit_ts, start_ts)
+                is_known = await self.index.has_commit(commit_ts, start_ts)
             except IndexUnavailable as error:  # only the alarm is at stake, not the commit
                 log.warning("late_commit_unchecked", commit_ts=commit_ts, cause=str(error))
                 continue

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,10 +84,12 @@ class SqliteIndex:
     def __init__(
         self, path: Path, writer: aiosqlite.Connection, reader: aiosqlite.Connection
     ) -> None:
-        self._path = path
+        self.path = path
         self._writer = writer
         self._reader = reader
         self._writing = asyncio.Lock()
+        self.damage: str | None = None
+        self._on_damage: Callable[[], None] | None = None
 
     @classmethod
     async def open(cls, path: Path, *, busy_timeout_s: float = 1.0) -> SqliteIndex:
@@ -115,6 +117,21 @@ class SqliteIndex:
         await self._reader.close()
         await self._writer.close()
 
+    # --- damage ----------------------------------------------------------------------------
+
+    def on_damage(self, told: Callable[[], None]) -> None:
+        """From now on, damage is told to `told` and left in `damage`; whoever reads or writes gets
+        IndexUnavailable instead of CorruptIndex, because another index will take this one's place.
+        """
+        self._on_damage = told
+
+    def found_damage(self, reason: str) -> IndexUnavailable:
+        """Takes note that it is wrong, and gives the error to raise for it."""
+        self.damage = self.damage or reason
+        if self._on_damage is not None:
+            self._on_damage()
+        return IndexUnavailable(self.path, f"it is damaged ({self.damage}) and is made again")
+
     # --- writing ---------------------------------------------------------------------------
 
     async def put(
@@ -125,7 +142,7 @@ class SqliteIndex:
     ) -> None:
         """Files entries, marks and segments in one transaction; repeating it changes nothing.
 
-        Raises IndexUnavailable (nothing was filed) or CorruptIndex.
+        Raises IndexUnavailable (nothing was filed), or CorruptIndex before `on_damage`.
         """
         prewrites, commits, rollbacks = _rows(entries)
         async with self._transaction() as writer:
@@ -242,15 +259,27 @@ class SqliteIndex:
         )
 
     async def _all(self, query: str, arguments: Sequence[object] = ()) -> list[Any]:
-        with _Translated(self._path):
+        with self._guarded():
             return list(await self._reader.execute_fetchall(query, arguments))
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        if self.damage is not None and self._on_damage is not None:
+            raise self.found_damage(self.damage)
+        try:
+            with _Translated(self.path):
+                yield
+        except CorruptIndex as error:
+            if self._on_damage is None:
+                raise
+            raise self.found_damage(error.reason) from error
 
     @asynccontextmanager
     async def _transaction(
         self, *, is_durable: bool = False
     ) -> AsyncIterator[aiosqlite.Connection]:
         async with self._writing:
-            with _Translated(self._path):
+            with self._guarded():
                 if is_durable:
                     await (await self._writer.execute("PRAGMA synchronous = FULL")).close()
                 try:

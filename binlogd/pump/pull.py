@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import structlog
 
-from binlogd.binlog import CommittedBinlog, Pulled
+from binlogd.binlog import BinlogType, CommittedBinlog, Pulled
 from binlogd.errors import Behind, CorruptRecord
 from binlogd.pump.index import FoundCommit
 from binlogd.pump.pointer import Place
@@ -24,7 +24,7 @@ from binlogd.pump.shard import Shard
 from binlogd.pump.window import Kept
 from binlogd.record import HEADER_BYTES
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import join
+from binlogd.wire.peek import join, peek
 
 AnyCommit = TypeVar("AnyCommit", Kept, FoundCommit)
 
@@ -56,8 +56,8 @@ class ShardSource:
     async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         """Binlogs with commit_ts > after; 0 means from the oldest that is there.
 
-        Ends only when the shard stops. Raises Behind when they were deleted, CorruptRecord or
-        CorruptIndex when they do not read, LogFailed or IndexUnavailable.
+        Ends only when the shard stops. Raises Behind when they were deleted, CorruptRecord when
+        they do not read, LogFailed or IndexUnavailable.
         """
         position = max(after, self._shard.filer.marks.gc_ts) if after <= NO_TS else after
         while not self._shard.has_stopped:  # ends with the shard, or with the puller
@@ -137,8 +137,13 @@ class ShardSource:
         of_prewrite = iter(payloads[len(whole) :])
         binlogs = []
         for each, payload in zip(whole, payloads, strict=False):
-            if each.prewrite is not None:
-                payload = join(next(of_prewrite), payload)
+            prewrite = None if each.prewrite is None else next(of_prewrite)
+            if not _is_of(each, payload, prewrite):
+                raise self._shard.index.found_damage(
+                    f"the row of commit_ts {each.commit_ts} leads to another binlog"
+                )
+            if prewrite is not None:
+                payload = join(prewrite, payload)
             binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
         return Pulled(binlogs, reached)
 
@@ -185,6 +190,14 @@ class ShardSource:
             f"no prewrite of start_ts {start_ts} for the commit at {commit_ts}, its rows are"
             " unknown; to pass over such commits, set pump.skip-orphan-commits",
         )
+
+
+def _is_of(found: FoundCommit, commit: bytes, prewrite: bytes | None) -> bool:
+    """Whether the records that a row of the index leads to are those that it speaks of."""
+    _, start_ts, commit_ts, _ = peek(commit)
+    if (start_ts, commit_ts) != (found.start_ts, found.commit_ts):
+        return False
+    return prewrite is None or peek(prewrite)[:2] == (BinlogType.PREWRITE, found.start_ts)
 
 
 def _is_elsewhere(kept: Kept) -> bool:

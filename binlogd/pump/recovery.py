@@ -10,8 +10,9 @@ Source: tidb-binlog pump/storage/storage.go, NewAppendWithResolver.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -21,7 +22,7 @@ from binlogd.errors import CorruptIndex, LogFailed
 from binlogd.ports import Disk
 from binlogd.pump.entry import Entry, entry_of
 from binlogd.pump.index import FILES, Marks, SqliteIndex
-from binlogd.pump.pointer import FileId, ValuePointer
+from binlogd.pump.pointer import FIRST, FileId, ValuePointer
 from binlogd.pump.sorter import Sorter
 from binlogd.pump.valuelog import Acknowledged, LogLimits, ValueLog, gone
 from binlogd.tso import NO_TS, Tso
@@ -31,10 +32,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """A shard as its files say. `max_seen_ts` is the largest commit_ts, released or not."""
+    """A shard as its files say. `max_seen_ts` is the largest commit_ts, released or not. `remade`
+    makes the index again while the log goes on, see `make_again`."""
 
     log: ValueLog
     index: SqliteIndex
+    remade: Callable[[Marks], Awaitable[SqliteIndex]]
     marks: Marks
     sorter: Sorter
     max_seen_ts: Tso
@@ -71,15 +74,43 @@ async def _recovered(directory: Path, disk: Disk, limits: LogLimits, now_s: floa
         # Without marks nothing tells torn from damaged but the bytes themselves: then be strict.
         same_boot = marks is None or marks.boot_id == disk.boot_id() != ""
         acknowledged = Acknowledged(upto=begin.head, same_boot=same_boot)
-        return await _scan(value_log, index, begin, acknowledged, disk.boot_id(), now_s)
+        remade = partial(make_again, directory, disk, value_log)
+        return await _scan(value_log, index, remade, begin, acknowledged, disk.boot_id(), now_s)
     except BaseException:
         await index.close()
         raise
 
 
-async def _scan(
+async def make_again(directory: Path, disk: Disk, value_log: ValueLog, marks: Marks) -> SqliteIndex:
+    """A new index with everything before `marks.head`, in place of one that is closed.
+
+    The log may grow meanwhile. Should the process end before it is done, the marks in it make the
+    next start go on with it. Raises CorruptRecord, LogFailed, IndexUnavailable or CorruptIndex.
+    """
+    try:
+        await disk.remove([directory / name for name in FILES])
+    except OSError as error:
+        raise LogFailed(directory, error) from error
+    index = await SqliteIndex.open(directory / FILES[0])
+    try:
+        begin = replace(marks, head=FIRST, handle=FIRST, max_commit_ts=NO_TS)
+        await index.put((), begin, value_log.segments())
+        async for records in value_log.scan(FIRST):
+            before = [(pointer, payload) for pointer, payload in records if pointer < marks.head]
+            await index.put([entry_of(*each, value_log.path) for each in before])
+            if len(before) < len(records):
+                break
+        await index.put((), marks)
+    except BaseException:
+        await index.close()
+        raise
+    return index
+
+
+async def _scan(  # noqa: PLR0913 - what an open shard consists of
     value_log: ValueLog,
     index: SqliteIndex,
+    remade: Callable[[Marks], Awaitable[SqliteIndex]],
     marks: Marks,
     acknowledged: Acknowledged,
     boot_id: str,
@@ -89,11 +120,12 @@ async def _scan(
     head, scanned, max_seen_ts = marks.head, 0, NO_TS
     async for records in value_log.recover(min(marks.head, marks.handle), acknowledged):
         entries = [entry_of(pointer, payload, value_log.path) for pointer, payload in records]
-        sort_again(sorter, value_log, entries, now_s)
+        unplaced = sort_again(sorter, value_log, entries, now_s)
         unfiled = [entry for entry in entries if (entry.fid, entry.offset) >= head]
         if unfiled:
             await index.put(unfiled)
             head = unfiled[-1].end
+        await note_needed(index, value_log, unplaced)
         scanned += len(entries)
         max_seen_ts = max(max_seen_ts, *(entry.commit_ts for entry in entries))
     await value_log.begin()
@@ -113,6 +145,7 @@ async def _scan(
     return Recovered(
         log=value_log,
         index=index,
+        remade=remade,
         marks=marks,
         sorter=sorter,
         max_seen_ts=max(max_seen_ts, sorter.watermark),
@@ -120,9 +153,15 @@ async def _scan(
     )
 
 
-def sort_again(sorter: Sorter, value_log: ValueLog, entries: Sequence[Entry], now_s: float) -> None:
-    """Gives entries of the log to the sorter again, as they were given before."""
+def sort_again(
+    sorter: Sorter, value_log: ValueLog, entries: Sequence[Entry], now_s: float
+) -> list[Entry]:
+    """Gives entries of the log to the sorter again, as they were given before.
+
+    Returns the commits whose prewrite it does not know: that of a rollback long ago, or none.
+    """
     newest: dict[FileId, Tso] = {}
+    unplaced = []
     for entry in entries:
         tp, start_ts, commit_ts, fid, _, _ = entry
         index_ts = start_ts if tp == BinlogType.PREWRITE else commit_ts
@@ -133,7 +172,24 @@ def sort_again(sorter: Sorter, value_log: ValueLog, entries: Sequence[Entry], no
             sorter.witness(commit_ts)
         else:
             place = sorter.outcome(start_ts, commit_ts)
-            if place is not None and commit_ts:
+            if commit_ts and place is None:
+                unplaced.append(entry)
+            elif commit_ts and place is not None:
                 value_log.note(place.fid, needed_ts=commit_ts)
     for fid, max_ts in newest.items():
         value_log.note(fid, max_ts=max_ts)
+    return unplaced
+
+
+async def note_needed(index: SqliteIndex, value_log: ValueLog, commits: Sequence[Entry]) -> None:
+    """Takes note which segments these commits need, by what is filed of their prewrites.
+
+    Raises IndexUnavailable or CorruptIndex.
+    """
+    if not commits:
+        return
+    places = await index.prewrites([commit.start_ts for commit in commits])
+    for commit in commits:
+        place = places.get(commit.start_ts)
+        if place is not None:
+            value_log.note(place.fid, needed_ts=commit.commit_ts)

@@ -28,6 +28,7 @@ from binlogd.pump.chaser import ChaserStatistics
 from binlogd.pump.entry import WITNESS, Entry, Item
 from binlogd.pump.filing import Filer, FilingOptions
 from binlogd.pump.gc import GcPlan, Hold, plan
+from binlogd.pump.index import SqliteIndex
 from binlogd.pump.pointer import FileId, Place, ValuePointer
 from binlogd.pump.recovery import Recovered, recover
 from binlogd.pump.signal import Signal
@@ -85,11 +86,12 @@ class Shard:
     def __init__(self, name: str, recovered: Recovered, options: ShardOptions) -> None:
         self.name = name
         self.log = recovered.log
-        self.index = recovered.index
         self.sorter = recovered.sorter
         self.max_seen_ts = recovered.max_seen_ts
         self.changed = Signal()
-        self.filer = Filer(recovered.log, recovered.index, recovered.marks, options.filing)
+        self.filer = Filer(
+            recovered.log, recovered.index, recovered.remade, recovered.marks, options.filing
+        )
         # What is older than the newest timestamp is looked up in the index, which has it all.
         self.window = Window(
             floor=max((segment.max_ts for segment in self.log.segments()), default=NO_TS),
@@ -149,6 +151,11 @@ class Shard:
             self._queued.set()
 
     @property
+    def index(self) -> SqliteIndex:
+        """The present one: a damaged index is replaced while the shard runs."""
+        return self.filer.index
+
+    @property
     def watermark(self) -> Tso:
         """Every transaction with commit_ts <= watermark is here and can be read."""
         return self.sorter.watermark
@@ -177,7 +184,7 @@ class Shard:
         try:
             await self.log.close()
             changed = self.log.changed()
-            if changed:
+            if changed and self.index.damage is None:
                 await self.index.put((), None, changed)
         finally:
             await self.index.close()
@@ -187,6 +194,7 @@ class Shard:
     async def collect(self, age_ts: Tso, holds: Sequence[Hold]) -> GcPlan:
         """Deletes the segments that nobody needs. Raises CorruptRecord, LogFailed,
         IndexUnavailable."""
+        await self.filer.know_needs()
         resume = self.filer.resume
         old = list(
             takewhile(
@@ -298,7 +306,7 @@ class Shard:
         now_s = asyncio.get_running_loop().time()
         sorter, window = self.sorter, self.window
         entries: list[Entry] = []
-        needed: dict[FileId, Tso] = {}
+        outcomes: list[tuple[Tso, Tso, Place | None]] = []
         for tp, start_ts, commit_ts, payload in items:
             if tp == WITNESS:
                 sorter.witness(commit_ts)
@@ -320,15 +328,24 @@ class Shard:
                 if commit_ts <= sorter.watermark and not window.has(commit_ts, start_ts):
                     self.filer.suspect(commit_ts, start_ts)
                 place = sorter.outcome(start_ts, commit_ts)
-                if place is not None and commit_ts > needed.get(place.fid, NO_TS):
-                    needed[place.fid] = commit_ts
+                outcomes.append((commit_ts, start_ts, place))
                 window.commit(commit_ts, start_ts, payload, place)
-        for needed_fid, needed_ts in needed.items():
-            self.log.note(needed_fid, needed_ts=needed_ts)
+        self._note_needed(outcomes)
         self._written_records += len(entries)
         if entries:
             self.filer.logged(entries)
         self.sorted_on()
+
+    def _note_needed(self, commits: Sequence[tuple[Tso, Tso, Place | None]]) -> None:
+        """Which segments hold the prewrites of these commits."""
+        needed: dict[FileId, Tso] = {}
+        for commit_ts, start_ts, place in commits:
+            if place is None:
+                self.filer.unplaced(commit_ts, start_ts)
+            elif commit_ts > needed.get(place.fid, NO_TS):
+                needed[place.fid] = commit_ts
+        for fid, needed_ts in needed.items():
+            self.log.note(fid, needed_ts=needed_ts)
 
     def sorted_on(self) -> None:
         """Tells pullers and filer how far the sorter has come."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from binlogd.errors import CorruptIndex, IndexUnavailable
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.gc import Segment
 from binlogd.pump.index import FILES
@@ -71,6 +72,67 @@ async def test_an_index_with_damaged_pages_is_made_again(world: World) -> None:
     async with world.pump() as pump:
         found = await pulled(pump, upto=at(2_999))
         assert len(found) == len(range(10, 3_000, 2))
+
+
+async def test_an_index_that_is_damaged_while_it_is_used_is_made_again(world: World) -> None:
+    """Writers notice nothing; pullers who need it are told to come again, and then get it all."""
+    options = replace(ROOMY, window_bytes_max=1, resolve_after_s=0.05)
+    async with world.pump(options) as pump:
+        for number in range(10, 2_000, 2):
+            await written(pump, prewrite(number), commit(number, number + 1))
+        await eventually(lambda: pump.statistics().shards[0].filed_ts == at(1_999))
+        ruin(world.directory / INDEX)
+        shard = pump._shards[0]
+        with pytest.raises(IndexUnavailable, match="made again"):
+            await shard.index.outcome(at(12))
+        await written(pump, prewrite(2_000), commit(2_000, 2_001))
+        await eventually(lambda: shard.filer.remade_count == 1 and shard.index.damage is None)
+        await written(pump, prewrite(3_000), commit(3_000, 3_001))
+        found = await pulled(pump, upto=at(3_001))
+        assert numbers(found) == [(n, n + 1) for n in [*range(10, 2_002, 2), 3_000]]
+    async with world.pump(options) as pump:
+        assert await pulled(pump, upto=at(3_001)) == found
+
+
+async def test_a_row_that_leads_to_another_binlog_is_no_answer(world: World) -> None:
+    async with world.pump(replace(ROOMY, window_bytes_max=1)) as pump:
+        for number in range(10, 30, 2):
+            await written(pump, prewrite(number), commit(number, number + 1))
+        await eventually(lambda: pump.statistics().shards[0].filed_ts == at(29))
+        with sqlite3.connect(world.directory / INDEX) as other:
+            ((offset,),) = other.execute("SELECT offset FROM commits WHERE start_ts = ?", (at(20),))
+            other.execute("UPDATE commits SET offset = ? WHERE start_ts = ?", (offset, at(12)))
+        other.close()
+        with pytest.raises(IndexUnavailable, match=f"row of commit_ts {at(13)} leads to another"):
+            await pulled(pump, upto=at(29))
+        await eventually(lambda: pump._shards[0].index.damage is None)
+        expected = [(number, number + 1) for number in range(10, 30, 2)]
+        assert numbers(await pulled(pump, upto=at(29))) == expected
+
+
+async def test_an_index_that_is_ruined_again_and_again_ends_the_process(world: World) -> None:
+    async def ruined_four_times() -> None:
+        async with world.pump() as pump:
+            await written(pump, prewrite(1), commit(1, 2))
+            for _ in range(4):
+                await eventually(lambda: pump._shards[0].index.damage is None)
+                pump._shards[0].index.found_damage("ruined")
+            await asyncio.sleep(10)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await ruined_four_times()
+    assert caught.group_contains(CorruptIndex, match="damaged 4 times: ruined")
+
+
+def ruin(path: Path) -> None:
+    """Overwrites every page but the first, once all of them are in the file."""
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    other.close()
+    content = bytearray(path.read_bytes())
+    for page in range(4_096, len(content) - 4_095, 4_096):
+        content[page : page + 64] = random.Random(page).randbytes(64)
+    path.write_bytes(content)
 
 
 # --- orphans -----------------------------------------------------------------------------------
@@ -175,6 +237,28 @@ async def test_a_commit_after_a_rollback_keeps_its_prewrite(world: World) -> Non
         await pump.collect_garbage()
         found = await pulled(pump, after=at(300), upto=at(10_000))
         assert numbers(found) == [(1, 10_000)]
+
+
+async def test_a_commit_for_a_rollback_behind_the_marks_keeps_its_prewrite(world: World) -> None:
+    small = replace(ROOMY, segment_bytes_max=2_000, gc_keep_s=0.001)
+    async with world.pump(small) as pump:
+        await written(pump, prewrite(1), rollback(1))
+        for number in range(10, 200, 2):
+            await written(pump, prewrite(number), commit(number, number + 1))
+    async with world.pump(small) as pump:  # its sorter has never heard of 1
+        await written(pump, commit(1, 10_000))
+        later = 1 << 22
+        await written(pump, prewrite(later), commit(later, later + 1))
+        pump.hold_gc("drainer", at(300))
+        world.clock.now_ms += 1_000
+        await eventually(lambda: all(s.checksum for s in segments_of(pump) if s.is_sealed))
+        await pump.collect_garbage()
+        assert segments_of(pump)[0].needed_ts == at(10_000)
+        assert numbers(await pulled(pump, after=at(300), upto=at(10_000))) == [(1, 10_000)]
+    for name in FILES:
+        (world.directory / INDEX).with_name(name).unlink(missing_ok=True)
+    async with world.pump(small) as pump:
+        assert segments_of(pump)[0].needed_ts == at(10_000)
 
 
 def segments_of(pump: Pump) -> list[Segment]:
