@@ -130,7 +130,7 @@ async def _export(
     options = ExportOptions(
         data_dir=setup.data_dir,
         out=request.out,
-        schema_history=b"[" + b",".join(job.raw for job in jobs) + b"]",
+        schema_history=b"[" + b",".join(jobs) + b"]",
         as_of=request.as_of,
         format=request.format,
         cluster_id=cluster_id,
@@ -334,7 +334,7 @@ async def _was_restored(setup: Setup, upstream: Standalone) -> bool:
     if setup.relay_dir is None or not setup.config.drainer.enabled:
         return False
     try:
-        await upstream.history.jobs()
+        await upstream.history.index()
     except UpstreamUnavailable as error:
         log.warning("upstream_unreachable", cause=str(error), relay=str(setup.relay_dir))
     else:

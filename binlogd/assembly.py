@@ -20,6 +20,7 @@ from binlogd.drainer.file_sink import FileSink
 from binlogd.drainer.filter import TableFilter, TablePattern
 from binlogd.drainer.mysql import Server
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.sqlite_sink import SqliteSink
@@ -235,6 +236,7 @@ def make_drainer(setup: Setup, disk: PosixDisk, pump: Pump, upstream: Standalone
         history=upstream.history,
         make_sink=lambda: make_sink(setup, disk, upstream.cluster.cluster_id),
         relay=make_relay(setup, disk),
+        schema_log=SchemaLog(setup.data_dir / "schema", disk),
         table_filter=table_filter(setup.config.syncer),
         on_saved=hold,
     )

@@ -28,6 +28,7 @@ from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.schema_log import SchemaEvent, SchemaLog
 from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Ddl, Dml, Skip, Txn
@@ -37,12 +38,15 @@ from binlogd.ports import BinlogSource, Sources
 from binlogd.relay.frame import RelayEntry
 from binlogd.relay.log import RelayWriter
 from binlogd.stream import MergedStream, MergeLimits, merged
-from binlogd.tidb.model import Job
+from binlogd.tidb.job_index import JobIndex
+from binlogd.tidb.model import Job, SchemaState
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
 
 _AHEAD_KEPT_MAX = 4096
+_APPLIED_AT_ONCE = 100
+"""Jobs of the history between two turns of the others."""
 
 log = structlog.get_logger(__name__)
 
@@ -54,8 +58,12 @@ class DdlHistory(Protocol):
         """A job, waited for with a limit; None after that. Raises UpstreamUnavailable."""
         ...
 
-    async def jobs(self) -> list[Job]:
-        """Every job there is, in any order. Raises UpstreamUnavailable."""
+    async def index(self) -> JobIndex:
+        """What there is, read anew; it grows as jobs are read. Raises UpstreamUnavailable."""
+        ...
+
+    async def read(self, job_ids: Sequence[int]) -> list[Job]:
+        """Jobs that the index knows, in the order of the ids."""
         ...
 
 
@@ -85,6 +93,8 @@ class DrainerPorts:
     table_filter: TableFilter
     on_saved: Callable[[Checkpoint], None]
     """Called after each save: nobody needs what lies at or below its commit_ts any more."""
+    schema_log: SchemaLog | None = None
+    """Where the schema is kept beside the checkpoint; without it every start reads the history."""
 
 
 class Session:
@@ -95,6 +105,8 @@ class Session:
         self._sink, self._relay = ports.make_sink(), ports.relay
         self._stream: MergedStream | None = None
         self._schema = SchemaTracker()
+        self._jobs = JobIndex()
+        self._events: list[SchemaEvent] = []
         self._translator: Translator | None = None
         self._versions: deque[tuple[Tso, int]] = deque()
         self._queue: asyncio.Queue[list[Txn] | None] = asyncio.Queue(options.parts_ahead_max)
@@ -129,6 +141,8 @@ class Session:
             await self._sink.close()
             if self._relay is not None:
                 await self._relay.close()
+            if self._ports.schema_log is not None:
+                await self._ports.schema_log.close()
 
     def stop(self) -> None:
         """Ends pulling; what was pulled is still applied."""
@@ -192,19 +206,36 @@ class Session:
             ]
             async with self._relaying:
                 await self._relay.append(entries)
-        coming = [job for _, job in found if job is not None]
-        if coming:  # rows before them may run ahead of them
-            self._schema.load(coming)
+        await self._load_coming(part, [job for _, job in found if job is not None])
         txns: list[Txn] = []
         try:
             for binlog, job in found:
                 txns.append(self._translated(binlog, job))
         except Stuck as error:
             failure = error
+        if self._events:
+            await self._log_events(txns[-1].commit_ts if failure is None else None)
         if txns:
             await self._queue.put(txns)
         if failure is not None:
             raise failure
+
+    async def _load_coming(self, part: Sequence[CommittedBinlog], jobs: list[Job]) -> None:
+        """Jobs that rows of this part may run ahead of: its own, and those in flight meanwhile."""
+        own = {job.id for job in jobs}
+        in_flight = self._jobs.in_flight(Tso(part[0].commit_ts - 1), part[-1].commit_ts)
+        others = [each for each in in_flight if each not in own and not self._schema.knows(each)]
+        if others:
+            jobs = jobs + await self._ports.history.read(others)
+        if jobs:
+            self._schema.load(jobs)
+
+    async def _log_events(self, last_ts: Tso | None) -> None:
+        """`last_ts`: what the schema is as of; None where it is ahead of what was translated."""
+        events, self._events = self._events, []
+        kept = self._ports.schema_log
+        if kept is not None and await kept.append(events) and last_ts is not None:
+            await kept.begin(self._schema, last_ts)
 
     async def _with_jobs(
         self, part: Sequence[CommittedBinlog]
@@ -232,6 +263,9 @@ class Session:
         assert self._translator is not None, "translating before the schema is known"
         version = self._schema.version
         txn = self._translator.translate(binlog, job)
+        if job is not None:
+            state = peek.body(binlog.payload).ddl_schema_state
+            self._events.append(SchemaEvent.of(binlog.commit_ts, state, job))
         if self._schema.version != version:
             self._versions.append((binlog.commit_ts, self._schema.version))
         if isinstance(txn, Dml) and txn.schema_version > self._schema.version:
@@ -272,21 +306,44 @@ class Session:
     async def _begin_at(self, first_ts: Tso) -> None:
         """Brings the schema to where the first transaction finds it; nothing is applied before.
 
-        With a checkpoint, its schema version says which jobs are behind it. Without, it is every
-        job that was over when the first transaction committed: their binlogs cannot come any more.
+        It is kept beside the checkpoint; without that, the history has it. There the schema version
+        of the checkpoint says which jobs are behind it, or, without a checkpoint, those are behind
+        that were over when the first transaction committed: their binlogs cannot come any more.
         """
-        self._schema.load(await self._ports.history.jobs())
-        if self.checkpoint.schema_version > 0:
-            self._schema.apply_up_to(self.checkpoint.schema_version)
+        after, kept = self.checkpoint.commit_ts, self._ports.schema_log
+        self._jobs = await self._ports.history.index()
+        known = await kept.load(self.checkpoint) if kept is not None else None
+        if known is not None:
+            self._schema = known
         else:
-            self._schema.apply_finished_by(first_ts)
+            await self._apply_history(first_ts)
+        self._schema.know(self._jobs.in_version_order())
+        if kept is not None and known is None:
+            await kept.begin(self._schema, after)
         self._versions.append((first_ts, self._schema.version))
         if self._relay is not None:
-            after = self.checkpoint.commit_ts
             await self._relay.open(after=after, snapshot=self._schema.snapshot)
         if self.checkpoint.consistent:
             await self._save(is_consistent=False)
         self._translator = Translator(self._schema, self._ports.table_filter, self._options.dialect)
+
+    async def _apply_history(self, first_ts: Tso) -> None:
+        """Applies what is behind the first transaction, some jobs at a time."""
+        version = self.checkpoint.schema_version
+        over_by = self.checkpoint.commit_ts if version else first_ts
+        due = [
+            entry.id
+            for entry in self._jobs.in_version_order()
+            if entry.finished_ts <= over_by or entry.schema_version <= version
+        ]
+        for begin in range(0, len(due), _APPLIED_AT_ONCE):
+            for job in await self._ports.history.read(due[begin : begin + _APPLIED_AT_ONCE]):
+                self._schema.apply(job, SchemaState.NONE)
+        if not version:
+            open_jobs = self._jobs.in_flight(first_ts, first_ts)
+            self._schema.load(await self._ports.history.read(open_jobs))
+            self._schema.apply_finished_by(first_ts)
+        log.info("schema_history_applied", ddls=len(due), schema_version=self._schema.version)
 
     # --- beside the walk -------------------------------------------------------------------
 
@@ -336,6 +393,8 @@ class Session:
         if self._relay is not None and self._translator is not None:
             async with self._relaying:
                 await self._relay.collect(commit_ts)
+        if self._ports.schema_log is not None:
+            await self._ports.schema_log.collect(commit_ts)
         log.debug("checkpoint_saved", commit_ts=commit_ts, consistent=is_consistent)
 
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import gzip
 import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,6 +25,7 @@ from binlogd.ports import Space
 
 T = TypeVar("T")
 
+_GZIP_MAGIC = b"\x1f\x8b"
 _GAP_BYTES = 16 << 10  # reading over a gap is cheaper than a second system call
 _RUN_BYTES = 4 << 20
 _CHECKSUM_BYTES = 1 << 20
@@ -57,6 +59,11 @@ class PosixDisk:
     async def read(self, path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of each (offset, length); neighbours are read in one system call."""
         return await self._hop(lambda: _read(path, ranges))
+
+    async def content(self, path: Path) -> bytes:
+        """A whole file, unpacked if it is gzip. Raises also EOFError or zlib.error for a torn
+        one."""
+        return await self._hop(lambda: _content(path))
 
     async def checksum(self, path: Path, length: int) -> int:
         """CRC-32C of the first `length` bytes; raises OSError if the file is shorter."""
@@ -246,6 +253,11 @@ def _pread_all(descriptor: int, offset: int, length: int) -> bytes:
         offset += len(part)
         length -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _content(path: Path) -> bytes:
+    content = path.read_bytes()
+    return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
 
 
 def _checksum(path: Path, length: int) -> int:

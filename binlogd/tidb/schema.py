@@ -23,13 +23,14 @@ coming multi-schema change); pingcap/tidb ddl/table.go, ddl/partition.go, infosc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from binlogd.errors import Corrupt
 from binlogd.tidb.ddl_text import renamed_tables
+from binlogd.tidb.job_index import JobEntry, JobIndex
 from binlogd.tidb.model import (
     ActionType,
     Database,
@@ -42,12 +43,13 @@ from binlogd.tidb.model import (
     job_from_json,
     table_from_json,
 )
-from binlogd.tidb.tracked import Coming, Tracked, TrackedJson, VersionsInUse
+from binlogd.tidb.tracked import Coming, Tracked, TrackedJson
 from binlogd.tso import Tso
 
 _MYSQL = Database(1, "mysql")
 _RESERVED_IDS_BEGIN = (1 << 48) - 1 - 1000
 _GONE_KEPT_MAX = 100_000
+_APPLIED_KEPT_MAX = 10_000
 
 _DROPS_COLUMNS = frozenset({ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS})
 _DROPS = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW, ActionType.DROP_SEQUENCE})
@@ -106,6 +108,11 @@ class Effect:
     other: Named | None = None
 
 
+def entry_of(job: Job) -> JobEntry:
+    """A job as an index knows it."""
+    return JobEntry(job.finished_ts, job.start_ts, job.schema_version, job.id)
+
+
 def is_reserved(table_id: int) -> bool:
     """Whether an id is of TiDB's own background tables, which are not replicated."""
     return table_id > _RESERVED_IDS_BEGIN
@@ -122,8 +129,8 @@ class SchemaTracker:
         self._pending: dict[int, Job] = {}
         self._coming: dict[int, list[Coming]] = {}
         self._unplaced: dict[int, Job] = {}
-        self._applied: set[int] = set()
-        self._versions: dict[int, tuple[int, int]] = {}
+        self._applied: dict[int, None] = {}
+        self._index = JobIndex()
         self._acts: dict[int, Callable[[Job], Effect]] = {
             **dict.fromkeys(_SCHEMA_CHANGES, self._change_schema),
             **dict.fromkeys(_CREATES, self._create_tables),
@@ -141,17 +148,25 @@ class SchemaTracker:
 
     def load(self, jobs: Iterable[Job]) -> None:
         """Makes jobs known that may still come, in any order; knowing one twice is fine."""
+        jobs = list(jobs)
+        self.know(entry_of(job) for job in jobs)
         for job in jobs:
-            self._versions[job.id] = job.finished_ts, job.schema_version
             is_in_force = job.is_done and job.schema_version > 0
             if is_in_force and job.type not in _WITHOUT_EFFECT and job.id not in self._applied:
                 self._pending[job.id] = job
-        versions = VersionsInUse(self._versions.values())
         self._coming.clear()
         for job in sorted(self._pending.values(), key=lambda job: job.schema_version):
             if job.table is not None:
-                coming = Coming(job, versions.when_submitted(job))
+                coming = Coming(job, self._index.in_use(job.start_ts))
                 self._coming.setdefault(job.table.id, []).append(coming)
+
+    def know(self, entries: Iterable[JobEntry]) -> None:
+        """Tells when jobs ran that need not be loaded: rows that come may be as new as they are."""
+        self._index.add(entries)
+
+    def knows(self, job_id: int) -> bool:
+        """Whether `load` or `apply` was given the job."""
+        return job_id in self._pending or job_id in self._applied
 
     def apply_up_to(self, schema_version: int) -> None:
         """Applies the known jobs that a checkpoint with this schema version has behind it."""
@@ -176,7 +191,9 @@ class SchemaTracker:
             if tracked is not None and job.type in _DROPS_COLUMNS:
                 tracked.set_dropping(is_dropping_columns=is_announcement)
             return Effect(False, self._name_in(job))
-        self._applied.add(job.id)
+        self._applied[job.id] = None
+        if len(self._applied) > _APPLIED_KEPT_MAX:
+            del self._applied[next(iter(self._applied))]
         self._pending.pop(job.id, None)
         self._unplaced.pop(job.id, None)
         effect = self._take_effect(job)
@@ -222,15 +239,26 @@ class SchemaTracker:
 
     def snapshot(self) -> bytes:
         """Everything that `from_snapshot` needs, as JSON; of the history the next job per table."""
+        return b"".join(self.snapshot_pieces())
+
+    def snapshot_pieces(self) -> Iterator[bytes]:
+        """The snapshot table by table; nothing may be applied in between."""
         coming = (self._next_job(tracked) for tracked in self._tables.values())
-        kept = _SnapshotJson(
+        head = _SnapshotJson(
             version=self.version,
             databases=[msgspec.Raw(database_to_json(each)) for each in self._databases.values()],
-            tables=[TrackedJson.of(each) for each in self._tables.values()],
+            tables=[],
             gone=list(self._gone),
             coming=[msgspec.Raw(each.job.raw) for each in coming if each is not None],
+            applied=list(self._applied),
+            unplaced=[msgspec.Raw(each.raw) for each in self._unplaced.values()],
         )
-        return msgspec.json.encode(kept)
+        yield msgspec.json.encode(head).removesuffix(b"[]}")
+        opening = b"["
+        for each in self._tables.values():
+            yield opening + msgspec.json.encode(TrackedJson.of(each))
+            opening = b","
+        yield b"]}" if self._tables else b"[]}"
 
     @classmethod
     def from_snapshot(cls, data: bytes) -> SchemaTracker:
@@ -246,7 +274,10 @@ class SchemaTracker:
             tracker._put(each.tracked())
         tracker._gone = dict.fromkeys(kept.gone)
         tracker.version = kept.version
-        tracker.load(job_from_json(bytes(raw)) for raw in kept.coming)
+        tracker._applied = dict.fromkeys(kept.applied)
+        unplaced = [job_from_json(bytes(raw)) for raw in kept.unplaced]
+        tracker.load([*(job_from_json(bytes(raw)) for raw in kept.coming), *unplaced])
+        tracker._unplaced = {job.id: job for job in unplaced}
         return tracker
 
     # --- effects -------------------------------------------------------------------------
@@ -451,6 +482,8 @@ def _recovered(job: Job) -> list[Table]:
 class _SnapshotJson(msgspec.Struct, frozen=True):
     version: int
     databases: list[msgspec.Raw]
-    tables: list[TrackedJson]
     gone: list[int]
     coming: list[msgspec.Raw]
+    applied: list[int] = []
+    unplaced: list[msgspec.Raw] = []
+    tables: list[TrackedJson] = []

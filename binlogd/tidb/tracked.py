@@ -6,10 +6,8 @@ that is coming (see schema.py for why rows run ahead of it).
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -106,21 +104,6 @@ class Coming(NamedTuple):
 
     job: Job
     after_version: int
-
-
-class VersionsInUse:
-    """Which schema versions were in use before a job was submitted: its own lie above them."""
-
-    def __init__(self, jobs: Iterable[tuple[int, int]]) -> None:
-        """Of every job known: when it was closed, and its schema version."""
-        finished = sorted(jobs)
-        self._finished = [ts for ts, _ in finished]
-        self._highest = list(accumulate((version for _, version in finished), max))
-
-    def when_submitted(self, job: Job) -> int:
-        """The highest version of the jobs that were over by then."""
-        before = bisect_left(self._finished, job.start_ts)
-        return self._highest[before - 1] if before else 0
 
 
 class TrackedJson(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -4,8 +4,8 @@
               cluster_id; tso_limit: no timestamp at or above it was handed out
     nodes     kind, node_id PRIMARY KEY, host, state, max_commit_ts, update_ts, score
               what the original keeps of pumps and drainers in PD's etcd
-    ddl_jobs  id INTEGER PRIMARY KEY, raw BLOB
-              jobs of the schema history, JSON as it was served
+    ddl_history  id INTEGER PRIMARY KEY, finished_ts, start_ts, schema_version, raw BLOB
+              jobs of the schema history, as JSON (as it was served); the rest is in the JSON too
 
 Unsigned 64-bit numbers are stored as the signed number with the same bits.
 Every write is one statement and durable when its call returns (synchronous = FULL): the connection
@@ -15,7 +15,7 @@ is shared, so a transaction of several statements would take in those of others.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from pathlib import Path
 import aiosqlite
 
 from binlogd.errors import ConfigError, UpstreamUnavailable
+from binlogd.tidb.job_index import JobEntry
 from binlogd.tso import Tso
 
 _ROWS_MAX = 500  # of one statement; SQLite allows 32,766 parameters
@@ -38,8 +39,25 @@ _SCHEMA = """
         score INTEGER NOT NULL DEFAULT 0,
         PRIMARY KEY (kind, node_id)
     ) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS ddl_jobs (id INTEGER PRIMARY KEY, raw BLOB NOT NULL);
+    CREATE TABLE IF NOT EXISTS ddl_history (
+        id INTEGER PRIMARY KEY,
+        finished_ts INTEGER NOT NULL,
+        start_ts INTEGER NOT NULL,
+        schema_version INTEGER NOT NULL,
+        raw BLOB NOT NULL
+    );
 """
+_BEFORE = """
+    INSERT OR IGNORE INTO ddl_history SELECT
+        id,
+        coalesce(json_extract(CAST(raw AS TEXT), '$.binlog.FinishedTS'), 0),
+        coalesce(json_extract(CAST(raw AS TEXT), '$.start_ts'), 0),
+        coalesce(json_extract(CAST(raw AS TEXT), '$.binlog.SchemaVersion'), 0),
+        raw
+    FROM ddl_jobs;
+    DROP TABLE ddl_jobs;
+"""
+"""Takes over the jobs of a file that was made before jobs could be looked up by time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +72,10 @@ class NodeStatus:
     update_ts: Tso
     score: int = 0
     """How gladly it takes more binlogs, 0 to 100."""
+
+
+StoredJob = tuple[JobEntry, bytes]
+"""A job, and its JSON."""
 
 
 class UpstreamStore:
@@ -73,6 +95,10 @@ class UpstreamStore:
             await connection.execute("PRAGMA synchronous = FULL")
             await connection.executescript(_SCHEMA)
             await _add_missing_columns(connection)
+            if await connection.execute_fetchall(
+                "SELECT 1 FROM sqlite_master WHERE name = 'ddl_jobs'"
+            ):
+                await connection.executescript(_BEFORE)
         except sqlite3.Error as error:
             await connection.close()
             raise ConfigError(f"{path}: cannot be opened as a database: {error}") from error
@@ -140,36 +166,42 @@ class UpstreamStore:
 
     # --- DDL jobs --------------------------------------------------------------------------
 
-    async def put_jobs(self, jobs: Sequence[tuple[int, bytes]]) -> None:
-        """Adds jobs as (id, JSON); a job that is there is replaced. Should it fail or be given up,
-        some are there."""
+    async def put_jobs(self, jobs: Sequence[StoredJob]) -> None:
+        """Adds jobs; a job that is there is replaced. Should it fail or be given up, some are
+        there."""
         for begin in range(0, len(jobs), _ROWS_MAX):
             some = jobs[begin : begin + _ROWS_MAX]
+            rows = ",".join(["(?, ?, ?, ?, ?)"] * len(some))
             with self._translated():
                 await self._connection.execute(
-                    f"INSERT OR REPLACE INTO ddl_jobs VALUES {','.join(['(?, ?)'] * len(some))}",
-                    [value for job in some for value in job],
+                    f"INSERT OR REPLACE INTO ddl_history VALUES {rows}",
+                    [value for entry, raw in some for value in _row_of(entry, raw)],
                 )
 
     async def job(self, job_id: int) -> bytes | None:
         """The JSON of one job."""
+        return next(iter(await self.read_jobs([job_id])), None)
+
+    async def read_jobs(self, job_ids: Sequence[int]) -> list[bytes]:
+        """The JSON of these jobs, in their order; one that is not there is left out."""
+        found: dict[int, bytes] = {}
+        for begin in range(0, len(job_ids), _ROWS_MAX):
+            some = job_ids[begin : begin + _ROWS_MAX]
+            with self._translated():
+                rows = await self._connection.execute_fetchall(
+                    f"SELECT id, raw FROM ddl_history WHERE id IN ({','.join('?' * len(some))})",
+                    some,
+                )
+            found.update((job_id, raw) for job_id, raw in rows)
+        return [found[job_id] for job_id in job_ids if job_id in found]
+
+    async def job_entries(self) -> list[JobEntry]:
+        """What is known of every job but its JSON."""
         with self._translated():
             rows = await self._connection.execute_fetchall(
-                "SELECT raw FROM ddl_jobs WHERE id = ?", (job_id,)
+                "SELECT finished_ts, start_ts, schema_version, id FROM ddl_history"
             )
-        return next((row[0] for row in rows), None)
-
-    async def jobs(self) -> Iterable[bytes]:
-        """The JSON of every job, by id."""
-        with self._translated():
-            rows = await self._connection.execute_fetchall("SELECT raw FROM ddl_jobs ORDER BY id")
-        return [row[0] for row in rows]
-
-    async def job_ids(self) -> set[int]:
-        """Which jobs are there."""
-        with self._translated():
-            rows = await self._connection.execute_fetchall("SELECT id FROM ddl_jobs")
-        return {row[0] for row in rows}
+        return [JobEntry(*row) for row in rows]
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -184,6 +216,10 @@ async def _add_missing_columns(connection: aiosqlite.Connection) -> None:
     columns = await connection.execute_fetchall("PRAGMA table_info(nodes)")
     if "score" not in {column[1] for column in columns}:
         await connection.execute("ALTER TABLE nodes ADD COLUMN score INTEGER NOT NULL DEFAULT 0")
+
+
+def _row_of(entry: JobEntry, raw: bytes) -> tuple[int | bytes, ...]:
+    return entry.id, entry.finished_ts, entry.start_ts, entry.schema_version, raw
 
 
 def _signed(value: int) -> int:

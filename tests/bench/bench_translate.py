@@ -29,11 +29,12 @@ from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Txn
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.log import RelayWriter
-from binlogd.tidb.model import Job, jobs_from_json
+from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
 from tests.bench.load import Load, inserts, mixed, updates
+from tests.job_history import MemoryHistory
 
 ROUNDS = 5
 BATCH = 256
@@ -96,17 +97,6 @@ class Source:
         await asyncio.Event().wait()
 
 
-class History:
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self._jobs = {job.id: job for job in jobs}
-
-    async def job(self, job_id: int) -> Job | None:
-        return self._jobs.get(job_id)
-
-    async def jobs(self) -> list[Job]:
-        return list(self._jobs.values())
-
-
 class TakesAll:
     """A sink that has applied whatever it is given."""
 
@@ -149,7 +139,7 @@ class TakesAll:
 def drainer_for(load: Load, source: Source, sink: TakesAll, relay: RelayWriter | None) -> Drainer:
     ports = DrainerPorts(
         sources=[source],
-        history=History(jobs_from_json(load.history)),
+        history=MemoryHistory(jobs_from_json(load.history)),
         make_sink=lambda: sink,
         relay=relay,
         table_filter=TableFilter(),

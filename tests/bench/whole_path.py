@@ -27,11 +27,12 @@ from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.relay.log import RelayWriter
-from binlogd.tidb.model import Job, jobs_from_json
+from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import Tso
 from binlogd.wire import peek
 from tests.bench.load import Load
 from tests.bench.pump_load import running_pump
+from tests.job_history import MemoryHistory
 from tests.mariadb import MariaDb
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -63,21 +64,6 @@ class Meter:
     def _server_s(self) -> float:
         fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-
-
-class Jobs:
-    """The DDL history of a load."""
-
-    def __init__(self, load: Load) -> None:
-        self._jobs = {job.id: job for job in jobs_from_json(load.history)}
-
-    async def job(self, job_id: int) -> Job | None:
-        """As it is in the history."""
-        return self._jobs.get(job_id)
-
-    async def jobs(self) -> list[Job]:
-        """All of them."""
-        return list(self._jobs.values())
 
 
 def server_of(mariadb: MariaDb) -> Server:
@@ -121,7 +107,7 @@ async def draining(
     options = MySqlSinkOptions(lanes=lanes)
     ports = DrainerPorts(
         sources=pump.sources(),
-        history=Jobs(load),
+        history=MemoryHistory(jobs_from_json(load.history)),
         make_sink=lambda: MySqlSink(server_of(mariadb), 1, options, Random(1)),
         relay=RelayWriter(directory / "relay", disk, max_file_bytes=10 << 20),
         table_filter=TableFilter(),

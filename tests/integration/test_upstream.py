@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import os
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from hypothesis import strategies as st
 
 from binlogd.errors import ConfigError, UpstreamUnavailable
 from binlogd.ports import OpenPrewrite, Pending, RolledBack
+from binlogd.tidb.job_index import JobEntry
+from binlogd.tidb.model import Job
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
 from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.history import HistoryLimits, SchemaHistory
@@ -186,6 +189,11 @@ def job(job_id: int) -> dict[str, Any]:
     return {"id": job_id, "type": 3, "query": f"create table t{job_id} (a int)", "state": 6}
 
 
+async def all_of(history: SchemaHistory) -> list[Job]:
+    index = await history.index()
+    return await history.read(sorted(entry.id for entry in index.in_version_order()))
+
+
 def write_history(path: Path, *ids: int) -> None:
     beside = path.with_suffix(".new")
     beside.write_text(json.dumps([job(job_id) for job_id in ids]))
@@ -196,11 +204,47 @@ async def test_a_recorded_history_is_read_whole_and_kept(
     tmp_path: Path, store: UpstreamStore
 ) -> None:
     raw = {j["id"]: j for j in json.loads(gzip.decompress(HISTORY.read_bytes()))}
-    jobs = await SchemaHistory(str(HISTORY), store).jobs()
+    jobs = await all_of(SchemaHistory(str(HISTORY), store))
     assert [j.id for j in jobs] == sorted(raw)
     assert all(json.loads(j.raw) == raw[j.id] for j in jobs)
-    kept = await SchemaHistory("", store).jobs()
+    kept = await all_of(SchemaHistory("", store))
     assert kept == jobs
+
+
+async def test_a_long_answer_is_taken_in_parts_that_let_others_have_their_turn(
+    tmp_path: Path, store: UpstreamStore
+) -> None:
+    base = {"schema_id": 2, "query": '"},{"id":1,"type":2,"schema_id":3', "filler": "x" * 1000}
+    jobs = [{"id": number, "type": 3, **base} for number in range(1, 10_001)]
+    path = tmp_path / "history.json"
+    path.write_text(json.dumps(jobs))
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:  # until cancelled
+            await asyncio.sleep(0)
+            turns += 1
+
+    other = asyncio.get_running_loop().create_task(take_turns())
+    history = SchemaHistory(str(path), store)
+    assert len(await history.index()) == 10_000
+    other.cancel()
+    assert turns > 10_000 / 500
+    assert [json.loads(j.raw) for j in await history.read([10_000, 1])] == [jobs[-1], jobs[0]]
+
+
+async def test_jobs_of_an_older_store_are_taken_over(tmp_path: Path) -> None:
+    raw = b'{"id":7,"start_ts":5,"binlog":{"FinishedTS":449730000000000009,"SchemaVersion":3}}'
+    with sqlite3.connect(tmp_path / "upstream.db") as before:
+        before.execute("CREATE TABLE ddl_jobs (id INTEGER PRIMARY KEY, raw BLOB NOT NULL)")
+        before.execute("INSERT INTO ddl_jobs VALUES (7, ?)", (raw,))
+    before.close()
+    for _ in range(2):
+        store = await UpstreamStore.open(tmp_path / "upstream.db")
+        assert await store.job_entries() == [JobEntry(449730000000000009, 5, 3, 7)]
+        assert await store.job(7) == raw
+        await store.close()
 
 
 async def test_a_missing_job_is_waited_for_and_then_given_up(
@@ -223,7 +267,7 @@ async def test_a_missing_job_is_waited_for_and_then_given_up(
 async def test_no_history_at_all_finds_no_job(store: UpstreamStore) -> None:
     history = SchemaHistory("", store, QUICK)
     assert await history.job(1) is None
-    assert await history.jobs() == []
+    assert await all_of(history) == []
 
 
 @pytest.mark.parametrize("content", [None, b"[{", b"{}", b'[{"id": "x"}]', b"\x1f\x8bnot gzip"])
@@ -234,7 +278,7 @@ async def test_a_history_that_cannot_be_read_is_unavailable_and_named(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UpstreamUnavailable, match=r"history\.json"):
-        await SchemaHistory(str(path), store, QUICK).jobs()
+        await SchemaHistory(str(path), store, QUICK).index()
 
 
 @asynccontextmanager
@@ -265,10 +309,10 @@ async def test_a_history_behind_a_url_is_read_in_pages_where_the_answer_is_cappe
 
     async with serving(capped) as url:
         history = SchemaHistory(url, store, QUICK)
-        assert [j.id for j in await history.jobs()] == list(range(1, 5001))
+        assert [j.id for j in await all_of(history)] == list(range(1, 5001))
         assert queries[1] == {"start_job_id": "2952", "limit": "2048"}
         assert len(queries) == 3
-        assert len(await history.jobs()) == 5000
+        assert len(await all_of(history)) == 5000
         assert len(queries) == 4
 
 
@@ -278,9 +322,9 @@ async def test_a_url_that_answers_an_error_is_unavailable(store: UpstreamStore) 
 
     async with serving(refuse) as url:
         with pytest.raises(UpstreamUnavailable, match=r"HTTP 400: \[domain\]no ddl owner"):
-            await SchemaHistory(url, store, QUICK).jobs()
+            await SchemaHistory(url, store, QUICK).index()
     with pytest.raises(UpstreamUnavailable, match=r"127\.0\.0\.1"):
-        await SchemaHistory(url, store, QUICK).jobs()
+        await SchemaHistory(url, store, QUICK).index()
 
 
 @settings(max_examples=20, deadline=None)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from binlogd.tidb.job_index import JobEntry
 from binlogd.upstream.store import UpstreamStore
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 8])
 async def test_facts_are_durable_after_jobs_were_given_up(tmp_path: Path, steps: int) -> None:
     store = await UpstreamStore.open(tmp_path / "upstream.db")
-    jobs = [(number, b"{}" * 1_000) for number in range(3_000)]
+    jobs = [(JobEntry(0, 0, 0, number), b"{}" * 1_000) for number in range(3_000)]
     keeping = asyncio.get_running_loop().create_task(store.put_jobs(jobs))
     for _ in range(steps):
         await asyncio.sleep(0)
@@ -28,5 +29,5 @@ async def test_facts_are_durable_after_jobs_were_given_up(tmp_path: Path, steps:
         assert other.execute("SELECT value FROM facts").fetchall() == [(7,)]
     other.close()
     await store.put_jobs(jobs)
-    assert len(await store.job_ids()) == len(jobs)
+    assert len(await store.job_entries()) == len(jobs)
     await store.close()

@@ -22,7 +22,7 @@ from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Txn
-from binlogd.errors import DownstreamUnavailable, StatementRejected, UpstreamUnavailable
+from binlogd.errors import DownstreamUnavailable, StatementRejected
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.log import RelayWriter
 from binlogd.tidb.model import Column, FieldType, Job, Table, Tp, job_from_json, table_to_json
@@ -30,6 +30,7 @@ from binlogd.tidb.row import encode_delete, encode_insert, encode_update
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire import peek
 from tests.contract.memory_sink import MemorySink, MemoryStore
+from tests.job_history import MemoryHistory
 
 TABLE = Table(
     10, "t", (Column(1, "id", 0, FieldType(Tp.LONG)), Column(2, "v", 1, FieldType(Tp.LONGLONG)))
@@ -72,24 +73,6 @@ class Source:
                 yield Pulled([], promised)
             else:
                 await self._added.wait()
-
-
-class History:
-    def __init__(self, *jobs: Job) -> None:
-        self.known = {job.id: job for job in jobs}
-        self.is_down = False
-
-    async def job(self, job_id: int) -> Job | None:
-        self._check()
-        return self.known.get(job_id)
-
-    async def jobs(self) -> list[Job]:
-        self._check()
-        return list(self.known.values())
-
-    def _check(self) -> None:
-        if self.is_down:
-            raise UpstreamUnavailable("no history today")
 
 
 def job(job_id: int, commit_ts: int, kind: int, **facts: object) -> Job:
@@ -159,7 +142,7 @@ class Place:
 
     store: MemoryStore = field(default_factory=MemoryStore)
     source: Source = field(default_factory=Source)
-    history: History = field(default_factory=lambda: History(DATABASE, CREATE))
+    history: MemoryHistory = field(default_factory=lambda: MemoryHistory([DATABASE, CREATE]))
     relay: RelayWriter | None = None
     ignored: tuple[int, ...] = ()
     initial_commit_ts: int = 0
@@ -367,7 +350,8 @@ def ahead_of_a_drop(commit_ts: int) -> CommittedBinlog:
 
 def multi_schema_change(commit_ts: int) -> Job:
     after = json.loads(table_to_json(replace(TABLE, columns=TABLE.columns[:1])))
-    return job(9, commit_ts, 61, schema_id=5, table_id=10, version=9, TableInfo=after)
+    facts = {"schema_id": 5, "table_id": 10, "version": 9, "TableInfo": after}
+    return job(9, commit_ts, 61, start_ts=commit_ts - 4, **facts)
 
 
 async def test_rows_ahead_of_a_job_wait_until_the_history_has_it(place: Place) -> None:

@@ -18,8 +18,9 @@ from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.log import RelayWriter
-from binlogd.tidb.model import Job, jobs_from_json
+from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
+from tests.job_history import MemoryHistory
 from tests.mariadb import MariaDb
 from tests.recordings_reader import RECORDINGS, committed, compare, history
 from tests.replay import SKIPPED, filter_for, sink_for
@@ -45,26 +46,13 @@ class RecordedShard:
         await asyncio.Event().wait()
 
 
-class RecordedHistory:
-    """The history as it was at the end."""
-
-    def __init__(self, directory: Path) -> None:
-        self._jobs = {job.id: job for job in jobs_from_json(history(directory))}
-
-    async def job(self, job_id: int) -> Job | None:
-        return self._jobs.get(job_id)
-
-    async def jobs(self) -> list[Job]:
-        return list(self._jobs.values())
-
-
 class Recording:
     """A recording as an upstream, and a Drainer in front of it."""
 
     def __init__(self, name: str, skip: tuple[str, ...], relay: RelayWriter) -> None:
         binlogs = list(committed(RECORDINGS / name))
         self.end_ts = Tso(binlogs[-1].commit_ts + 1)
-        self.history = RecordedHistory(RECORDINGS / name)
+        self.history = MemoryHistory(jobs_from_json(history(RECORDINGS / name)))
         self.shards = [
             RecordedShard(number, binlogs[number::SHARDS], self.end_ts) for number in range(SHARDS)
         ]
