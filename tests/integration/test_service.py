@@ -336,7 +336,7 @@ async def test_a_source_that_fails_ends_the_stream_with_its_reason() -> None:
         at.pump.source.fail(CorruptRecord("value/000001.vlog", 44, "checksum mismatch"))
         with pytest.raises(GRPCError) as caught:
             await anext(stream)
-        assert caught.value.message == "value/000001.vlog at offset 44: checksum mismatch"
+        assert (caught.value.message or "").startswith("value/000001.vlog at offset 44: checksum")
 
 
 async def test_a_puller_that_leaves_is_forgotten() -> None:

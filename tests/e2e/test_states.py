@@ -1,0 +1,195 @@
+"""The states of a node and of its halves: what each takes, what a close waits for, who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlogd.client.pump_client import ClientLimits, PumpClient
+from binlogd.errors import PumpUnavailable
+from binlogd.pump.service import CisternService
+from binlogd.server import Server
+from binlogd.tso import NO_TS, Tso, compose
+from binlogd.upstream.registry import DRAINER, PUMP
+from binlogd.upstream.store import NodeStatus, UpstreamStore
+from binlogd.wire import peek
+from tests.appliance import Appliance, run
+
+BASE = compose(1_700_000_000_000)
+QUICK = ClientLimits(deadline_s=2.0, prewrite_retry_s=0.0, outcome_retry_s=0.0)
+NO_ROWS = peek.encode_mutations(1, [])
+
+
+@pytest.fixture
+def appliance(tmp_path: Path) -> Iterator[Appliance]:
+    machine = Appliance(tmp_path, history=b"[]")
+    machine.configure(
+        '[upstream]\nschema-history = "ddl_history.json"\n[drainer]\ncheckpoint-interval = 0.1\n',
+        'node-id = "pump0"\n',
+    )
+    machine.data_dir.mkdir()
+    yield machine
+    machine.close()
+
+
+def write(appliance: Appliance, *payloads: bytes) -> None:
+    async def all_of_them() -> None:
+        async with PumpClient(*appliance.target, cluster_id=7, limits=QUICK) as client:
+            for payload in payloads:
+                await client.write(payload)
+
+    asyncio.run(all_of_them())
+
+
+def prewrite(number: int) -> bytes:
+    return peek.prewrite_binlog(Tso(BASE + number), prewrite_key=b"k", prewrite_value=NO_ROWS)
+
+
+def commit(number: int, at: int) -> bytes:
+    return peek.commit_binlog(Tso(BASE + number), Tso(BASE + at))
+
+
+def put(appliance: Appliance, node_id: str, action: str) -> dict[str, Any]:
+    url = f"http://127.0.0.1:{appliance.port}/state/{node_id}/{action}"
+    with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=5) as answer:
+        assert answer.status == 200
+        document: dict[str, Any] = json.load(answer)
+        return document
+
+
+async def registered(data_dir: Path) -> dict[tuple[str, str], str]:
+    store = await UpstreamStore.open(data_dir / "upstream.db")
+    try:
+        nodes = [node for kind in (PUMP, DRAINER) for node in await store.nodes(kind)]
+    finally:
+        await store.close()
+    return {(node.kind, node.node_id): node.state for node in nodes}
+
+
+async def register_drainer(data_dir: Path, host: str, position: int, state: str) -> None:
+    store = await UpstreamStore.open(data_dir / "upstream.db")
+    try:
+        await store.put_node(NodeStatus(DRAINER, "far", host, state, Tso(position), NO_TS))
+    finally:
+        await store.close()
+
+
+def test_the_drainer_is_paused_and_resumed_while_the_pump_goes_on(appliance: Appliance) -> None:
+    appliance.start()
+    write(appliance, prewrite(1), commit(1, 2))
+    appliance.wait(lambda status: status["lag_s"] == 0)
+    assert put(appliance, "pump0-drainer", "jump") == {
+        "message": "invalid action jump",
+        "code": 3,
+        "data": None,
+    }
+    assert put(appliance, "pump0-drainer", "pause")["code"] == 200
+    paused = appliance.wait(lambda status: status["drainer"]["node_state"] == "paused")
+    assert paused["state"] == "online"
+    assert paused["checkpoint"]["consistent"], "what was pulled is applied before it rests"
+    assert paused["gc"]["holds"]["drainer"], "it will need what comes now"
+    again = put(appliance, "pump0-drainer", "close")
+    assert again["message"] == "this pump's state is paused, apply close failed!"
+    write(appliance, prewrite(3), commit(3, 4))
+    assert appliance.status()["lag_s"] > 0
+    assert put(appliance, "pump0-drainer", "resume")["code"] == 200
+    appliance.wait(lambda status: status["lag_s"] == 0)
+    assert put(appliance, "pump0-drainer", "resume")["code"] == 3
+    assert put(appliance, "pump0-drainer", "close")["code"] == 200
+    closed = appliance.wait(lambda status: status["drainer"]["node_state"] == "offline")
+    assert "drainer" not in closed["gc"]["holds"], "an offline drainer holds nothing back"
+    assert appliance.stop() == 0
+    assert asyncio.run(registered(appliance.data_dir)) == {
+        (PUMP, "pump0"): "paused",
+        (DRAINER, "pump0-drainer"): "offline",
+    }
+
+
+def test_a_closing_pump_says_what_it_waits_for_and_takes_outcomes_only(
+    appliance: Appliance,
+) -> None:
+    appliance.start()
+    write(appliance, prewrite(1))
+    asyncio.run(register_drainer(appliance.data_dir, "127.0.0.1:1", BASE, "paused"))
+    stranger = put(appliance, "pump1", "close")
+    assert stranger["message"] == "invalide nodeID pump1, this pump's nodeID is pump0"
+    assert put(appliance, "pump0", "close") == {
+        "message": "apply action close success!",
+        "code": 200,
+        "data": None,
+    }
+    waiting = appliance.wait(lambda status: status["close_waits_for"])
+    assert waiting["state"] == "closing"
+    assert "1 transactions have no outcome" in waiting["close_waits_for"]
+    with pytest.raises(PumpUnavailable, match="no online: closing"):
+        write(appliance, prewrite(5))
+    assert put(appliance, "pump0", "close")["message"] == (
+        "this pump's state is closing, apply close failed!"
+    )
+    write(appliance, commit(1, 2))
+    waiting = appliance.wait(lambda status: "far" in status["close_waits_for"])
+    assert f"(paused) has come to {BASE}, not yet to" in waiting["close_waits_for"]
+    assert waiting["status"]["pump0"]["state"] == "closing", "others see it in the registry too"
+    asyncio.run(register_drainer(appliance.data_dir, "127.0.0.1:1", BASE + 2, "paused"))
+    assert appliance.end() == 0
+    assert asyncio.run(registered(appliance.data_dir))[PUMP, "pump0"] == "offline"
+
+
+def test_a_close_that_is_not_safe_in_time_ends_as_paused(appliance: Appliance) -> None:
+    with appliance.config_file.open("a") as file:
+        file.write("close-timeout = 0.5\n")
+    appliance.start()
+    write(appliance, prewrite(1))
+    put(appliance, "pump0", "close")
+    assert appliance.end() == 1
+    assert "1 transactions have no outcome" in appliance.log()
+    assert "close-timeout: 0.5 s are over" in appliance.log()
+    assert asyncio.run(registered(appliance.data_dir))[PUMP, "pump0"] == "paused"
+
+
+def test_a_new_pump_tells_the_drainers_before_it_serves_and_a_known_one_does_not(
+    appliance: Appliance,
+) -> None:
+    async def start_beside_a_drainer() -> int:
+        told = 0
+
+        async def count() -> None:
+            nonlocal told
+            told += 1
+            states = await registered(appliance.data_dir)
+            assert states[PUMP, "pump0"] == "online", "it is registered before it tells"
+
+        drainer = Server([CisternService(count)])
+        host, port = await drainer.start("127.0.0.1", 0)
+        await register_drainer(appliance.data_dir, f"{host}:{port}", 1, "online")
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(None, appliance.start)
+            appliance.kill()
+            await loop.run_in_executor(None, appliance.start)
+            appliance.stop()
+        finally:
+            await drainer.close()
+        return told
+
+    assert asyncio.run(start_beside_a_drainer()) == 1
+
+
+def test_a_new_pump_does_not_start_past_a_drainer_that_cannot_be_told(
+    appliance: Appliance,
+) -> None:
+    asyncio.run(register_drainer(appliance.data_dir, "127.0.0.1:1", 1, "online"))
+    answer = run(appliance.directory, "serve", "--config", str(appliance.config_file))
+    assert answer.returncode == 2, answer.stdout + answer.stderr
+    assert "fail to notify all living drainer: notify drainer(far" in answer.stderr
+    states = asyncio.run(registered(appliance.data_dir))
+    assert states[PUMP, "pump0"] == "offline"
+    asyncio.run(register_drainer(appliance.data_dir, "127.0.0.1:1", 1, "paused"))
+    appliance.start()
+    assert appliance.stop() == 0
