@@ -12,251 +12,98 @@ closes them. Whoever adds waits while parts are full.
 from __future__ import annotations
 
 import asyncio
-import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from random import Random
 
 import structlog
 
 from binlogd.drainer.backoff import Backoff
-from binlogd.drainer.mysql import PACKET_TOO_LARGE, Server, SqlRefused, SqlSession, TryAgain
-from binlogd.drainer.parts import (
-    SLICE_ROWS,
-    Gatherer,
-    Limits,
-    Part,
-    RunKind,
-    Statement,
-    commit_ts_of,
-)
-from binlogd.drainer.progress import LanePosition, ProgressTable, low_water
+from binlogd.drainer.mysql import SqlRefused
+from binlogd.drainer.parts import SLICE_ROWS, Gatherer, Part
+from binlogd.drainer.progress import LanePosition, low_water
 from binlogd.drainer.target import Reader
 from binlogd.drainer.txn import Dml
-from binlogd.drainer.warned import Warned, changed_value
-from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable, StatementRejected
+from binlogd.drainer.writer import ATTEMPTS_MAX, FIRST_WAIT_S, WAIT_MAX_S, LaneContext, RowWriter
+from binlogd.errors import BinlogdError, DownstreamUnavailable
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
 
-ATTEMPTS_MAX = 10
-FIRST_WAIT_S = 0.02
-WAIT_MAX_S = 2.0
-WARNINGS_SHOWN_MAX = 20
-_WITH_VALUES = frozenset({1062, 1292, 1366, 1586})
-"""Errors whose text quotes what was in the row."""
 
-
-@dataclass(slots=True)
-class LaneCounters:
-    """Since the lane was made."""
-
-    rows: int = 0
-    txns: int = 0
-    bytes_written: int = 0
-    retries: int = 0
-    rows_missing: int = 0
-    """Rows to be changed that were not there (tables that are written one by one)."""
-    statements_warned: int = 0
-    last_error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LaneContext:
-    """What all lanes of a sink have in common."""
-
-    server: Server
-    progress: ProgressTable
-    limits: Limits
-    packet_bytes_max: int
-    rng: Random
-
-
-class LaneWriter:
+class LaneWriter(RowWriter):
     """The connection of one lane and its progress row."""
 
     def __init__(self, lane: int, position: LanePosition, context: LaneContext) -> None:
+        super().__init__(lane, context)
         self.position = position
-        self.counters = LaneCounters()
-        self._lane = lane
-        self._server, self._progress = context.server, context.progress
-        self._packet_bytes_max, self._limits = context.packet_bytes_max, context.limits
-        self._rng = context.rng
-        self._session: SqlSession | None = None
-        self._is_closed = False
-
-    async def open(self) -> None:
-        """Connects. Raises DownstreamUnavailable, ConfigError."""
-        session = await SqlSession.connect(self._server, for_rows=True)
-        if self._is_closed:
-            session.close()
-            raise DownstreamUnavailable("the sink is closed")
-        self._session = session
-
-    def close(self) -> None:
-        """Drops the connection and with it what is not committed; no other is made."""
-        self._is_closed = True
-        self._drop()
-
-    def _drop(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
 
     async def apply(self, part: Part) -> None:
         """Returns when the part is committed. Raises DownstreamUnavailable after many attempts,
         StatementRejected, or ConfigError when someone else moves this lane."""
-        backoff = Backoff(self._rng, first_s=FIRST_WAIT_S, max_s=WAIT_MAX_S)
+        backoff = Backoff(self.context.rng, first_s=FIRST_WAIT_S, max_s=WAIT_MAX_S)
         while True:  # until applied, or after so many attempts
             try:
                 await self._attempt(part, is_doubtful=backoff.attempts > 0)
             except SqlRefused as error:
-                raise await self._rejection(error, part) from error
+                raise await self.rejection(error, part) from error
             except DownstreamUnavailable as error:
-                self.counters.retries += 1
-                self.counters.last_error = str(error)
-                if not isinstance(error, TryAgain):
-                    self._drop()
-                if self._is_closed or backoff.attempts >= ATTEMPTS_MAX:
+                self.note_retry(error)
+                if self.is_closed or backoff.attempts >= ATTEMPTS_MAX:
                     raise
                 wait_s = backoff.next_s()
-                log.warning("apply_retried", lane=self._lane, cause=str(error), wait_s=wait_s)
+                log.warning("apply_retried", lane=self.lane, cause=str(error), wait_s=wait_s)
                 await asyncio.sleep(wait_s)
             else:
                 break
         self.position = part.end
-        self.counters.rows += part.changes
-        self.counters.txns += part.txn_count
+        self.note_done(part)
 
     async def _attempt(self, part: Part, *, is_doubtful: bool) -> None:
-        if self._session is None:
-            await self.open()
-        session = self._session
-        assert session is not None
+        session = await self.connected()
         if is_doubtful:
             await session.run(b"ROLLBACK")
-            if await self._is_done(session, part):
+            if await self.is_done(session, self.lane, self.position, part.end):
                 return
-        for statement in part.statements(self._limits.statement_bytes_max):
-            await self._run(session, statement)
-        move = self._progress.move(self._lane, self.position, part.end)
-        if (await session.run(move)).affected != 1:
-            await session.run(b"ROLLBACK")
-            raise self._moved_by_another()
+        await self.run_all(session, part.statements(self.context.limits.statement_bytes_max))
+        await self.move(session, self.lane, self.position, part.end)
         await session.run(b"COMMIT")
 
-    async def _run(self, session: SqlSession, statement: Statement) -> None:
-        size = len(statement.text)
-        if size + 16 > self._packet_bytes_max:
-            raise SqlRefused(
-                PACKET_TOO_LARGE,
-                f"a row takes {size} bytes and the downstream's max_allowed_packet is"
-                f" {self._packet_bytes_max}; raise it there",
-            )
-        done = await session.run(statement.text)
-        self.counters.bytes_written += size
-        if done.warnings:
-            await self._look_at_warnings(session, statement)
-        if statement.kind is RunKind.SINGLE and done.affected == 0:
-            self.counters.rows_missing += 1
-            if self.counters.rows_missing <= WARNINGS_SHOWN_MAX:
-                log.warning("row_not_found", table=statement.target.label, lane=self._lane)
 
-    async def _look_at_warnings(self, session: SqlSession, statement: Statement) -> None:
-        """Raises SqlRefused when the downstream took another value than it was given."""
-        found = [
-            Warned(_text(level), int(code), _text(message))
-            for level, code, message in await session.rows(b"SHOW WARNINGS")
-        ]
-        changed = changed_value(found, statement.target.info)
-        if changed is not None:
-            raise SqlRefused(changed.code, changed.message)
-        self.counters.statements_warned += 1
-        if self.counters.statements_warned <= WARNINGS_SHOWN_MAX:
-            codes = sorted({each.code for each in found})
-            log.warning("statement_warned", table=statement.target.label, codes=codes)
+class Applier(ABC):
+    """Hands transactions to connections. `run` in a task beside `add`; made for one layout."""
 
-    async def _is_done(self, session: SqlSession, part: Part) -> bool:
-        rows = await session.rows(self._progress.read_lane(self._lane))
-        found = LanePosition(Tso(rows[0][0]), rows[0][1]) if rows else None
-        if found == part.end:
-            await session.run(b"ROLLBACK")
-            return True
-        if found != self.position:
-            await session.run(b"ROLLBACK")
-            raise self._moved_by_another()
-        return False
-
-    def _moved_by_another(self) -> ConfigError:
-        return ConfigError(
-            f"the progress of lane {self._lane} at {self._server} is not where this process left"
-            " it: another Drainer of the same upstream writes to this downstream; stop one of them,"
-            " or give it a checkpoint schema of its own (syncer.to.checkpoint.schema)"
-        )
-
-    # --- a statement that was refused --------------------------------------------------------
-
-    async def _rejection(self, error: SqlRefused, part: Part) -> StatementRejected:
-        """Which transaction it is about, found by running the part again, one row at a time."""
-        code, reason = error.code, without_values(error.code, error.reason)
-        try:
-            statement, item = await self._culprit(part)
-        except BinlogdError as further:
-            log.warning("rejected_row_not_found", cause=str(further))
-            statement, item = None, b""
-        finally:
-            self._drop()
-        if statement is None:
-            return StatementRejected(part.first_ts, "rows of several tables", code, reason)
-        commit_ts = commit_ts_of(part, statement, item)
-        return StatementRejected(commit_ts, str(statement), code, reason)
-
-    async def _culprit(self, part: Part) -> tuple[Statement | None, bytes]:
-        session = self._session
-        if session is None:
-            return None, b""
-        await session.run(b"ROLLBACK")
-        for statement in part.statements(self._limits.statement_bytes_max):
-            try:
-                await self._run(session, statement)
-            except SqlRefused:
-                for item in statement.items:
-                    text = statement.head + item + statement.tail
-                    single = item if statement.kind is RunKind.SINGLE else text
-                    try:
-                        await self._run(session, statement._replace(text=single))
-                    except SqlRefused:
-                        return statement, item
-        return None, b""
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def without_values(code: int, reason: str) -> str:
-    """The server's text without what it quotes from the row."""
-    return re.sub(r"'(?:[^']|'')*'", "'...'", reason, count=1) if code in _WITH_VALUES else reason
-
-
-class Applier:
-    """Hands transactions to lanes. `run` in a task beside `add`; made for one number of lanes."""
-
-    def __init__(self, writers: Sequence[LaneWriter], gatherer: Gatherer) -> None:
+    def __init__(self, writers: Sequence[RowWriter], gatherer: Gatherer) -> None:
         self.writers, self.gatherer = writers, gatherer
         self._work = [asyncio.Event() for _ in writers]
         self._busy: list[Part | None] = [None] * len(writers)
         self._changed = asyncio.Event()
-        """A lane took or finished a part, or failed."""
+        """A writer took or finished a part, or failed."""
         self._failure: BinlogdError | None = None
         self._is_closing = False
         self._rows_since_turn = 0
 
+    @property
+    @abstractmethod
+    def positions(self) -> tuple[LanePosition, ...]:
+        """Where the progress rows stand, one for each lane of the layout."""
+
+    @abstractmethod
+    def stand_at(self, position: LanePosition) -> None:
+        """All progress rows were moved there from outside, while nothing was in work."""
+
+    @abstractmethod
+    def _take(self, lane: int) -> Part | None:
+        """What this writer shall do next; None when there is nothing for it now."""
+
+    @abstractmethod
+    async def _write(self, lane: int, part: Part) -> None:
+        """Returns when the writer has done the part. Raises BinlogdError."""
+
     async def run(self) -> None:
         """Ends after `close`. Raises, in a group, what a lane raised."""
         async with asyncio.TaskGroup() as group:
-            for lane, writer in enumerate(self.writers):
-                group.create_task(self._lane(lane, writer), name=f"lane {lane}")
+            for lane in range(len(self.writers)):
+                group.create_task(self._lane(lane), name=f"lane {lane}")
 
     async def add(self, dml: Dml, readers: Sequence[Reader]) -> None:
         """Returns when there is room for the next. Raises RowMismatch, and what a lane raised."""
@@ -282,10 +129,14 @@ class Applier:
     async def flush(self) -> None:
         """Returns when all that was added is applied. Raises what a lane raised."""
         self._wake()
-        while self.gatherer.changes_waiting or any(self._busy):
+        while not self._is_at_rest():
             await self._change()
         if self._failure is not None:
             raise self._failure
+
+    def _is_at_rest(self) -> bool:
+        """Whether all that was added is applied."""
+        return not (self.gatherer.changes_waiting or any(self._busy))
 
     def applied_ts(self) -> Tso:
         """Everything up to here is applied."""
@@ -314,17 +165,17 @@ class Applier:
 
     # --- lanes -------------------------------------------------------------------------------
 
-    async def _lane(self, lane: int, writer: LaneWriter) -> None:
+    async def _lane(self, lane: int) -> None:
         while not self._is_closing:
             self._work[lane].clear()
-            part = self.gatherer.take(lane)
+            part = self._take(lane)
             if part is None:
                 await self._work[lane].wait()
                 continue
             self._busy[lane] = part
             self._changed.set()
             try:
-                await writer.apply(part)
+                await self._write(lane, part)
             except BinlogdError as error:
                 if self._is_closing:
                     return
@@ -353,3 +204,27 @@ class Applier:
         await self._changed.wait()
         if self._failure is not None:
             raise self._failure
+
+
+class LaneApplier(Applier):
+    """Each key in its lane, each lane for itself."""
+
+    def __init__(self, writers: Sequence[LaneWriter], gatherer: Gatherer) -> None:
+        super().__init__(writers, gatherer)
+        self._lanes = writers
+
+    @property
+    def positions(self) -> tuple[LanePosition, ...]:
+        """See Applier."""
+        return tuple(writer.position for writer in self._lanes)
+
+    def stand_at(self, position: LanePosition) -> None:
+        """See Applier."""
+        for writer in self._lanes:
+            writer.position = position
+
+    def _take(self, lane: int) -> Part | None:
+        return self.gatherer.take(lane)
+
+    async def _write(self, lane: int, part: Part) -> None:
+        await self._lanes[lane].apply(part)

@@ -28,10 +28,12 @@ PACKET_TOO_LARGE = 1153
 
 GONE = frozenset(
     {0, 1040, 1042, 1043, 1045, 1053, 1077, 1078, 1079, 1080, 1129, 1130, 1152, 1158, 1159, 1160}
-    | {1161, 1184, 1203, 1226, 1290, 1698, 1836, 1927, 2002, 2003, 2005, 2006, 2013, 2014, 2027}
+    | {1161, 1184, 1203, 1226, 1698, 1927, 2002, 2003, 2005, 2006, 2013, 2014, 2027}
     | {2055, 4031}
 )
-"""The connection ended, none can be made, or the server takes no writes at present."""
+"""The connection ended, or none can be made."""
+READ_ONLY = frozenset({1290, 1836, 1792})
+"""The server takes no writes: a replica that is to be promoted, or maintenance."""
 FULL = frozenset({1021, 1114, 3675})
 """The server has no room; an operator can heal that while we wait."""
 TRY_AGAIN = frozenset(
@@ -44,6 +46,23 @@ interrupted statements, TiDB's conflicts and schema changes."""
 
 class TryAgain(DownstreamUnavailable):
     """The statement met another one; its transaction is to be run again."""
+
+
+class ReadOnly(DownstreamUnavailable):
+    """The server takes no writes at present."""
+
+
+class NoRoom(DownstreamUnavailable):
+    """The server's disk or table space is full."""
+
+
+def retry_kind(error: DownstreamUnavailable) -> str:
+    """The class of an error that is tried again, for counters and reports."""
+    if isinstance(error, TryAgain):
+        return "contention"
+    if isinstance(error, ReadOnly):
+        return "read-only"
+    return "no-room" if isinstance(error, NoRoom) else "connection"
 
 
 class SqlRefused(BinlogdError):
@@ -251,10 +270,15 @@ def _ours(error: BaseException, server: Server) -> BinlogdError:
         return DownstreamUnavailable(f"the connection to {server} broke: {error}")
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     reason = str(error.args[1] if len(error.args) > 1 else error)
-    if code in TRY_AGAIN:
-        return TryAgain(f"{server}: error {code}: {reason}")
-    if code in GONE:
-        return DownstreamUnavailable(f"{server} cannot be used: error {code}: {reason}")
-    if code in FULL:
-        return DownstreamUnavailable(f"{server} has no room: error {code}: {reason}")
+    for codes, kind, says in _WAITED_FOR:
+        if code in codes:
+            return kind(f"{server}{says}: error {code}: {reason}")
     return SqlRefused(code, reason)
+
+
+_WAITED_FOR: Sequence[tuple[frozenset[int], type[DownstreamUnavailable], str]] = (
+    (TRY_AGAIN, TryAgain, ""),
+    (GONE, DownstreamUnavailable, " cannot be used"),
+    (READ_ONLY, ReadOnly, " is read-only"),
+    (FULL, NoRoom, " has no room"),
+)

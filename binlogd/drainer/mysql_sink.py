@@ -6,8 +6,8 @@ is begun; it is executed, which commits by itself; the note is taken away and th
 one transaction. A restart that finds the note looks whether the table has changed since, and runs
 the statement again only if not; errors that say "this is done already" are forgiven.
 
-With one lane each downstream transaction is a run of whole upstream transactions in commit order,
-so readers see only states that the upstream had (unless one transaction is above the cut limits).
+Where transactions shall stay whole (`is_transactional`) they go to an `OrderedApplier` instead,
+once lanes that a former process left at different places have caught up with each other.
 
 Source: tidb-binlog pkg/loader/load.go and executor.go for the errors that are forgiven.
 """
@@ -15,6 +15,7 @@ Source: tidb-binlog pkg/loader/load.go and executor.go for the errors that are f
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -24,19 +25,21 @@ import msgspec
 import structlog
 
 from binlogd.drainer import catalog, ddl_session, sql
-from binlogd.drainer.apply import Applier, LaneContext, LaneCounters, LaneWriter
+from binlogd.drainer.apply import Applier, LaneApplier, LaneWriter
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl_edits import alter_parts, without_foreign_keys
 from binlogd.drainer.ddl_marks import with_long_text
 from binlogd.drainer.mysql import Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql_store import MySqlStore
+from binlogd.drainer.ordered import OrderedApplier
 from binlogd.drainer.parts import Gatherer, Limits
 from binlogd.drainer.progress import LanePosition, PendingDdl, Restart
 from binlogd.drainer.shape import Mode, shape_of
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.target import Reader, Target
 from binlogd.drainer.txn import Ddl, Dml, Txn
+from binlogd.drainer.writer import LaneContext, LaneCounters, RowWriter
 from binlogd.errors import DownstreamUnavailable, StatementRejected
 from binlogd.tidb.model import TableAt
 from binlogd.tso import Tso
@@ -59,11 +62,20 @@ OLD_SESSION_WAITS_MAX = 30
 
 @dataclass(frozen=True, slots=True)
 class MySqlSinkOptions:
-    """`lanes` is what `conflict.lanes_for` makes of worker-count. `schema` holds the checkpoint."""
+    """`lanes` is what `conflict.lanes_for` makes of worker-count. `schema` holds the checkpoint.
+
+    With `is_transactional` there are as many connections, and progress in one row.
+    """
 
     lanes: int = 4
+    is_transactional: bool = False
     schema: str = "tidb_binlog"
     limits: Limits = field(default_factory=Limits)
+
+    @property
+    def progress_rows(self) -> int:
+        """How many progress rows the layout has."""
+        return 1 if self.is_transactional else self.lanes
 
 
 class MySqlSink:
@@ -78,6 +90,7 @@ class MySqlSink:
         self._applier: Applier | None = None
         """Where transactions go; `run` follows when it is replaced."""
         self._restart = Restart((), None)
+        self._is_laid_out = False
         self._targets: dict[int, Target] = {}
         self._readers: dict[int, Reader] = {}
         self._retired = LaneCounters()
@@ -87,10 +100,11 @@ class MySqlSink:
 
     async def open(self) -> Checkpoint | None:
         """See Sink. Raises DownstreamUnavailable, ConfigError."""
-        checkpoint, restart = await self._store.open(self._options.lanes)
+        checkpoint, restart = await self._store.open(self._options.progress_rows)
         packet_bytes_max = await self._store.packet_bytes_max()
         self._control = await SqlSession.connect(self._server)
-        limits = self._options.limits
+        options = self._options
+        limits = options.limits
         statement_bytes_max = min(limits.statement_bytes_max, packet_bytes_max - 1024)
         self._context = LaneContext(
             self._server,
@@ -100,7 +114,9 @@ class MySqlSink:
             self._rng,
         )
         self._restart = restart
-        self._applier = await self._made(restart.lanes)
+        is_same = not options.is_transactional and len(restart.lanes) == options.lanes
+        self._is_laid_out = restart.is_level or is_same
+        self._applier = await self._made(restart.lanes, level=restart.is_level)
         log.info(
             "downstream_opened",
             server=str(self._server),
@@ -164,8 +180,9 @@ class MySqlSink:
         if self._applier is not None:
             applier = self._current
             counters += [writer.counters for writer in applier.writers]
-            lane_ts = tuple(writer.position.whole_ts for writer in applier.writers)
+            lane_ts = tuple(position.whole_ts for position in applier.positions)
             rows_queued, txns_queued = applier.changes_queued, applier.txns_queued
+        retries = sum((each.retries for each in counters), Counter[str]())
         return SinkStatistics(
             applied_ts=self.applied_ts(),
             txns_applied=sum(each.txns for each in counters),
@@ -175,7 +192,8 @@ class MySqlSink:
             txns_queued=txns_queued,
             rows_queued=rows_queued,
             bytes_written=sum(each.bytes_written for each in counters),
-            retries=sum(each.retries for each in counters),
+            retries=retries.total(),
+            retries_by_kind=dict(retries),
             last_error=next((each.last_error for each in counters if each.last_error), ""),
             is_safe_mode=True,
         )
@@ -187,11 +205,18 @@ class MySqlSink:
         assert self._applier is not None, "the sink is not open"
         return self._applier
 
-    async def _made(self, positions: Sequence[LanePosition]) -> Applier:
-        writers = [
-            LaneWriter(lane, position, self._context) for lane, position in enumerate(positions)
-        ]
-        applier = Applier(writers, Gatherer(positions, self._context.limits))
+    async def _made(self, positions: Sequence[LanePosition], *, level: bool) -> Applier:
+        gatherer = Gatherer(positions, self._context.limits)
+        applier: Applier
+        if self._options.is_transactional and level:
+            connections = range(self._options.lanes)
+            writers: Sequence[RowWriter] = [RowWriter(each, self._context) for each in connections]
+            applier = OrderedApplier(writers, gatherer, positions[0])
+        else:
+            lanes = [
+                LaneWriter(lane, position, self._context) for lane, position in enumerate(positions)
+            ]
+            writers, applier = lanes, LaneApplier(lanes, gatherer)
         is_open = False
         try:
             for writer in writers:
@@ -203,19 +228,19 @@ class MySqlSink:
         return applier
 
     def _is_layout_due(self, commit_ts: Tso) -> bool:
-        """Whether lanes have caught up with each other, and another number of them is wanted."""
-        is_wanted = len(self._current.writers) == self._options.lanes
-        return not is_wanted and commit_ts > self._restart.high_ts
+        """Whether lanes have caught up with each other, and another layout is wanted."""
+        return not self._is_laid_out and commit_ts > self._restart.high_ts
 
     async def _laid_out_anew(self) -> Applier:
-        before, wanted = self._current, self._options.lanes
+        before, wanted = self._current, self._options.progress_rows
         await before.flush()
         positions = [LanePosition(before.applied_ts())] * wanted
         await self._store.lay_out(positions)
-        log.info("lanes_laid_out", before=len(before.writers), lanes=wanted)
+        log.info("lanes_laid_out", before=len(before.positions), lanes=wanted)
         for writer in before.writers:
             self._retire(writer.counters)
-        self._applier = await self._made(positions)
+        self._applier = await self._made(positions, level=True)
+        self._is_laid_out = True
         before.close()
         return self._applier
 
@@ -224,7 +249,7 @@ class MySqlSink:
         retired.rows += counters.rows
         retired.txns += counters.txns
         retired.bytes_written += counters.bytes_written
-        retired.retries += counters.retries
+        retired.retries.update(counters.retries)
 
     # --- tables ----------------------------------------------------------------------------
 
@@ -332,9 +357,9 @@ class MySqlSink:
         self._forget(ddl)
         applier.skip(ddl.commit_ts)
         if begun or pending is not None:
-            positions = [LanePosition(ddl.commit_ts)] * len(applier.writers)
-            await self._store.end_ddl(positions)
-            self._moved(applier, positions)
+            position = LanePosition(ddl.commit_ts)
+            await self._store.end_ddl([position] * len(applier.positions))
+            applier.stand_at(position)
             self._ddls += 1
 
     async def _execute(self, ddl: Ddl, step: int, text: str, again: PendingDdl | None) -> None:
@@ -349,10 +374,10 @@ class MySqlSink:
             log.info("ddl_found_done", commit_ts=ddl.commit_ts, statement=_shown(text))
             return
         applier = self._current
-        positions = [LanePosition(Tso(ddl.commit_ts - 1))] * len(applier.writers)
+        position = LanePosition(Tso(ddl.commit_ts - 1))
         note = PendingDdl(ddl.commit_ts, step, session.thread_id, before)
-        await self._store.begin_ddl(note, positions)
-        self._moved(applier, positions)
+        await self._store.begin_ddl(note, [position] * len(applier.positions))
+        applier.stand_at(position)
         try:
             if ddl.session_database:
                 await self._patiently(session, b"USE " + sql.ident(ddl.session_database))
@@ -429,10 +454,6 @@ class MySqlSink:
         raise DownstreamUnavailable(
             f"{self._server}: connection {thread_id} is still at the DDL that was begun before"
         )
-
-    def _moved(self, applier: Applier, positions: Sequence[LanePosition]) -> None:
-        for writer, position in zip(applier.writers, positions, strict=True):
-            writer.position = position
 
 
 def _combined(txns: Sequence[Txn]) -> list[Txn]:

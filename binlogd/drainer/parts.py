@@ -167,6 +167,11 @@ class Gatherer:
         """Changes of the transaction being added that lie before the lane's open part."""
 
     @property
+    def is_adding(self) -> bool:
+        """Whether a transaction is open: only what is above the cut limits can be taken."""
+        return self._adding is not None
+
+    @property
     def first_waiting(self) -> list[Tso]:
         """The first commit_ts of each part that has changes."""
         return [part.first_ts for part in self._open if part.changes]

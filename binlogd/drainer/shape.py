@@ -102,6 +102,8 @@ class Shape:
     """SINGLE: an INSERT that meets its row changes it instead of failing."""
     json_names: frozenset[str] = frozenset()
     """Columns that have a JSON type downstream."""
+    has_triggers: bool = False
+    """Writing a row may write others, anywhere."""
     reason: str = ""
     """Why it is not simply merged by key; for the operator."""
 
@@ -126,6 +128,7 @@ def shape_of(info: Table, downstream: DownstreamTable) -> Shape:
             key=key,
             is_upsert=bool(key) and len(downstream.keys) == 1,
             json_names=frozenset(c.name.lower() for c in downstream.columns if c.is_json),
+            has_triggers=downstream.has_triggers,
             reason=reason or "no unique key without NULL on both sides",
         )
     if not is_exact:

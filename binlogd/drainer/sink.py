@@ -6,8 +6,8 @@ never falls. Why: it is what checkpoints are made of, and a restart begins behin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from binlogd.drainer.checkpoint import Checkpoint
@@ -32,6 +32,8 @@ class SinkStatistics:
     last_error: str
     """"" while all is well."""
     is_safe_mode: bool
+    retries_by_kind: Mapping[str, int] = field(default_factory=dict)
+    """`retries` by what was in the way: contention, connection, read-only, no-room."""
 
 
 class Sink(Protocol):

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.drainer import sql
-from binlogd.drainer.apply import without_values
 from binlogd.drainer.mysql import session_mode
 from binlogd.drainer.shape import (
     DownstreamColumn,
@@ -19,6 +18,7 @@ from binlogd.drainer.shape import (
     Shape,
     shape_of,
 )
+from binlogd.drainer.writer import without_values
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table
 

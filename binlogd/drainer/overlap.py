@@ -1,0 +1,75 @@
+"""What of a part can be written before the parts ahead of it are committed.
+
+Invariant. `early` and `late` hold the changes of the part, each once and in their order, and no
+change of `early` meets a row that a part ahead touches: neither by key, nor in a table whose rows
+cannot be told apart by one key. So `early` can be executed beside the parts ahead, in any order,
+with the same outcome, and `late` once they are committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Set
+from typing import NamedTuple
+
+from binlogd.drainer.parts import Part
+from binlogd.drainer.plan import Key
+from binlogd.drainer.target import Target
+
+
+class Split(NamedTuple):
+    """See the module. Both are for their statements only."""
+
+    early: Part
+    late: Part
+
+
+def split(part: Part, ahead: Iterable[Part], bound: Set[bytes]) -> Split:
+    """`bound` are tables (quoted names) of which two parts never write at once."""
+    others = list(ahead)
+    if any(_reaches_far(each) for each in [part, *others]):
+        return Split(Part(), part)
+    early, late = Part(), Part()
+    for target, runs in part.runs.items():
+        place = late if any(target.name in _tables(each) for each in others) else early
+        place.runs[target] = runs
+    for target, states in part.merged.items():
+        met = _keys_met(target, states.keys(), others, bound)
+        if met is None:
+            late.merged[target] = states
+        elif not met:
+            early.merged[target] = states
+        else:
+            late.merged[target] = {key: states[key] for key in states if key in met}
+            rest = {key: row for key, row in states.items() if key not in met}
+            if rest:
+                early.merged[target] = rest
+    return Split(early, late)
+
+
+def _keys_met(
+    target: Target, keys: Set[Key], ahead: Iterable[Part], bound: Set[bytes]
+) -> set[Key] | None:
+    """The keys that parts ahead touch as well; None: all of them, as far as one can tell."""
+    met: set[Key] = set()
+    for part in ahead:
+        if target.name not in _tables(part):
+            continue
+        states = part.merged.get(target)
+        if states is None or not target.by_key or target.name in bound or target in part.runs:
+            return None
+        met |= keys & states.keys()
+    return met
+
+
+def _tables(part: Part) -> set[bytes]:
+    return {target.name for target in _targets(part)}
+
+
+def _targets(part: Part) -> Iterator[Target]:
+    yield from part.merged
+    yield from part.runs
+
+
+def _reaches_far(part: Part) -> bool:
+    """A trigger may write to any table."""
+    return any(target.shape.has_triggers for target in part.runs)
