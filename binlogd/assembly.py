@@ -204,7 +204,11 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
             params=to.params,
         ),
         cluster_id or 0,
-        MySqlSinkOptions(lanes=lanes_for(syncer.worker_count), schema=to.checkpoint.schema),
+        MySqlSinkOptions(
+            lanes=lanes_for(syncer.worker_count),
+            is_transactional=syncer.consistency == "transaction",
+            schema=to.checkpoint.schema,
+        ),
         random.Random(),
     )
 

@@ -132,6 +132,7 @@ class SyncerConfig(_Table, frozen=True):
 
     db_type: Literal["file", "pb", "mysql", "tidb", "sqlite"] = "file"
     sql_mode: str | None = None
+    consistency: Literal["key", "transaction"] = "key"
     worker_count: int = 16
     txn_batch: int = 20
     safe_mode: bool = False

@@ -66,9 +66,16 @@ def server_of(mariadb: MariaDb) -> Server:
 
 
 def sink_for(
-    mariadb: MariaDb, lanes: int = 4, seed: int = 1, limits: Limits | None = None
+    mariadb: MariaDb,
+    lanes: int = 4,
+    seed: int = 1,
+    limits: Limits | None = None,
+    *,
+    is_transactional: bool = False,
 ) -> MySqlSink:
-    options = MySqlSinkOptions(lanes=lanes, limits=limits or Limits())
+    options = MySqlSinkOptions(
+        lanes=lanes, is_transactional=is_transactional, limits=limits or Limits()
+    )
     return MySqlSink(server_of(mariadb), CLUSTER_ID, options, Random(seed))
 
 

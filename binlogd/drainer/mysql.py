@@ -136,12 +136,18 @@ class SqlSession:
 
     @classmethod
     async def connect(
-        cls, server: Server, *, for_rows: bool = False, answer_timeout_s: float = 300.0
+        cls,
+        server: Server,
+        *,
+        for_rows: bool = False,
+        wishes: Sequence[bytes] = (),
+        answer_timeout_s: float = 300.0,
     ) -> SqlSession:
         """Connects and prepares the session. Raises DownstreamUnavailable, ConfigError.
 
         For rows autocommit is off, and modes that would change the meaning of a literal are left
-        out; DDL is in the upstream's words, and the operator's sql_mode holds as it is.
+        out; DDL is in the upstream's words, and the operator's sql_mode holds as it is. `wishes`
+        are variables that are set where the server knows them.
         """
         connection = _Connection(
             host=server.host,
@@ -158,7 +164,7 @@ class SqlSession:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await connection.open()
-            await session._prepare(for_rows=for_rows)
+            await session._prepare(for_rows=for_rows, wishes=wishes)
             is_ready = True
         except (SqlRefused, MySQLError, OSError, TimeoutError) as error:
             ours = error if isinstance(error, SqlRefused) else _ours(error, server)
@@ -172,10 +178,10 @@ class SqlSession:
                 session.close()
         return session
 
-    async def _prepare(self, *, for_rows: bool) -> None:
+    async def _prepare(self, *, for_rows: bool, wishes: Sequence[bytes]) -> None:
         server = self._server
         await self.run(b"SET NAMES utf8mb4")
-        for wish in _WISHES:
+        for wish in (*_WISHES, *wishes):
             with suppress(SqlRefused):
                 await self.run(b"SET SESSION " + wish)
         mode = session_mode(server.sql_mode, for_rows=for_rows)

@@ -32,7 +32,7 @@ from binlogd.drainer.ddl_edits import alter_parts, without_foreign_keys
 from binlogd.drainer.ddl_marks import with_long_text
 from binlogd.drainer.mysql import Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql_store import MySqlStore
-from binlogd.drainer.ordered import OrderedApplier
+from binlogd.drainer.ordered import LOCK_WAIT, OrderedApplier
 from binlogd.drainer.parts import Gatherer, Limits
 from binlogd.drainer.progress import LanePosition, PendingDdl, Restart
 from binlogd.drainer.shape import Mode, shape_of
@@ -210,7 +210,10 @@ class MySqlSink:
         applier: Applier
         if self._options.is_transactional and level:
             connections = range(self._options.lanes)
-            writers: Sequence[RowWriter] = [RowWriter(each, self._context) for each in connections]
+            wishes = (LOCK_WAIT,) if len(connections) > 1 else ()
+            writers: Sequence[RowWriter] = [
+                RowWriter(each, self._context, wishes) for each in connections
+            ]
             applier = OrderedApplier(writers, gatherer, positions[0])
         else:
             lanes = [

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -36,10 +36,10 @@ from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
 
-BEHIND_CHANGES_MIN = 500
-"""Below that it is better to gather on than to begin a transaction behind another."""
+FILLED_BEHIND = 4
+"""A part that follows another begins when it is a quarter full: below that, more is gathered."""
 PROGRESS_LANE = 0
-LOCK_WAIT = b"SET SESSION innodb_lock_wait_timeout = 2"
+LOCK_WAIT = b"innodb_lock_wait_timeout = 2"
 """Seconds. Two groups may meet in the server, where it cannot see that one waits for the other."""
 
 
@@ -63,6 +63,7 @@ class OrderedApplier(Applier):
     ) -> None:
         super().__init__(writers, gatherer)
         self._position = position
+        self._worth_changes = writers[0].context.limits.changes_max // FILLED_BEHIND
         self._groups: deque[_Group] = deque()
         self._is_yielding = False
         """The head failed: those behind it let go of their locks."""
@@ -106,7 +107,7 @@ class OrderedApplier(Applier):
             if part is None and not gatherer.is_adding:  # nothing followed the last piece
                 part = Part(end=LanePosition(gatherer.translated_ts), first_ts=self._stream_ts)
         else:
-            is_worth_it = gatherer.changes_waiting >= BEHIND_CHANGES_MIN
+            is_worth_it = gatherer.changes_waiting >= self._worth_changes
             part = gatherer.take(0) if is_worth_it or not self._groups else None
         if part is not None:
             if part.end.piece and self._stream is None:
@@ -155,7 +156,7 @@ class OrderedApplier(Applier):
         self._position = group.part.end
 
     async def _attempt(self, writer: RowWriter, group: _Group, *, is_doubtful: bool) -> None:
-        session = await self._connected(writer)
+        session = await writer.connected()
         before, after = self._position, group.part.end
         if is_doubtful:
             await session.run(b"ROLLBACK")
@@ -170,7 +171,7 @@ class OrderedApplier(Applier):
         """Executes what meets nobody; whatever goes wrong is left for the group's turn."""
         group.holds_locks = True
         try:
-            session = await self._connected(writer)
+            session = await writer.connected()
             statements = group.early.statements(writer.context.limits.statement_bytes_max)
             for statement in statements:
                 if self._is_yielding:
@@ -228,7 +229,7 @@ class OrderedApplier(Applier):
     async def _write_piece(self, writer: RowWriter, part: Part) -> None:
         """Executes a piece; with the last one, commits. Raises what ends the session."""
         try:
-            session = await self._connected(writer)
+            session = await writer.connected()
             await self._run_part(writer, session, part)
             if part.end.piece:
                 return
@@ -246,19 +247,3 @@ class OrderedApplier(Applier):
 
     async def _run_part(self, writer: RowWriter, session: SqlSession, part: Part) -> None:
         await writer.run_all(session, part.statements(writer.context.limits.statement_bytes_max))
-
-    async def _connected(self, writer: RowWriter) -> SqlSession:
-        is_new = writer.session is None
-        session = await writer.connected()
-        if is_new and len(self.writers) > 1:
-            await _try(session, (LOCK_WAIT,))
-        return session
-
-
-async def _try(session: SqlSession, settings: Iterable[bytes]) -> None:
-    """Sets what the server knows; TiDB and others refuse some."""
-    for setting in settings:
-        try:
-            await session.run(setting)
-        except SqlRefused as error:
-            log.debug("setting_refused", cause=str(error))

@@ -4,11 +4,14 @@ Invariant. `early` and `late` hold the changes of the part, each once and in the
 change of `early` meets a row that a part ahead touches: neither by key, nor in a table whose rows
 cannot be told apart by one key. So `early` can be executed beside the parts ahead, in any order,
 with the same outcome, and `late` once they are committed.
+
+A DELETE may read, and wait for, rows that it does not delete (a server takes the index that it
+likes): with one in a table, on either side, that table is not shared either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 from binlogd.drainer.parts import Part
@@ -33,7 +36,7 @@ def split(part: Part, ahead: Iterable[Part], bound: Set[bytes]) -> Split:
         place = late if any(target.name in _tables(each) for each in others) else early
         place.runs[target] = runs
     for target, states in part.merged.items():
-        met = _keys_met(target, states.keys(), others, bound)
+        met = _keys_met(target, states, others, bound)
         if met is None:
             late.merged[target] = states
         elif not met:
@@ -47,15 +50,17 @@ def split(part: Part, ahead: Iterable[Part], bound: Set[bytes]) -> Split:
 
 
 def _keys_met(
-    target: Target, keys: Set[Key], ahead: Iterable[Part], bound: Set[bytes]
+    target: Target, own: Mapping[Key, bytes | None], ahead: Iterable[Part], bound: Set[bytes]
 ) -> set[Key] | None:
     """The keys that parts ahead touch as well; None: all of them, as far as one can tell."""
     met: set[Key] = set()
+    keys = own.keys()
+    is_shared = target.by_key and target.name not in bound and None not in own.values()
     for part in ahead:
         if target.name not in _tables(part):
             continue
         states = part.merged.get(target)
-        if states is None or not target.by_key or target.name in bound or target in part.runs:
+        if states is None or not is_shared or None in states.values():
             return None
         met |= keys & states.keys()
     return met

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -66,10 +66,11 @@ class LaneContext:
 
 
 class RowWriter:
-    """A connection for rows; `lane` numbers it in logs."""
+    """A connection for rows; `lane` numbers it in logs, `wishes` are settings of its sessions."""
 
-    def __init__(self, lane: int, context: LaneContext) -> None:
+    def __init__(self, lane: int, context: LaneContext, wishes: Sequence[bytes] = ()) -> None:
         self.lane = lane
+        self._wishes = wishes
         self.counters = LaneCounters()
         self.session: SqlSession | None = None
         self.is_closed = False
@@ -79,7 +80,7 @@ class RowWriter:
 
     async def open(self) -> None:
         """Connects. Raises DownstreamUnavailable, ConfigError."""
-        session = await SqlSession.connect(self.context.server, for_rows=True)
+        session = await SqlSession.connect(self.context.server, for_rows=True, wishes=self._wishes)
         if self.is_closed:
             session.close()
             raise DownstreamUnavailable("the sink is closed")
