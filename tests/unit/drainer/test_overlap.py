@@ -23,7 +23,7 @@ def target(number: int, shape: Shape) -> Target:
 
 
 TARGETS = (target(1, MERGED), target(2, MERGED), target(3, BY_TABLE), target(4, SINGLE))
-STATES = st.dictionaries(
+STATES: st.SearchStrategy[dict[Key, bytes | None]] = st.dictionaries(
     st.integers(0, 9), st.one_of(st.none(), st.binary(min_size=1, max_size=2)), max_size=4
 )
 
@@ -32,7 +32,7 @@ STATES = st.dictionaries(
 def parts(draw: st.DrawFn) -> Part:
     part = Part()
     for each in TARGETS[:3]:
-        states: dict[Key, bytes | None] = dict(draw(STATES))
+        states = draw(STATES)
         if states:
             part.merged[each] = states
     if draw(st.booleans()):
