@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from binlogd import __version__
 from binlogd.commands.check_config import check_config
+from binlogd.commands.dump import dump
 from binlogd.commands.export import export
 from binlogd.commands.restore import restore
 from binlogd.commands.serve import serve
@@ -31,12 +32,14 @@ cli = typer.Typer(
 
 _RUN = "Run and watch"
 _DATA = "Data out and back"
+_LOOK = "Look into binlogs"
 
 cli.command(rich_help_panel=_RUN)(serve)
 cli.command(rich_help_panel=_RUN)(status)
 cli.command("check-config", rich_help_panel=_RUN)(check_config)
 cli.command(rich_help_panel=_DATA)(export)
 cli.command(rich_help_panel=_DATA)(restore)
+cli.command(rich_help_panel=_LOOK)(dump)
 
 
 def main() -> None:

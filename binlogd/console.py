@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from binlogd.snapshot.export import Progress as ExportStep
+from binlogd.tools.transaction import Meter
 
 
 class ExportProgress:
@@ -43,6 +53,49 @@ class ExportProgress:
         trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
+
+
+class ReadingProgress:
+    """How far files are read: a bar on a terminal that shows nothing else, else nothing."""
+
+    def __init__(self, console: Console) -> None:
+        self.meter = Meter()
+        self.count = 0
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal or sys.stdout.isatty(),
+        )
+        self._task = self._bar.add_task("reading", total=None)
+
+    def advance(self) -> None:
+        """Called for each transaction."""
+        self.count += 1
+        if self.count % _SHOWN_EVERY == 0:
+            self._bar.update(
+                self._task,
+                description=f"{self.count} transactions",
+                completed=self.meter.read_bytes,
+                total=self.meter.total_bytes,
+            )
+
+    def __enter__(self) -> ReadingProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+
+_SHOWN_EVERY = 64
 
 
 def print_status(document: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@
     │   ├── CorruptRecord       in a value log
     │   ├── CorruptIndex        rebuild it from the log
     │   ├── CorruptRelay        in a relay log
+    │   ├── CorruptPayload      a record that is whole, and no binlog
     │   └── CorruptRow          row bytes that no schema explains
     └── Stuck                   an operator must decide: the Drainer stops, the Pump goes on
         ├── UnknownTable        a row change names a table id that no DDL made
@@ -186,6 +187,10 @@ class CorruptIndex(Corrupt):
         super().__init__(
             f"{path}: {reason}; stop binlogd and delete it: it is rebuilt from the log"
         )
+
+
+class CorruptPayload(Corrupt):
+    """A payload whose checksum matches and that does not decode; callers add the place."""
 
 
 class CorruptRow(Corrupt):

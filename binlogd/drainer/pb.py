@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from binlogd.drainer.named import NamedColumn, NamedDdl, NamedRow, NamedTransaction, RowKind
-from binlogd.errors import Corrupt
+from binlogd.errors import CorruptPayload
 from binlogd.tidb.columns import Value
 from binlogd.tidb.kinds import Tp
 from binlogd.tso import Tso
@@ -58,7 +58,7 @@ class PbTransaction:
 
 
 def decode(payload: bytes) -> PbTransaction:
-    """A serialised `Binlog`. Raises Corrupt for bytes that are none."""
+    """A serialised `Binlog`. Raises CorruptPayload for bytes that are none."""
     return PbReader().decode(payload)
 
 
@@ -69,14 +69,14 @@ class PbReader:
         self._heads: dict[bytes, _Head] = {}
 
     def decode(self, payload: bytes) -> PbTransaction:
-        """A serialised `Binlog`. Raises Corrupt for bytes that are none."""
+        """A serialised `Binlog`. Raises CorruptPayload for bytes that are none."""
         try:
             return self._transaction(payload)
         except (IndexError, ValueError, struct.error) as error:
             raise _corrupt(error) from error
 
     def named(self, payload: bytes) -> NamedTransaction:
-        """The same with rows decoded one by one, when they are asked for. Raises Corrupt."""
+        """The same with rows decoded one by one, when they are asked for. Raises CorruptPayload."""
         try:
             return self._named(payload)
         except (IndexError, ValueError, struct.error) as error:
@@ -186,8 +186,8 @@ class PbReader:
         return head.name, PbColumn(head.tp, head.mysql_type, old, new)
 
 
-def _corrupt(error: Exception) -> Corrupt:
-    return Corrupt(f"the payload is no pb_binlog.Binlog: {error}")
+def _corrupt(error: Exception) -> CorruptPayload:
+    return CorruptPayload(f"the payload is no pb_binlog.Binlog: {error}")
 
 
 def _named_row(event: PbEvent) -> NamedRow:
@@ -243,13 +243,13 @@ class PbHead(NamedTuple):
 
 
 def head_of(payload: bytes) -> PbHead:
-    """The head of a serialised `Binlog`, whose first fields are always there. Raises Corrupt."""
+    """The head of a serialised `Binlog`, whose first fields are always there. Raises CorruptPayload."""
     if payload[:2] not in (b"\x08\x00", b"\x08\x01") or payload[2:3] != b"\x10":
-        raise Corrupt("the payload is no pb_binlog.Binlog: its type or commit_ts is missing")
+        raise CorruptPayload("the payload is no pb_binlog.Binlog: its type or commit_ts is missing")
     try:
         commit_ts, _ = _read_uvarint(payload, 3)
     except IndexError as error:
-        raise Corrupt("the payload is no pb_binlog.Binlog: its commit_ts is cut") from error
+        raise CorruptPayload("the payload is no pb_binlog.Binlog: its commit_ts is cut") from error
     return PbHead(Tso(commit_ts), payload[1] == 1)
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from binlogd.drainer.named import NamedColumn, NamedDdl, NamedRow, NamedTransaction, RowKind
-from binlogd.errors import Corrupt, MalformedBinlog
+from binlogd.errors import CorruptPayload, MalformedBinlog
 from binlogd.tidb.columns import Value
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.fields import end_of, read_uvarint, signed
@@ -71,7 +71,7 @@ def _is_secondary_dml(payload: bytes, dml: _Part) -> bool:
 
 
 def decode(payload: bytes) -> NamedTransaction:
-    """A serialised `Binlog`. Raises Corrupt; rows are decoded when they are asked for."""
+    """A serialised `Binlog`. Raises CorruptPayload; rows are decoded when they are asked for."""
     try:
         parts = {part.number: part for part in _parts(payload, 0, len(payload))}
         commit_ts = Tso(signed(parts[2].value)) if 2 in parts else NO_TS
@@ -90,8 +90,8 @@ def decode(payload: bytes) -> NamedTransaction:
     return NamedTransaction(commit_ts, ddl, rows)
 
 
-def _corrupt(error: Exception) -> Corrupt:
-    return Corrupt(f"the payload is no binlog of the original's relay log: {error}")
+def _corrupt(error: Exception) -> CorruptPayload:
+    return CorruptPayload(f"the payload is no binlog of the original's relay log: {error}")
 
 
 def _ddl(payload: bytes, part: _Part) -> NamedDdl:

@@ -91,7 +91,12 @@ def transactions(
 
     Raises CorruptRecord or CorruptRelay for bytes that do not verify, OSError.
     """
-    streams = [_numbered(n, source, window, jobs, meter) for n, source in enumerate(sources)]
+    # the Pumps of a cluster share one schema, and a DDL stands in the log of one of them
+    shards = [shard for source in sources for shard in source.shards]
+    found = [_of_files(source, window, meter) for source in sources if not source.shards]
+    if shards:
+        found.append(_of_pumps(shards, window, jobs, meter))
+    streams = [_numbered(number, stream) for number, stream in enumerate(found)]
     last_ts, owner = NO_TS, -1
     for _, number, transaction in heapq.merge(*streams, key=lambda each: each[:2]):
         if transaction.commit_ts == last_ts and number != owner:
@@ -100,25 +105,19 @@ def transactions(
         yield transaction
 
 
-def _numbered(
-    number: int, source: Source, window: Window, jobs: Sequence[Job], meter: Meter
-) -> Iterator[tuple[int, int, Transaction]]:
-    for transaction in _of_source(source, window, jobs, meter):
+def _numbered(number: int, stream: Iterator[Transaction]) -> Iterator[tuple[int, int, Transaction]]:
+    for transaction in stream:
         yield transaction.commit_ts, number, transaction
 
 
-def _of_source(
-    source: Source, window: Window, jobs: Sequence[Job], meter: Meter
-) -> Iterator[Transaction]:
-    if source.kind is SourceKind.PUMP:
-        return _pump_transactions(source.shards, window, jobs, meter)
+def _of_files(source: Source, window: Window, meter: Meter) -> Iterator[Transaction]:
     if source.kind is SourceKind.RELAY:
         return relay_transactions(source.files, window, meter)
     assert source.newest is not None
     return named_transactions(source.files, window, meter, newest=source.newest)
 
 
-def _pump_transactions(
+def _of_pumps(
     shards: Sequence[Shard], window: Window, jobs: Sequence[Job], meter: Meter
 ) -> Iterator[Transaction]:
     by_id = {job.id: job for job in jobs}
@@ -127,7 +126,11 @@ def _pump_transactions(
     reader = RawReader(schema)
     is_first = True
     streams = [joined(shard, window, meter) for shard in shards]
+    last = NO_TS, NO_TS
     for each in heapq.merge(*streams, key=lambda one: (one.commit_ts, one.start_ts)):
+        if (each.commit_ts, each.start_ts) == last:
+            continue  # sent to two Pumps: the answer of the first was lost
+        last = each.commit_ts, each.start_ts
         if is_first:  # DDL before it cannot come any more
             schema.apply_finished_by(each.commit_ts)
             is_first = False

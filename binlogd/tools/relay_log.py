@@ -33,7 +33,7 @@ def relay_transactions(
     reader: RawReader | None = None
     last_ts = NO_TS
     for file in wanted:
-        for offset, frame in _frames(file, is_last=file == files[-1]):
+        for offset, frame in relay_frames(file, is_last=file == files[-1]):
             meter.read_bytes += frame.end - offset
             if frame.kind is not FrameKind.GROUP:
                 if frame.kind is FrameKind.START or reader is None:
@@ -71,7 +71,7 @@ def _reader(snapshot: bytes, following: Sequence[Path], newest: Path) -> RawRead
 
 def _jobs(files: Sequence[Path], newest: Path) -> Iterator[Job]:
     for number, file in enumerate(files):
-        for offset, frame in _frames(file, is_last=file == newest):
+        for offset, frame in relay_frames(file, is_last=file == newest):
             if frame.kind is FrameKind.START and number:
                 return
             if frame.kind is FrameKind.GROUP:
@@ -84,14 +84,15 @@ def _from_first_needed(files: Sequence[Path], start: Tso) -> Sequence[Path]:
     """From the last file that begins before `start`, if it is known which one that is."""
     first = 0
     for number, (_, following) in enumerate(pairwise(files)):
-        head = next(_frames(following, is_last=following == files[-1]), None)
+        head = next(relay_frames(following, is_last=following == files[-1]), None)
         if head is None or head[1].commit_ts >= start:
             break
         first = number + 1
     return files[first:]
 
 
-def _frames(file: Path, *, is_last: bool) -> Iterator[tuple[int, Frame]]:
+def relay_frames(file: Path, *, is_last: bool) -> Iterator[tuple[int, Frame]]:
+    """The frames of one file with their offsets. Raises CorruptRelay, OSError."""
     suffix = suffix_of(file.name)
     if suffix is None:
         raise CorruptRelay(file, 0, "the name is not that of a relay file")

@@ -1,0 +1,63 @@
+"""Options and manners of the commands that read binlog files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from binlogd.errors import ConfigError
+from binlogd.moment import first_ts, last_ts
+from binlogd.tools.transaction import Window
+from binlogd.tso import MAX_TS, NO_TS
+
+PathsArgument = Annotated[
+    list[Path] | None, typer.Argument(help="Directories or files of binlogs.", show_default=False)
+]
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from", help="First commit_ts: a TSO, or a time in ISO 8601 (UTC without zone)."
+    ),
+]
+ToOption = Annotated[
+    str | None, typer.Option("--to", help="Last commit_ts, included: a TSO or a time.")
+]
+TableOption = Annotated[
+    list[str] | None,
+    typer.Option("--table", help="DB or DB.TABLE, names or ~expressions; may be repeated."),
+]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Stop after so many transactions.")
+]
+HistoryOption = Annotated[
+    Path | None,
+    typer.Option("--schema-history", help="File with TiDB's answer at /ddl/history."),
+]
+JsonLinesOption = Annotated[
+    bool, typer.Option("--json", help="For machines: a line of JSON per row or DDL.")
+]
+
+
+def window_of(start: str | None, stop: str | None) -> Window:
+    """The window that two options name, both ends included. Raises ConfigError."""
+    window = Window(
+        first_ts(start, "--from") if start else NO_TS, last_ts(stop, "--to") if stop else MAX_TS
+    )
+    if window.start > window.stop:
+        raise ConfigError(f"--from {start} lies behind --to {stop}")
+    return window
+
+
+@contextmanager
+def quiet_on_broken_pipe() -> Iterator[None]:
+    """Who reads the output may go away (`| head`): that ends the command, and is no failure."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit

@@ -1,0 +1,57 @@
+"""The DDL history that explains a Pump's log: what a binlogd kept beside it, and a file given."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+import zlib
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from binlogd.errors import ConfigError, Corrupt
+from binlogd.tidb.model import Job, job_from_json, jobs_from_json
+from binlogd.tools.reading import Source, SourceKind
+
+STORE_NAME = "upstream.db"
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def known_jobs(sources: Iterable[Source], history: Path | None) -> list[Job]:
+    """Jobs by id: those that were kept beside the sources, and those of a file with TiDB's answer
+    at /ddl/history. Raises ConfigError, Corrupt."""
+    found: dict[int, Job] = {}
+    for source in sources:
+        if source.kind is SourceKind.PUMP:
+            for store in _stores_beside(source):
+                found |= {job.id: job for job in _kept(store)}
+    if history is not None:
+        found |= {job.id: job for job in _of_file(history)}
+    return [found[job_id] for job_id in sorted(found)]
+
+
+def _stores_beside(source: Source) -> Sequence[Path]:
+    """In the data directory, three above the segments of a shard: pump/shard-N/value."""
+    candidates = {shard.directory.parent.parent.parent / STORE_NAME for shard in source.shards}
+    return sorted(path for path in candidates if path.is_file())
+
+
+def _kept(store: Path) -> list[Job]:
+    try:
+        with closing(sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            rows = database.execute("SELECT raw FROM ddl_jobs ORDER BY id").fetchall()
+    except sqlite3.Error as error:
+        raise ConfigError(f"{store}: cannot be read: {error}") from error
+    return [job_from_json(bytes(raw)) for (raw,) in rows]
+
+
+def _of_file(path: Path) -> list[Job]:
+    try:
+        content = path.read_bytes()
+        if content.startswith(_GZIP_MAGIC):
+            content = gzip.decompress(content)
+        return jobs_from_json(content)
+    except (OSError, EOFError, zlib.error, Corrupt) as error:
+        raise ConfigError(
+            f"--schema-history {path}: is not the JSON that TiDB serves at /ddl/history: {error}"
+        ) from error
