@@ -16,6 +16,7 @@ from binlogd import __version__
 from binlogd.commands.check_config import check_config
 from binlogd.commands.dump import dump
 from binlogd.commands.export import export
+from binlogd.commands.replay import replay
 from binlogd.commands.restore import restore
 from binlogd.commands.serve import serve
 from binlogd.commands.status import status
@@ -39,6 +40,7 @@ cli.command(rich_help_panel=_RUN)(status)
 cli.command("check-config", rich_help_panel=_RUN)(check_config)
 cli.command(rich_help_panel=_DATA)(export)
 cli.command(rich_help_panel=_DATA)(restore)
+cli.command(rich_help_panel=_DATA)(replay)
 cli.command(rich_help_panel=_LOOK)(dump)
 
 

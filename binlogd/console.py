@@ -55,6 +55,12 @@ class ExportProgress:
         self._bar.stop()
 
 
+def is_coloured() -> bool:
+    """Whether standard output is a terminal that shows colours, and nobody asked for none."""
+    console = Console()
+    return console.is_terminal and not console.no_color
+
+
 class ReadingProgress:
     """How far files are read: a bar on a terminal that shows nothing else, else nothing."""
 

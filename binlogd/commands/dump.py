@@ -23,7 +23,7 @@ from binlogd.commands.reading import (
     quiet_on_broken_pipe,
     window_of,
 )
-from binlogd.console import ReadingProgress
+from binlogd.console import ReadingProgress, is_coloured
 from binlogd.drainer.filter import TableFilter
 from binlogd.errors import CorruptPayload, CorruptRow
 from binlogd.tools.chosen import chosen, table_patterns
@@ -78,7 +78,7 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
             if as_json
             else TextWriter(
                 sys.stdout.write,
-                is_coloured=_is_coloured(),
+                is_coloured=is_coloured(),
                 value_chars_max=None if full else VALUE_CHARS_MAX,
             )
         )
@@ -93,11 +93,6 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
         sys.stdout.flush()
     if unreadable:
         raise typer.Exit(1)
-
-
-def _is_coloured() -> bool:
-    console = Console()
-    return console.is_terminal and not console.no_color
 
 
 def _dump_records(

@@ -243,7 +243,10 @@ class PbHead(NamedTuple):
 
 
 def head_of(payload: bytes) -> PbHead:
-    """The head of a serialised `Binlog`, whose first fields are always there. Raises CorruptPayload."""
+    """The head of a serialised `Binlog`, whose first fields are always there.
+
+    Raises CorruptPayload.
+    """
     if payload[:2] not in (b"\x08\x00", b"\x08\x01") or payload[2:3] != b"\x10":
         raise CorruptPayload("the payload is no pb_binlog.Binlog: its type or commit_ts is missing")
     try:

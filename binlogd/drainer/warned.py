@@ -10,7 +10,7 @@ Source: MariaDB's and MySQL's lists of server errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 from binlogd.tidb.kinds import Tp
@@ -31,9 +31,18 @@ class Warned(NamedTuple):
 
 def changed_value(found: Iterable[Warned], table: Table) -> Warned | None:
     """The first warning that tells of a value that the downstream did not take as it was."""
-    members = {
-        column.name.lower() for column in table.columns if column.field_type.tp in (Tp.ENUM, Tp.SET)
-    }
+    return changed_by_server(
+        found,
+        frozenset(
+            column.name.lower()
+            for column in table.columns
+            if column.field_type.tp in (Tp.ENUM, Tp.SET)
+        ),
+    )
+
+
+def changed_by_server(found: Iterable[Warned], members: Set[str]) -> Warned | None:
+    """The same; `members` are the names of the ENUM and SET columns, in lower case."""
     for each in found:
         if each.level != "Warning" or each.code not in _CHANGES:
             continue

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from binlogd.drainer.ddl_names import name_of
 from binlogd.drainer.filter import TableFilter, TablePattern
 from binlogd.drainer.named import NamedRow
 from binlogd.errors import ConfigError
-from binlogd.tools.ddl_names import name_of
 from binlogd.tools.transaction import Transaction
 
 _ANY = "~"

@@ -1,62 +1,19 @@
-"""Recordings through the file sink: against the files of the original, and into MariaDB."""
+"""Recordings through the file sink, against the files of the original."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.file_log import encode_record, file_records, read_file_log
-from binlogd.drainer.file_sink import FileSink
-from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.pb import PbColumn, PbEvent, PbTransaction, decode, head_of
-from binlogd.drainer.translate import Translator, ddl_job_id
-from binlogd.drainer.txn import Txn
-from binlogd.host.clock import WallClock
-from binlogd.host.disk import PosixDisk
-from binlogd.tidb.model import Tp, jobs_from_json
-from binlogd.tidb.row import Value
-from binlogd.tidb.schema import SchemaTracker
-from tests.mariadb import MariaDb
-from tests.recordings_reader import RECORDINGS, committed, compare, history
+from tests.file_logs import written
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "artefacts" / "drainer_file_ddl.tar.gz"
-
-
-def recorded_txns(name: str) -> Iterator[Txn]:
-    jobs = {job.id: job for job in jobs_from_json(history(RECORDINGS / name))}
-    tracker = SchemaTracker()
-    tracker.load(jobs.values())
-    translator = Translator(tracker, TableFilter(), Dialect.FILE)
-    for binlog in committed(RECORDINGS / name):
-        yield translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
-
-
-async def written(name: str, directory: Path) -> Path:
-    """The output directory of a file sink that was given a whole recording."""
-    disk = PosixDisk(threads=2)
-    sink = FileSink(
-        directory / "out",
-        directory / "savepoint",
-        disk=disk,
-        clock=WallClock(),
-        max_file_bytes=1 << 20,
-    )
-    await sink.open()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(sink.run())
-        await sink.submit(list(recorded_txns(name)))
-        await sink.flush()
-        await sink.close()
-    disk.close()
-    return directory / "out"
 
 
 # --- the original's files ----------------------------------------------------------------
@@ -160,114 +117,3 @@ def is_explained_column(name: str, theirs: PbColumn | None, ours: PbColumn | Non
     # a multi-schema change gives `a` a new id: going by the history the type comes too early, and
     # the value is lost
     return name == "a" and (theirs.value is None or theirs[2:] == ours[2:])
-
-
-# --- into MariaDB ------------------------------------------------------------------------
-
-
-class Replayer:
-    """Applies a file log to MariaDB as simply as can be: a row goes by its key, then comes back."""
-
-    def __init__(self, connection: Any, *, skipped: Sequence[str]) -> None:
-        self._connection, self._skipped = connection, skipped
-        self._keys: dict[tuple[str, str], tuple[frozenset[str], tuple[str, ...]]] = {}
-        self._execute(
-            "SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES', foreign_key_checks = 0,"
-            " time_zone = '+00:00'"
-        )
-
-    def apply(self, transaction: PbTransaction) -> None:
-        if transaction.ddl:
-            self._ddl(transaction.ddl)
-        self._execute("BEGIN")
-        for event in transaction.events:
-            if event.database not in self._skipped:
-                self._event(event)
-        self._execute("COMMIT")
-
-    def _ddl(self, text: str) -> None:
-        match = re.fullmatch(r"use `((?:[^`]|``)+)`; (.*);", text, re.DOTALL)
-        database, statement = (match[1], match[2]) if match else ("", text[:-1])
-        if database in self._skipped or any(f"`{name}`" in statement for name in self._skipped):
-            return
-        self._keys.clear()
-        if database:
-            self._execute(f"USE `{database}`")
-        self._execute(statement.rstrip(";"))
-
-    def _event(self, event: PbEvent) -> None:
-        generated, key = self._table(event.database, event.table)
-        name = f"{quoted(event.database)}.{quoted(event.table)}"
-        if event.kind.name != "INSERT":
-            chosen = key or [
-                each
-                for each, column in event.columns.items()
-                if column.tp not in (Tp.FLOAT, Tp.DOUBLE, Tp.JSON) and each not in generated
-            ]
-            where = " AND ".join(
-                f"{quoted(each)} <=> {literal(event.columns[each].value, event.columns[each])}"
-                for each in chosen
-            )
-            self._execute(f"DELETE FROM {name} WHERE {where} LIMIT 1")
-        if event.kind.name != "DELETE":
-            index = 3 if event.kind.name == "UPDATE" else 2
-            shown = {
-                each: literal(column[index], column)
-                for each, column in event.columns.items()
-                if each not in generated
-            }
-            columns = ", ".join(quoted(each) for each in shown)
-            self._execute(f"REPLACE INTO {name} ({columns}) VALUES ({', '.join(shown.values())})")
-
-    def _table(self, database: str, table: str) -> tuple[frozenset[str], tuple[str, ...]]:
-        """Generated columns, and those of the primary key."""
-        if (database, table) not in self._keys:
-            rows = self._execute(
-                "SELECT column_name, is_generated, column_key FROM information_schema.columns"
-                f" WHERE table_schema = '{database}' AND table_name = '{table}'"
-            )
-            generated = frozenset(name.decode() for name, kind, _ in rows if kind == b"ALWAYS")
-            keys = tuple(name.decode() for name, _, key in rows if key == b"PRI")
-            self._keys[database, table] = generated, keys
-        return self._keys[database, table]
-
-    def _execute(self, statement: str) -> list[tuple[bytes, ...]]:
-        with self._connection.cursor() as cursor:
-            cursor.execute(statement)
-            return list(cursor.fetchall())
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-TEXT_TYPES = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "var_string")
-
-
-def literal(value: Value, column: PbColumn) -> str:
-    match value:
-        case None:
-            return "NULL"
-        case bytes():
-            prefix = "_utf8mb4 " if column.mysql_type in TEXT_TYPES else "_binary "
-            return f"{prefix}X'{value.hex()}'"
-        case str():
-            return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
-        case _:
-            return repr(value)
-
-
-@pytest.mark.parametrize(
-    ("name", "skipped"),
-    [("types", ["types_tidb"]), ("keys", ["keys_tidb", "keys_wrong"])],
-)
-async def test_a_recording_comes_out_of_the_files_as_it_was(
-    name: str, skipped: list[str], tmp_path: Path, mariadb: MariaDb
-) -> None:
-    directory = await written(name, tmp_path)
-    connection = mariadb.connect()
-    replayer = Replayer(connection, skipped=skipped)
-    for transaction in read_file_log(directory):
-        replayer.apply(transaction)
-    assert [str(each) for each in compare(RECORDINGS / name, connection, skipped)] == []
-    connection.close()

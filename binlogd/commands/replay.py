@@ -1,0 +1,157 @@
+"""`binlogd replay`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from binlogd import app
+from binlogd.commands.reading import (
+    FromOption,
+    JsonLinesOption,
+    ToOption,
+    quiet_on_broken_pipe,
+    window_of,
+)
+from binlogd.console import ReadingProgress, is_coloured
+from binlogd.drainer.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
+from binlogd.drainer.mysql import Server
+from binlogd.errors import ConfigError
+from binlogd.tools.chosen import chosen, table_patterns
+from binlogd.tools.reading import find_sources, transactions
+from binlogd.tools.replay import Replayed, only_named
+from binlogd.tools.replay import replay as replay_into
+from binlogd.tools.shown import JsonWriter, TextWriter
+from binlogd.tools.transaction import Transaction
+from binlogd.tso import Tso
+
+
+def replay(  # noqa: PLR0913 - typer makes each parameter an option
+    paths: Annotated[list[Path], typer.Argument(help="Directories or files: binlog-*.")],
+    into: Annotated[
+        str | None,
+        typer.Option(
+            "--into",
+            help="mysql://user:password@host:3306; a password may stand in MYSQL_PSWD. Without"
+            " it, what would be applied is printed.",
+        ),
+    ] = None,
+    start: FromOption = None,
+    stop: ToOption = None,
+    do_table: Annotated[
+        list[str] | None,
+        typer.Option("--do", help="Only these: DB or DB.TABLE, names or ~expressions."),
+    ] = None,
+    ignore_table: Annotated[
+        list[str] | None,
+        typer.Option("--ignore", help="None of these: DB or DB.TABLE, names or ~expressions."),
+    ] = None,
+    ignore_commit_ts: Annotated[
+        list[int] | None, typer.Option("--ignore-commit-ts", help="Pass over a transaction.")
+    ] = None,
+    safe_mode: Annotated[
+        bool,
+        typer.Option("--safe-mode", help="Some of it may be applied already: REPLACE, not INSERT."),
+    ] = False,
+    time_zone: Annotated[
+        str,
+        typer.Option(
+            help="Of TIMESTAMP values in the files: UTC, but for files of a Go Drainer that of its"
+            " process."
+        ),
+    ] = "+00:00",
+    as_json: JsonLinesOption = False,
+) -> None:
+    """Apply files of a file sink to MySQL, MariaDB or TiDB, or print them: the original's reparo.
+
+    Reads our `binlog-*` files and the Go Drainer's, its relay log too, compressed ones as they are;
+    several directories are put into one commit order. Transactions are applied whole and in
+    order; what stops it says up to where it came and how to go on.
+    """
+    wanted = TableFilter(
+        do_tables=table_patterns(do_table or (), "--do"),
+        ignored_databases=DEFAULT_IGNORED_SCHEMAS,
+        ignored_tables=table_patterns(ignore_table or (), "--ignore"),
+        ignored_commit_ts=[Tso(ts) for ts in ignore_commit_ts or ()],
+    )
+    window, sources = window_of(start, stop), find_sources(paths)
+    only_named(sources)
+    with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
+        found = transactions(sources, window, meter=shown.meter)
+        if into is None:
+            _print(found, wanted, shown, as_json=as_json)
+            return
+        done = app.run(
+            replay_into(
+                found,
+                wanted,
+                server_of(into, time_zone),
+                is_safe=safe_mode,
+                progress=lambda _: shown.advance(),
+            )
+        )
+    _say(done, as_json=as_json)
+
+
+def _print(
+    found: Iterator[Transaction],
+    wanted: TableFilter,
+    shown: ReadingProgress,
+    *,
+    as_json: bool,
+) -> None:
+    write = sys.stdout.write
+    writer = JsonWriter(write) if as_json else TextWriter(write, is_coloured=is_coloured())
+    for transaction, rows in chosen(found, wanted):
+        writer.transaction(transaction, rows)
+        shown.advance()
+    sys.stdout.flush()
+
+
+def _say(done: Replayed, *, as_json: bool) -> None:
+    counters = done.counters
+    if as_json:
+        document = {"commit_ts": done.to_ts, **msgspec.to_builtins(counters)}
+        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        return
+    console = Console()
+    console.print(
+        f"applied up to commit_ts {done.to_ts}: {counters.transactions} transactions,"
+        f" {counters.rows} rows, {counters.ddls} DDL",
+        highlight=False,
+    )
+    if counters.rows_missing:
+        console.print(
+            f"[yellow]{counters.rows_missing} updates or deletes found no row:[/] the target was"
+            " not what the files begin with",
+            highlight=False,
+        )
+
+
+def server_of(url: str, time_zone: str) -> Server:
+    """The server that a URL names. Raises ConfigError."""
+    parts = urllib.parse.urlsplit(url)
+    try:
+        port = parts.port or 3306
+    except ValueError:
+        port = 0
+    if parts.scheme not in ("mysql", "mariadb", "tidb") or not parts.hostname or not port:
+        raise ConfigError(f"--into {url!r}: expected mysql://user:password@host:port")
+    password = os.environ.get("MYSQL_PSWD", "")
+    if parts.password is not None:
+        password = urllib.parse.unquote(parts.password)
+    return Server(
+        host=parts.hostname,
+        port=port,
+        user=urllib.parse.unquote(parts.username or "root"),
+        password=password,
+        params={"time_zone": time_zone},
+    )

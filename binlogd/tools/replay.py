@@ -1,0 +1,97 @@
+"""What binlog files hold, into a database: `binlogd replay`, the original's reparo.
+
+Files that tell names (a file sink's, the original's relay log) can be replayed anywhere, years
+later, without the upstream. Source: tidb-binlog reparo/reparo.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.mysql import Server
+from binlogd.drainer.named import NamedTransaction
+from binlogd.drainer.named_apply import NamedApplier, NamedCounters, NamedOptions
+from binlogd.errors import BinlogdError, ConfigError, StatementRejected
+from binlogd.moment import wall_clock
+from binlogd.tools.chosen import chosen
+from binlogd.tools.reading import Source, SourceKind
+from binlogd.tools.transaction import Transaction
+from binlogd.tso import NO_TS, Tso
+
+
+class ReplayStopped(BinlogdError):
+    """A replay ended in the middle; what is applied is applied in whole transactions."""
+
+    def __init__(self, applied_ts: Tso, cause: BinlogdError) -> None:
+        self.applied_ts, self.cause = applied_ts, cause
+        reason = str(cause)
+        past = ""
+        if isinstance(cause, StatementRejected):
+            reason = (
+                f"the target refused a statement of commit_ts {cause.commit_ts} with error"
+                f" {cause.code}: {cause.reason}: {cause.statement}"
+            )
+            past = f"; to pass over this transaction, add --ignore-commit-ts {cause.commit_ts}"
+        begun = "nothing was applied"
+        if applied_ts > NO_TS:
+            begun = (
+                f"applied up to commit_ts {applied_ts} ({wall_clock(applied_ts)}); go on with"
+                f" --from {applied_ts + 1} --safe-mode"
+            )
+        super().__init__(f"{reason}{past}; {begun}")
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay did, up to which commit_ts."""
+
+    to_ts: Tso
+    counters: NamedCounters
+
+
+def only_named(sources: Sequence[Source]) -> None:
+    """Raises ConfigError for logs whose rows have no names."""
+    for source in sources:
+        if source.kind is not SourceKind.NAMED:
+            raise ConfigError(
+                f"{source.path} is a {source.kind.value}: a replay reads binlog-* files, which tell"
+                " names; for a relay log use `binlogd restore`, for a Pump's log `binlogd serve`"
+                " with drainer.initial-commit-ts, and `binlogd dump` to look into either"
+            )
+
+
+async def replay(
+    found: Iterable[Transaction],
+    wanted: TableFilter,
+    server: Server,
+    *,
+    is_safe: bool,
+    progress: Callable[[Transaction], None] = lambda _: None,
+) -> Replayed:
+    """Applies what is wanted, in commit order. Raises ReplayStopped, ConfigError."""
+    applier = NamedApplier(server, NamedOptions(is_safe=is_safe), Random())
+    try:
+        await applier.open()
+        for transaction, rows in chosen(found, wanted):
+            del rows  # decoded anew when its turn comes, again if the server wants it again
+            await applier.apply(_filtered(transaction, wanted), transaction.size_bytes)
+            progress(transaction)
+        await applier.flush()
+    except ConfigError:
+        raise
+    except BinlogdError as error:
+        raise ReplayStopped(applier.applied_ts, error) from error
+    finally:
+        applier.close()
+    return Replayed(applier.applied_ts, applier.counters)
+
+
+def _filtered(transaction: Transaction, wanted: TableFilter) -> NamedTransaction:
+    return NamedTransaction(
+        transaction.commit_ts,
+        transaction.ddl,
+        lambda: (row for row in transaction.rows() if wanted.replicates(row.database, row.table)),
+    )

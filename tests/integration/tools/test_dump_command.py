@@ -1,0 +1,106 @@
+"""`binlogd dump` and `binlogd replay` on the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from binlogd.cli import cli
+from tests.integration.tools.test_reading import extracted
+from tests.mariadb import MariaDb
+from tests.recordings_reader import RECORDINGS
+
+HISTORY = RECORDINGS / "ddl" / "ddl_history.json.gz"
+
+
+def lines(*words: object) -> list[str]:
+    result = CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+def documents(*words: object) -> list[dict[str, object]]:
+    return [json.loads(line) for line in lines(*words, "--json")]
+
+
+def failed(words: Sequence[object]) -> tuple[int, str]:
+    """Exit code and what the process says."""
+    command = [sys.executable, "-m", "binlogd", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stderr
+
+
+def test_rows_and_ddl_are_printed_for_people_and_for_programs(tmp_path: Path) -> None:
+    root = extracted("drainer_file_ddl", tmp_path)
+    text = lines("dump", root / "last" / "out")
+    found = documents("dump", root / "last" / "out")
+    heads = [line for line in text if line.startswith("commit_ts")]
+    assert len(heads) == len({each["commit_ts"] for each in found})
+    ddl = next(each for each in found if each["kind"] == "ddl")
+    assert str(ddl["sql"]) in "\n".join(text)
+    kinds = {each["kind"] for each in found}
+    assert kinds == {"ddl", "insert", "update", "delete"}
+    update = next(each for each in found if each["kind"] == "update")
+    assert set(update) >= {"commit_ts", "time", "path", "offset", "database", "table", "old", "new"}
+    assert not any("\x1b" in line for line in text), "colours are for terminals"
+
+
+def test_a_window_a_table_and_a_limit_choose_what_is_printed(tmp_path: Path) -> None:
+    root = extracted("pump_value_ddl", tmp_path)
+    both = (root / "pump0", root / "pump1", "--schema-history", HISTORY)
+    found = documents("dump", *both)
+    middle = str(found[len(found) // 2]["time"])
+    late = documents("dump", *both, "--from", middle)
+    assert [each for each in found if str(each["time"]) >= middle] == late
+    early = documents("dump", *both, "--to", middle)
+    assert [each for each in found if str(each["time"]) <= middle] == early
+    of_table = documents("dump", *both, "--table", "ddl_a.st1")
+    assert of_table
+    assert all(each.get("table") == "st1" for each in of_table if each["kind"] != "ddl")
+    assert all("st1" in str(each["sql"]) for each in of_table if each["kind"] == "ddl")
+    assert len(lines("dump", *both, "--limit", 7, "--heads")) >= 7
+    assert len({each["commit_ts"] for each in documents("dump", *both, "--limit", 7)}) == 7
+
+
+def test_records_are_listed_as_they_stand_in_the_file(tmp_path: Path) -> None:
+    root = extracted("pump_value_ddl", tmp_path)
+    found = documents("dump", root / "pump0", "--records")
+    assert [each["offset"] for each in found][:2] == [0, 42]
+    assert {each["kind"] for each in found} == {"prewrite", "commit", "rollback", "fake"}
+    ends = [int(str(each["offset"])) for each in found]
+    assert ends == sorted(ends)
+
+
+def test_damage_and_a_wrong_command_have_their_exit_codes(tmp_path: Path) -> None:
+    root = extracted("drainer_file_ddl", tmp_path)
+    (file,) = (root / "last" / "out").glob("binlog-*")
+    content = bytearray(file.read_bytes())
+    content[1000] ^= 1
+    file.write_bytes(content)
+    code, said = failed(["dump", file])
+    assert code == 1
+    assert re.search(rf"{file.name} at offset \d+: ", said)
+    code, said = failed(["dump", file, "--from", "yesterday"])
+    assert code == 2
+    assert "neither a TSO" in said
+
+
+def test_a_replay_prints_without_a_target_and_applies_with_one(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    root = extracted("drainer_file_ddl", tmp_path)
+    # behind it the original goes on with the old names of a RENAME TABLES
+    window = ("--to", "470611011399319569", "--do", "ddl_a")
+    printed = documents("replay", root / "last" / "out", *window)
+    url = f"mysql://root@127.0.0.1:{mariadb.port}"
+    for options in ((), ("--safe-mode",)):
+        (done,) = documents("replay", root / "last" / "out", *window, "--into", url, *options)
+        assert done["rows"] == len([each for each in printed if each["kind"] != "ddl"])
+        assert done["ddls"] == len([each for each in printed if each["kind"] == "ddl"])
+        assert done["commit_ts"] == printed[-1]["commit_ts"]

@@ -1,0 +1,123 @@
+"""Files of a file sink, ours and the original's, into MariaDB."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from binlogd.drainer.filter import TableFilter, TablePattern
+from binlogd.drainer.named import RowKind
+from binlogd.errors import ConfigError
+from binlogd.tools.reading import find_sources, transactions
+from binlogd.tools.replay import Replayed, ReplayStopped, only_named, replay
+from binlogd.tools.transaction import Meter, Transaction, Window
+from binlogd.tso import Tso
+from tests.file_logs import written
+from tests.mariadb import MariaDb
+from tests.recordings_reader import RECORDINGS, compare
+from tests.replay import SKIPPED, filter_for, server_of
+
+
+def read(*paths: Path, window: Window | None = None) -> Iterator[Transaction]:
+    return transactions(find_sources(paths), window or Window(), meter=Meter())
+
+
+async def into(
+    mariadb: MariaDb,
+    found: Iterator[Transaction],
+    wanted: TableFilter | None = None,
+    *,
+    is_safe: bool = False,
+) -> Replayed:
+    return await replay(found, wanted or TableFilter(), server_of(mariadb), is_safe=is_safe)
+
+
+def differences(name: str, mariadb: MariaDb, skipped: Sequence[str]) -> list[str]:
+    connection = mariadb.connect()
+    found = [str(each) for each in compare(RECORDINGS / name, connection, skipped)]
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("name", ["types", "keys"])
+async def test_a_recording_comes_out_of_the_files_as_it_was(
+    name: str, tmp_path: Path, mariadb: MariaDb
+) -> None:
+    directory = await written(name, tmp_path)
+    done = await into(mariadb, read(directory), filter_for(SKIPPED[name]))
+    assert differences(name, mariadb, SKIPPED[name]) == []
+    assert done.counters.rows > 500
+    assert done.counters.rows_missing == 0
+
+
+async def test_a_replay_that_was_cut_short_goes_on_safely_from_before_its_end(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    directory = await written("keys", tmp_path)
+    wanted = filter_for((*SKIPPED["keys"], "keys.no_key"))
+    everything = [each.commit_ts for each in read(directory)]
+    middle, before = everything[len(everything) // 2], everything[len(everything) // 2 - 60]
+    await into(mariadb, read(directory, window=Window(stop=middle)), wanted)
+    await into(mariadb, read(directory, window=Window(start=before)), wanted, is_safe=True)
+    assert differences("keys", mariadb, (*SKIPPED["keys"], "keys.no_key")) == []
+
+
+async def test_what_the_target_refuses_is_named_with_the_way_on_and_the_way_past(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    directory = await written("keys", tmp_path)
+    at = first_change(directory, "no_key")
+    made = max(each.commit_ts for each in read(directory) if each.ddl and each.commit_ts < at)
+    lacking = TableFilter(ignored_databases=SKIPPED["keys"], ignored_commit_ts=[made])
+    refused = r"keys\.no_key.*--ignore-commit-ts"
+    with pytest.raises(ReplayStopped, match=refused) as stopped:
+        await into(mariadb, read(directory), lacking)
+    way_on = f"applied up to commit_ts {stopped.value.applied_ts} .*--from .*--safe-mode"
+    assert re.search(way_on, str(stopped.value))
+    assert 0 < stopped.value.applied_ts < at
+    with pytest.raises(ReplayStopped, match="nothing was applied"):
+        await into(mariadb, read(directory, window=Window(start=at)), lacking)
+
+
+def first_change(directory: Path, table: str) -> Tso:
+    return next(
+        each.commit_ts for each in read(directory) if any(row.table == table for row in each.rows())
+    )
+
+
+async def test_a_log_without_names_is_no_input(tmp_path: Path) -> None:
+    (tmp_path / "value").mkdir()
+    (tmp_path / "value" / "000000.vlog").write_bytes(b"")
+    with pytest.raises(ConfigError, match="is a pump log: a replay reads binlog-"):
+        only_named(find_sources([tmp_path]))
+
+
+async def test_only_chosen_tables_and_transactions_are_replayed(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    directory = await written("keys", tmp_path)
+    at = first_change(directory, "dup")
+    wanted = TableFilter(
+        do_databases=["~^keys$"],
+        ignored_tables=[TablePattern("keys", "~^cl_")],
+        ignored_commit_ts=[at],
+    )
+    await into(mariadb, read(directory), wanted)
+    tables = {name for (name,) in mariadb.execute("SHOW TABLES IN `keys`")}
+    assert b"cs_00" in tables
+    assert b"cl_00" not in tables
+    everything = inserts_into(directory, "dup")
+    assert len(mariadb.execute("SELECT * FROM `keys`.dup")) < everything
+
+
+def inserts_into(directory: Path, table: str) -> int:
+    """Inserts into a table."""
+    return sum(
+        row.kind is RowKind.INSERT
+        for each in read(directory)
+        for row in each.rows()
+        if row.table == table
+    )
