@@ -13,7 +13,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from binlogd import app
+from binlogd import app, telemetry
 from binlogd.commands.reading import (
     FromOption,
     JsonLinesOption,
@@ -84,6 +84,7 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
     )
     window, sources = window_of(start, stop), find_sources(paths)
     only_named(sources)
+    telemetry.set_up_logging("info", sys.stderr)
     with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
         found = transactions(sources, window, meter=shown.meter)
         if into is None:

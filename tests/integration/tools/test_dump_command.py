@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+import structlog
 from typer.testing import CliRunner
 
 from binlogd.cli import cli
@@ -92,13 +94,14 @@ def test_damage_and_a_wrong_command_have_their_exit_codes(tmp_path: Path) -> Non
 
 
 def test_a_replay_prints_without_a_target_and_applies_with_one(
-    tmp_path: Path, mariadb: MariaDb
+    tmp_path: Path, mariadb: MariaDb, request: pytest.FixtureRequest
 ) -> None:
     root = extracted("drainer_file_ddl", tmp_path)
     # behind it the original goes on with the old names of a RENAME TABLES
     window = ("--to", "470611011399319569", "--do", "ddl_a")
     printed = documents("replay", root / "last" / "out", *window)
     url = f"mysql://root@127.0.0.1:{mariadb.port}"
+    request.addfinalizer(structlog.reset_defaults)
     for options in ((), ("--safe-mode",)):
         (done,) = documents("replay", root / "last" / "out", *window, "--into", url, *options)
         assert done["rows"] == len([each for each in printed if each["kind"] != "ddl"])
