@@ -32,7 +32,7 @@ from binlogd.assembly import (
     table_filter,
 )
 from binlogd.closing import Closing
-from binlogd.config import listen_address
+from binlogd.config import listen_address, size_bytes
 from binlogd.drainer.restore import Restored
 from binlogd.drainer.restore import restore as restore_from_relay
 from binlogd.drainer.session import leading_error
@@ -151,7 +151,10 @@ async def _serve(setup: Setup) -> int:
         service = PumpService(
             pump,
             upstream.cluster,
-            ServiceLimits(message_bytes_max=setup.config.pump.max_message_size),
+            ServiceLimits(
+                message_bytes_max=setup.config.pump.max_message_size,
+                bytes_in_flight_max=size_bytes(setup.config.pump.memory_budget) // 2,
+            ),
         )
         node = Node(
             identity=await identity(setup, disk),

@@ -279,6 +279,7 @@ async def open_pump(setup: Setup, disk: PosixDisk, upstream: Standalone) -> Pump
             fake_interval_s=settings.fake_binlog_interval,
             free_bytes_min=config.size_bytes(settings.stop_write_at_available_space),
             record_bytes_max=settings.max_message_size,
+            memory_budget_bytes=config.size_bytes(settings.memory_budget),
             segment_bytes_max=config.size_bytes(settings.segment_size),
             skip_orphan_commits=settings.skip_orphan_commits,
         ),

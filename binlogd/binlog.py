@@ -45,8 +45,10 @@ class Pulled(msgspec.Struct, frozen=True):
     """One batch of a source: binlogs in commit_ts order, and the promise that goes with them.
 
     Every transaction of this source with commit_ts <= resolved_ts is in this batch or in an earlier
-    one. `binlogs` may be empty: then only the promise moved.
+    one. `binlogs` may be empty: then only the promise moved. `next_bytes` above 0 says that the
+    next batch is one large binlog of that size, which is read when the source is asked to go on.
     """
 
     binlogs: Sequence[CommittedBinlog]
     resolved_ts: Tso
+    next_bytes: int = 0

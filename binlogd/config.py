@@ -53,6 +53,7 @@ class PumpConfig(_Table, frozen=True):
     fake_binlog_interval: float = 3
     stop_write_at_available_space: int | str = "1 GiB"
     max_message_size: int = 1 << 30
+    memory_budget: int | str = "2 GiB"
     segment_size: int | str = "500 MiB"
     skip_orphan_commits: bool = False
     fast_lane: bool = True
@@ -275,8 +276,15 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
         gc_keep_s(config.pump.gc)
         size_bytes(config.pump.stop_write_at_available_space)
         size_bytes(config.pump.segment_size)
+        budget = size_bytes(config.pump.memory_budget)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
+    if budget < 2 * config.pump.max_message_size:
+        raise ConfigError(
+            f"{source}: pump.memory-budget: {budget} bytes are less than twice"
+            f" pump.max-message-size ({config.pump.max_message_size}): one such binlog may be on"
+            " its way in while another is on its way out; raise the one or lower the other"
+        )
     if config.syncer.relay.log_dir and config.syncer.db_type not in ("mysql", "tidb"):
         raise ConfigError(
             f'{source}: syncer.relay.log-dir: a relay log goes with db-type "mysql" or "tidb" only'

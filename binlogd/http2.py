@@ -48,7 +48,7 @@ class Http2Limits:
     """What one peer may make us hold on one connection."""
 
     streams_max: int = 1024
-    connection_window_bytes: int = 8 << 20  # received and not read yet
+    connection_window_bytes: int = 64 << 20  # received, unread; twice what writes may leave so
     stream_window_bytes: int = 4 << 20
 
 

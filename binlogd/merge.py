@@ -145,6 +145,11 @@ class Merge:
         self._popped += len(binlogs)
         return Pulled(binlogs, up_to)
 
+    @property
+    def popped_ts(self) -> Tso:
+        """Up to where it was popped."""
+        return self._resolved_ts
+
     def bytes_waiting(self, name: str) -> int:
         """Payload bytes of a source that wait for the others."""
         return self._sources[name].bytes_waiting

@@ -37,6 +37,23 @@ def header(payload: bytes) -> bytes:
     return _HEADER.pack(RECORD_MAGIC, len(payload), google_crc32c.value(payload))
 
 
+def header_for(length: int, checksum: int) -> bytes:
+    """The same of a payload whose length and CRC-32C are known already."""
+    return _HEADER.pack(RECORD_MAGIC, length, checksum)
+
+
+def expected_checksum(header: bytes, *, length: int) -> int | str:
+    """What the CRC-32C of a payload of known length must be, or what is wrong with its header."""
+    if len(header) < HEADER_BYTES:
+        return f"the file ends after {len(header)} of {HEADER_BYTES + length} bytes"
+    magic, found_length, checksum = _HEADER.unpack_from(header)
+    if magic != RECORD_MAGIC:
+        return f"wrong magic {magic:08x}"
+    if found_length != length:
+        return f"the header says {found_length} bytes, the index {length}"
+    return int(checksum)
+
+
 def encode(payload: bytes) -> bytes:
     """A whole record."""
     return header(payload) + payload
@@ -46,14 +63,12 @@ def decode(record: bytes, *, length: int) -> bytes | str:
     """The payload of a record whose payload length is known, or what is wrong with it."""
     if len(record) < HEADER_BYTES + length:
         return f"the file ends after {len(record)} of {HEADER_BYTES + length} bytes"
-    magic, found_length, checksum = _HEADER.unpack_from(record)
-    if magic != RECORD_MAGIC:
-        return f"wrong magic {magic:08x}"
-    if found_length != length:
-        return f"the header says {found_length} bytes, the index {length}"
+    checksum = expected_checksum(record, length=length)
+    if isinstance(checksum, str):
+        return checksum
     payload = record[HEADER_BYTES : HEADER_BYTES + length]
     found = google_crc32c.value(payload)
-    return payload if found == checksum else _mismatch(found, checksum)
+    return payload if found == checksum else mismatch(found, checksum)
 
 
 def footer(max_ts: Tso) -> bytes:
@@ -117,7 +132,7 @@ def split(stretch: bytes) -> Split:
         payload = stretch[position + HEADER_BYTES : after]
         found = google_crc32c.value(payload)
         if found != checksum:
-            return Split(records, position, 0, _mismatch(found, checksum))
+            return Split(records, position, 0, mismatch(found, checksum))
         records.append((position, payload))
         position = after
     return Split(records, position, 0, None)
@@ -129,7 +144,8 @@ def next_magic(stretch: bytes, start: int) -> int | None:
     return None if found < 0 else found
 
 
-def _mismatch(found: int, expected: int) -> str:
+def mismatch(found: int, expected: int) -> str:
+    """What is wrong with a payload whose checksum is not the header's."""
     return f"checksum mismatch: the payload has {found:08x}, the header says {expected:08x}"
 
 

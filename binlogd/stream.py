@@ -6,6 +6,9 @@ up: the source that all others wait for has nothing waiting once it is popped, s
 Sources may join, pause, move and leave while the stream runs (`ports.Sources`). One that cannot be
 reached is pulled again from its last promise for as long as it takes, if `retry_after_s` says so:
 everything waits for it, and `statistics` says for whom, why and for how long.
+A large binlog (`Pulled.next_bytes`) is pulled only when it is the next of all and the reader asks
+for it, so that one of them is in memory at a time, however many sources have one.
+
 Source: tidb-binlog drainer/collector.go, drainer/pump.go (1 s between attempts, logged every 10 s).
 """
 
@@ -76,7 +79,7 @@ class MergedStream:
         self._pushed = asyncio.Event()
         self._popped = asyncio.Event()
         self._failure: BinlogdError | None = None
-        self._is_stopped = False
+        self._is_stopped = self._is_asked = False
         self._blocking, self._blocked_at_s = "", 0.0
 
     def __aiter__(self) -> AsyncIterator[Pulled]:
@@ -85,6 +88,8 @@ class MergedStream:
 
     async def __anext__(self) -> Pulled:
         """The next batch, as soon as the last source has promised something."""
+        self._is_asked = True
+        self._popped.set()
         while True:  # ends with a batch, by `stop`, or with the failure of a source
             if self._is_stopped:
                 raise StopAsyncIteration
@@ -92,7 +97,7 @@ class MergedStream:
                 raise self._failure
             pulled = self._merge.pop()
             if pulled is not None:
-                self._blocking = ""
+                self._blocking, self._is_asked = "", False
                 self._popped.set()
                 return pulled
             self._note_blocking()
@@ -221,13 +226,18 @@ class MergedStream:
             batches = source.pull(self._merge.resolved_ts(name))
             if isinstance(batches, AsyncGenerator):
                 await stack.enter_async_context(aclosing(batches))
+            is_large = False
             async for pulled in batches:
                 self._merge.push(name, pulled)
                 puller.heard_at_s, puller.trouble = self._clock(), ""
                 self._pushed.set()
                 if self._leave_if_drained(puller):
                     return
+                upto, was_large, is_large = pulled.resolved_ts, is_large, pulled.next_bytes > 0
+                del pulled  # it is the reader's alone
                 await self._room(name)
+                if is_large or was_large:
+                    await self._turn(upto)
         raise Unavailable(f"source {name} ended its stream")
 
     async def _room(self, name: str) -> None:
@@ -235,6 +245,12 @@ class MergedStream:
             self._merge.binlogs_waiting(name) >= self._limits.binlogs_waiting_max
             or self._merge.bytes_waiting(name) >= self._limits.bytes_waiting_max
         ):  # ends when the reader pops
+            self._popped.clear()
+            await self._popped.wait()
+
+    async def _turn(self, upto: Tso) -> None:
+        """Waits until everything up to there has been read, and the reader asks for more."""
+        while not (self._is_asked and self._merge.popped_ts >= upto):  # ends when it does
             self._popped.clear()
             await self._popped.wait()
 

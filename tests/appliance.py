@@ -77,6 +77,11 @@ class Appliance:
         if is_ready:
             self.wait(lambda status: True, timeout_s=READY_S)
 
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        return self._running().pid
+
     def kill(self) -> None:
         """SIGKILL, and gone on return."""
         process = self._running()

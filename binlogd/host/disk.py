@@ -13,7 +13,7 @@ import fcntl
 import gzip
 import os
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +29,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _GAP_BYTES = 16 << 10  # reading over a gap is cheaper than a second system call
 _RUN_BYTES = 4 << 20
 _CHECKSUM_BYTES = 1 << 20
+_LARGE_BYTES = 1 << 20
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -131,7 +132,8 @@ class PosixAppendFile:
         with self._in_use:
             if self._descriptor < 0:
                 raise OSError(errno.EBADF, "closed")
-            _write_all(self._descriptor, b"".join(parts))
+            for content in _joined(parts):
+                _write_all(self._descriptor, content)
             if sync:
                 os.fdatasync(self._descriptor)
 
@@ -202,6 +204,17 @@ def _open_append(path: Path, *, create: bool) -> tuple[int, int]:
     except OSError:
         os.close(descriptor)
         raise
+
+
+def _joined(parts: Sequence[bytes]) -> Iterator[bytes]:
+    """Small neighbours in one piece, large parts as they are: those must not be held twice."""
+    begin = 0
+    for at, part in enumerate(parts):
+        if len(part) >= _LARGE_BYTES:
+            yield b"".join(parts[begin:at])
+            yield part
+            begin = at + 1
+    yield parts[0] if begin == 0 and len(parts) == 1 else b"".join(parts[begin:])
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

@@ -1,5 +1,8 @@
 """What a shard gives to those who pull: commits in order, each joined with its prewrite.
 
+A binlog that is larger than a batch comes alone: it is announced, has its share of the budget that
+all pulls have in common, and is joined while it is read, so that it is in memory once.
+
 Invariant I5. A pull is in commit_ts order, complete up to the `resolved_ts` it promises, and never
 ahead of the watermark. A puller who keeps up is served from memory; one who is behind reads the
 index and the log in batches. Nobody polls: the watermark wakes them.
@@ -10,21 +13,23 @@ over a commit whose prewrite is missing; here that ends the pull with an error).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from typing import TypeVar
 
 import structlog
 
 from binlogd.binlog import BinlogType, CommittedBinlog, Pulled
 from binlogd.errors import Behind, CorruptRecord
+from binlogd.pump.budget import Budget
 from binlogd.pump.index import FoundCommit
 from binlogd.pump.pointer import Place
 from binlogd.pump.shard import Shard
 from binlogd.pump.window import Kept
 from binlogd.record import HEADER_BYTES
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import join, peek
+from binlogd.wire import peek
 
 AnyCommit = TypeVar("AnyCommit", Kept, FoundCommit)
 
@@ -40,13 +45,22 @@ class PullOptions:
     bytes_max: int = 4 << 20
     skip_orphans: bool = False
 
+    @property
+    def large_bytes(self) -> int:
+        """Above it a binlog comes alone."""
+        return 2 * self.bytes_max
+
 
 class ShardSource:
-    """A `BinlogSource` over one shard; any number of pulls, each on its own."""
+    """A `BinlogSource` over one shard; any number of pulls, each on its own.
 
-    def __init__(self, shard: Shard, options: PullOptions) -> None:
+    `room` is what large binlogs of all pulls may take together.
+    """
+
+    def __init__(self, shard: Shard, options: PullOptions, room: Budget) -> None:
         self._shard = shard
         self._options = options
+        self._room = room
 
     @property
     def name(self) -> str:
@@ -60,6 +74,7 @@ class ShardSource:
         they do not read, LogFailed or IndexUnavailable.
         """
         position = max(after, self._shard.filer.marks.gc_ts) if after <= NO_TS else after
+        announced = 0
         while not self._shard.has_stopped:  # ends with the shard, or with the puller
             changed, filed = self._shard.changed.next, self._shard.filer.filed.next
             watermark = self._shard.watermark
@@ -68,17 +83,26 @@ class ShardSource:
             if position >= watermark:
                 await changed.wait()
                 continue
-            if position >= self._shard.window.floor:
-                pulled = await self._from_window(position, watermark)
-            elif position < (filed_ts := min(self._shard.filer.filed_ts, watermark)):
-                pulled = await self._from_index(position, filed_ts)
-            else:
+            filed_ts = min(self._shard.filer.filed_ts, watermark)
+            if position < self._shard.window.floor and position >= filed_ts:
                 await filed.wait()  # pushed out of memory before the index had it
                 continue
-            position = pulled.resolved_ts
-            yield pulled
+            if announced:
+                await self._room.take(announced)
+            try:
+                if position >= self._shard.window.floor:
+                    pulled = await self._from_window(position, watermark, alone=announced > 0)
+                else:
+                    pulled = await self._from_index(position, filed_ts, alone=announced > 0)
+                position, next_bytes = pulled.resolved_ts, pulled.next_bytes
+                yield pulled
+                del pulled  # it is the puller's alone
+            finally:
+                if announced:
+                    self._room.give(announced)
+            announced = next_bytes
 
-    async def _from_window(self, after: Tso, upto: Tso) -> Pulled:
+    async def _from_window(self, after: Tso, upto: Tso, *, alone: bool) -> Pulled:
         kept, reached = self._shard.window.after(
             after,
             upto=upto,
@@ -89,6 +113,9 @@ class ShardSource:
         if lost:
             await self._locate(lost)
             kept, reached = self._cut(kept, [each.whole_bytes for each in kept], reached)
+        kept, reached, next_bytes = self._apart(
+            kept, lambda each: each.whole_bytes, reached, alone=alone
+        )
         fetched = await self._fetched([each for each in kept if _is_elsewhere(each)])
         real = {each.commit_ts for each in kept if not each.is_fake}
         binlogs = []
@@ -97,12 +124,15 @@ class ShardSource:
             if each.is_fake:
                 if each.commit_ts not in real:
                     binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, each.payload))
-            elif prewrite is None:
-                self._orphan(each.start_ts, each.commit_ts, None)
-            else:
-                payload = join(prewrite, each.payload)
+            elif prewrite is not None:
+                payload = peek.join(prewrite, each.payload)
                 binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
-        return Pulled(binlogs, reached)
+            elif each.place is not None:
+                payload = await self._joined(each.place, each.payload)
+                binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
+            else:
+                self._orphan(each.start_ts, each.commit_ts, None)
+        return Pulled(binlogs, reached, next_bytes)
 
     async def _locate(self, lost: Sequence[Kept]) -> None:
         """Asks the index for prewrites that the shard has not seen since it was opened."""
@@ -112,16 +142,42 @@ class ShardSource:
             each.place = found.get(each.start_ts)
 
     async def _fetched(self, kept: Sequence[Kept]) -> dict[tuple[Tso, Tso], bytes]:
-        """Prewrites that are no longer in memory; they do not become part of the window again."""
-        placed = [(each, each.place) for each in kept if each.place is not None]
+        """Prewrites that are no longer in memory; they do not become part of the window again.
+        Large ones are left out: they are joined one by one."""
+        placed = [
+            (each, each.place)
+            for each in kept
+            if each.place is not None and not self._is_large(each.place)
+        ]
         payloads = await self._shard.log.read([place for _, place in placed])
         return {
             (each.commit_ts, each.start_ts): payload
             for (each, _), payload in zip(placed, payloads, strict=True)
         }
 
-    async def _from_index(self, after: Tso, upto: Tso) -> Pulled:
+    async def _joined(self, place: Place, commit: bytes) -> bytes:
+        """A commit with a large prewrite, which is joined while it is read."""
+        gathered = BytesIO()
+        is_first = True
+        async for piece in self._shard.log.pieces(place):
+            if is_first:
+                of_prewrite, of_commit = peek.begin(piece), peek.begin(commit)
+                if of_prewrite is None or of_commit is None:
+                    break
+                gathered.write(commit[: of_commit.value_at])
+                gathered.write(memoryview(piece)[of_prewrite.value_at :])
+                is_first = False
+            else:
+                gathered.write(piece)
+        payload = gathered.getvalue()  # CPython hands out the buffer itself
+        if not is_first and peek.is_canonical(payload):
+            return payload
+        del gathered, payload  # by an old client, in an adopted log
+        return peek.join((await self._shard.log.read([place]))[0], commit)
+
+    async def _from_index(self, after: Tso, upto: Tso, *, alone: bool) -> Pulled:
         found, reached = await self._found(after, upto)
+        found, reached, next_bytes = self._apart(found, _whole_bytes, reached, alone=alone)
         real = {each.commit_ts for each in found if each.start_ts != each.commit_ts}
         whole = []
         for each in found:
@@ -132,20 +188,32 @@ class ShardSource:
                 self._orphan(each.start_ts, each.commit_ts, each.place)
             else:
                 whole.append(each)
-        prewrites = [each.prewrite for each in whole if each.prewrite is not None]
+        prewrites = [
+            each.prewrite
+            for each in whole
+            if each.prewrite is not None and not self._is_large(each.prewrite)
+        ]
         payloads = await self._shard.log.read([*(each.place for each in whole), *prewrites])
         of_prewrite = iter(payloads[len(whole) :])
         binlogs = []
         for each, payload in zip(whole, payloads, strict=False):
-            prewrite = None if each.prewrite is None else next(of_prewrite)
+            is_large = each.prewrite is not None and self._is_large(each.prewrite)
+            prewrite = None if each.prewrite is None or is_large else next(of_prewrite)
             if not _is_of(each, payload, prewrite):
-                raise self._shard.index.found_damage(
-                    f"the row of commit_ts {each.commit_ts} leads to another binlog"
-                )
-            if prewrite is not None:
-                payload = join(prewrite, payload)
+                raise self._elsewhere(each)
+            if each.prewrite is not None and is_large:
+                payload = await self._joined(each.prewrite, payload)
+                if not _is_of(each, payload, None):
+                    raise self._elsewhere(each)
+            elif prewrite is not None:
+                payload = peek.join(prewrite, payload)
             binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
-        return Pulled(binlogs, reached)
+        return Pulled(binlogs, reached, next_bytes)
+
+    def _elsewhere(self, found: FoundCommit) -> Exception:
+        return self._shard.index.found_damage(
+            f"the row of commit_ts {found.commit_ts} leads to another binlog"
+        )
 
     async def _found(self, after: Tso, upto: Tso) -> tuple[list[FoundCommit], Tso]:
         """The next commits within the limits, and how far they reach; those of one commit_ts
@@ -161,10 +229,7 @@ class ShardSource:
                 upto = found[-1].commit_ts
                 break
             limit *= 2
-        sizes = [
-            _bytes(each.place) + (_bytes(each.prewrite) if each.prewrite else 0) for each in found
-        ]
-        return self._cut(found, sizes, upto)
+        return self._cut(found, [_whole_bytes(each) for each in found], upto)
 
     def _cut(
         self, commits: list[AnyCommit], sizes: Sequence[int], reached: Tso
@@ -177,6 +242,28 @@ class ShardSource:
                 return commits[:at], commits[at - 1].commit_ts
             size += sizes[at]
         return commits, reached
+
+    def _apart(
+        self,
+        commits: list[AnyCommit],
+        size_of: Callable[[AnyCommit], int],
+        reached: Tso,
+        *,
+        alone: bool,
+    ) -> tuple[list[AnyCommit], Tso, int]:
+        """The commits before the first large one, how far they reach, and its size, 0 if none is
+        large; with `alone` those of the first commit_ts only, for that is the one announced."""
+        if alone and commits:
+            first_ts = commits[0].commit_ts
+            return [each for each in commits if each.commit_ts == first_ts], first_ts, 0
+        for each in commits:
+            if size_of(each) > self._options.large_bytes:
+                before = [other for other in commits if other.commit_ts < each.commit_ts]
+                return before, Tso(each.commit_ts - 1), size_of(each)
+        return commits, reached, 0
+
+    def _is_large(self, place: Place) -> bool:
+        return place.length > self._options.large_bytes
 
     def _orphan(self, start_ts: Tso, commit_ts: Tso, place: Place | None) -> None:
         """A commit whose prewrite this log never had."""
@@ -194,14 +281,18 @@ class ShardSource:
 
 def _is_of(found: FoundCommit, commit: bytes, prewrite: bytes | None) -> bool:
     """Whether the records that a row of the index leads to are those that it speaks of."""
-    _, start_ts, commit_ts, _ = peek(commit)
+    _, start_ts, commit_ts, _ = peek.peek(commit)
     if (start_ts, commit_ts) != (found.start_ts, found.commit_ts):
         return False
-    return prewrite is None or peek(prewrite)[:2] == (BinlogType.PREWRITE, found.start_ts)
+    return prewrite is None or peek.peek(prewrite)[:2] == (BinlogType.PREWRITE, found.start_ts)
 
 
 def _is_elsewhere(kept: Kept) -> bool:
     return kept.prewrite is None and not kept.is_fake
+
+
+def _whole_bytes(found: FoundCommit) -> int:
+    return _bytes(found.place) + (_bytes(found.prewrite) if found.prewrite else 0)
 
 
 def _bytes(place: Place) -> int:

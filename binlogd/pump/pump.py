@@ -29,7 +29,7 @@ from binlogd.errors import (
 from binlogd.ports import BinlogSource, Clock, Disk, DiskLock, Space, TsoSource, TxnStatusSource
 from binlogd.pump.admission import Admission
 from binlogd.pump.budget import Budget
-from binlogd.pump.entry import Item
+from binlogd.pump.entry import WITNESS, Item
 from binlogd.pump.filing import FilingOptions
 from binlogd.pump.gc import GcPlan, Hold
 from binlogd.pump.pull import PullOptions, ShardSource
@@ -48,6 +48,7 @@ LOCK_FILE = ".lock"
 """In a data directory: whoever has it is the only one who writes there."""
 _SHARDS_FILE = "shards"
 _SETTLE_RETRY_S = 1.0
+_ITEM_BYTES = 512  # of the objects around a payload on its way, roughly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +63,7 @@ class PumpOptions:
     record_bytes_max: int = 1 << 30
     segment_bytes_max: int = 500 << 20
     group_bytes_max: int = 8 << 20
-    write_queue_records_max: int = 65_536
-    write_queue_bytes_max: int = 128 << 20
+    memory_budget_bytes: int = 2 << 30
     index_queue_max: int = 65_536
     window_bytes_max: int = 16 << 20
     slow_chaser_after_s: float = 3.0
@@ -131,9 +131,8 @@ class Pump:
         )
         self._capacity_bytes = space.capacity_bytes
         self._router = Router(len(shards), high=NO_TS)
-        self._budget = Budget(
-            records_max=options.write_queue_records_max, bytes_max=options.write_queue_bytes_max
-        )
+        self._budget = Budget(bytes_max=options.memory_budget_bytes // 2)
+        self._reading = Budget(bytes_max=options.memory_budget_bytes // 2)
         self._holds: dict[str, Hold] = {}
         self._gc_held_by: dict[str, str] = {}
         self._gc_asked = asyncio.Event()
@@ -189,7 +188,7 @@ class Pump:
                         directory / "pump" / name,
                         name=name,
                         disk=disk,
-                        options=_shard_options(options),
+                        options=_shard_options(options, shards),
                         now_s=asyncio.get_running_loop().time(),
                     )
                 )
@@ -282,7 +281,7 @@ class Pump:
             bytes_max=self._options.pull_bytes_max,
             skip_orphans=self._options.skip_orphan_commits,
         )
-        return [ShardSource(shard, options) for shard in self._shards]
+        return [ShardSource(shard, options, self._reading) for shard in self._shards]
 
     async def read_binlog(self, ts: Tso) -> bytes | None:
         """The binlog filed under a timestamp as it was written: the commit, or else the prewrite.
@@ -382,7 +381,7 @@ class Pump:
             fakes=self._fakes,
             writes_waiting=self._budget.waiting,
             write_queue_bytes=self._budget.size,
-            write_queue_bytes_max=self._options.write_queue_bytes_max,
+            write_queue_bytes_max=self._options.memory_budget_bytes // 2,
             free_bytes=self._admission.free_bytes,
             free_bytes_min=self._options.free_bytes_min,
             capacity_bytes=self._capacity_bytes,
@@ -441,9 +440,8 @@ class Pump:
         self, items: Sequence[Item], positions: Sequence[int], outcomes: list[BinlogdError | None]
     ) -> None:
         """Writes items; `positions` say where the outcome of each belongs."""
-        size = sum(len(item.payload) for item in items)
         self._world.tso.observe(max(max(item.start_ts, item.commit_ts) for item in items))
-        await self._budget.take(len(items), size)
+        await self._budget.take(_bytes_held(items))
         queued = []
         for shard, share in zip(self._shards, self._router.split(items), strict=True):
             if share.positions:
@@ -462,7 +460,7 @@ class Pump:
     def _leave(self, share: Share, durable: asyncio.Future[None]) -> None:
         """Gives back the room of a share that is written or has failed, whoever still waits."""
         durable.exception()  # it was told to the writer, or the writer is gone
-        self._budget.give(len(share.positions), sum(len(item.payload) for item in share.items))
+        self._budget.give(_bytes_held(share.items))
 
     async def _write_fake(self, ts: Tso) -> None:
         """Moves the watermark to `ts`, which the time source has given; writes only if it must."""
@@ -535,7 +533,12 @@ class Pump:
                 )
 
 
-def _shard_options(options: PumpOptions) -> ShardOptions:
+def _bytes_held(items: Sequence[Item]) -> int:
+    """What binlogs take from the budget: a million small ones are not free."""
+    return sum(len(item.payload) + _ITEM_BYTES for item in items if item.tp != WITNESS)
+
+
+def _shard_options(options: PumpOptions, shards: int) -> ShardOptions:
     return ShardOptions(
         log=LogLimits(
             segment_bytes_max=options.segment_bytes_max,
@@ -545,7 +548,7 @@ def _shard_options(options: PumpOptions) -> ShardOptions:
             queue_max=options.index_queue_max, slow_chaser_after_s=options.slow_chaser_after_s
         ),
         group_bytes_max=options.group_bytes_max,
-        window_bytes_max=options.window_bytes_max,
+        window_bytes_max=min(options.window_bytes_max, options.memory_budget_bytes // (8 * shards)),
     )
 
 

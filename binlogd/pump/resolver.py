@@ -23,7 +23,7 @@ from binlogd.pump.signal import is_set_within
 from binlogd.pump.sorter import Open
 from binlogd.pump.verdict import AskAgain, Write, decide
 from binlogd.tso import Tso
-from binlogd.wire.peek import prewrite_key
+from binlogd.wire.peek import begin, prewrite_key
 
 log = structlog.get_logger(__name__)
 
@@ -118,7 +118,9 @@ class Resolver:
         some: list[Open] = []
         size = 0
         for orphan in orphans:
-            if orphan.start_ts not in self._keys:
+            if orphan.place.length > _READ_BYTES and orphan.start_ts not in self._keys:
+                self._keys[orphan.start_ts] = await self._key_of_large(orphan)
+            elif orphan.start_ts not in self._keys:
                 some.append(orphan)
                 size += orphan.place.length
             if some and (size >= _READ_BYTES or orphan is orphans[-1]):
@@ -126,6 +128,17 @@ class Resolver:
                 for each, payload in zip(some, payloads, strict=True):
                     self._keys[each.start_ts] = prewrite_key(payload)
                 some, size = [], 0
+
+    async def _key_of_large(self, orphan: Open) -> bytes:
+        """The key, without holding the prewrite."""
+        key: bytes | None = None
+        async for piece in self._shard.log.pieces(orphan.place):
+            if key is None:
+                found = begin(piece)
+                if found is None:  # by an old client, in an adopted log
+                    return prewrite_key((await self._shard.log.read([orphan.place]))[0])
+                key = found.prewrite_key
+        return key or b""
 
     async def _without_known(self, orphans: Sequence[Open]) -> list[Open]:
         """Settles those whose outcome is in the index: a prewrite repeated after its commit.

@@ -12,9 +12,10 @@ Source: tidb-binlog pump/server.go, and grpc-go's texts for what its server refu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, Protocol
 
 import structlog
@@ -31,6 +32,7 @@ from binlogd.errors import (
     WrongCluster,
 )
 from binlogd.ports import BinlogSource
+from binlogd.pump.budget import Budget
 from binlogd.pump.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.pump.sink import CallSink
 from binlogd.stream import MergeLimits, merged
@@ -79,7 +81,9 @@ class ServiceLimits:
     """What one client may ask for."""
 
     message_bytes_max: int = 1 << 30
-    bytes_in_flight_max: int = (1 << 30) + (256 << 20)  # received of unanswered writes, of all
+    bytes_in_flight_max: int = 1 << 30  # of unanswered writes; the next ones are not read
+    bytes_waiting_max: int = 32 << 20  # that may arrive unread of those, of all connections
+    stream_window_bytes: int = 4 << 20  # that can arrive unread of one write
     pull_chunk_bytes: int = 64 << 10
     pull_ahead_bytes_max: int = 4 << 20  # of one shard, waiting for the others; for each puller
     pullers_max: int = 64
@@ -94,6 +98,7 @@ class ServiceStatistics:
     writes_in_flight: int
     bytes_received: int
     bytes_in_flight: int
+    writes_held_back: int
     binlogs_sent: int
     bytes_sent: int
     pullers: int
@@ -132,7 +137,8 @@ class PumpService:
         self._idle = asyncio.Event()
         self._idle.set()
         self._in_flight = self._writes = self._lost = 0
-        self._bytes_in_flight = self._bytes_received = 0
+        self._room = Budget(bytes_max=self._limits.bytes_in_flight_max)
+        self._bytes_unread = self._bytes_received = 0
         self._binlogs_sent = self._bytes_sent = 0
         self._write_seconds = {label: Histogram(_RPC_SECONDS) for label in ("succ", "fail")}
         self._pull_seconds = {label: Histogram(_RPC_SECONDS) for label in ("succ", "fail")}
@@ -156,28 +162,20 @@ class PumpService:
         return {
             b"/binlog.Pump/WriteBinlog": CallSink(
                 write=self._write_many,
-                has_room=lambda size: self._bytes_in_flight + size <= limits.bytes_in_flight_max,
+                has_room=self._room.has_room,
                 message_bytes_max=limits.message_bytes_max,
             )
         }
 
     async def write_binlogs(self, messages: Sequence[bytes]) -> Sequence[GRPCError | None]:
         """Takes serialised WriteBinlogReq messages; one outcome for each, None is OK."""
-        clock = asyncio.get_running_loop().time
-        begin_s = clock()
-        outcomes: list[BinlogdError | GRPCError | None] = [None] * len(messages)
-        places, payloads = [], []
-        for place, message in enumerate(messages):
+        requests: list[codec.WriteRequest | GRPCError] = []
+        for message in messages:
             try:
-                payloads.append(await self._admitted(message))
-                places.append(place)
-            except (BinlogdError, GRPCError) as error:
-                outcomes[place] = error
-        if payloads:
-            for place, outcome in zip(places, await self._written(payloads), strict=True):
-                outcomes[place] = outcome
-        self._account(messages, outcomes, clock() - begin_s)
-        return [None if outcome is None else refusal(outcome) for outcome in outcomes]
+                requests.append(codec.decode_write_request(message))
+            except MalformedBinlog as error:
+                requests.append(_unreadable(error))
+        return await self._taken(requests, [len(message) for message in messages])
 
     async def close(self) -> None:
         """Ends every PullBinlogs with OK, and waits for them and for the writes in flight.
@@ -196,7 +194,8 @@ class PumpService:
             writes_lost=self._lost,
             writes_in_flight=self._in_flight,
             bytes_received=self._bytes_received,
-            bytes_in_flight=self._bytes_in_flight,
+            bytes_in_flight=self._room.size,
+            writes_held_back=self._room.waiting,
             binlogs_sent=self._binlogs_sent,
             bytes_sent=self._bytes_sent,
             pullers=len(self._pulls),
@@ -207,48 +206,75 @@ class PumpService:
     # --- WriteBinlog -----------------------------------------------------------------------
 
     async def _write_binlog(self, stream: BytesStream) -> None:
-        with self._intake() as take:
-            message = await read_message(stream, self._limits.message_bytes_max, take)
-            (outcome,) = await self.write_binlogs([message])
+        size_bytes = await _announced(stream, self._limits.message_bytes_max)
+        async with self._held(size_bytes + codec.MESSAGE_PREFIX_BYTES):
+            request = await _received(stream, size_bytes)
+            (outcome,) = await self._taken([request], [size_bytes])
         if outcome is not None:
             raise outcome
         await stream.send_message(b"")
 
     async def _write_many(self, messages: Sequence[bytes]) -> Sequence[GRPCError | None]:
-        """`write_binlogs` for messages that nobody has counted yet."""
-        with self._intake() as take:
-            try:
-                take(sum(map(len, messages)))
-            except GRPCError as error:
-                return [error] * len(messages)
+        """`write_binlogs` for messages that are here already and that nobody has counted yet."""
+        size_bytes = sum(map(len, messages))
+        self._room.add(size_bytes)
+        try:
             return await self.write_binlogs(messages)
+        finally:
+            self._room.give(size_bytes)
 
-    @contextmanager
-    def _intake(self) -> Iterator[Callable[[int], None]]:
-        """Counts the bytes of one call while it lasts."""
-        held = 0
+    @asynccontextmanager
+    async def _held(self, size_bytes: int) -> AsyncIterator[None]:
+        """Room for a message, before more of it is read than its stream's window lets in.
 
-        def take(size_bytes: int) -> None:
-            nonlocal held
-            if self._bytes_in_flight + size_bytes > self._limits.bytes_in_flight_max:
+        What waits unread takes from the window of its connection. It is kept so small that those
+        who have room can always go on on the same connection.
+        """
+        if not self._room.has_room(size_bytes):
+            unread = min(size_bytes, self._limits.stream_window_bytes)
+            if self._bytes_unread + unread > self._limits.bytes_waiting_max:
                 raise GRPCError(
                     Status.UNAVAILABLE,
-                    f"{self._bytes_in_flight} bytes of unanswered binlogs are in flight already",
+                    f"{self._room.size} bytes of unanswered binlogs are in flight already, and"
+                    f" {self._room.waiting} more wait",
                 )
-            held += size_bytes
-            self._bytes_in_flight += size_bytes
-
+            self._bytes_unread += unread
+            try:
+                await self._room.take(size_bytes)
+            finally:
+                self._bytes_unread -= unread
+        else:
+            await self._room.take(size_bytes)
         try:
-            yield take
+            yield
         finally:
-            self._bytes_in_flight -= held
+            self._room.give(size_bytes)
 
-    async def _admitted(self, message: bytes) -> bytes:
+    async def _taken(
+        self, requests: Sequence[codec.WriteRequest | GRPCError], sizes: Sequence[int]
+    ) -> Sequence[GRPCError | None]:
+        clock = asyncio.get_running_loop().time
+        begin_s = clock()
+        outcomes: list[BinlogdError | GRPCError | None] = [None] * len(requests)
+        places, payloads = [], []
+        for place, request in enumerate(requests):
+            if isinstance(request, GRPCError):
+                outcomes[place] = request
+                continue
+            try:
+                payloads.append(await self._admitted(request))
+                places.append(place)
+            except BinlogdError as error:
+                outcomes[place] = error
+        if payloads:
+            for place, outcome in zip(places, await self._written(payloads), strict=True):
+                outcomes[place] = outcome
+        self._account(sizes, outcomes, clock() - begin_s)
+        return [None if outcome is None else refusal(outcome) for outcome in outcomes]
+
+    async def _admitted(self, request: codec.WriteRequest) -> bytes:
         """The payload of a request that this Pump may take."""
-        try:
-            cluster_id, payload = codec.decode_write_request(message)
-        except MalformedBinlog as error:
-            raise _unreadable(error) from error
+        cluster_id, payload = request
         own = self._cluster.cluster_id
         if own is None and payload:
             peek.peek(payload)  # a client that sends garbage does not decide whose log this is
@@ -274,29 +300,29 @@ class PumpService:
 
     def _account(
         self,
-        messages: Sequence[bytes],
+        sizes: Sequence[int],
         outcomes: Sequence[BinlogdError | GRPCError | None],
         took_s: float,
     ) -> None:
-        self._writes += len(messages)
-        self._bytes_received += sum(map(len, messages))
-        for message, outcome in zip(messages, outcomes, strict=True):
+        self._writes += len(sizes)
+        self._bytes_received += sum(sizes)
+        for size_bytes, outcome in zip(sizes, outcomes, strict=True):
             self._write_seconds["succ" if outcome is None else "fail"].observe(took_s)
             if outcome is not None:
                 if not isinstance(outcome, WrongCluster):
                     self._lost += 1
-                self._complain("write_refused", message, took_s, str(outcome))
+                self._complain("write_refused", size_bytes, took_s, str(outcome))
             elif took_s >= _SLOW_S:
-                self._complain("write_was_slow", message, took_s, "")
+                self._complain("write_was_slow", size_bytes, took_s, "")
 
-    def _complain(self, event: str, message: bytes, took_s: float, cause: str) -> None:
+    def _complain(self, event: str, size_bytes: int, took_s: float, cause: str) -> None:
         """Logs at most once a second, and says how often it kept silent."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._complained_at < _COMPLAINT_INTERVAL_S:
             self._unmentioned += 1
             return
         log.warning(
-            event, size_bytes=len(message), took_s=took_s, cause=cause, suppressed=self._unmentioned
+            event, size_bytes=size_bytes, took_s=took_s, cause=cause, suppressed=self._unmentioned
         )
         self._complained_at, self._unmentioned = now_s, 0
 
@@ -354,6 +380,7 @@ class PumpService:
                     failure = error
                 else:
                     await self._send(stream, pulled.binlogs)
+                    del pulled  # it may be large
         log.error("pull_failed", after=after, cause=str(failure))
         raise refusal(failure)
 
@@ -409,37 +436,61 @@ def refusal(error: BinlogdError | GRPCError) -> GRPCError:
     return GRPCError(Status.UNKNOWN, str(error))
 
 
-async def read_message(
-    stream: BytesStream, bytes_max: int, take: Callable[[int], None] | None = None
-) -> bytes:
-    """The one message of a request, checked before it is buffered. Raises GRPCError.
+async def read_message(stream: BytesStream, bytes_max: int) -> bytes:
+    """The one message of a request, checked before it is buffered. Raises GRPCError."""
+    return await _rest(stream, BytesIO(), await _announced(stream, bytes_max))
 
-    `take` is told of each piece as it arrives, and may refuse it.
-    """
-    body = stream._stream  # noqa: SLF001 # grpclib itself would buffer whatever is announced
+
+async def _announced(stream: BytesStream, bytes_max: int) -> int:
+    """How many bytes the message of a request says it has. Raises GRPCError."""
+    prefix = await _piece(stream, codec.MESSAGE_PREFIX_BYTES)
+    if not prefix:
+        raise GRPCError(Status.INTERNAL, "a request without a message")
+    if prefix[0]:
+        raise GRPCError(
+            Status.UNIMPLEMENTED, "grpc: Decompressor is not installed for this grpc-encoding"
+        )
+    size_bytes = int.from_bytes(prefix[1:], "big")
+    if size_bytes > bytes_max:
+        raise refusal(RecordTooLarge(size_bytes, bytes_max))
+    return size_bytes
+
+
+async def _received(stream: BytesStream, size_bytes: int) -> codec.WriteRequest | GRPCError:
+    """A WriteBinlogReq of that size. Of a large one, only its payload is ever held, and once."""
+    piece = await _piece(stream, min(size_bytes, _PIECE_BYTES))
+    if size_bytes > len(piece):
+        head = codec.write_request_head(piece, message_bytes=size_bytes)
+        gathered = BytesIO()
+        gathered.write(memoryview(piece)[0 if head is None else head.payload_at :])
+        message = await _rest(stream, gathered, size_bytes - len(piece))
+        if head is not None:
+            return codec.WriteRequest(head.cluster_id, message)
+    else:
+        message = piece
     try:
-        prefix = await body.recv_data(codec.MESSAGE_PREFIX_BYTES)
-        if not prefix:
-            raise GRPCError(Status.INTERNAL, "a request without a message")
-        if prefix[0]:
-            raise GRPCError(
-                Status.UNIMPLEMENTED, "grpc: Decompressor is not installed for this grpc-encoding"
-            )
-        left = int.from_bytes(prefix[1:], "big")
-        if left > bytes_max:
-            raise refusal(RecordTooLarge(left, bytes_max))
-        pieces = []
-        while left:
-            piece = await body.recv_data(min(left, _PIECE_BYTES))
-            if take is not None:
-                take(len(piece))
-            pieces.append(piece)
-            left -= len(piece)
-            if not piece:
-                raise GRPCError(Status.INTERNAL, "unexpected EOF")
+        return codec.decode_write_request(message)
+    except MalformedBinlog as error:
+        return _unreadable(error)
+
+
+async def _rest(stream: BytesStream, gathered: BytesIO, left: int) -> bytes:
+    """What was gathered and the `left` bytes that follow it; its memory is never doubled."""
+    while left:  # ends: every turn reads a byte or raises
+        piece = await _piece(stream, min(left, _PIECE_BYTES))
+        if not piece:
+            raise GRPCError(Status.INTERNAL, "unexpected EOF")
+        gathered.write(piece)
+        left -= len(piece)
+    return gathered.getvalue()  # CPython hands out the buffer itself
+
+
+async def _piece(stream: BytesStream, size_bytes: int) -> bytes:
+    try:
+        # grpclib itself would buffer whatever is announced
+        return await stream._stream.recv_data(size_bytes)  # noqa: SLF001 # see above
     except AssertionError as error:  # grpclib's word for a stream that ends inside a message
         raise GRPCError(Status.INTERNAL, "unexpected EOF") from error
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _unreadable(error: MalformedBinlog) -> GRPCError:

@@ -259,10 +259,9 @@ class Shard:
                 await self._queued.wait()
                 continue
             await asyncio.sleep(0)  # one turn, so that everyone who can write now is in the group
-            group = self._next_group()
             self._is_busy = True
             try:
-                await self._write_group(group)
+                await self._write_group(self._next_group())  # its bytes are let go at once
             finally:
                 self._is_busy = False
         self.filer.close()

@@ -24,7 +24,7 @@ import structlog
 from binlogd import record
 from binlogd.errors import ConfigError, CorruptRecord, DiskFull, LogFailed
 from binlogd.ports import AppendFile, Disk
-from binlogd.pump import logscan
+from binlogd.pump import logscan, pieces
 from binlogd.pump.gc import Segment
 from binlogd.pump.logscan import SegmentScan
 from binlogd.pump.pointer import FIRST, FileId, Place, ValuePointer, segment_fid, segment_name
@@ -176,7 +176,7 @@ class ValueLog:
         try:
             current = await self._writable()
             while len(pointers) < len(payloads):  # ends: every flush takes at least one record
-                parts, flushed = self._fill(current.size, payloads, len(pointers))
+                parts, flushed = await self._fill(current.size, payloads, len(pointers))
                 self._is_poisoned = True  # until the disk has said otherwise
                 await current.append(parts, sync=self._limits.sync)
                 pointers += flushed
@@ -278,6 +278,14 @@ class ValueLog:
                     raise CorruptRecord(self.path(fid), places[index].offset, payload)
                 payloads[index] = payload
         return payloads
+
+    def pieces(self, place: Place) -> AsyncGenerator[bytes, None]:
+        """The payload at a place, a few megabytes at a time, for one that is too large to be held
+        twice. Only when it has ended has the payload been checked.
+
+        Raises CorruptRecord or LogFailed.
+        """
+        return pieces.of_payload(self._disk, self.path(place.fid), place)
 
     async def scan(self, start: ValuePointer) -> AsyncGenerator[Records, None]:
         """The acknowledged records from `start` up to the present end of the log.
@@ -464,7 +472,7 @@ class ValueLog:
         self._flushed_at = 0
         self._set(Segment(fid, is_sealed=False, size_bytes=0))
 
-    def _fill(
+    async def _fill(
         self, size: int, payloads: Sequence[bytes], begin: int
     ) -> tuple[list[bytes], list[ValuePointer]]:
         """The parts of one write, and where its records will stand."""
@@ -476,7 +484,7 @@ class ValueLog:
             length = record.HEADER_BYTES + len(payload)
             if parts and offset + length - size > self._limits.flush_bytes_max:
                 break
-            parts += (record.header(payload), payload)
+            parts += (await pieces.header(payload), payload)
             pointers.append(ValuePointer(fid, offset))
             offset += length
         return parts, pointers

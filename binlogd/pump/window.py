@@ -59,9 +59,8 @@ class Window:
 
     def prewrite(self, start_ts: Tso, payload: bytes) -> None:
         """Keeps a prewrite until its outcome comes, or until there is no more room."""
-        before = self._prewrites.get(start_ts)
-        if before is not None:
-            return
+        if start_ts in self._prewrites or len(payload) > self._bytes_max >> 1:
+            return  # a large one would drive out all the others
         self._prewrites[start_ts] = payload
         self._prewrite_bytes += len(payload) + _OVERHEAD_BYTES
         while self._prewrite_bytes > self._bytes_max:

@@ -38,6 +38,13 @@ class WriteRequest(NamedTuple):
     payload: bytes
 
 
+class WriteRequestHead(NamedTuple):
+    """What stands before the payload of a WriteBinlogReq whose payload comes last."""
+
+    cluster_id: int
+    payload_at: int
+
+
 class PullRequest(NamedTuple):
     """PullBinlogReq: binlogs with commit_ts > after."""
 
@@ -85,6 +92,18 @@ def decode_write_request(message: bytes) -> WriteRequest:
     return WriteRequest(cluster_id, payload)
 
 
+def write_request_head(begin: bytes, *, message_bytes: int) -> WriteRequestHead | None:
+    """The head of a WriteBinlogReq by its first bytes, a few dozen at least; None unless the
+    payload is its last field."""
+    head = _WRITE_HEAD.match(begin)
+    if head is None:
+        return None
+    length, pos = read_uvarint(begin, head.end())
+    if pos + length != message_bytes:
+        return None
+    return WriteRequestHead(read_uvarint(head[1], 0)[0], pos)
+
+
 def decode_write_answer(message: bytes) -> str:
     """WriteBinlogResp.errmsg; empty when the binlog is durable. Raises MalformedBinlog."""
     errmsg = b""
@@ -117,15 +136,21 @@ def decode_pull_request(message: bytes) -> PullRequest:
 
 def encode_pull_answer(binlog: CommittedBinlog) -> bytes:
     """PullBinlogResp with this binlog as its entity."""
+    begin, end = _around_payload(binlog)
+    return b"".join((begin, binlog.payload, end))
+
+
+def _around_payload(binlog: CommittedBinlog) -> tuple[bytes, bytes]:
+    """What stands before and behind the payload in a PullBinlogResp."""
     meta = b""
     if binlog.start_ts:
         meta = b"\x08" + uvarint(binlog.start_ts)
     if binlog.commit_ts:
         meta += b"\x10" + uvarint(binlog.commit_ts)
-    payload = binlog.payload
-    head = b"\x0a\x00\x12" + uvarint(len(payload)) if payload else b"\x0a\x00"
+    size = len(binlog.payload)
+    head = b"\x0a\x00\x12" + uvarint(size) if size else b"\x0a\x00"
     tail = b"\x22" + uvarint(len(meta)) + meta
-    return b"".join((b"\x0a", uvarint(len(head) + len(payload) + len(tail)), head, payload, tail))
+    return b"\x0a" + uvarint(len(head) + size + len(tail)) + head, tail
 
 
 def decode_pull_answer(message: bytes) -> CommittedBinlog:
@@ -154,13 +179,26 @@ def prefixed(message: bytes) -> bytes:
 
 
 def pull_chunks(binlogs: Iterable[CommittedBinlog], *, chunk_bytes: int) -> Iterator[bytes]:
-    """PullBinlogResp messages with their prefixes, joined until `chunk_bytes` are reached."""
+    """PullBinlogResp messages with their prefixes, joined until `chunk_bytes` are reached.
+
+    A message that is larger than that comes in pieces; its payload is never held twice.
+    """
     parts: list[bytes] = []
     size = 0
     for binlog in binlogs:
-        message = encode_pull_answer(binlog)
-        parts += (b"\x00" + len(message).to_bytes(4, "big"), message)
-        size += MESSAGE_PREFIX_BYTES + len(message)
+        payload = binlog.payload
+        begin, end = _around_payload(binlog)
+        length = len(begin) + len(payload) + len(end)
+        parts += (b"\x00" + length.to_bytes(4, "big"), begin)
+        if length >= chunk_bytes:
+            yield b"".join(parts)
+            view = memoryview(payload)
+            for at in range(0, len(payload), chunk_bytes):
+                yield bytes(view[at : at + chunk_bytes])
+            parts, size = [end], len(end)
+        else:
+            parts += (payload, end)
+            size += MESSAGE_PREFIX_BYTES + length
         if size >= chunk_bytes:
             yield b"".join(parts)
             parts, size = [], 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -82,7 +82,7 @@ def canonical(payload: bytes) -> bytes:
     """The payload as a Pump stores it, itself if it is so already. Raises MalformedBinlog."""
     if _marks(payload) is not None:
         return payload
-    rebuilt = _encode(_scan(payload))
+    rebuilt = _encode(_scan_in_place(payload))
     return payload if rebuilt == payload else rebuilt
 
 
@@ -91,7 +91,7 @@ def head_and_canonical(payload: bytes) -> tuple[Head, bytes]:
     marks = _marks(payload)
     if marks is not None:
         return _head(marks), payload
-    fields = _scan(payload)
+    fields = _scan_in_place(payload)
     head = Head(fields.tp, fields.start_ts, fields.commit_ts, fields.ddl_job_id)
     rebuilt = _encode(fields)
     return head, payload if rebuilt == payload else rebuilt
@@ -103,6 +103,35 @@ def prewrite_key(payload: bytes) -> bytes:
     if marks is not None:
         return payload[marks.key_at : marks.value_at]
     return _scan(payload).prewrite_key or b""
+
+
+class Begin(NamedTuple):
+    """The beginning of a canonical payload: its key, and where fields 5 to 8 follow."""
+
+    prewrite_key: bytes
+    value_at: int
+
+
+def begin(piece: bytes) -> Begin | None:
+    """The beginning of a payload of which this is the first piece; None if it is not canonical
+    so far, or the key goes on behind the piece."""
+    head = _TIMESTAMPS.match(piece)
+    if head is None:
+        return None
+    at = head.end()
+    if piece[at : at + 1] != b"\x22":
+        return Begin(b"", at)
+    try:
+        size, key_at = read_uvarint(piece, at + 1)
+    except MalformedBinlog:
+        return None
+    value_at = key_at + size
+    return Begin(piece[key_at:value_at], value_at) if value_at <= len(piece) else None
+
+
+def is_canonical(payload: bytes) -> bool:
+    """Whether these are the bytes that a Pump would store."""
+    return _marks(payload) is not None
 
 
 def body(payload: bytes) -> Body:
@@ -339,6 +368,11 @@ class _Fields(NamedTuple):
     ddl_job_id: int = 0
     ddl_schema_state: int = 0
     unknown: bytes = b""
+
+
+def _scan_in_place(payload: bytes) -> _Fields:
+    """The fields as views of the payload, which must outlive them: nothing is copied."""
+    return _scan(cast(bytes, memoryview(payload)))
 
 
 def _scan(payload: bytes) -> _Fields:

@@ -237,17 +237,21 @@ async def test_a_batch_gets_one_outcome_for_each_message_in_order() -> None:
     assert pump.largest_batch == 3
 
 
-async def test_bytes_of_unanswered_binlogs_are_bounded() -> None:
-    limits = ServiceLimits(bytes_in_flight_max=5000)
+async def test_writers_are_held_back_by_bytes_in_flight_and_refused_when_too_much_waits() -> None:
+    limits = ServiceLimits(bytes_in_flight_max=5000, bytes_waiting_max=5000)
     async with running(service_limits=limits) as at, pump_stub(at) as stub:
         at.pump.gate.clear()
         async with asyncio.TaskGroup() as group:
             held = group.create_task(stub.write_binlog(request(b"\x2a\xa0\x1f" + b"x" * 4000)))
             await until(lambda: at.service.statistics().writes_in_flight == 1)
+            waits = group.create_task(stub.write_binlog(request(b"\x2a\xa0\x1f" + b"x" * 4000)))
+            await until(lambda: at.service.statistics().writes_held_back == 1)
+            assert at.service.statistics().writes_in_flight == 1
             error = await refused(stub, request(b"\x2a\xa0\x1f" + b"x" * 4000))
             assert error.status is Status.UNAVAILABLE
             at.pump.gate.set()
             await held
+            await waits
         await stub.write_binlog(request(b"\x2a\xa0\x1f" + b"x" * 4000))
         assert at.service.statistics().bytes_in_flight == 0
 

@@ -98,3 +98,39 @@ async def test_a_stream_that_is_stopped_ends_even_while_its_reader_waits() -> No
             seen.append(pulled.resolved_ts)
             asyncio.get_running_loop().call_soon(stream.stop)
     assert seen == [2]
+
+
+class Large:
+    """A source of large binlogs; `held` counts those of all that are read and not done with."""
+
+    def __init__(self, name: str, times: Sequence[int], held: list[int]) -> None:
+        self.name = name
+        self._times = times
+        self._held = held
+
+    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+        for ts in self._times:
+            yield Pulled([], Tso(ts - 1), next_bytes=1_000)
+            self._held.append(ts)
+            yield Pulled([commit(ts)], Tso(ts))
+            self._held.remove(ts)
+        yield Pulled([], Tso(100))
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    "times", [((10, 40), (20, 30), (25,)), ((30,), (20,), (10,)), ((10, 11, 12), (5,), (13,))]
+)
+async def test_of_large_binlogs_one_is_read_at_a_time_whatever_their_order(
+    times: Sequence[Sequence[int]],
+) -> None:
+    held: list[int] = []
+    sources = [Large(str(number), each, held) for number, each in enumerate(times)]
+    seen: list[int] = []
+    async with asyncio.timeout(20), merged(sources, NO_TS) as stream:
+        async for pulled in stream:
+            assert len(held) <= 1
+            seen += [binlog.commit_ts for binlog in pulled.binlogs]
+            if pulled.resolved_ts == 100:
+                break
+    assert seen == sorted(ts for each in times for ts in each)

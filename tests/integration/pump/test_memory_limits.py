@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from binlogd.binlog import CommittedBinlog
+from binlogd.errors import CorruptRecord
 from binlogd.host.disk import PosixDisk
+from binlogd.pump.budget import Budget
 from binlogd.pump.pull import PullOptions, ShardSource
+from binlogd.pump.pump import Pump
+from binlogd.wire import peek
 from tests.pump_world import (
     ROOMY,
     World,
@@ -73,7 +77,7 @@ async def test_a_batch_of_the_window_counts_the_prewrites_it_must_fetch(tmp_path
             await written(pump, prewrite(number + 1, SIZE))
         for number in range(COUNT):
             await written(pump, commit(number + 1, 1_000 + number))
-        narrow = ShardSource(pump._shards[0], PullOptions(bytes_max=50_000))
+        narrow = ShardSource(pump._shards[0], PullOptions(bytes_max=50_000), Budget(bytes_max=1))
         found: list[CommittedBinlog] = []
         async for batch in narrow.pull(at(1_000)):
             found += batch.binlogs
@@ -105,7 +109,7 @@ async def test_writers_who_give_up_leave_no_room_until_their_binlogs_are_written
 ) -> None:
     (tmp_path / "pump" / "shard-0").mkdir(parents=True)  # SQLite has a disk of its own
     disk = StandingDisk()
-    small = replace(ROOMY, write_queue_bytes_max=100_000, fake_interval_s=3_600)
+    small = replace(ROOMY, memory_budget_bytes=200_000, fake_interval_s=3_600)
     async with World(tmp_path, disk).pump(small) as pump:
         disk.goes.clear()
         try:
@@ -122,3 +126,57 @@ async def test_writers_who_give_up_leave_no_room_until_their_binlogs_are_written
         assert queued.write_queue_bytes > 50_000
         await eventually(lambda: pump.statistics().write_queue_bytes == 0)
         await written(pump, prewrite(900), commit(900, 901))
+
+
+# --- large binlogs -----------------------------------------------------------------------------
+
+
+async def batches_of(source: ShardSource, upto: int) -> list[list[tuple[int, int]]]:
+    found: list[list[tuple[int, int]]] = []
+    async with asyncio.timeout(20):
+        async for batch in source.pull(at(5)):
+            if batch.binlogs:
+                found.append(numbers(batch.binlogs))
+                for binlog in batch.binlogs:
+                    rows = peek.body(binlog.payload).prewrite_value
+                    start = binlog.start_ts - at(0)
+                    assert rows == b"%d" % start * (300_000 if start % 5 == 0 else 20)
+            if batch.resolved_ts >= at(upto):
+                break
+    return found
+
+
+async def test_a_large_binlog_is_pulled_alone_and_whole_from_window_and_index(
+    world: World,
+) -> None:
+    """Transactions 10, 20, 25 are large; 12 shares its commit_ts with a large one."""
+    starts = {10: 30, 12: 40, 15: 40, 17: 50, 20: 60, 25: 61, 27: 70}
+    options = replace(ROOMY, window_bytes_max=400_000)
+
+    def source(pump: Pump) -> ShardSource:
+        return ShardSource(pump._shards[0], PullOptions(bytes_max=50_000), Budget(bytes_max=1))
+
+    async with world.pump(options) as pump:
+        await written(pump, prewrite(1), commit(1, 2))
+        for start in starts:
+            await written(pump, prewrite(start, 300_000 if start % 5 == 0 else 20))
+        for start, committed in starts.items():
+            await written(pump, commit(start, committed))
+        expected = [[(10, 30)], [(12, 40), (15, 40)], [(17, 50)], [(20, 60)], [(25, 61)]]
+        assert await batches_of(source(pump), 70) == [*expected, [(27, 70)]]
+    async with world.pump(options) as pump:  # nothing is in memory now
+        assert await batches_of(source(pump), 70) == [*expected, [(27, 70)]]
+
+
+async def test_a_large_binlog_with_a_flipped_bit_is_not_handed_out(world: World) -> None:
+    async with world.pump() as pump:
+        await written(pump, prewrite(10, 6_000_000), commit(10, 30))
+    (segment,) = (world.directory / "pump" / "shard-0" / "value").glob("*.vlog")
+    with segment.open("r+b") as file:
+        file.seek(9_000_000)
+        file.write(b"X")
+    async with world.pump() as pump:
+        source = ShardSource(pump._shards[0], PullOptions(), Budget(bytes_max=1))
+        with pytest.raises(CorruptRecord, match="checksum mismatch"):
+            async for _ in source.pull(at(5)):
+                pass
