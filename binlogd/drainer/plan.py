@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from struct import Struct
 from typing import Any
 
 from binlogd.drainer.sql import NULL, escaped, float_literal, renderer, tuple_of
@@ -121,7 +120,7 @@ def _key_literal(key: Sequence[KeyColumn]) -> Callable[[dict[int, Value]], Key]:
 
 # --- generated code ------------------------------------------------------------------------
 
-_F64 = Struct(">d")
+_BACKSLASH, _QUOTE = b"\\'"
 # A DATETIME without fraction, from the year 79 on, takes nine bytes: 8 continuation bits, 24 bits
 # of zero, 17 of the clock, then the day. Bits 0 to 26 and every eighth are compared at once.
 _WHOLE_MASK = 0x80_80_80_80_80_87_FF_FF_FF
@@ -235,10 +234,16 @@ def _kind(column: Column) -> _Kind | None:
         return _Kind(flag, "%d", _VARINT + "{v} = " + value + "\n", _SKIP_VARINT)
     if tp in STRING_TYPES:
         length = _VARINT + "if x & 1: raise OddRow\nx >>= 1\n"
-        read = length + "{v} = b[i:i+x].replace(B, BB).replace(Q, QQ); i += x\n"
+        read = length + "{v} = b[i:i+x]; i += x\nif e: {v} = {v}.replace(B, BB).replace(Q, QQ)\n"
         form = "_binary'%b'" if column.is_binary else "'%b'"
         return _Kind(2, form, read, length + "i += x\n")
     return _KINDS[tp](fsp) if tp in _KINDS else None
+
+
+def _kind_of(column: Column) -> _Kind:
+    kind = _kind(column)
+    assert kind is not None, "no code is generated for such a table"
+    return kind
 
 
 def _date_kind(_fsp: int) -> _Kind:
@@ -322,7 +327,7 @@ class _Code:
     def insert(self) -> str:
         """Handle, then the columns that neither the handle has nor are NULL by default."""
         body, in_handle = self._handle()
-        body += "s = i\n"
+        body = self._begin() + body + "s = i\n"
         for column in self._in_rows:
             if column.is_virtual or in_handle.get(column.id) == "":
                 continue
@@ -331,17 +336,17 @@ class _Code:
             if column.id in in_handle:
                 otherwise = in_handle[column.id]
             elif column.id in self._missing_is_null:
-                otherwise = f"{variable} = NULL\n" if variable else "pass\n"
+                otherwise = self._null(column, variable)
             body += self._present(column, variable, otherwise)
         # a row in which no column stands is a single NULL
         body += "if i == s:\n    if b[i:] != b'\\0': raise OddRow\n"
         body += "elif i != len(b): raise OddRow\n"
-        body += f"return {self._key_code('v')}, {self._row()}\n"
+        body += self._return(self._key_code("v"))
         return _function("insert", body)
 
     def update(self) -> str:
         """Two rows of all columns; what has no handle of its own ends with the hidden one."""
-        body = "i = 0\n"
+        body = self._begin() + "i = 0\n"
         for prefix, needed in (("o", self._key_ids), ("v", self._needed)):
             for column in self._in_rows:
                 if not column.is_virtual:
@@ -350,12 +355,12 @@ class _Code:
             if not (self._info.pk_is_handle or self._info.is_common_handle):
                 body += _expect(b"\x08\x01\x08") + _SKIP_VARINT
         body += "if i != len(b): raise OddRow\n"
-        body += f"return {self._key_code('o')}, {self._key_code('v')}, {self._row()}\n"
+        body += self._return(f"{self._key_code('o')}, {self._key_code('v')}")
         return _function("update", body)
 
     def delete(self) -> str:
         """All public columns in order, generated ones too; read as far as the key goes."""
-        body, wanted = "i = 0\n", set(self._key_ids)
+        body, wanted = "n = 0\ne = True\ni = 0\n", set(self._key_ids)
         for column in self._in_rows:
             if not wanted:
                 break
@@ -381,15 +386,14 @@ class _Code:
         index = self._info.primary_index()
         for part in index.columns if index else ():
             column = self._info.columns[part.offset]
-            kind = _kind(column)
-            assert kind is not None
+            kind = _kind_of(column)
             body += f"h{column.id} = i; i = skip(b, i)\n"
             if part.length == -1 and column.id in self._needed:
                 flag = kind.flag if kind.handle_flag < 0 else kind.handle_flag
                 read = (kind.handle_read or kind.read).format(v=f"v{column.id}")
                 had[column.id] = (
                     f"j = i; i = h{column.id}\nif b[i] != {flag}: raise OddRow\ni += 1\n"
-                    f"{read}{self._nullable_form(column, f'v{column.id}')}i = j\n"
+                    f"{read}i = j\n"
                 )
             elif part.length == -1:
                 had[column.id] = "pass\n"
@@ -397,51 +401,61 @@ class _Code:
 
     def _present(self, column: Column, variable: str | None, otherwise: str) -> str:
         """Reads the column into the variable, or steps over it; `otherwise` when it is not next."""
-        kind = _kind(column)
-        assert kind is not None
+        kind = _kind_of(column)
         name = b"\x08" + varint(column.id)
         size = len(name)
         value = kind.read.format(v=variable) if variable else kind.skip
         if column.not_null and otherwise.startswith("raise"):
             return _expect(name + bytes((kind.flag,))) + value
-        if variable:
-            value += self._nullable_form(column, variable)
-        null = "raise OddRow\n"
-        if not column.not_null:
-            null = f"{variable} = NULL\n" if variable else "pass\n"
+        null = self._null(column, variable) if not column.not_null else "raise OddRow\n"
         return (
-            f"if b[i:i+{size}] == {name!r}:\n"
-            f"    f = b[i+{size}]; i += {size + 1}\n"
-            f"    if f == {kind.flag}:\n{_indented(value, 2)}"
-            f"    elif f == 0:\n{_indented(null, 2)}"
-            f"    else: raise OddRow\n"
+            f"if b[i:i+{size + 1}] == {name + bytes((kind.flag,))!r}:\n"
+            f"    i += {size + 1}\n{_indented(value, 1)}"
+            f"elif b[i:i+{size}] == {name!r}:\n"
+            f"    if b[i+{size}] != 0: raise OddRow\n"
+            f"    i += {size + 1}\n{_indented(null, 1)}"
             f"else:\n{_indented(otherwise, 1)}"
         )
 
-    def _nullable_form(self, column: Column, variable: str) -> str:
-        """A column that can be NULL carries its literal whole, quotes included."""
-        if column.not_null:
-            return ""
-        kind = _kind(column)
-        assert kind is not None
-        return "" if kind.form == "%b" else f"{variable} = {kind.form.encode()!r} % {variable}\n"
+    def _begin(self) -> str:
+        """`n`: some value is NULL; `e`: some byte of the row may be one that needs an escape."""
+        return f"n = 0\ne = {_BACKSLASH} in b or {_QUOTE} in b\n"
 
-    def _form(self, column: Column) -> str:
-        kind = _kind(column)
-        assert kind is not None
-        return kind.form if column.not_null else "%b"
+    def _null(self, column: Column, variable: str | None) -> str:
+        if variable is None:
+            return "pass\n"
+        return f"{variable} = NULL\n" if self._is_bare(column) else f"{variable} = None; n = 1\n"
 
-    def _row(self) -> str:
-        form = "(" + ",".join(self._form(column) for column in self._columns) + ")"
-        values = "".join(f"v{column.id}," for column in self._columns)
-        return f"{form.encode()!r} % ({values})"
+    def _is_bare(self, column: Column) -> bool:
+        """Whether what is read is the literal already."""
+        return _kind_of(column).form == "%b"
+
+    def _return(self, keys: str) -> str:
+        """The row in one formatting, unless a NULL stands where quotes or digits would."""
+        nullable = [
+            column for column in self._columns if not column.not_null and not self._is_bare(column)
+        ]
+        plain = f"return {keys}, {self._row(())}\n"
+        if not nullable:
+            return plain
+        return f"if n: return {keys}, {self._row(nullable)}\n{plain}"
+
+    def _row(self, nullable: Sequence[Column]) -> str:
+        forms, values = [], ""
+        for column in self._columns:
+            form, value = _kind_of(column).form, f"v{column.id}"
+            if column in nullable:
+                value, form = f"NULL if {value} is None else {form.encode()!r} % {value}", "%b"
+            forms.append(form)
+            values += value + ","
+        return f"{('(' + ','.join(forms) + ')').encode()!r} % ({values})"
 
     def _key_code(self, prefix: str) -> str:
         if not self._key:
             return "0"
         forms, values = [], []
         for each in self._key:
-            forms.append(self._form(each.column))
+            forms.append(_kind_of(each.column).form)
             strip = ".rstrip(b' ')" if each.strips_spaces else ""
             values.append(f"{prefix}{each.column.id}{strip}")
         if forms == ["%d"]:
