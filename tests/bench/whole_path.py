@@ -38,7 +38,7 @@ from tests.mariadb import MariaDb
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SHARDS = 4
 WRITE_BATCH = 500
-LOOK_EVERY_S = 0.002
+LOOK_EVERY_S = 0.01
 
 
 @dataclass(frozen=True)
