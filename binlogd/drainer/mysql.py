@@ -217,7 +217,21 @@ class SqlSession:
         Raises TryAgain, DownstreamUnavailable or SqlRefused. After DownstreamUnavailable that is no
         TryAgain the session is closed.
         """
-        result = await self._result_of(statement, is_long=is_long)
+        return self._done(await self._result_of(statement, is_long=is_long))
+
+    async def run_all(self, statements: Sequence[bytes], done: list[Done]) -> None:
+        """Executes statements in order, in one round trip; none that follows a failing one.
+
+        The answers are appended to `done`, so that after an error its length names the statement
+        that failed. What a warning says is known of the last one only. Raises as `run`.
+        """
+        result = await self._result_of(b";".join(statements), is_long=False)
+        done.append(self._done(result))
+        while result.has_next:  # ends: an answer for each statement
+            result = await self._result_of(None, is_long=False)
+            done.append(self._done(result))
+
+    def _done(self, result: Any) -> Done:
         if result.warning_count:
             self.warned += 1
         return Done(int(result.affected_rows or 0), int(result.warning_count or 0))
@@ -243,10 +257,14 @@ class SqlSession:
         """Drops the connection; an open transaction is rolled back by the server."""
         self._connection.close()
 
-    async def _result_of(self, statement: bytes, *, is_long: bool) -> Any:
+    async def _result_of(self, statement: bytes | None, *, is_long: bool) -> Any:
+        """The answer to a statement; None: the next one to those sent before."""
         try:
             async with asyncio.timeout(None if is_long else self._answer_timeout_s):
-                await self._connection.query(statement)
+                if statement is None:
+                    await self._connection.next_result()
+                else:
+                    await self._connection.query(statement)
         except (MySQLError, OSError, TimeoutError, RuntimeError, AttributeError) as error:
             if isinstance(error, AttributeError) and not self._connection.closed:
                 raise  # closed under a read, aiomysql trips over what it has put to None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -17,6 +17,7 @@ import structlog
 
 from binlogd.drainer.mysql import (
     PACKET_TOO_LARGE,
+    Done,
     Server,
     SqlRefused,
     SqlSession,
@@ -35,6 +36,10 @@ ATTEMPTS_MAX = 10
 FIRST_WAIT_S = 0.02
 WAIT_MAX_S = 2.0
 WARNINGS_SHOWN_MAX = 20
+GROUP_BYTES_MAX = 256 << 10
+GROUP_STATEMENTS_MAX = 200
+"""What goes out in one round trip; a larger statement has one of its own."""
+SAVEPOINT = b"SAVEPOINT binlogd_group"
 _WITH_VALUES = frozenset({1062, 1292, 1366, 1586})
 """Errors whose text quotes what was in the row."""
 
@@ -75,6 +80,9 @@ class RowWriter:
         self.session: SqlSession | None = None
         self.is_closed = False
         self.context = context
+        self._alone: set[bytes] = set()
+        """Tables about which the server warns: their statements go one by one."""
+        self._has_savepoints = True
         self.at_table: bytes = b""
         """The table of the statement that was run last."""
 
@@ -120,8 +128,56 @@ class RowWriter:
     # --- statements --------------------------------------------------------------------------
 
     async def run_all(self, session: SqlSession, statements: Iterable[Statement]) -> None:
-        """Runs them in order. Raises as `SqlSession.run`."""
+        """Runs them in order, small ones together. Raises as `SqlSession.run`."""
+        for group in self._groups(statements):
+            if len(group) == 1 or not self._has_savepoints:
+                for statement in group:
+                    await self._run(session, statement)
+            else:
+                await self._run_group(session, group)
+
+    async def _run_group(self, session: SqlSession, group: Sequence[Statement]) -> None:
+        """Several in one round trip. Where one of them warns, they are undone and run one by one,
+        since the server tells the words of the last statement's warnings only."""
+        done: list[Done] = []
+        try:
+            await session.run_all([SAVEPOINT, *(each.text for each in group)], done)
+        except (SqlRefused, TryAgain):
+            if not done:
+                self._has_savepoints = False
+                log.info("savepoints_refused", server=str(self.context.server))
+                return await self._run_each(session, group)
+            self.at_table = group[len(done) - 1].target.name
+            raise
+        warned = [each for each, answer in zip(group, done[1:], strict=True) if answer.warnings]
+        if warned:
+            self._alone |= {each.target.name for each in warned}
+            await session.run(b"ROLLBACK TO " + SAVEPOINT)
+            return await self._run_each(session, group)
+        for statement, answer in zip(group, done[1:], strict=True):
+            self._note(statement, answer)
+        return None
+
+    def _groups(self, statements: Iterable[Statement]) -> Iterator[Sequence[Statement]]:
+        bytes_max = min(GROUP_BYTES_MAX, self.context.packet_bytes_max - 1024)
+        group: list[Statement] = []
+        size = 0
         for statement in statements:
+            size += len(statement.text) + 1
+            is_alone = statement.target.name in self._alone
+            is_full = size > bytes_max or len(group) >= GROUP_STATEMENTS_MAX
+            if group and (is_full or is_alone):
+                yield group
+                group, size = [], len(statement.text) + 1
+            group.append(statement)
+            if is_alone:
+                yield group
+                group, size = [], 0
+        if group:
+            yield group
+
+    async def _run_each(self, session: SqlSession, group: Sequence[Statement]) -> None:
+        for statement in group:
             await self._run(session, statement)
 
     async def move(
@@ -157,9 +213,12 @@ class RowWriter:
             )
         self.at_table = statement.target.name
         done = await session.run(statement.text)
-        self.counters.bytes_written += size
         if done.warnings:
             await self._look_at_warnings(session, statement)
+        self._note(statement, done)
+
+    def _note(self, statement: Statement, done: Done) -> None:
+        self.counters.bytes_written += len(statement.text)
         if statement.kind is RunKind.SINGLE and done.affected == 0:
             self.counters.rows_missing += 1
             if self.counters.rows_missing <= WARNINGS_SHOWN_MAX:
