@@ -6,7 +6,9 @@ locked, before anything is repeated: the lock waits for the old transaction to e
 still has it, so that "not there" means that it never will be.
 
 While a lane is busy, what arrives gathers in its next part: parts grow with the load, and no timer
-closes them. Whoever adds waits while parts are full.
+closes them. While more is being added, a lane that is free waits until its part is worth a
+transaction; once all that is there was added (`wake`), it takes whatever it has. Whoever adds waits
+while parts are full.
 """
 
 from __future__ import annotations
@@ -80,7 +82,9 @@ class Applier(ABC):
         """A writer took or finished a part, or failed."""
         self._failure: BinlogdError | None = None
         self._is_closing = False
-        self._rows_since_turn = 0
+        self._rows_at_turn = 0
+        self._is_more_coming = False
+        """Between an `add` and the `wake` that ends a row of them."""
 
     @property
     @abstractmethod
@@ -107,14 +111,15 @@ class Applier(ABC):
 
     async def add(self, dml: Dml, readers: Sequence[Reader]) -> None:
         """Returns when there is room for the next. Raises RowMismatch, and what a lane raised."""
-        for _ in self.gatherer.add(dml, readers):
+        gatherer = self.gatherer
+        self._is_more_coming = True
+        for _ in gatherer.add(dml, readers):
             await self._turn()
-            while self.gatherer.must_cut():
+            while gatherer.must_cut():
                 await self._change()
-        self._rows_since_turn += dml.row_count
-        if self._rows_since_turn >= SLICE_ROWS:
+        if gatherer.rows_added - self._rows_at_turn >= SLICE_ROWS:
             await self._turn()
-        while self.gatherer.is_full():
+        while gatherer.is_full():
             self._wake()
             await self._change()
 
@@ -123,12 +128,13 @@ class Applier(ABC):
         self.gatherer.skip(commit_ts)
 
     def wake(self) -> None:
-        """Lanes shall look for work; to be called after the last of several `add`."""
+        """Lanes shall take what they have; to be called after the last of several `add`."""
+        self._is_more_coming = False
         self._wake()
 
     async def flush(self) -> None:
         """Returns when all that was added is applied. Raises what a lane raised."""
-        self._wake()
+        self.wake()
         while not self._is_at_rest():
             await self._change()
         if self._failure is not None:
@@ -186,7 +192,7 @@ class Applier(ABC):
             self._changed.set()
 
     async def _turn(self) -> None:
-        self._rows_since_turn = 0
+        self._rows_at_turn = self.gatherer.rows_added
         self._wake()
         await asyncio.sleep(0)
 
@@ -224,6 +230,8 @@ class LaneApplier(Applier):
             writer.position = position
 
     def _take(self, lane: int) -> Part | None:
+        if self._is_more_coming and not self.gatherer.is_worth_taking(lane):
+            return None
         return self.gatherer.take(lane)
 
     async def _write(self, lane: int, part: Part) -> None:

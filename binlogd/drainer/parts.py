@@ -39,6 +39,9 @@ SLICE_BYTES = 1 << 20
 class Limits:
     """When a part is full, and when a transaction is cut; statements are bounded as well."""
 
+    changes_worth: int = 500
+    bytes_worth: int = 512 << 10
+    """From here on a part is worth a transaction while more is being added."""
     changes_max: int = 2000
     bytes_max: int = 4 << 20
     cut_changes_max: int = 50_000
@@ -226,6 +229,14 @@ class Gatherer:
         return any(
             part.changes >= limits.changes_max or part.size_bytes >= limits.bytes_max
             for part in self._open
+        )
+
+    def is_worth_taking(self, lane: int) -> bool:
+        """Whether a lane has so much that it need not wait for what is still being added."""
+        part, limits = self._open[lane], self._limits
+        return (
+            part.changes >= min(limits.changes_worth, limits.changes_max)
+            or part.size_bytes >= min(limits.bytes_worth, limits.bytes_max)
         )
 
     def must_cut(self) -> bool:
