@@ -234,10 +234,9 @@ class Gatherer:
     def is_worth_taking(self, lane: int) -> bool:
         """Whether a lane has so much that it need not wait for what is still being added."""
         part, limits = self._open[lane], self._limits
-        return (
-            part.changes >= min(limits.changes_worth, limits.changes_max)
-            or part.size_bytes >= min(limits.bytes_worth, limits.bytes_max)
-        )
+        return part.changes >= min(
+            limits.changes_worth, limits.changes_max
+        ) or part.size_bytes >= min(limits.bytes_worth, limits.bytes_max)
 
     def must_cut(self) -> bool:
         """Whether some part must be taken before the open transaction goes on."""
