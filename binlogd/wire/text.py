@@ -56,13 +56,13 @@ def _rows(prewrite_value: bytes, chars_max: int) -> str:
     try:
         version, tables = peek.mutations(prewrite_value)
     except MalformedBinlog:
-        return "<Unmarshallable>\n"
+        return "<Unmarshallable>"
     text = f"\nschema_version:{version} "
     for table in tables:
         text += f"mutations:<{' '.join(_table(table, chars_max))} > "
         if len(text) > chars_max:
-            return f"{text[:chars_max]}\n… cut: {len(prewrite_value)} bytes in all\n"
-    return text + "\n"
+            return f"{text[:chars_max]}\n… cut: {len(prewrite_value)} bytes in all"
+    return text
 
 
 def _table(table: peek.Mutation, chars_max: int) -> Iterable[str]:

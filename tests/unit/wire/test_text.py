@@ -34,7 +34,7 @@ def test_rows_are_shown_by_table_and_order() -> None:
 
 def test_rows_that_do_not_decode_are_said_to_be_so() -> None:
     payload = peek.prewrite_binlog(Tso(5), prewrite_value=b"\xff")
-    assert shown(payload).endswith("\n\n PrewriteValue: <Unmarshallable>\n\n")
+    assert shown(payload).endswith("\n\n PrewriteValue: <Unmarshallable>\n")
 
 
 def test_a_large_binlog_is_cut() -> None:
