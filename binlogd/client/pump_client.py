@@ -11,9 +11,11 @@ Source: tidb pkg/tidb-binlog/pump_client/client.go; tidb-binlog drainer/pump.go.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 from grpclib.client import Channel, Stream
@@ -60,12 +62,19 @@ class PumpClient:
     """One connection to one Pump, made anew when it breaks; any number of writes at once."""
 
     def __init__(
-        self, host: str, port: int, *, cluster_id: int, limits: ClientLimits | None = None
+        self,
+        host: str | Path,
+        port: int = 0,
+        *,
+        cluster_id: int,
+        limits: ClientLimits | None = None,
     ) -> None:
+        """A path instead of a host is that of a unix socket; it has no port."""
         self._host, self._port = host, port
         self._cluster_id = cluster_id
         self._limits = limits or ClientLimits()
-        self._channel = Channel(host, port, codec=BytesCodec())
+        self._channel = self._dial()
+        self._users: Counter[Channel] = Counter()
         self._written = self._retried = self._given_up = self._reconnected = 0
 
     async def __aenter__(self) -> PumpClient:
@@ -92,12 +101,11 @@ class PumpClient:
         interval_s = (
             limits.prewrite_retry_interval_s if is_prewrite else limits.outcome_retry_interval_s
         )
-        message = codec.encode_write_request(self._cluster_id, payload)
         clock = asyncio.get_running_loop().time
         until_s = clock() + retry_s
         while True:  # until it is durable, refused, or its time is over
             try:
-                await self._call(message)
+                await self.attempt(payload)
             except PumpUnavailable as error:
                 if clock() + interval_s >= until_s:
                     self._given_up += 1
@@ -106,8 +114,13 @@ class PumpClient:
                 log.info("write_retried", wait_s=interval_s, cause=str(error))
                 await asyncio.sleep(interval_s)
             else:
-                self._written += 1
                 return
+
+    async def attempt(self, payload: bytes) -> None:
+        """Sends a binlog once. Raises as `write`, but an answer that it is not taken now, or none
+        at all, is the end here."""
+        await self._call(codec.encode_write_request(self._cluster_id, payload))
+        self._written += 1
 
     async def probe(self) -> None:
         """Asks once whether prewrites are taken. Raises PumpUnavailable, Refused."""
@@ -119,6 +132,17 @@ class PumpClient:
 
     async def _call(self, message: bytes) -> None:
         channel = self._channel
+        self._users[channel] += 1
+        try:
+            await self._answered(channel, message)
+        finally:
+            self._users[channel] -= 1
+            if not self._users[channel]:
+                del self._users[channel]
+                if channel is not self._channel:  # a call that came late may have opened it anew
+                    channel.close()
+
+    async def _answered(self, channel: Channel, message: bytes) -> None:
         try:
             # grpclib's own deadline does not cover the connecting
             async with asyncio.timeout(self._limits.deadline_s):
@@ -139,12 +163,18 @@ class PumpClient:
 
     def _redial(self, broken: Channel) -> None:
         if self._channel is broken:  # nobody has done so since
-            self._channel = Channel(self._host, self._port, codec=BytesCodec())
+            self._channel = self._dial()
             self._reconnected += 1
             broken.close()
 
+    def _dial(self) -> Channel:
+        if isinstance(self._host, Path):
+            return Channel(path=str(self._host), codec=BytesCodec())
+        return Channel(self._host, self._port, codec=BytesCodec())
+
     def _said(self, what: str) -> str:
-        return f"pump {self._host}:{self._port}: {what}"
+        where = self._host if isinstance(self._host, Path) else f"{self._host}:{self._port}"
+        return f"pump {where}: {what}"
 
 
 async def _unary(channel: Channel, message: bytes, deadline_s: float) -> str:

@@ -30,7 +30,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 
 from binlogd.binlog import BinlogType
-from binlogd.client.pump_client import ClientLimits, PumpClient
+from binlogd.client.directory import FixedPumps
+from binlogd.client.pump_client import ClientLimits
+from binlogd.client.pumps_client import PumpsClient, PumpsLimits
 from binlogd.errors import BinlogdError, ConfigError, Unavailable
 from binlogd.workload.appliance import Appliance
 from binlogd.workload.feed import Feeder, Writer
@@ -43,7 +45,9 @@ from binlogd.workload.timeline import Record
 
 PREFIX = "binlogd_demo_"
 _CLUSTER_ID = 4711
-_LIMITS = ClientLimits(prewrite_retry_s=60, outcome_retry_s=60, outcome_retry_interval_s=0.1)
+_LIMITS = PumpsLimits(
+    each=ClientLimits(prewrite_retry_s=60, outcome_retry_s=60, outcome_retry_interval_s=0.1)
+)
 _SESSIONS = 64
 _IN_FLIGHT = 64
 _TAIL_EVERY_S = 0.005
@@ -146,7 +150,9 @@ class Demo:
                 await each.start()
             clients = [
                 await stack.enter_async_context(
-                    PumpClient(each.host, each.port, cluster_id=_CLUSTER_ID, limits=_LIMITS)
+                    PumpsClient(
+                        FixedPumps((each.host, each.port)), cluster_id=_CLUSTER_ID, limits=_LIMITS
+                    )
                 )
                 for each in self._appliances
             ]
