@@ -32,10 +32,16 @@ $(VENV)/test.stamp: $(VENV)/run.stamp
 
 setup: $(VENV)/run.stamp ## install binlogd into .venv/
 
-setup-test: $(VENV)/test.stamp system ## the same with everything the tests need
+# a real Kafka for the tests of its sink, by Maven
+$(VENV)/kafka.stamp: tests/kafka.pom.xml | system
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(VENV)/kafka
+	@touch $@
 
-system: ## install a MariaDB server and a Java runtime where they are missing
+setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system ## the same with everything the tests need
+
+system: ## install a MariaDB server, a Java runtime and Maven where they are missing
 	@command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || tools=mariadb-server; \
+	command -v mvn >/dev/null || tools="$$tools maven"; \
 	command -v java >/dev/null || tools="$$tools default-jre-headless"; \
 	if [ -n "$$tools" ]; then \
 	  echo "installing $$tools" && $(SUDO) apt-get update -qq && \

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kafka import Kafka
 from tests.mariadb import MariaDb
 
 # how long an example takes says something about the machine only
@@ -28,3 +29,12 @@ def mariadb(mariadb_server: MariaDb) -> MariaDb:
     """The server of this run, emptied of every schema that the test before left."""
     mariadb_server.reset()
     return mariadb_server
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """One private broker for the whole run; tests take topics of their own."""
+    broker = Kafka(tmp_path_factory.mktemp("kafka"))
+    broker.start()
+    yield broker
+    broker.stop()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from binlogd.host.disk import PosixDisk
-from tests.contract.places import FilePlace, MemoryPlace, MySqlPlace, Place, SqlitePlace
+from tests.contract.places import FilePlace, KafkaPlace, MemoryPlace, MySqlPlace, Place, SqlitePlace
+from tests.kafka import Kafka
 from tests.mariadb import MariaDb
 
+_NUMBERS = itertools.count()
 
-@pytest.fixture(params=["memory", "file", "sqlite", "mysql, 1 lane", "mysql, 4 lanes"])
+
+@pytest.fixture(params=["memory", "file", "sqlite", "kafka", "mysql, 1 lane", "mysql, 4 lanes"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     kind, _, lanes = request.param.partition(", ")
     disk = PosixDisk(threads=2)
@@ -21,6 +25,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     elif kind == "mysql":
         mariadb: MariaDb = request.getfixturevalue("mariadb")
         yield MySqlPlace(mariadb, lanes=int(lanes[0]))
+    elif kind == "kafka":
+        kafka: Kafka = request.getfixturevalue("kafka")
+        yield KafkaPlace(kafka, f"contract-{next(_NUMBERS)}")
     elif kind == "sqlite":
         yield SqlitePlace(tmp_path / "replica.db", disk)
     else:

@@ -6,6 +6,7 @@ conftest.py.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -14,12 +15,16 @@ from typing import Protocol
 
 from binlogd.drainer.file_log import read_file_log
 from binlogd.drainer.file_sink import FileSink
+from binlogd.drainer.kafka.broker import BrokerOptions
+from binlogd.drainer.kafka.canal_json import CanalJson
+from binlogd.drainer.kafka.sink import KafkaSink
 from binlogd.drainer.named import RowKind
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.sqlite_sink import SqliteSink
 from binlogd.ports import Disk
 from binlogd.tidb.row import Value
 from tests.contract.memory_sink import MemorySink, MemoryStore
+from tests.kafka import Kafka, read_committed
 from tests.mariadb import MariaDb
 from tests.replay import sink_for
 
@@ -100,6 +105,36 @@ class SqlitePlace:
     async def rows(self, table: str) -> Rows:
         with closing(sqlite3.connect(self._path)) as replica:
             return Counter(replica.execute(f'SELECT id, v FROM "contract.{table}"').fetchall())
+
+
+class KafkaPlace:
+    """Rows as a reader adds them up that sees what is committed."""
+
+    def __init__(self, kafka: Kafka, name: str) -> None:
+        self._kafka, self._name = kafka, name
+
+    def sink(self) -> Sink:
+        options = BrokerOptions(
+            addresses=(self._kafka.address,),
+            topic=self._name,
+            progress_topic=f"{self._name}_progress",
+            client_id="contract",
+            partitions=2,
+            message_bytes_max=1 << 20,
+        )
+        return KafkaSink(options, CanalJson())
+
+    async def rows(self, table: str) -> Rows:
+        found: Rows = Counter()
+        for record in await read_committed(self._kafka.address, self._name):
+            message = json.loads(record.value)
+            if message["isDdl"] or message["table"] != table:
+                continue
+            (row,) = message["data"]
+            found[int(row["id"]), row["v"]] += -1 if message["type"] == "DELETE" else 1
+            for old in message["old"] or ():
+                found[int(old["id"]), old["v"]] -= 1
+        return +found
 
 
 class MySqlPlace:

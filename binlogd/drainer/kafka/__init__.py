@@ -1,0 +1,1 @@
+"""Transactions as messages of Kafka: three notations, one sink."""

@@ -1,0 +1,35 @@
+"""What the Kafka sink sends, whatever the notation of a message is.
+
+A message goes to the partition that `route` is hashed to: rows of one key, or of one table without
+a key, stay in order. `route` None means every partition: whoever reads one partition has to see a
+DDL between the rows before and after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from binlogd.drainer.txn import Ddl, Dml
+
+
+class Message(NamedTuple):
+    """One record for Kafka; `database` and `table` choose the topic."""
+
+    database: str
+    table: str
+    route: bytes | None
+    key: bytes | None
+    value: bytes | None
+
+
+class Notation(Protocol):
+    """How changes are written down. Raises CorruptRow for a row that cannot be."""
+
+    def rows(self, dml: Dml) -> Iterator[Message]:
+        """The messages of a transaction, in the order of execution."""
+        ...
+
+    def ddl(self, ddl: Ddl) -> Iterator[Message]:
+        """The messages of a DDL that is not skipped."""
+        ...

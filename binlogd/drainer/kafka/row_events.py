@@ -1,0 +1,110 @@
+"""The rows of a transaction one by one, decoded, with what a message needs to know of the table.
+
+Notations that key their messages see no update that moves a row to another key: it comes as a
+delete and an insert, so that each of them is in the partition of its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+from binlogd.drainer.txn import Dml
+from binlogd.tidb.model import Column, Table, TableAt
+from binlogd.tidb.row import RowDecoder, Value
+
+TABLES_KEPT_MAX = 4096
+T = TypeVar("T")
+
+
+class RowKind(Enum):
+    """What happened to a row."""
+
+    INSERT = 0
+    UPDATE = 1
+    DELETE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RowEvent:
+    """One row; `old` is None for an insert, `new` for a delete; values by column id."""
+
+    table: TableAt
+    kind: RowKind
+    old: Mapping[int, Value] | None
+    new: Mapping[int, Value] | None
+
+    @property
+    def present(self) -> Mapping[int, Value]:
+        """The row as it is afterwards, or was."""
+        values = self.new if self.new is not None else self.old
+        assert values is not None
+        return values
+
+
+def visible_columns(info: Table) -> tuple[Column, ...]:
+    """The columns that a message shows."""
+    return tuple(each for each in info.columns if each.is_public and not each.hidden)
+
+
+def key_columns(info: Table) -> tuple[Column, ...]:
+    """What a message is keyed by: the primary key, else a unique key without NULLs, else ()."""
+    handle = info.handle_column()
+    if handle is not None:
+        return (handle,)
+    columns = info.columns
+    for index in sorted(info.indexes, key=lambda each: not each.is_primary):
+        of = tuple(columns[each.offset] for each in index.columns)
+        if (index.is_primary or index.is_unique) and all(
+            each.not_null and each.is_public and not each.is_virtual for each in of
+        ):
+            return of
+    return ()
+
+
+class PerTable(Generic[T]):
+    """What is made once for a table as it is at a moment, and kept."""
+
+    def __init__(self, make: Callable[[TableAt], T]) -> None:
+        self._make = make
+        self._kept: dict[tuple[int, int], tuple[TableAt, T]] = {}
+
+    def of(self, table: TableAt) -> T:
+        """That of this very moment: a TableAt is another one once a DDL has changed the table."""
+        place = table.info.id, table.version
+        kept = self._kept.get(place)
+        if kept is not None and kept[0] is table:
+            return kept[1]
+        if len(self._kept) >= TABLES_KEPT_MAX:
+            self._kept.clear()
+        made = self._make(table)
+        self._kept[place] = table, made
+        return made
+
+
+class RowReader:
+    """Keeps the decoders of the tables that come again and again."""
+
+    def __init__(self) -> None:
+        self._decoders = PerTable(RowDecoder)
+
+    def events(self, dml: Dml) -> Iterator[RowEvent]:
+        """In the order of execution. Raises CorruptRow."""
+        for change in dml.changes:
+            decoder, table, rows = self._decoders.of(change.table), change.table, change.mutation
+            inserted, updated, deleted = iter(rows.inserted), iter(rows.updated), iter(rows.deleted)
+            key = [each.id for each in key_columns(table.info)]
+            for kind in rows.sequence:
+                if kind == 0:
+                    yield RowEvent(table, RowKind.INSERT, None, decoder.insert(next(inserted)))
+                elif kind == 1:
+                    old, new = decoder.update(next(updated))
+                    if any(old.get(each) != new.get(each) for each in key):
+                        yield RowEvent(table, RowKind.DELETE, old, None)
+                        yield RowEvent(table, RowKind.INSERT, None, new)
+                    else:
+                        yield RowEvent(table, RowKind.UPDATE, old, new)
+                else:
+                    yield RowEvent(table, RowKind.DELETE, decoder.delete(next(deleted)), None)

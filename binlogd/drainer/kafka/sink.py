@@ -1,0 +1,195 @@
+"""Kafka as the downstream: transactions in commit order, each once for whoever reads committed.
+
+Invariant. The progress in Kafka names the last transaction whose messages are all there. Why it
+holds: groups of whole transactions go in one Kafka transaction together with the progress. So the
+process keeps nothing of its own: on another host it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.kafka.broker import Broker, BrokerOptions, TooLarge
+from binlogd.drainer.kafka.message import Message, Notation
+from binlogd.drainer.sink import SinkStatistics
+from binlogd.drainer.txn import Ddl, Dml, Txn
+from binlogd.errors import BinlogdError, ConfigError, CorruptRow, RowMismatch, StatementRejected
+from binlogd.tso import NO_TS, Tso
+
+QUEUED_ROWS_MAX = 50_000
+GROUP_ROWS_MAX = 10_000
+
+
+class KafkaSink:
+    """A `Sink`; `notation` says how changes are written down."""
+
+    def __init__(self, options: BrokerOptions, notation: Notation) -> None:
+        self._broker, self._notation = Broker(options), notation
+        self._checkpoint: Checkpoint | None = None
+        self._applied_ts = self._submitted_ts = NO_TS
+        self._queue: deque[Txn] = deque()
+        self._queued_rows = 0
+        self._queued, self._moved = asyncio.Event(), asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._is_closing = False
+        self._failure: BinlogdError | None = None
+        self._at = NO_TS
+        self._txns = self._rows = self._ddls = self._bytes = 0
+
+    async def open(self) -> Checkpoint | None:
+        """Shuts out a binlogd that still writes; reads the progress. See Sink."""
+        text = await self._broker.start()
+        if text is not None:
+            try:
+                stored = msgspec.json.decode(text, type=_Progress)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ConfigError(f"the progress in Kafka is not binlogd's: {error}") from error
+            self._applied_ts = self._submitted_ts = Tso(stored.commit_ts)
+            if stored.checkpoint is not None:
+                self._checkpoint = Checkpoint.from_json(stored.checkpoint)
+        return self._checkpoint
+
+    async def submit(self, txns: Sequence[Txn]) -> None:
+        """Queues; waits for room. Raises what `run` failed with."""
+        for txn in txns:
+            if txn.commit_ts <= self._submitted_ts:
+                continue
+            self._queue.append(txn)
+            self._queued_rows += _rows_of(txn)
+            self._submitted_ts = txn.commit_ts
+            self._queued.set()
+            while self._queued_rows > QUEUED_ROWS_MAX and not self._is_over():
+                await self._move()
+            self._raise_failure()
+
+    async def flush(self) -> None:
+        """Returns when everything submitted is in Kafka. Raises what `run` failed with."""
+        while self._queue and not self._is_over():
+            await self._move()
+        self._raise_failure()
+
+    async def _move(self) -> None:
+        self._moved.clear()
+        await self._moved.wait()
+
+    async def run(self) -> None:
+        """Sends what is queued; ends after `close`."""
+        try:
+            while True:  # until closed, or Kafka fails
+                while not self._queue and not self._is_closing:
+                    self._queued.clear()
+                    await self._queued.wait()
+                async with self._writing:
+                    if self._is_closing:
+                        return
+                    await self._send_group()
+        except BinlogdError as error:
+            self._failure = error
+            raise
+        finally:
+            self._moved.set()
+
+    async def _send_group(self) -> None:
+        group = self._group()
+        last_ts = group[-1].commit_ts
+        if any(_has_messages(txn) for txn in group):
+            await self._publish(group, last_ts)
+        for txn in group:
+            self._queue.popleft()
+            self._queued_rows -= _rows_of(txn)
+            self._rows += _rows_of(txn)
+            self._txns += isinstance(txn, Dml)
+            self._ddls += isinstance(txn, Ddl) and not txn.is_skipped
+        self._applied_ts = last_ts
+        self._moved.set()
+
+    async def _publish(self, group: Sequence[Txn], applied_ts: Tso) -> None:
+        progress = self._progress(applied_ts, self._checkpoint)
+        try:
+            self._bytes += await self._broker.publish(self._messages(group), progress)
+        except TooLarge as error:
+            raise StatementRejected(self._at, "a message to Kafka", 0, str(error)) from error
+        except CorruptRow as error:
+            raise RowMismatch("a message to Kafka", self._at, str(error)) from error
+
+    def _messages(self, group: Sequence[Txn]) -> Iterator[Message]:
+        for txn in group:
+            self._at = txn.commit_ts
+            match txn:
+                case Dml():
+                    yield from self._notation.rows(txn)
+                case Ddl() if not txn.is_skipped:
+                    yield from self._notation.ddl(txn)
+
+    def _group(self) -> list[Txn]:
+        group: list[Txn] = []
+        rows = 0
+        for txn in self._queue:
+            rows += _rows_of(txn) + 1
+            if group and rows > GROUP_ROWS_MAX:
+                break
+            group.append(txn)
+        return group
+
+    def applied_ts(self) -> Tso:
+        """Everything up to here is in Kafka, confirmed by all replicas."""
+        return self._applied_ts
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        """Stores it beside the progress, in the topic of the progress."""
+        async with self._writing:
+            await self._broker.publish([], self._progress(self._applied_ts, checkpoint))
+            self._checkpoint = checkpoint
+
+    def _progress(self, applied_ts: Tso, checkpoint: Checkpoint | None) -> bytes:
+        text = checkpoint.to_json().decode() if checkpoint is not None else None
+        return msgspec.json.encode(_Progress(applied_ts, text))
+
+    async def close(self) -> None:
+        """Drops what is queued, waits for a group that is under way, lets go of Kafka."""
+        self._is_closing = True
+        self._queued.set()
+        self._moved.set()
+        async with self._writing:
+            await self._broker.stop()
+
+    def statistics(self) -> SinkStatistics:
+        """How it stands; cheap."""
+        return SinkStatistics(
+            applied_ts=self._applied_ts,
+            txns_applied=self._txns,
+            rows_applied=self._rows,
+            ddls_applied=self._ddls,
+            lane_ts=(),
+            txns_queued=len(self._queue),
+            rows_queued=self._queued_rows,
+            bytes_written=self._bytes,
+            retries=0,
+            last_error=str(self._failure or ""),
+            is_safe_mode=False,
+        )
+
+    def _is_over(self) -> bool:
+        return self._is_closing or self._failure is not None
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+class _Progress(msgspec.Struct, rename="kebab"):
+    commit_ts: int
+    checkpoint: str | None = None
+
+
+def _rows_of(txn: Txn) -> int:
+    return txn.row_count if isinstance(txn, Dml) else 0
+
+
+def _has_messages(txn: Txn) -> bool:
+    return isinstance(txn, Dml) or (isinstance(txn, Ddl) and not txn.is_skipped)

@@ -1,0 +1,119 @@
+"""A private Kafka: one broker in a process of its own, on data of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiokafka
+
+JARS = Path(__file__).parents[1] / ".venv" / "kafka"
+CLUSTER = "AAECAwQFBgcICQoLDA0ODw"
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 30.0
+READ_WAIT_MS = 500
+_PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+auto.create.topics.enable=false
+"""
+
+
+class Kafka:
+    """`start` before use, `stop` at the end; `kill` and `start` on the same data are a crash."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.port, controller = _free_ports()
+        self._properties = directory / "server.properties"
+        self._properties.write_text(
+            _PROPERTIES.format(port=self.port, controller=controller, data=directory / "data")
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+        self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c").wait(START_TIMEOUT_S)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Returns when it listens."""
+        self._process = self._java("kafka.Kafka")
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:  # until it listens, ends or takes too long
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                tail = (self._directory / "log").read_text(errors="replace")[-2000:]
+                raise AssertionError(f"Kafka does not start: {tail}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL, in the middle of whatever it does."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(STOP_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Ends it and removes its data."""
+        self.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def read(self, topic: str) -> list[aiokafka.ConsumerRecord]:
+        """What a reader of committed messages sees, partition by partition."""
+        return asyncio.run(read_committed(self.address, topic))
+
+    def _java(self, main: str, *arguments: str) -> subprocess.Popen[bytes]:
+        if not any(JARS.glob("kafka_*.jar")):
+            raise AssertionError(f"no Kafka in {JARS}: run `make setup-test`")
+        command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*", main]
+        with (self._directory / "log").open("ab") as log:
+            return subprocess.Popen(
+                [*command, *arguments, str(self._properties)], stdout=log, stderr=log
+            )
+
+
+async def read_committed(address: str, topic: str) -> list[aiokafka.ConsumerRecord]:
+    """All committed messages of a topic, in order within each partition."""
+    consumer = aiokafka.AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=address,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    try:
+        places = sorted(consumer.assignment())
+        ends = await consumer.end_offsets(places)
+        found: list[aiokafka.ConsumerRecord] = []
+        for place in places:
+            while await consumer.position(place) < ends[place]:
+                batches = await consumer.getmany(place, timeout_ms=READ_WAIT_MS)
+                found += batches.get(place, [])
+        return found
+    finally:
+        await consumer.stop()
+
+
+def _free_ports() -> Iterator[int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return iter((one.getsockname()[1], other.getsockname()[1]))
