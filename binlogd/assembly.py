@@ -9,7 +9,7 @@ from pathlib import Path
 
 from binlogd import config
 from binlogd.client.pump_list import PumpAddress, PumpList
-from binlogd.config import Config, SyncerConfig
+from binlogd.config import Config, DownstreamConfig, SyncerConfig
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.conflict import lanes_for
@@ -18,6 +18,10 @@ from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.event_filter import EventFilter, EventRule
 from binlogd.drainer.file_sink import FileSink
 from binlogd.drainer.filter import TableFilter, TablePattern
+from binlogd.drainer.kafka.broker import BrokerOptions
+from binlogd.drainer.kafka.canal_json import CanalJson
+from binlogd.drainer.kafka.debezium_json import DebeziumJson
+from binlogd.drainer.kafka.sink import KafkaSink
 from binlogd.drainer.mysql import Server
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.schema_log import SchemaLog
@@ -51,6 +55,7 @@ _DIALECTS = {
     "mysql": Dialect.MYSQL,
     "tidb": Dialect.TIDB,
     "sqlite": Dialect.FILE,
+    "kafka": Dialect.FILE,
 }
 
 
@@ -193,6 +198,8 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
         return FileSink(setup.sink_dir, setup.sink_dir / "savepoint", disk=disk, clock=WallClock())
     if syncer.db_type == "sqlite":
         return SqliteSink(setup.sink_dir / REPLICA_FILE, disk)
+    if syncer.db_type == "kafka":
+        return _kafka_sink(syncer.to, cluster_id or 0)
     to = syncer.to
     return MySqlSink(
         Server(
@@ -211,6 +218,19 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
         ),
         random.Random(),
     )
+
+
+def _kafka_sink(to: DownstreamConfig, cluster_id: int) -> KafkaSink:
+    topic = to.topic_name or f"{cluster_id}_obinlog"
+    options = BrokerOptions(
+        addresses=tuple(each.strip() for each in to.kafka_addrs.split(",") if each.strip()),
+        topic=topic,
+        progress_topic=f"binlogd_progress_{cluster_id}",
+        client_id=to.kafka_client_id,
+        partitions=to.partitions,
+        message_bytes_max=config.size_bytes(to.kafka_max_message_size),
+    )
+    return KafkaSink(options, CanalJson() if to.protocol == "canal-json" else DebeziumJson(topic))
 
 
 def make_relay(setup: Setup, disk: PosixDisk) -> RelayWriter | None:

@@ -17,6 +17,7 @@ import socket
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from string import Formatter
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -125,13 +126,22 @@ class DownstreamConfig(_Table, frozen=True):
     read_timeout: str = "1m"
     dir: str = ""
     retention_time: int = 0
+    kafka_addrs: str = "127.0.0.1:9092"
+    kafka_version: str = ""
+    kafka_max_messages: int = 1024
+    kafka_client_id: str = "tidb_binlog"
+    kafka_max_message_size: int | str = "1 GiB"
+    zookeeper_addrs: Literal[""] = ""
+    topic_name: str = ""
+    protocol: Literal["canal-json", "debezium"] = "canal-json"
+    partitions: int = 1
     checkpoint: CheckpointConfig = CheckpointConfig()
 
 
 class SyncerConfig(_Table, frozen=True):
     """What is replicated, and how."""
 
-    db_type: Literal["file", "pb", "mysql", "tidb", "sqlite"] = "file"
+    db_type: Literal["file", "pb", "mysql", "tidb", "sqlite", "kafka"] = "file"
     sql_mode: str | None = None
     consistency: Literal["key", "transaction"] = "key"
     worker_count: int = 16
@@ -181,7 +191,8 @@ _WITHOUT_EFFECT: dict[str, Any] = {
 
 Ignored at any value, because what they steer does not exist here: `safe-mode` (a row is always
 written so that writing it twice is right), `txn-batch` and `merge` (statements are as large as what
-waits), `enable-dispatch`, `enable-detect` and their opposites, `read-timeout`."""
+waits), `enable-dispatch`, `enable-detect` and their opposites, `read-timeout`, `kafka-version` and
+`kafka-max-messages` (what the broker speaks is asked, what waits is sent)."""
 
 
 def load(path: Path) -> Config:
@@ -244,6 +255,7 @@ def _in_toml_words(message: str) -> str:
 
 def _check(config: Config, tree: dict[str, Any], source: str) -> None:
     _check_rule_names(config.syncer, source)
+    _check_kafka(config.syncer.to, source)
     for key, harmless in _WITHOUT_EFFECT.items():
         if tree.get("syncer", {}).get(key, harmless) != harmless:
             raise ConfigError(
@@ -257,6 +269,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
         "pump.max-message-size": config.pump.max_message_size,
         "drainer.checkpoint-interval": config.drainer.checkpoint_interval,
         "syncer.worker-count": config.syncer.worker_count,
+        "syncer.to.partitions": config.syncer.to.partitions,
         "syncer.relay.max-file-size": config.syncer.relay.max_file_size,
     }
     for key, value in positive.items():
@@ -277,6 +290,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
         size_bytes(config.pump.stop_write_at_available_space)
         size_bytes(config.pump.segment_size)
         budget = size_bytes(config.pump.memory_budget)
+        size_bytes(config.syncer.to.kafka_max_message_size)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
     if budget < 2 * config.pump.max_message_size:
@@ -288,6 +302,17 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
     if config.syncer.relay.log_dir and config.syncer.db_type not in ("mysql", "tidb"):
         raise ConfigError(
             f'{source}: syncer.relay.log-dir: a relay log goes with db-type "mysql" or "tidb" only'
+        )
+
+
+def _check_kafka(to: DownstreamConfig, source: str) -> None:
+    try:
+        fields = {name for _, name, *_ in Formatter().parse(to.topic_name) if name is not None}
+    except ValueError:
+        fields = {to.topic_name}
+    if fields - {"schema", "table"}:
+        raise ConfigError(
+            f"{source}: syncer.to.topic-name: only {{schema}} and {{table}} are known"
         )
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +168,24 @@ def run(directory: Path, *words: str, timeout_s: float = 60.0) -> subprocess.Com
 def _environment() -> dict[str, str]:
     root = Path(__file__).parents[1]
     return {**os.environ, "PYTHONPATH": str(root), "NO_COLOR": "1", "COLUMNS": "200"}
+
+
+@contextmanager
+def killed_at_random(appliance: Appliance, seed: int, kills: int) -> Iterator[None]:
+    """SIGKILL and a new start, again and again, while the body runs."""
+    rng, over = random.Random(seed), threading.Event()
+
+    def kill_and_start() -> None:
+        for _ in range(kills):
+            if over.wait(rng.uniform(1.0, 3.0)):
+                return
+            appliance.kill()
+            appliance.start(is_ready=False)
+
+    killer = threading.Thread(target=kill_and_start)
+    killer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        killer.join()

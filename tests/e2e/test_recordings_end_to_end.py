@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from binlogd.workload.recording import feed_recording
-from tests.appliance import Appliance, into_mariadb
+from tests.appliance import Appliance, into_mariadb, killed_at_random
 from tests.mariadb import MariaDb
 from tests.recordings_reader import compare, connect, history, info
 from tests.replica_reader import replica_differences
@@ -50,27 +46,6 @@ def skipped(name: str) -> list[str]:
     """What the comparison leaves out."""
     schemas = [each for each in CANNOT_FOLLOW[name] if "." not in each]
     return schemas + [f"ddl_a.{table}" for table in UNLIKE.get(name, ())]
-
-
-@contextmanager
-def killed_at_random(appliance: Appliance, seed: int, kills: int) -> Iterator[None]:
-    """SIGKILL and a new start, again and again, while the body runs."""
-    rng, over = random.Random(seed), threading.Event()
-
-    def kill_and_start() -> None:
-        for _ in range(kills):
-            if over.wait(rng.uniform(1.0, 3.0)):
-                return
-            appliance.kill()
-            appliance.start(is_ready=False)
-
-    killer = threading.Thread(target=kill_and_start)
-    killer.start()
-    try:
-        yield
-    finally:
-        over.set()
-        killer.join()
 
 
 def expect_equal(name: str, appliance: Appliance, server: MariaDb) -> None:
