@@ -69,6 +69,12 @@ class OpenPrewrite:
 class TxnStatusSource(Protocol):
     """Who knows the fate of a transaction."""
 
+    @property
+    def verifies_rollbacks(self) -> bool:
+        """Whether it knows more than the binlogs say. Then a Rollback binlog is only a claim, as a
+        writer that lost sight of its commit sends one too, and it is asked."""
+        ...
+
     async def statuses(self, prewrites: Sequence[OpenPrewrite]) -> Sequence[TxnStatus]:
         """One answer for each prewrite, in order. Raises UpstreamUnavailable."""
         ...

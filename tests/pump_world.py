@@ -68,6 +68,7 @@ class Fates:
         self.answers_all: TxnStatus = Pending("nobody knows")
         self.asked: list[list[OpenPrewrite]] = []
         self.is_down = False
+        self.verifies_rollbacks = False
 
     async def statuses(self, prewrites: Sequence[OpenPrewrite]) -> Sequence[TxnStatus]:
         self.asked.append(list(prewrites))

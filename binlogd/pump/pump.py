@@ -188,7 +188,9 @@ class Pump:
                         directory / "pump" / name,
                         name=name,
                         disk=disk,
-                        options=_shard_options(options, shards),
+                        options=_shard_options(
+                            options, shards, believes_rollbacks=not txn_status.verifies_rollbacks
+                        ),
                         now_s=asyncio.get_running_loop().time(),
                     )
                 )
@@ -538,7 +540,7 @@ def _bytes_held(items: Sequence[Item]) -> int:
     return sum(len(item.payload) + _ITEM_BYTES for item in items if item.tp != WITNESS)
 
 
-def _shard_options(options: PumpOptions, shards: int) -> ShardOptions:
+def _shard_options(options: PumpOptions, shards: int, *, believes_rollbacks: bool) -> ShardOptions:
     return ShardOptions(
         log=LogLimits(
             segment_bytes_max=options.segment_bytes_max,
@@ -549,6 +551,7 @@ def _shard_options(options: PumpOptions, shards: int) -> ShardOptions:
         ),
         group_bytes_max=options.group_bytes_max,
         window_bytes_max=min(options.window_bytes_max, options.memory_budget_bytes // (8 * shards)),
+        believes_rollbacks=believes_rollbacks,
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -44,21 +45,29 @@ class Recovered:
     scanned: int
 
 
-async def recover(directory: Path, *, disk: Disk, limits: LogLimits, now_s: float) -> Recovered:
+class Sorting(NamedTuple):
+    """When the scan takes place, for the age of what is open then, and whether a Rollback counts
+    without being asked about."""
+
+    now_s: float
+    believes_rollbacks: bool
+
+
+async def recover(directory: Path, *, disk: Disk, limits: LogLimits, sorting: Sorting) -> Recovered:
     """Raises CorruptRecord, LogFailed, DiskFull, IndexUnavailable or ConfigError."""
     try:
         await disk.make_directory(directory)
         try:
-            return await _recovered(directory, disk, limits, now_s)
+            return await _recovered(directory, disk, limits, sorting)
         except CorruptIndex as error:  # wherever it shows: the log has everything
             log.warning("index_dropped", path=str(error.path), cause=error.reason)
         await disk.remove([directory / name for name in FILES])
-        return await _recovered(directory, disk, limits, now_s)
+        return await _recovered(directory, disk, limits, sorting)
     except OSError as error:
         raise LogFailed(directory, error) from error
 
 
-async def _recovered(directory: Path, disk: Disk, limits: LogLimits, now_s: float) -> Recovered:
+async def _recovered(directory: Path, disk: Disk, limits: LogLimits, sorting: Sorting) -> Recovered:
     index = await SqliteIndex.open(directory / FILES[0])
     try:
         marks, value = await index.marks(), directory / "value"
@@ -75,7 +84,7 @@ async def _recovered(directory: Path, disk: Disk, limits: LogLimits, now_s: floa
         same_boot = marks is None or marks.boot_id == disk.boot_id() != ""
         acknowledged = Acknowledged(upto=begin.head, same_boot=same_boot)
         remade = partial(make_again, directory, disk, value_log)
-        return await _scan(value_log, index, remade, begin, acknowledged, disk.boot_id(), now_s)
+        return await _scan(value_log, index, remade, begin, acknowledged, disk.boot_id(), sorting)
     except BaseException:
         await index.close()
         raise
@@ -114,13 +123,13 @@ async def _scan(  # noqa: PLR0913 - what an open shard consists of
     marks: Marks,
     acknowledged: Acknowledged,
     boot_id: str,
-    now_s: float,
+    sorting: Sorting,
 ) -> Recovered:
-    sorter = Sorter(watermark=marks.max_commit_ts)
+    sorter = Sorter(watermark=marks.max_commit_ts, believes_rollbacks=sorting.believes_rollbacks)
     head, scanned, max_seen_ts = marks.head, 0, NO_TS
     async for records in value_log.recover(min(marks.head, marks.handle), acknowledged):
         entries = [entry_of(pointer, payload, value_log.path) for pointer, payload in records]
-        unplaced = sort_again(sorter, value_log, entries, now_s)
+        unplaced = sort_again(sorter, value_log, entries, sorting.now_s)
         unfiled = [entry for entry in entries if (entry.fid, entry.offset) >= head]
         if unfiled:
             await index.put(unfiled)

@@ -30,7 +30,7 @@ from binlogd.pump.filing import Filer, FilingOptions
 from binlogd.pump.gc import GcPlan, Hold, plan
 from binlogd.pump.index import SqliteIndex
 from binlogd.pump.pointer import FileId, Place, ValuePointer
-from binlogd.pump.recovery import Recovered, recover
+from binlogd.pump.recovery import Recovered, Sorting, recover
 from binlogd.pump.signal import Signal
 from binlogd.pump.valuelog import LogLimits
 from binlogd.pump.window import Window
@@ -48,6 +48,7 @@ class ShardOptions:
     group_bytes_max: int = 8 << 20
     window_bytes_max: int = 16 << 20
     window_commits_max: int = 65_536
+    believes_rollbacks: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,7 @@ class Shard:
             bytes_max=options.window_bytes_max,
             commits_max=options.window_commits_max,
         )
+        self.doubted = asyncio.Event()  # a Rollback came that somebody should confirm
         self._options = options
         self._queue: deque[_Batch] = deque()
         self._queued = asyncio.Event()
@@ -116,7 +118,8 @@ class Shard:
 
         Raises CorruptRecord, LogFailed, DiskFull, IndexUnavailable or ConfigError.
         """
-        recovered = await recover(directory, disk=disk, limits=options.log, now_s=now_s)
+        sorting = Sorting(now_s, options.believes_rollbacks)
+        recovered = await recover(directory, disk=disk, limits=options.log, sorting=sorting)
         log.info(
             "shard_opened",
             shard=name,
@@ -176,6 +179,7 @@ class Shard:
 
     def stop(self) -> None:
         """Takes nothing more; `run` ends once what is queued is written and filed."""
+        self.doubted.set()
         self._is_closing = True
         self._queued.set()
 
@@ -306,6 +310,7 @@ class Shard:
         sorter, window = self.sorter, self.window
         entries: list[Entry] = []
         outcomes: list[tuple[Tso, Tso, Place | None]] = []
+        has_doubts = False
         for tp, start_ts, commit_ts, payload in items:
             if tp == WITNESS:
                 sorter.witness(commit_ts)
@@ -320,6 +325,7 @@ class Shard:
             elif commit_ts == NO_TS:
                 sorter.outcome(start_ts, NO_TS)
                 window.rollback(start_ts)
+                has_doubts = not self._options.believes_rollbacks
             elif start_ts == commit_ts:
                 window.commit(commit_ts, start_ts, payload, None)
                 sorter.witness(commit_ts)
@@ -330,6 +336,8 @@ class Shard:
                 outcomes.append((commit_ts, start_ts, place))
                 window.commit(commit_ts, start_ts, payload, place)
         self._note_needed(outcomes)
+        if has_doubts:
+            self.doubted.set()
         self._written_records += len(entries)
         if entries:
             self.filer.logged(entries)

@@ -32,13 +32,22 @@ class Open:
     high: Tso = NO_TS  # the largest timestamp behind it and before the next open prewrite
     before: Open | None = None
     behind: Open | None = None
+    is_doubted: bool = False  # a Rollback came, and somebody can tell whether it is true
 
 
 class Sorter:
     """Pairs prewrites with outcomes. Pure: the caller owns the clock, the log and the queue."""
 
-    def __init__(self, *, watermark: Tso = NO_TS, outcomes_kept: int = 32_768) -> None:
+    def __init__(
+        self,
+        *,
+        watermark: Tso = NO_TS,
+        outcomes_kept: int = 32_768,
+        believes_rollbacks: bool = True,
+    ) -> None:
         self.watermark = watermark
+        self._believes_rollbacks = believes_rollbacks
+        self._doubted: dict[Tso, Open] = {}
         self._open: dict[Tso, Open] = {}
         self._first: Open | None = None
         self._last: Open | None = None
@@ -66,8 +75,13 @@ class Sorter:
         """A Commit, or a Rollback (commit_ts 0), in the order of the log.
 
         Returns where the prewrite stands, or None if that is not known. A Commit may follow a
-        Rollback, which only says that the writer gave up.
+        Rollback, which only says that the writer gave up: unless Rollbacks are believed, one does
+        not close its prewrite, which is `doubted` from then on.
         """
+        if not commit_ts and not self._believes_rollbacks and start_ts in self._open:
+            opened = self._doubted[start_ts] = self._open[start_ts]
+            opened.is_doubted = True
+            return None
         place = self.settle(start_ts) or self._outcomes.pop(start_ts, None)
         self._remember(start_ts, place)
         if commit_ts:
@@ -88,6 +102,7 @@ class Sorter:
         settled = self._open.pop(start_ts, None)
         if settled is None:
             return None
+        self._doubted.pop(start_ts, None)
         before, behind = settled.before, settled.behind
         if behind is None:
             self._last = before
@@ -108,6 +123,10 @@ class Sorter:
         """How many prewrites wait for their outcome."""
         return len(self._open)
 
+    def is_open(self, start_ts: Tso) -> bool:
+        """Whether this prewrite waits for its outcome."""
+        return start_ts in self._open
+
     @property
     def oldest(self) -> Open | None:
         """The prewrite that holds the watermark, if one does."""
@@ -124,6 +143,10 @@ class Sorter:
         while opened is not None and opened.since_s <= before_s:
             yield opened
             opened = opened.behind
+
+    def doubted(self) -> Iterator[Open]:
+        """The open prewrites with a Rollback that nobody has confirmed, in the order of those."""
+        yield from self._doubted.values()
 
     def _remember(self, start_ts: Tso, place: Place | None) -> None:
         self._outcomes[start_ts] = place

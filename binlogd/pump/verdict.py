@@ -30,17 +30,25 @@ class AskAgain:
     reason: str
 
 
-Verdict = Write | AskAgain
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """It is rolled back, as its Rollback in the log says: nothing is left to write."""
 
 
-def decide(start_ts: Tso, status: TxnStatus) -> Verdict:
-    """The verdict on the prewrite of `start_ts`."""
+Verdict = Write | Settle | AskAgain
+
+
+def decide(start_ts: Tso, status: TxnStatus, *, has_rollback: bool = False) -> Verdict:
+    """The verdict on the prewrite of `start_ts`; `has_rollback`: the log has a Rollback of it,
+    which is no proof (the original believes it, and loses what was committed after all)."""
     match status:
         case Committed(commit_ts=commit_ts):
             if commit_ts <= start_ts:
                 return AskAgain(f"commit_ts {commit_ts} is not above start_ts {start_ts}")
             return Write(commit_binlog(start_ts, commit_ts))
         case RolledBack():
+            if has_rollback:
+                return Settle()
             return Write(rollback_binlog(start_ts))
         case Pending(reason=reason):
             return AskAgain(reason)

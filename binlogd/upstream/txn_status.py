@@ -25,6 +25,11 @@ class LocalTxnStatus:
         self._rolls_back = rolls_back_abandoned
         self._timeout_ms = txn_timeout_s * 1000
 
+    @property
+    def verifies_rollbacks(self) -> bool:
+        """No: it has nothing but the binlogs."""
+        return False
+
     async def statuses(self, prewrites: Sequence[OpenPrewrite]) -> Sequence[TxnStatus]:
         """One answer for each prewrite, in order. Raises UpstreamUnavailable."""
         if not prewrites:

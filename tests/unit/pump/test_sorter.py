@@ -276,3 +276,35 @@ def test_memory_follows_the_open_transactions_alone(count: int) -> None:
     assert oldest.behind is None
     commit(sorter, 1, 2)
     assert sorter.watermark == 2 * count - 1
+
+
+# --- rollbacks that somebody can verify ------------------------------------------------------
+
+
+def test_a_doubted_rollback_holds_like_an_open_prewrite_until_it_is_settled() -> None:
+    sorter = Sorter(believes_rollbacks=False)
+    prewrite(sorter, 1)
+    prewrite(sorter, 2)
+    rollback(sorter, 1)
+    commit(sorter, 2, 3)
+    assert sorter.watermark == 0
+    assert [each.start_ts for each in sorter.doubted()] == [1]
+    sorter.settle(Tso(1))
+    assert sorter.watermark == 3
+    assert list(sorter.doubted()) == []
+
+
+def test_a_doubted_rollback_gives_way_to_a_commit() -> None:
+    sorter = Sorter(believes_rollbacks=False)
+    prewrite(sorter, 1)
+    rollback(sorter, 1)
+    assert sorter.outcome(Tso(1), Tso(2)) == place(1)
+    assert sorter.watermark == 2
+    assert list(sorter.doubted()) == []
+
+
+def test_a_rollback_of_nothing_is_not_doubted() -> None:
+    sorter = Sorter(believes_rollbacks=False)
+    rollback(sorter, 1)
+    assert list(sorter.doubted()) == []
+    assert sorter.open_count == 0
