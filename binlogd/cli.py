@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from binlogd import __version__
+from binlogd.commands.check import check
 from binlogd.commands.check_config import check_config
 from binlogd.commands.dump import dump
 from binlogd.commands.export import export
@@ -34,6 +35,7 @@ cli = typer.Typer(
 _RUN = "Run and watch"
 _DATA = "Data out and back"
 _LOOK = "Look into binlogs"
+_DISK = "Look after the data directory"
 
 cli.command(rich_help_panel=_RUN)(serve)
 cli.command(rich_help_panel=_RUN)(status)
@@ -42,6 +44,7 @@ cli.command(rich_help_panel=_DATA)(export)
 cli.command(rich_help_panel=_DATA)(restore)
 cli.command(rich_help_panel=_DATA)(replay)
 cli.command(rich_help_panel=_LOOK)(dump)
+cli.command(rich_help_panel=_DISK)(check)
 
 
 def main() -> None:

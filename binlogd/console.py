@@ -22,6 +22,37 @@ from binlogd.snapshot.export import Progress as ExportStep
 from binlogd.tools.transaction import Meter
 
 
+class BytesProgress:
+    """A bar over the bytes of some files; nothing where nobody looks."""
+
+    def __init__(self, console: Console) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("opening", total=None)
+
+    def told(self, what: str, done: int, whole: int) -> None:
+        """Shows what is being read, and how far it is."""
+        self._bar.update(self._task, description=what, completed=done, total=whole)
+
+    def __enter__(self) -> BytesProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+
 class ExportProgress:
     """A bar for each stage of an export; nothing where nobody looks."""
 

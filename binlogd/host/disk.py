@@ -12,6 +12,7 @@ import errno
 import fcntl
 import gzip
 import os
+import shutil
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -81,6 +82,19 @@ class PosixDisk:
     async def write_whole(self, path: Path, content: bytes) -> None:
         """Writes beside it, syncs, renames over it, syncs the directory."""
         await self._hop(lambda: _write_whole(path, content))
+
+    async def rename(self, source: Path, target: Path) -> None:
+        """Puts a file or directory in the place of another, durably; both have one parent."""
+        await self._hop(lambda: _rename(source, target))
+
+    async def copy(self, source: Path, target: Path, *, may_link: bool = False) -> None:
+        """Copies a file durably; `target` must be new. With `may_link` it may become another name
+        of the same bytes, for those that nobody writes to any more."""
+        await self._hop(lambda: _copy(source, target, may_link=may_link))
+
+    async def remove_tree(self, directory: Path) -> None:
+        """Removes a directory with all that is in it, if it is there."""
+        await self._hop(lambda: shutil.rmtree(directory, ignore_errors=not directory.exists()))
 
     async def space(self, directory: Path) -> Space:
         """How full its file system is."""
@@ -299,6 +313,24 @@ def _remove(paths: Sequence[Path]) -> None:
         path.unlink(missing_ok=True)
     for directory in sorted({path.parent for path in paths}):
         _sync_directory(directory)
+
+
+def _rename(source: Path, target: Path) -> None:
+    source.replace(target)
+    _sync_directory(target.parent)
+
+
+def _copy(source: Path, target: Path, *, may_link: bool) -> None:
+    if may_link:
+        with contextlib.suppress(OSError):  # another file system, or one without links
+            os.link(source, target)
+            _sync_directory(target.parent)
+            return
+    with source.open("rb", buffering=0) as original, target.open("xb", buffering=0) as copy:
+        while part := original.read(_CHECKSUM_BYTES):
+            _write_all(copy.fileno(), part)
+        os.fsync(copy.fileno())
+    _sync_directory(target.parent)
 
 
 def _write_whole(path: Path, content: bytes) -> None:

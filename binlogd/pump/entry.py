@@ -51,6 +51,11 @@ class Entry(NamedTuple):
         return Place(self.fid, self.offset, self.length)
 
     @property
+    def index_ts(self) -> Tso:
+        """What counts for the max_ts of a segment: start_ts of a prewrite, 0 of a rollback."""
+        return self.start_ts if self.tp == BinlogType.PREWRITE else self.commit_ts
+
+    @property
     def end(self) -> ValuePointer:
         """Where the next record of the same segment begins."""
         return ValuePointer(self.fid, self.offset + HEADER_BYTES + self.length)

@@ -78,6 +78,34 @@ class Marks:
     boot_id: str = ""
 
 
+MARKS_QUERY = "SELECT name, value FROM marks"
+SEGMENTS_QUERY = "SELECT fid, sealed, size, max_ts, needed_ts, checksum FROM segments ORDER BY fid"
+
+
+def marks_of(rows: Iterable[tuple[str, Any]]) -> Marks | None:
+    """What `MARKS_QUERY` gives; None in a new index. Raises ValueError, KeyError or TypeError when
+    it makes no sense."""
+    found = dict(rows)
+    if "head_pointer" not in found:
+        return None
+    return Marks(
+        head=ValuePointer.decode(found["head_pointer"]),
+        handle=ValuePointer.decode(found["handle_pointer"]),
+        max_commit_ts=Tso(found["max_commit_ts"]),
+        gc_ts=Tso(found["gc_ts"]),
+        first_fid=FileId(found["first_fid"]),
+        boot_id=found["boot_id"],
+    )
+
+
+def segments_of(rows: Iterable[tuple[Any, ...]]) -> list[Segment]:
+    """What `SEGMENTS_QUERY` gives."""
+    return [
+        Segment(FileId(fid), bool(sealed), size, Tso(max_ts), Tso(needed_ts), checksum)
+        for fid, sealed, size, max_ts, needed_ts, checksum in rows
+    ]
+
+
 class SqliteIndex:
     """One database with a connection to write and one to read, each with its own thread."""
 
@@ -189,27 +217,11 @@ class SqliteIndex:
 
     async def marks(self) -> Marks | None:
         """What was saved last; None in a new index."""
-        found = dict(await self._all("SELECT name, value FROM marks"))
-        if "head_pointer" not in found:
-            return None
-        return Marks(
-            head=ValuePointer.decode(found["head_pointer"]),
-            handle=ValuePointer.decode(found["handle_pointer"]),
-            max_commit_ts=Tso(found["max_commit_ts"]),
-            gc_ts=Tso(found["gc_ts"]),
-            first_fid=FileId(found["first_fid"]),
-            boot_id=found["boot_id"],
-        )
+        return marks_of(await self._all(MARKS_QUERY))
 
     async def segments(self) -> list[Segment]:
         """The segments it remembers, oldest first."""
-        rows = await self._all(
-            "SELECT fid, sealed, size, max_ts, needed_ts, checksum FROM segments ORDER BY fid"
-        )
-        return [
-            Segment(FileId(fid), bool(sealed), size, Tso(max_ts), Tso(needed_ts), checksum)
-            for fid, sealed, size, max_ts, needed_ts, checksum in rows
-        ]
+        return segments_of(await self._all(SEGMENTS_QUERY))
 
     async def commits_after(self, after: Tso, *, upto: Tso, limit: int) -> list[FoundCommit]:
         """Commits and fakes with after < commit_ts <= upto, in order, the first `limit`."""

@@ -173,8 +173,7 @@ def sort_again(
     unplaced = []
     for entry in entries:
         tp, start_ts, commit_ts, fid, _, _ = entry
-        index_ts = start_ts if tp == BinlogType.PREWRITE else commit_ts
-        newest[fid] = max(newest.get(fid, NO_TS), index_ts)
+        newest[fid] = max(newest.get(fid, NO_TS), entry.index_ts)
         if tp == BinlogType.PREWRITE:
             sorter.prewrite(start_ts, entry.place, now_s)
         elif start_ts == commit_ts:

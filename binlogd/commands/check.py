@@ -1,0 +1,156 @@
+"""`binlogd check`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from binlogd import app, config, telemetry
+from binlogd.assembly import Setup
+from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
+from binlogd.console import BytesProgress
+from binlogd.errors import ConfigError
+from binlogd.host.disk import PosixDisk
+from binlogd.pump.check import CheckReport, Told
+from binlogd.pump.repair import Checked, Repaired, check_and_repair
+from binlogd.pump.shard import ShardOptions
+from binlogd.pump.valuelog import LogLimits
+
+_SHOWN_MAX = 40
+
+
+def check(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Make a wrong index again from the log.")
+    ] = False,
+    copy_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--copy-to",
+            help="With --repair: copy damaged segments into this directory, then write them anew"
+            " without what is unreadable.",
+        ),
+    ] = None,
+    config_file: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify a stopped binlogd's log and index: every record, footer, index row and mark.
+
+    Names every stretch of the log that cannot be read, by file and offsets, and changes nothing.
+    With --repair an index that contradicts its log is made again. The log itself is never touched
+    without a copy: name a place for it by --copy-to. What is unreadable is lost then, the rest can
+    be used. Exit code 1 when something is wrong and still is at the end.
+    """
+    if copy_to is not None and not repair:
+        raise ConfigError("--copy-to says where --repair may copy to: give both, or none")
+    setup = load_setup(config_file, data_dir)
+    telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+    with BytesProgress(Console(stderr=True)) as shown:
+        checked = app.run(_checked(setup, shown.told, repairs=repair, copy_to=copy_to))
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(_document(checked)).decode() + "\n")
+    else:
+        _print(checked)
+    raise typer.Exit(0 if checked.report.is_clean else 1)
+
+
+async def _checked(setup: Setup, told: Told, *, repairs: bool, copy_to: Path | None) -> Checked:
+    segment_bytes = config.size_bytes(setup.config.pump.segment_size)
+    disk = PosixDisk(threads=2)
+    try:
+        return await check_and_repair(
+            setup.data_dir,
+            disk,
+            told,
+            repairs=repairs,
+            copy_to=copy_to,
+            options=ShardOptions(log=LogLimits(segment_bytes_max=segment_bytes)),
+        )
+    finally:
+        disk.close()
+
+
+def _document(checked: Checked) -> dict[str, object]:
+    report = checked.report
+    return {
+        "directory": report.directory,
+        "is_clean": report.is_clean,
+        "findings": report.findings,
+        "shards": [
+            {
+                "name": shard.name,
+                "segments": shard.segments,
+                "records": shard.records,
+                "size_bytes": shard.size_bytes,
+                "index_rows": shard.index_rows,
+                "torn_bytes": shard.torn_bytes,
+                "findings_left_out": shard.left_out,
+            }
+            for shard in report.shards
+        ],
+        "repaired": checked.repaired,
+        "found_before": None if checked.before is None else checked.before.findings,
+    }
+
+
+def _print(checked: Checked) -> None:
+    console = Console()
+    report = checked.report
+    if checked.before is not None:
+        _print_findings(console, checked.before)
+    if checked.repaired is not None:
+        _print_repair(console, checked.repaired)
+    shards = Table("shard", "segments", "records", "bytes", "index rows", "findings", box=None)
+    for shard in report.shards:
+        numbers = (shard.segments, shard.records, shard.size_bytes, shard.index_rows)
+        found = len(shard.findings) + shard.left_out
+        shards.add_row(shard.name, *map(str, numbers), str(found))
+    console.print(shards, highlight=False)
+    for shard in report.shards:
+        if shard.torn_bytes:
+            console.print(
+                f"{shard.name} ends in {shard.torn_bytes} bytes of an unfinished append, which the"
+                " next start cuts off; nobody was told that they were written",
+                highlight=False,
+            )
+    if report.is_clean:
+        console.print("[green]everything verifies[/]")
+        return
+    _print_findings(console, report)
+    if checked.repaired is None:
+        console.print(
+            "`binlogd check --repair` makes an index again. A damaged log needs `--repair --copy-to"
+            " DIR`; better, if there is one: restore the file from a copy of the disk, or start"
+            " again from a new full copy of the data.",
+            highlight=False,
+        )
+
+
+def _print_findings(console: Console, report: CheckReport) -> None:
+    findings = report.findings
+    for finding in findings[:_SHOWN_MAX]:
+        text = f"[red]{finding.kind}[/] {escape(str(finding))}"
+        console.print(text, highlight=False, soft_wrap=True)
+    if len(findings) > _SHOWN_MAX:
+        console.print(f"… and {len(findings) - _SHOWN_MAX} more: --json lists them")
+
+
+def _print_repair(console: Console, repaired: Repaired) -> None:
+    for path in repaired.copies:
+        console.print(f"copied, then written anew: {path}", highlight=False, soft_wrap=True)
+    for path in repaired.indexes:
+        console.print(f"made again: {path}", highlight=False, soft_wrap=True)
+    for name in repaired.refused:
+        console.print(
+            f"[yellow]left alone:[/] {name}, its log is damaged; name a place for a copy by"
+            " --copy-to",
+            highlight=False,
+        )

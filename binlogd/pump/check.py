@@ -1,0 +1,411 @@
+"""Verifies a data directory that nobody is using: every record, footer, index row and mark.
+
+Finds everything it can: bytes that are no record do not end it. Changes nothing; `repair.py` does.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from binlogd.binlog import BinlogType
+from binlogd.errors import ConfigError, CorruptRecord, LogFailed
+from binlogd.ports import Disk
+from binlogd.pump import logscan
+from binlogd.pump.entry import Entry, entry_of
+from binlogd.pump.gc import Segment
+from binlogd.pump.index import FILES, Marks
+from binlogd.pump.index_audit import IndexAudit, Row
+from binlogd.pump.logscan import Survey
+from binlogd.pump.pointer import FileId, ValuePointer, segment_fid, segment_name
+from binlogd.pump.route import shard_of
+from binlogd.pump.valuelog import gone
+from binlogd.record import FOOTER_BYTES, HEADER_BYTES, decode
+from binlogd.tso import NO_TS, Tso
+
+FINDINGS_MAX = 10_000
+"""Of one shard: a segment full of noise says nothing more after so many."""
+
+Told = Callable[[str, int, int], None]
+"""Hears what is being read, how many bytes of all are read, and how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it must be. `kind` is record, footer, segment, index, mark or
+    layout; `begin` and `end` are offsets in `path` where there are any."""
+
+    kind: str
+    path: str
+    what: str
+    begin: int | None = None
+    end: int | None = None
+
+    def __str__(self) -> str:
+        place = "" if self.begin is None else f" at offset {self.begin}"
+        return f"{self.path}{place}: {self.what}"
+
+
+@dataclass(slots=True)
+class ShardReport:
+    """What one shard has. `torn_bytes` stand behind the last record, were never acknowledged, and
+    go at the next start; that is no finding."""
+
+    name: str
+    segments: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    index_rows: int = 0
+    torn_bytes: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    left_out: int = 0
+    newest_ts: Tso = NO_TS
+    marked_ts: Tso = NO_TS
+
+    def find(self, finding: Finding) -> None:
+        """Takes a finding, or counts it if there are too many."""
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+        else:
+            self.left_out += 1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What a data directory has, and all that is wrong with it."""
+
+    directory: str
+    shards: tuple[ShardReport, ...]
+    layout: tuple[Finding, ...] = ()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All of them, in the order of shards and files."""
+        return [*self.layout, *(each for shard in self.shards for each in shard.findings)]
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+async def check(directory: Path, disk: Disk, told: Told) -> CheckReport:
+    """Checks what is below `pump/` of a data directory, whose lock the caller holds.
+
+    Raises ConfigError when there is no Pump's data, LogFailed when the disk cannot be read.
+    """
+    pump = directory / "pump"
+    shards = await shard_count(pump, disk)
+    layout, values = [], []
+    for number in range(shards):
+        value = pump / f"shard-{number}" / "value"
+        try:
+            values.append((value, sum((await disk.sizes(value)).values())))
+        except OSError as error:
+            layout.append(Finding("layout", str(value), error.strerror or str(error)))
+    whole, done = sum(size for _, size in values), 0
+    reports = []
+    for value, size in values:
+        checked = _ShardCheck(value, disk, shards, partial(_tell, told, done, whole))
+        try:
+            reports.append(await checked.run())
+        except OSError as error:
+            raise LogFailed(value, error) from error
+        done += size
+    newest = max((report.newest_ts for report in reports), default=NO_TS)
+    for report in reports:
+        if report.marked_ts > newest:
+            what = f"max_commit_ts {report.marked_ts} is above every binlog ({newest})"
+            report.find(Finding("mark", str(pump / report.name / FILES[0]), what))
+    return CheckReport(str(directory), tuple(reports), tuple(layout))
+
+
+def _tell(told: Told, before: int, whole: int, path: str, read: int) -> None:
+    told(path, before + read, whole)
+
+
+async def shard_count(pump: Path, disk: Disk) -> int:
+    """How many shards a data directory was made with. Raises ConfigError, LogFailed."""
+    path = pump / "shards"
+    try:
+        (content,) = await disk.read(path, [(0, 64)])
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path} is missing: {pump.parent} has no data of a Pump") from error
+    except OSError as error:
+        raise LogFailed(path, error) from error
+    text = content.strip()
+    if not text.isdigit() or not int(text):
+        raise ConfigError(f"{path} should hold the number of shards: {content!r}")
+    return int(text)
+
+
+class _ShardCheck:
+    """One pass over one shard."""
+
+    def __init__(
+        self, value: Path, disk: Disk, shards: int, told: Callable[[str, int], None]
+    ) -> None:
+        self._value = value
+        self._index_path = value.with_name(FILES[0])
+        self._disk = disk
+        self._shards = shards
+        self._number = int(value.parent.name.rpartition("-")[2])
+        self._told = told
+        self._read_bytes = 0
+        self._open: dict[Tso, ValuePointer] = {}
+        self._marks = Marks()
+        self._bounds: set[ValuePointer] = set()  # marks that stand where a record begins or ends
+        self._audit: IndexAudit | None = None
+        self.report = ShardReport(value.parent.name)
+
+    async def run(self) -> ShardReport:
+        """Raises OSError."""
+        sizes = await self._disk.sizes(self._value)
+        fids = self._fids(sizes)
+        async with AsyncExitStack() as stack:
+            known = await self._opened(stack)
+            first_fid = await self._first_fid()
+            self._check_names(fids, known, first_fid)
+            for fid in fids:
+                if fid >= first_fid:
+                    size = sizes[segment_name(fid)]
+                    await self._check_segment(fid, size, known.get(fid), is_last=fid == fids[-1])
+            await self._check_rows(first_fid)
+            await self._check_marks(fids, sizes)
+        return self.report
+
+    # --- files ---------------------------------------------------------------------------------
+
+    def _fids(self, sizes: dict[str, int]) -> list[FileId]:
+        found = []
+        for name in sizes:
+            try:
+                fid = segment_fid(name)
+            except ValueError as error:
+                self._find("layout", self._value / name, f"{error}: move that file away")
+                continue
+            if fid is not None:
+                found.append(fid)
+        return sorted(found)
+
+    async def _first_fid(self) -> FileId:
+        path = self._value.with_name("value.gone")
+        try:
+            gc_ts, first_fid = await gone(self._value, self._disk)
+        except CorruptRecord as error:
+            self._find("mark", path, error.reason)
+            return self._marks.first_fid
+        if (gc_ts, first_fid) < (self._marks.gc_ts, self._marks.first_fid):
+            self._find("mark", path, f"it says less is gone than the index does: {self._marks}")
+        return max(first_fid, self._marks.first_fid)
+
+    def _check_names(
+        self, fids: list[FileId], known: dict[FileId, Segment], first_fid: FileId
+    ) -> None:
+        there = {fid for fid in fids if fid >= first_fid}
+        expected = set(range(first_fid, max(there, default=first_fid - 1) + 1)) | known.keys()
+        for fid in sorted(expected - there):
+            self._find("segment", self._path(FileId(fid)), "the file is missing")
+
+    async def _check_segment(
+        self, fid: FileId, size: int, known: Segment | None, *, is_last: bool
+    ) -> None:
+        path, before = self._path(fid), self._read_bytes
+        survey = Survey(self._disk, path, size=size)
+        index_ts = any_ts = NO_TS
+        async for batch in survey.batches():
+            entries = self._entries_of(fid, batch)
+            await self._check_filed(entries)
+            for entry in entries:
+                index_ts = max(index_ts, entry.index_ts)
+                any_ts = max(any_ts, entry.start_ts, entry.commit_ts)
+            self.report.records += len(batch)
+            end = ValuePointer(fid, batch[-1][0] + HEADER_BYTES + len(batch[-1][1]))
+            self._note_bound(end)
+            self._told(str(path), before + end.offset)
+        self._read_bytes = before + size
+        self._told(str(path), self._read_bytes)
+        self._note_bound(ValuePointer(fid, size))
+        self.report.segments += 1
+        self.report.size_bytes += size
+        self.report.newest_ts = max(self.report.newest_ts, any_ts)
+        await self._judge_unreadable(fid, size, survey, is_torn_possible=is_last)
+        footer_ts = survey.footer_ts
+        if footer_ts is not None and not index_ts <= footer_ts <= max(any_ts, index_ts):
+            what = f"the footer says {footer_ts}, the newest record has {index_ts}"
+            self._find("footer", path, what, size - FOOTER_BYTES, size)
+        if known is not None:
+            await self._check_known(known, size, footer_ts, index_ts)
+
+    async def _judge_unreadable(
+        self, fid: FileId, size: int, survey: Survey, *, is_torn_possible: bool
+    ) -> None:
+        path = self._path(fid)
+        for lost in survey.unreadable:
+            is_torn = (
+                is_torn_possible
+                and lost.end == size
+                and lost.is_short
+                and ValuePointer(fid, lost.begin) >= self._marks.head
+                and not await logscan.has_wrong_length(self._disk, path, at=lost.begin, size=size)
+            )
+            if is_torn:
+                self.report.torn_bytes = lost.end - lost.begin
+            else:
+                what = f"{lost.fault}; {lost.end - lost.begin} bytes are unreadable"
+                self._find("record", path, what, lost.begin, lost.end)
+
+    async def _check_known(
+        self, known: Segment, size: int, footer_ts: Tso | None, index_ts: Tso
+    ) -> None:
+        path = self._path(known.fid)
+        if known.is_sealed and known.size_bytes != size:
+            what = f"{size} bytes, the index remembers {known.size_bytes} of the sealed segment"
+            self._find("segment", path, what)
+        elif size < known.size_bytes:
+            self._find("segment", path, f"{size} bytes, the index remembers {known.size_bytes}")
+        if known.is_sealed and footer_ts is not None and footer_ts != known.max_ts:
+            what = f"the footer says {footer_ts}, the index remembers {known.max_ts}"
+            self._find("footer", path, what, size - FOOTER_BYTES, size)
+        elif known.size_bytes == size and known.max_ts < index_ts:
+            what = f"the index remembers {known.max_ts} as its newest, a record has {index_ts}"
+            self._find("segment", path, what)
+        if known.checksum is not None and known.size_bytes == size:
+            found = await self._disk.checksum(path, size)
+            if found != known.checksum:
+                what = f"checksum {found:08x}, the index remembers {known.checksum:08x}"
+                self._find("segment", path, what)
+
+    def _entries_of(self, fid: FileId, batch: logscan.Batch) -> list[Entry]:
+        entries = []
+        for offset, payload in batch:
+            pointer = ValuePointer(fid, offset)
+            self._note_bound(pointer)
+            try:
+                entry = entry_of(pointer, payload, self._path)
+            except CorruptRecord as error:
+                self._find("record", self._path(fid), error.reason, offset, None)
+                continue
+            entries.append(entry)
+            if entry.tp != BinlogType.PREWRITE:
+                self._open.pop(entry.start_ts, None)
+            elif pointer < self._marks.handle:
+                self._open.setdefault(entry.start_ts, pointer)
+            if entry.start_ts and shard_of(entry.start_ts, self._shards) != self._number:
+                what = (
+                    f"start_ts {entry.start_ts} belongs to shard"
+                    f" {shard_of(entry.start_ts, self._shards)} of {self._shards}"
+                )
+                self._find("record", self._path(fid), what, offset, entry.end.offset)
+        return entries
+
+    # --- index ---------------------------------------------------------------------------------
+
+    async def _opened(self, stack: AsyncExitStack) -> dict[FileId, Segment]:
+        """Opens the index if it can be read, and takes what it remembers."""
+        if self._index_path.name not in await self._disk.sizes(self._index_path.parent):
+            self._find("index", self._index_path, "it is missing")
+            return {}
+        try:
+            audit = await stack.enter_async_context(IndexAudit.open(self._index_path))
+            for text in await audit.damage():
+                self._find("index", self._index_path, text)
+            marks, known = await audit.marks(), await audit.segments()
+        except (sqlite3.Error, ValueError) as error:
+            self._find("index", self._index_path, str(error))
+            return {}
+        if marks is None:
+            self._find("index", self._index_path, "it has no marks: it was never filled")
+            return {}
+        self._audit, self._marks = audit, marks
+        self.report.marked_ts = marks.max_commit_ts
+        return {segment.fid: segment for segment in known}
+
+    async def _check_filed(self, entries: list[Entry]) -> None:
+        if self._audit is None:
+            return
+        try:
+            for unfiled in await self._audit.records(entries, self._marks.head):
+                fid, offset = unfiled.pointer
+                what = f"no row in {self._index_path.name}: {unfiled.key}"
+                self._find("index", self._path(fid), what, offset)
+        except sqlite3.Error as error:
+            self._gave_up(error)
+
+    async def _check_rows(self, first_fid: FileId) -> None:
+        if self._audit is None:
+            return
+        try:
+            self.report.index_rows = await self._audit.row_count(first_fid)
+            async for rows in self._audit.rows_without_record(first_fid):
+                for row in rows:
+                    await self._check_row(row)
+            for start_ts in await self._audit.rollbacks_without_record(first_fid):
+                what = f"rollbacks {start_ts}: the log has no such record"
+                self._find("index", self._index_path, what)
+        except sqlite3.Error as error:
+            self._gave_up(error)
+
+    async def _check_row(self, row: Row) -> None:
+        path, (fid, offset, length) = self._path(row.place.fid), row.place
+        what = ""
+        if min(fid, offset, length) < 0:
+            what = "it leads nowhere"
+        else:
+            try:
+                (stretch,) = await self._disk.read(path, [(offset, HEADER_BYTES + length)])
+            except FileNotFoundError:
+                what = "there is no such segment"
+            else:
+                payload = decode(stretch, length=length)
+                what = payload if isinstance(payload, str) else self._mismatch(row, payload)
+        if what:
+            where = f"{row.table} {row.ts}, {row.start_ts} → {path.name} at {offset}"
+            self._find("index", self._index_path, f"{where}: {what}")
+
+    def _mismatch(self, row: Row, payload: bytes) -> str:
+        try:
+            entry = entry_of(ValuePointer(row.place.fid, row.place.offset), payload, self._path)
+        except CorruptRecord as error:
+            return error.reason
+        return "" if entry[:3] == row.head else f"the record there is {entry[:3]}"
+
+    def _gave_up(self, error: sqlite3.Error) -> None:
+        self._find("index", self._index_path, str(error))
+        self._audit = None
+
+    # --- marks ---------------------------------------------------------------------------------
+
+    def _note_bound(self, pointer: ValuePointer) -> None:
+        if pointer in (self._marks.head, self._marks.handle):
+            self._bounds.add(pointer)
+
+    async def _check_marks(self, fids: list[FileId], sizes: dict[str, int]) -> None:
+        if self._audit is None:
+            return
+        marks = self._marks
+        end = ValuePointer(FileId(0), 0)
+        if fids:
+            end = ValuePointer(fids[-1], sizes[segment_name(fids[-1])])
+        for name, pointer in (("head_pointer", marks.head), ("handle_pointer", marks.handle)):
+            if pointer > end:
+                self._find("mark", self._index_path, f"{name} {tuple(pointer)} is behind the log")
+            elif pointer not in self._bounds and pointer.fid in fids and pointer.offset:
+                what = f"{name} {tuple(pointer)} is not where a record begins"
+                self._find("mark", self._index_path, what)
+        for start_ts, pointer in self._open.items():
+            if pointer < marks.handle and not await self._audit.outcome(start_ts):
+                what = f"the prewrite of {start_ts} is open, and handle_pointer has passed it"
+                self._find("mark", self._path(pointer.fid), what, pointer.offset)
+
+    def _find(
+        self, kind: str, path: Path, what: str, begin: int | None = None, end: int | None = None
+    ) -> None:
+        self.report.find(Finding(kind, str(path), what, begin, end))
+
+    def _path(self, fid: FileId) -> Path:
+        return self._value / segment_name(fid)

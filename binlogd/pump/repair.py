@@ -1,0 +1,162 @@
+"""Mends what `check.py` found: makes an index again, and writes a damaged segment without its
+damage once a copy of it is safe.
+
+The log is the truth, so an index costs nothing but time. What is unreadable in the log is lost, and
+no repair brings it back: it takes the whole records into a new file, so that the rest can be used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from binlogd import record
+from binlogd.errors import ConfigError, CorruptRecord, LogFailed
+from binlogd.host.disk import PosixDisk
+from binlogd.pump.check import CheckReport, ShardReport, Told, check, shard_count
+from binlogd.pump.entry import entry_of
+from binlogd.pump.index import FILES
+from binlogd.pump.logscan import Survey
+from binlogd.pump.pointer import FileId, ValuePointer, segment_fid
+from binlogd.pump.pump import LOCK_FILE
+from binlogd.pump.shard import Shard, ShardOptions
+from binlogd.tso import NO_TS
+
+log = structlog.get_logger(__name__)
+
+_LOG_KINDS = ("record", "footer", "segment", "layout")
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What was done. `copies` are the segments as they were; `refused` are the shards that were
+    left alone because their log is damaged and nobody said where to copy it."""
+
+    indexes: tuple[str, ...]
+    copies: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found, and after a repair what was done and what is found now."""
+
+    report: CheckReport
+    repaired: Repaired | None = None
+    before: CheckReport | None = None
+
+
+async def check_and_repair(
+    directory: Path,
+    disk: PosixDisk,
+    told: Told,
+    *,
+    repairs: bool,
+    copy_to: Path | None,
+    options: ShardOptions,
+) -> Checked:
+    """Checks a data directory that no process uses, and with `repairs` mends it and checks again.
+
+    Raises ConfigError when a process has it or there is nothing to check, LogFailed, DiskFull.
+    """
+    await shard_count(directory / "pump", disk)  # before a lock file is left in a wrong place
+    try:
+        lock = await disk.lock(directory / LOCK_FILE)
+    except OSError as error:
+        raise LogFailed(directory, error) from error
+    try:
+        report = await check(directory, disk, told)
+        if report.is_clean or not repairs:
+            return Checked(report)
+        done = await repair(directory, disk, report, options=options, copy_to=copy_to)
+        return Checked(await check(directory, disk, told), done, report)
+    finally:
+        await lock.release()
+
+
+async def repair(
+    directory: Path,
+    disk: PosixDisk,
+    report: CheckReport,
+    *,
+    options: ShardOptions,
+    copy_to: Path | None,
+) -> Repaired:
+    """Repairs a data directory whose lock the caller holds.
+
+    Raises ConfigError when `copy_to` holds copies already, LogFailed, DiskFull, CorruptRecord.
+    """
+    indexes, copies, refused = [], [], []
+    for shard in report.shards:
+        if not shard.findings:
+            continue
+        home = directory / "pump" / shard.name
+        damaged = any(finding.kind in _LOG_KINDS for finding in shard.findings)
+        if damaged and copy_to is None:
+            refused.append(shard.name)
+            continue
+        try:
+            if damaged and copy_to is not None:
+                copies += await _rewrite(home, shard, disk, copy_to / shard.name)
+            await disk.remove([home / name for name in FILES])
+        except OSError as error:
+            raise LogFailed(home, error) from error
+        opened = await Shard.open(home, name=shard.name, disk=disk, options=options, now_s=0.0)
+        await opened.close()
+        indexes.append(str(home / FILES[0]))
+    return Repaired(tuple(indexes), tuple(copies), tuple(refused))
+
+
+async def _rewrite(home: Path, shard: ShardReport, disk: PosixDisk, copy_to: Path) -> list[str]:
+    value = home / "value"
+    sizes = await disk.sizes(value)
+    fids = {name: segment_fid(name) for name in sizes if name.endswith(".vlog")}
+    newest = max(filter(None, fids.values()), default=FileId(0))
+    damaged = {Path(each.path).name for each in shard.findings if each.kind in _LOG_KINDS}
+    copies = []
+    await disk.make_directory(copy_to)
+    for name in sorted(damaged & sizes.keys()):
+        fid = fids[name]
+        if fid is None:
+            continue
+        copy = copy_to / name
+        try:
+            await disk.copy(value / name, copy)
+        except FileExistsError as error:
+            raise ConfigError(f"{copy} exists: name a directory without copies") from error
+        size = sizes[name]
+        if await disk.checksum(copy, size) != await disk.checksum(value / name, size):
+            raise CorruptRecord(copy, 0, "the copy differs from the segment, which is left alone")
+        await _write_readable(value / name, fid, size, disk, is_sealed=fid != newest)
+        copies.append(str(copy))
+        log.warning("segment_rewritten", path=str(value / name), copy=str(copy))
+    return copies
+
+
+async def _write_readable(
+    path: Path, fid: FileId, size: int, disk: PosixDisk, *, is_sealed: bool
+) -> None:
+    """Puts a segment in place that has the whole records of this one and nothing else."""
+    fresh = path.with_name(path.name + ".new")
+    await disk.remove([fresh])
+    survey, max_ts = Survey(disk, path, size=size), NO_TS
+    file = await disk.open_append(fresh, create=True)
+    try:
+        async for batch in survey.batches():
+            parts: list[bytes] = []
+            for offset, payload in batch:
+                try:
+                    entry = entry_of(ValuePointer(fid, offset), payload, lambda _: path)
+                except CorruptRecord as error:
+                    log.warning("record_left_out", path=str(path), offset=offset, cause=str(error))
+                    continue
+                max_ts = max(max_ts, entry.index_ts)
+                parts += (record.header(payload), payload)
+            await file.append(parts, sync=True)
+        if is_sealed:
+            await file.append([record.footer(max_ts)], sync=True)
+    finally:
+        await file.close()
+    await disk.rename(fresh, path)
