@@ -20,7 +20,7 @@ async def test_a_directory_is_checked_and_repaired(tmp_path: Path) -> None:
     async with posix_world(tmp_path) as world, world.pump(ROOMY, shards=2) as pump:
         for number in range(10, 60, 2):
             await written(pump, prewrite(number), commit(number, number + 1))
-    checks = ["check", "--data-dir", tmp_path]
+    checks: tuple[str | Path, ...] = ("check", "--data-dir", tmp_path)
     done = binlogd(*checks)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "everything verifies")
 
