@@ -80,6 +80,11 @@ class EventFilter:
         self._rules = [_Rule(rule, is_case_sensitive=is_case_sensitive) for rule in rules]
         self._row_kinds: dict[tuple[str, str], frozenset[int]] = {}
 
+    @property
+    def has_rules(self) -> bool:
+        """Without any, everything is kept."""
+        return bool(self._rules)
+
     def ignores_ddl(self, database: str, table: str, query: str) -> bool:
         """Whether a statement, as its user typed it, is left out."""
         if not self._rules:

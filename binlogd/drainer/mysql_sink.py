@@ -42,7 +42,7 @@ from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.drainer.writer import LaneContext, LaneCounters, RowWriter
 from binlogd.errors import DownstreamUnavailable, StatementRejected
 from binlogd.tidb.model import TableAt
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +89,7 @@ class MySqlSink:
         self._control: SqlSession | None = None
         self._applier: Applier | None = None
         """Where transactions go; `run` follows when it is replaced."""
-        self._restart = Restart((), None)
+        self._restart, self._low_ts = Restart((), None), NO_TS
         self._is_laid_out = False
         self._targets: dict[int, Target] = {}
         self._readers: dict[int, Reader] = {}
@@ -113,7 +113,7 @@ class MySqlSink:
             packet_bytes_max,
             self._rng,
         )
-        self._restart = restart
+        self._restart, self._low_ts = restart, restart.low_ts
         is_same = not options.is_transactional and len(restart.lanes) == options.lanes
         self._is_laid_out = restart.is_level or is_same
         self._applier = await self._made(restart.lanes, level=restart.is_level)
@@ -136,7 +136,7 @@ class MySqlSink:
     async def submit(self, txns: Sequence[Txn]) -> None:
         """See Sink. Raises also what `run` raises, and StatementRejected of a DDL."""
         for txn in _combined(txns):
-            if txn.commit_ts <= self._restart.low_ts:
+            if txn.commit_ts <= self._low_ts:
                 continue
             if isinstance(txn, Dml):
                 applier = self._current

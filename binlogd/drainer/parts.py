@@ -209,13 +209,13 @@ class Gatherer:
             mutation = change.mutation
             rows, size = len(mutation.sequence), _size_of(mutation)
             self.rows_added += rows
+            rest = iter(mutation.inserted), iter(mutation.updated), iter(mutation.deleted)
             if rows <= rows_left and size <= bytes_left:
                 rows_left, bytes_left = rows_left - rows, bytes_left - size
-                self._add_rows(mutation.sequence, _Rows.of(mutation), reader)
+                self._add_rows(mutation.sequence, rest, reader)
                 continue
             yield
             step = max(1, min(SLICE_ROWS, SLICE_BYTES * rows // max(1, size)))
-            rest = _Rows.of(mutation)
             for begin in range(0, rows, step):
                 self._add_rows(mutation.sequence[begin : begin + step], rest, reader)
                 yield
@@ -263,7 +263,7 @@ class Gatherer:
     # --- rows ------------------------------------------------------------------------------
 
     def _add_rows(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
-        mode = reader.target.shape.mode
+        mode = reader.target.mode
         try:
             if mode is Mode.MERGED:
                 self._merge(sequence, rows, reader)
@@ -275,9 +275,10 @@ class Gatherer:
             assert self._adding is not None
             raise RowMismatch(reader.target.label, self._adding.commit_ts, str(error)) from error
 
-    def _merge(  # noqa: C901, PLR0912 - a row shall cost one call, that of its decoder
+    def _merge(  # noqa: C901, PLR0912, PLR0915 - a row shall cost one call, that of its decoder
         self, sequence: bytes, rows: _Rows, reader: Reader
     ) -> None:
+        inserted, updated, deleted = rows
         fast, slow = reader.decoders(len(sequence))
         insert, update, delete = fast.insert, fast.update, fast.delete
         target, parts, lanes, adding = reader.target, self._open, self._lanes, self._adding
@@ -285,7 +286,7 @@ class Gatherer:
         row: bytes | None
         for kind in sequence:
             if kind == 1:
-                data = next(rows.updated)
+                data = next(updated)
                 try:
                     old, key, row = update(data)
                 except ODD:
@@ -293,13 +294,13 @@ class Gatherer:
                 if old != key:
                     self._put_state(target, old, None)
             elif kind == 0:
-                data = next(rows.inserted)
+                data = next(inserted)
                 try:
                     key, row = insert(data)
                 except ODD:
                     key, row = slow.insert(data)
             else:
-                data = next(rows.deleted)
+                data = next(deleted)
                 try:
                     key, row = delete(data), None
                 except ODD:
@@ -321,29 +322,31 @@ class Gatherer:
             part.size_bytes += 24 if row is None else len(row)
 
     def _add_ordered(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
+        inserted, updated, deleted = rows
         target, decode = reader.target, reader.decoded(len(sequence))
         for kind in sequence:
             if kind == 0:
-                self._put_item(target, RunKind.WRITE, decode.insert(next(rows.inserted))[1])
+                self._put_item(target, RunKind.WRITE, decode.insert(next(inserted))[1])
             elif kind == 1:
-                old, key, row = decode.update(next(rows.updated))
+                old, key, row = decode.update(next(updated))
                 if old != key:
                     self._put_item(target, RunKind.DELETE, key_text(old))
                 self._put_item(target, RunKind.WRITE, row)
             else:
-                key = decode.delete(next(rows.deleted))
+                key = decode.delete(next(deleted))
                 self._put_item(target, RunKind.DELETE, key_text(key))
 
     def _add_singles(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
+        inserted, updated, deleted = rows
         target, decode = reader.target, reader.decoded(len(sequence))
         for kind in sequence:
             if kind == 0:
-                self._put_item(target, RunKind.WRITE, decode.insert(next(rows.inserted))[1])
+                self._put_item(target, RunKind.WRITE, decode.insert(next(inserted))[1])
             elif kind == 1:
-                statement = reader.update_statement(next(rows.updated))
+                statement = reader.update_statement(next(updated))
                 self._put_item(target, RunKind.SINGLE, statement)
             else:
-                statement = reader.delete_statement(next(rows.deleted))
+                statement = reader.delete_statement(next(deleted))
                 self._put_item(target, RunKind.SINGLE, statement)
 
     def _put_state(self, target: Target, key: Key, row: bytes | None) -> None:
@@ -404,16 +407,8 @@ class Gatherer:
         return part.changes >= limits.cut_changes_max or part.size_bytes >= limits.cut_bytes_max
 
 
-class _Rows(NamedTuple):
-    """What remains of a mutation."""
-
-    inserted: Iterator[bytes]
-    updated: Iterator[bytes]
-    deleted: Iterator[bytes]
-
-    @classmethod
-    def of(cls, mutation: Mutation) -> _Rows:
-        return cls(iter(mutation.inserted), iter(mutation.updated), iter(mutation.deleted))
+_Rows = tuple[Iterator[bytes], Iterator[bytes], Iterator[bytes]]
+"""What remains of a mutation: rows inserted, updated and deleted."""
 
 
 def _size_of(mutation: Mutation) -> int:

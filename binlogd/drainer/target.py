@@ -32,6 +32,7 @@ class Target:
         "delete_head",
         "info",
         "label",
+        "mode",
         "name",
         "seed",
         "shape",
@@ -46,6 +47,7 @@ class Target:
         self.database = database
         self.info = info
         self.shape = shape
+        self.mode = shape.mode
         self.by_key = shape.by_key
         self.seed = seed_of(info.id)
         self.label = f"{database}.{info.name}"

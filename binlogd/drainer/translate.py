@@ -16,10 +16,12 @@ from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import MalformedBinlog, MissingDdlJob, RowMismatch, UnknownTable
-from binlogd.tidb.model import Job
+from binlogd.tidb.model import Job, TableAt
 from binlogd.tidb.schema import SchemaTracker, is_reserved
+from binlogd.tso import Tso
 from binlogd.wire import peek
 
+_TABLES_KEPT_MAX = 20_000
 _NO_DDL = b"\x38\x00\x40\x00"  # how the canonical form of all other binlogs ends
 
 
@@ -41,6 +43,9 @@ class Translator:
     def __init__(self, schema: SchemaTracker, table_filter: TableFilter, dialect: Dialect) -> None:
         self._schema, self._filter = schema, table_filter
         self._replay = DdlReplay(dialect, schema, table_filter)
+        self._tables: dict[tuple[int, int], TableAt] = {}
+        """Answers of the schema about tables that are replicated, by id and schema version."""
+        self._as_of = schema.changes
 
     def translate(self, binlog: CommittedBinlog, job: Job | None) -> Txn:
         """`job` is the one that `ddl_job_id` asked for; None of an ignored DDL may be missing.
@@ -64,20 +69,45 @@ class Translator:
     def _dml(self, binlog: CommittedBinlog, prewrite_value: bytes) -> Txn:
         commit_ts = binlog.commit_ts
         schema_version, mutations = peek.mutations(prewrite_value)
+        if self._as_of != self._schema.changes:
+            self._tables.clear()
+            self._as_of = self._schema.changes
         changes: list[TableChange] = []
         for mutation in mutations:
-            table = self._schema.table_at(mutation.table_id, schema_version)
+            table = self._tables.get((mutation.table_id, schema_version))
             if table is None:
-                if self._schema.is_truncated(mutation.table_id) or is_reserved(mutation.table_id):
-                    continue
-                raise UnknownTable(mutation.table_id, commit_ts, schema_version)
-            if self._filter.replicates(table.database, table.info.name):
-                kept = self._filter.events.kept(table.database, table.info.name, mutation)
-                if kept.sequence:
-                    changes.append(TableChange(table, kept))
+                table = self._table_of(mutation.table_id, commit_ts, schema_version)
+            if table is not None and mutation.sequence:
+                changes.append(TableChange(table, mutation))
+        if self._filter.events.has_rules:
+            changes = self._kept(changes)
         if not changes:
             return Skip(commit_ts)
         return Dml(binlog.start_ts, commit_ts, schema_version, tuple(changes))
+
+    def _table_of(self, table_id: int, commit_ts: Tso, schema_version: int) -> TableAt | None:
+        """None for a table that is not replicated. Raises UnknownTable."""
+        table = self._schema.table_at(table_id, schema_version)
+        if table is None:
+            if self._schema.is_truncated(table_id) or is_reserved(table_id):
+                return None
+            raise UnknownTable(table_id, commit_ts, schema_version)
+        if not self._filter.replicates(table.database, table.info.name):
+            return None
+        if len(self._tables) >= _TABLES_KEPT_MAX:
+            self._tables.clear()
+        self._tables[table_id, schema_version] = table
+        return table
+
+    def _kept(self, changes: list[TableChange]) -> list[TableChange]:
+        """Without the kinds of rows that the event filter leaves out."""
+        found = []
+        for change in changes:
+            table = change.table
+            kept = self._filter.events.kept(table.database, table.info.name, change.mutation)
+            if kept.sequence:
+                found.append(TableChange(table, kept))
+        return found
 
     def _ddl(self, binlog: CommittedBinlog, body: peek.Body, job: Job | None) -> Txn:
         commit_ts, query = binlog.commit_ts, _text(body.ddl_query)

@@ -143,12 +143,15 @@ class SchemaTracker:
             ActionType.EXCHANGE_TABLE_PARTITION: self._exchange,
         }
         self.version = 0
+        self.changes = 0
+        """Grows with everything that may change an answer of `table_at`."""
 
     # --- the history ---------------------------------------------------------------------
 
     def load(self, jobs: Iterable[Job]) -> None:
         """Makes jobs known that may still come, in any order; knowing one twice is fine."""
         jobs = list(jobs)
+        self.changes += 1
         self.know(entry_of(job) for job in jobs)
         for job in jobs:
             is_in_force = job.is_done and job.schema_version > 0
@@ -179,12 +182,14 @@ class SchemaTracker:
         unplaced until its binlog comes, or a row shows that it was in force before.
         """
         self._apply_known(lambda job: 0 < job.finished_ts <= commit_ts)
+        self.changes += 1
         self._unplaced = {job.id: job for job in self._pending.values() if job.start_ts < commit_ts}
 
     # --- moving on -----------------------------------------------------------------------
 
     def apply(self, job: Job, schema_state: int) -> Effect:
         """The turn of a DDL binlog with this `ddl_schema_state` has come."""
+        self.changes += 1
         is_announcement = schema_state == SchemaState.DELETE_ONLY and job.type in _DROPS_COLUMNS
         if is_announcement or not job.is_done or job.schema_version == 0:
             tracked = self._tables.get(job.table_id)

@@ -450,16 +450,12 @@ def _plain_table_mutation(  # noqa: C901, PLR0911, PLR0912 - one loop for every 
     """As TiDB writes it: table id, rows, sequence; None for anything else. Hot: few calls."""
     if data[pos] != 0x08:
         return None
-    table_id = shift = 0
-    pos += 1
-    while (byte := data[pos]) > 0x7F:
-        table_id |= (byte & 0x7F) << shift
-        shift += 7
-        pos += 1
-    if shift > 49:  # no table has such an id
-        return None
-    table_id |= byte << shift
-    pos += 1
+    table_id = data[pos + 1]
+    pos += 2
+    if table_id > 0x7F:
+        table_id, pos = read_uvarint(data, pos - 1)
+        if table_id >> 56:  # no table has such an id
+            return None
     inserted: list[bytes] = []
     updated: list[bytes] = []
     deleted: list[bytes] = []
@@ -484,20 +480,20 @@ def _plain_table_mutation(  # noqa: C901, PLR0911, PLR0912 - one loop for every 
             deleted.append(data[begin:pos])
         else:
             return None
-    rows = len(inserted) + len(updated) + len(deleted)
-    sequence = data[pos + 1 : end : 2]
-    if len(sequence) != rows or end - pos != 2 * rows:
-        return None
-    if rows == 1:
-        kind = _INSERT if inserted else _UPDATE if updated else _DELETE
-        if sequence[0] != kind:
+    if end - pos == 2:  # a single row, as most are
+        kind = data[pos + 1]
+        lists = inserted if kind == _INSERT else updated if kind == _UPDATE else deleted
+        if len(lists) != 1 or kind not in (_INSERT, _UPDATE, _DELETE):
             return None
-        return Mutation(table_id, inserted, updated, deleted, sequence)
+        if len(inserted) + len(updated) + len(deleted) != 1:
+            return None
+        return Mutation(table_id, inserted, updated, deleted, ONE_BYTE[kind])
+    sequence = data[pos + 1 : end : 2]
+    counts = sequence.count(_INSERT), sequence.count(_UPDATE), sequence.count(_DELETE)
     if (
-        sequence.count(_INSERT) != len(inserted)
-        or sequence.count(_UPDATE) != len(updated)
-        or sequence.count(_DELETE) != len(deleted)
-        or data[pos:end:2] != b"\x38" * rows
+        counts != (len(inserted), len(updated), len(deleted))
+        or sum(counts) * 2 != end - pos
+        or data[pos:end:2] != b"\x38" * len(sequence)
     ):
         return None
     return Mutation(table_id, inserted, updated, deleted, sequence)
