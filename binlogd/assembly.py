@@ -24,6 +24,7 @@ from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from binlogd.drainer.kafka.sink import KafkaSink
 from binlogd.drainer.mysql import Server
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.mysql_store import MySqlStore
 from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
@@ -200,21 +201,14 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
         return SqliteSink(setup.sink_dir / REPLICA_FILE, disk)
     if syncer.db_type == "kafka":
         return _kafka_sink(syncer.to, cluster_id or 0)
-    to = syncer.to
     return MySqlSink(
-        Server(
-            host=to.host,
-            port=to.port,
-            user=to.user,
-            password=to.password,
-            sql_mode=syncer.sql_mode,
-            params=to.params,
-        ),
+        downstream_server(setup),
         cluster_id or 0,
         MySqlSinkOptions(
             lanes=lanes_for(syncer.worker_count),
             is_transactional=syncer.consistency == "transaction",
-            schema=to.checkpoint.schema,
+            schema=syncer.to.checkpoint.schema,
+            checkpoint_table=syncer.to.checkpoint.table,
         ),
         random.Random(),
     )
@@ -231,6 +225,31 @@ def _kafka_sink(to: DownstreamConfig, cluster_id: int) -> KafkaSink:
         message_bytes_max=config.size_bytes(to.kafka_max_message_size),
     )
     return KafkaSink(options, CanalJson() if to.protocol == "canal-json" else DebeziumJson(topic))
+
+
+def downstream_server(setup: Setup) -> Server:
+    """Where the database downstream is."""
+    to = setup.config.syncer.to
+    return Server(
+        host=to.host,
+        port=to.port,
+        user=to.user,
+        password=to.password,
+        sql_mode=setup.config.syncer.sql_mode,
+        params=to.params,
+    )
+
+
+def make_store(setup: Setup, cluster_id: int | None) -> MySqlStore:
+    """The checkpoint and progress rows downstream. Raises ConfigError where there are none."""
+    syncer = setup.config.syncer
+    if syncer.db_type not in ("mysql", "tidb"):
+        raise ConfigError(
+            f'syncer.db-type "{syncer.db_type}" keeps its checkpoint with its files in'
+            f" {setup.sink_dir}: they go back together, from a copy"
+        )
+    place = syncer.to.checkpoint
+    return MySqlStore(downstream_server(setup), place.schema, cluster_id or 0, place.table)
 
 
 def make_relay(setup: Setup, disk: PosixDisk) -> RelayWriter | None:

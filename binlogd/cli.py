@@ -15,6 +15,7 @@ from rich.markup import escape
 from binlogd import __version__
 from binlogd.commands.check import check
 from binlogd.commands.check_config import check_config
+from binlogd.commands.checkpoint import checkpoint
 from binlogd.commands.dump import dump
 from binlogd.commands.export import export
 from binlogd.commands.replay import replay
@@ -42,6 +43,7 @@ cli.command(rich_help_panel=_RUN)(status)
 cli.command("check-config", rich_help_panel=_RUN)(check_config)
 cli.command(rich_help_panel=_DATA)(export)
 cli.command(rich_help_panel=_DATA)(restore)
+cli.command(rich_help_panel=_DATA)(checkpoint)
 cli.command(rich_help_panel=_DATA)(replay)
 cli.command(rich_help_panel=_LOOK)(dump)
 cli.command(rich_help_panel=_DISK)(check)

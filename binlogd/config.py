@@ -111,6 +111,7 @@ class CheckpointConfig(_Table, frozen=True):
 
     type: Literal["", "mysql", "tidb"] = ""
     schema: str = "tidb_binlog"
+    table: str = "checkpoint"
 
 
 class DownstreamConfig(_Table, frozen=True):

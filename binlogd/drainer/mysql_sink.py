@@ -70,6 +70,7 @@ class MySqlSinkOptions:
     lanes: int = 4
     is_transactional: bool = False
     schema: str = "tidb_binlog"
+    checkpoint_table: str = "checkpoint"
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -85,7 +86,7 @@ class MySqlSink:
         self, server: Server, cluster_id: int, options: MySqlSinkOptions, rng: Random
     ) -> None:
         self._server, self._options, self._rng = server, options, rng
-        self._store = MySqlStore(server, options.schema, cluster_id)
+        self._store = MySqlStore(server, options.schema, cluster_id, options.checkpoint_table)
         self._control: SqlSession | None = None
         self._applier: Applier | None = None
         """Where transactions go; `run` follows when it is replaced."""

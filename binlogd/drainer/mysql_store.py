@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
+
+import structlog
 
 from binlogd.drainer import sql
 from binlogd.drainer.checkpoint import Checkpoint
@@ -19,9 +22,12 @@ from binlogd.drainer.progress import (
     PendingDdl,
     ProgressTable,
     Restart,
+    Row,
     restart_of,
 )
 from binlogd.errors import ConfigError, DownstreamUnavailable
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -29,10 +35,12 @@ T = TypeVar("T")
 class MySqlStore:
     """Used by one sink; every method raises DownstreamUnavailable when the server is gone."""
 
-    def __init__(self, server: Server, schema: str, cluster_id: int) -> None:
+    def __init__(
+        self, server: Server, schema: str, cluster_id: int, table: str = "checkpoint"
+    ) -> None:
         self.cluster_id = cluster_id
         self._server, self._schema = server, schema
-        self._checkpoints = sql.qualified(schema, "checkpoint")
+        self._checkpoints = sql.qualified(schema, table)
         self._session: SqlSession | None = None
         self._lock = asyncio.Lock()
 
@@ -59,6 +67,8 @@ class MySqlStore:
             restart = await self._once_more(
                 lambda session: self._taken_over(session, checkpoint, lanes)
             )
+        if checkpoint is not None and restart.is_set_back:  # whoever set it did not ask the schema
+            checkpoint = replace(checkpoint, consistent=False, schema_version=0)
         return checkpoint, restart
 
     async def _taken_over(
@@ -71,14 +81,16 @@ class MySqlStore:
         """
         await session.run(b"START TRANSACTION")
         try:
-            rows = [
-                (int(lane), int(count), int(ts), int(piece), int(thread), str(note))
-                for lane, count, ts, piece, thread, note in await session.rows(self.progress.read())
-            ]
+            rows = [_row(each) for each in await session.rows(self.progress.read())]
             restart = restart_of(rows, checkpoint)
+            statements: tuple[bytes, ...] = ()
+            if restart.is_set_back:
+                log.warning("checkpoint_was_set_back", commit_ts=restart.low_ts)
+                statements = self.progress.set_to(restart.low_ts)
             if restart.is_level:
-                restart = Restart((LanePosition(restart.high_ts),) * lanes, restart.ddl)
-            for statement in self.progress.lay_out(restart.lanes):
+                level = (LanePosition(restart.high_ts),) * lanes
+                restart = Restart(level, restart.ddl, is_set_back=restart.is_set_back)
+            for statement in (*statements, *self.progress.lay_out(restart.lanes)):
                 await session.run(statement)
             await session.run(b"COMMIT")
         except (TryAgain, SqlRefused, ConfigError):
@@ -92,13 +104,26 @@ class MySqlStore:
         return int(rows[0][0])
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Replaces the checkpoint."""
-        await self._run(
-            [
-                b"REPLACE INTO %b VALUES (%d, %b)"
-                % (self._checkpoints, self.cluster_id, sql.quoted(checkpoint.to_json()))
-            ]
+        """Replaces the checkpoint, and notes which one it is."""
+        await self._transaction(
+            [self._replaced_by(checkpoint), self.progress.saved(checkpoint.commit_ts)]
         )
+
+    async def set_to(self, checkpoint: Checkpoint) -> None:
+        """Everything begins anew behind this checkpoint; nobody may be at work."""
+        await self._transaction(
+            [self._replaced_by(checkpoint), *self.progress.set_to(checkpoint.commit_ts)]
+        )
+
+    async def state(self) -> tuple[Checkpoint | None, Restart]:
+        """What is stored, without a change to anything. Raises ConfigError as well."""
+        checkpoint = await self._load()
+        rows = await self._rows(self.progress.look())
+        return checkpoint, restart_of([_row(each) for each in rows], checkpoint)
+
+    def _replaced_by(self, checkpoint: Checkpoint) -> bytes:
+        text = sql.quoted(checkpoint.to_json())
+        return b"REPLACE INTO %b VALUES (%d, %b)" % (self._checkpoints, self.cluster_id, text)
 
     async def lay_out(self, positions: Sequence[LanePosition]) -> None:
         """Replaces the progress rows of all lanes."""
@@ -160,6 +185,11 @@ class MySqlStore:
             return await work(self._session)
         except SqlRefused as error:
             raise _refused(error) from error
+
+
+def _row(found: tuple[Any, ...]) -> Row:
+    lane, count, commit_ts, piece, session_id, note = found
+    return int(lane), int(count), int(commit_ts), int(piece), int(session_id), str(note)
 
 
 async def _run(statement: bytes, session: SqlSession) -> None:

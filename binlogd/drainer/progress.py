@@ -10,6 +10,9 @@ Why counting changes is safe: which changes a lane has, and in which order, depe
 and on the number of lanes alone. If that number is to change, the lanes first catch up with each
 other in their old number, and are laid out anew when all stand at one commit_ts.
 
+A checkpoint that stands before the one that was saved last was set back by an operator, who is
+obeyed: all lanes begin there, as if nothing behind it had been applied.
+
 Two Drainers at one downstream are found out: a lane's row is moved from the very value that this
 process wrote before, or not at all.
 """
@@ -27,6 +30,8 @@ from binlogd.tso import NO_TS, Tso
 TABLE_NAME = "progress"
 DDL_LANE = -1
 """The row that exists while a DDL is being executed."""
+SAVED_LANE = -2
+"""The row that repeats the commit_ts of the checkpoint as it was saved last."""
 
 
 class LanePosition(NamedTuple):
@@ -60,6 +65,8 @@ class Restart(NamedTuple):
     lanes: tuple[LanePosition, ...]
     """In the number in which they were stored; empty where there is no progress at all."""
     ddl: PendingDdl | None
+    is_set_back: bool = False
+    """The checkpoint is not the one that was saved: everything begins behind it."""
 
     @property
     def low_ts(self) -> Tso:
@@ -85,21 +92,26 @@ def restart_of(rows: Iterable[Row], checkpoint: Checkpoint | None) -> Restart:
     """The plan of a restart. A checkpoint counts for every lane. Raises ConfigError."""
     lanes: dict[int, LanePosition] = {}
     counts: set[int] = set()
-    ddl = None
+    ddl, saved_ts = None, NO_TS
+    stored_ts = checkpoint.commit_ts if checkpoint else NO_TS
     for lane, count, commit_ts, piece, session_id, note in rows:
         if lane == DDL_LANE:
             ddl = PendingDdl(Tso(commit_ts), piece, session_id, note)
+        elif lane == SAVED_LANE:
+            saved_ts = Tso(commit_ts)
         else:
             lanes[lane] = LanePosition(Tso(commit_ts), piece)
             counts.add(count)
+    if stored_ts < saved_ts:
+        return Restart((LanePosition(stored_ts),), None, is_set_back=True)
     if not lanes:
-        return Restart((LanePosition(checkpoint.commit_ts),) if checkpoint else (), None)
+        return Restart((LanePosition(stored_ts),) if checkpoint else (), None)
     if counts != {len(lanes)} or set(lanes) != set(range(len(lanes))):
         raise ConfigError(
             f"the progress rows are of lanes {sorted(lanes)} where {sorted(counts)} are said to be;"
             f" delete the rows of this cluster from {TABLE_NAME} to start from the checkpoint"
         )
-    floor = LanePosition(checkpoint.commit_ts if checkpoint else NO_TS)
+    floor = LanePosition(stored_ts)
     positions = (lanes[lane] for lane in range(len(lanes)))
     return Restart(
         tuple(each if each.whole_ts >= floor.commit_ts else floor for each in positions), ddl
@@ -132,10 +144,14 @@ class ProgressTable:
 
     def read(self) -> bytes:
         """All rows of the cluster, as `Row`, once whoever is about to change them has ended."""
+        return self.look() + b" FOR UPDATE"
+
+    def look(self) -> bytes:
+        """All rows of the cluster, as `Row`."""
         return (
             b"SELECT lane, lanes, commit_ts, piece, session_id, note FROM "
             + self._table
-            + b" WHERE cluster_id = %d FOR UPDATE" % self._cluster_id
+            + b" WHERE cluster_id = %d" % self._cluster_id
         )
 
     def read_lane(self, lane: int) -> bytes:
@@ -159,8 +175,7 @@ class ProgressTable:
             for lane, position in enumerate(positions)
         )
         return (
-            b"DELETE FROM %b WHERE cluster_id = %d AND lane <> %d"
-            % (self._table, self._cluster_id, DDL_LANE),
+            b"DELETE FROM %b WHERE cluster_id = %d AND lane >= 0" % (self._table, self._cluster_id),
             b"INSERT INTO %b (cluster_id, lane, lanes, commit_ts, piece) VALUES %b"
             % (self._table, b",".join(values)),
         )
@@ -180,6 +195,23 @@ class ProgressTable:
     def end_ddl(self) -> bytes:
         """Takes the note away."""
         return b"DELETE FROM " + self._table + self._where(DDL_LANE)
+
+    def saved(self, commit_ts: Tso) -> bytes:
+        """Notes the commit_ts of the checkpoint that is saved by the same transaction."""
+        return b"REPLACE INTO %b VALUES (%d, %d, 0, %d, 0, 0, '')" % (
+            self._table,
+            self._cluster_id,
+            SAVED_LANE,
+            commit_ts,
+        )
+
+    def set_to(self, commit_ts: Tso) -> tuple[bytes, ...]:
+        """Everything begins anew behind commit_ts; to be run in one transaction."""
+        return (
+            *self.lay_out([LanePosition(commit_ts)]),
+            self.end_ddl(),
+            self.saved(commit_ts),
+        )
 
     def _where(self, lane: int) -> bytes:
         return b" WHERE cluster_id = %d AND lane = %d" % (self._cluster_id, lane)

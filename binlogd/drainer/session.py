@@ -351,6 +351,9 @@ class Session:
         while (txns := await self._queue.get()) is not None:
             await self._sink.submit(txns)
             self._queue.task_done()
+            if any(isinstance(txn, Ddl) and not txn.is_skipped for txn in txns):
+                await self._sink.flush()
+                await self._save_if_moved()
 
     async def _settle(self, *, is_consistent: bool) -> None:
         """Everything walked so far is applied and saved."""

@@ -148,6 +148,7 @@ class Place:
     initial_commit_ts: int = 0
     saved: list[Checkpoint] = field(default_factory=list)
     drain_timeout_s: float = 5.0
+    checkpoint_interval_s: float = 0.002
 
     def sink(self) -> Sink:
         return MemorySink(self.store)
@@ -164,7 +165,7 @@ class Place:
         options = DrainerOptions(
             dialect=Dialect.MYSQL,
             initial_commit_ts=Tso(self.initial_commit_ts),
-            checkpoint_interval_s=0.002,
+            checkpoint_interval_s=self.checkpoint_interval_s,
             drain_timeout_s=self.drain_timeout_s,
             part_txns_max=5,
         )
@@ -228,6 +229,14 @@ async def test_a_quiet_upstream_still_moves_the_checkpoint(place: Place) -> None
             place.source.add(resolved_ts=ts)
             await until(lambda ts=ts: drainer.statistics().checkpoint.commit_ts == ts)
     assert place.store.checkpoint == Checkpoint(Tso(70), consistent=True)
+
+
+async def test_a_ddl_is_saved_at_once(place: Place) -> None:
+    place.checkpoint_interval_s = 3600.0
+    place.source.add(*beginning(), rows(11, [1]), resolved_ts=20)
+    async with place.running():
+        await until(lambda: place.saved and place.saved[-1].commit_ts >= CREATED)
+        assert place.saved[-1].schema_version == 2
 
 
 async def test_a_restart_goes_on_from_the_checkpoint_with_the_schema_of_its_moment(

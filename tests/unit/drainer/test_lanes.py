@@ -327,6 +327,24 @@ def test_a_checkpoint_counts_for_every_lane() -> None:
     assert restart_of([], None).lanes == ()
 
 
+@pytest.mark.parametrize(
+    ("stored", "low_ts", "is_set_back"),
+    [
+        (Checkpoint(Tso(50)), 60, False),  # as it was saved: progress is ahead of it
+        (Checkpoint(Tso(65)), 65, False),  # set forward
+        (Checkpoint(Tso(40)), 40, True),
+        (None, 0, True),
+    ],
+)
+def test_a_checkpoint_that_was_set_back_is_obeyed(
+    stored: Checkpoint | None, low_ts: int, *, is_set_back: bool
+) -> None:
+    lanes = [(0, 2, 70, 0, 0, ""), (1, 2, 60, 0, 0, "")]
+    restart = restart_of([*lanes, (-2, 0, 50, 0, 0, ""), (-1, 0, 71, 1, 3, "")], stored)
+    assert (restart.low_ts, restart.is_set_back) == (low_ts, is_set_back)
+    assert (restart.ddl is None) == is_set_back
+
+
 def test_a_ddl_that_was_begun_is_found_again() -> None:
     rows = [(0, 1, 70, 0, 0, ""), (DDL_LANE, 0, 71, 1, 33, "sum")]
     assert restart_of(rows, None).ddl == PendingDdl(Tso(71), 1, 33, "sum")

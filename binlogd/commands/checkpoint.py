@@ -1,0 +1,71 @@
+"""`binlogd checkpoint`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from binlogd import app
+from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
+from binlogd.errors import ConfigError
+from binlogd.tools import checkpoint as tool
+from binlogd.tso import Tso
+
+
+def checkpoint(
+    config_file: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    commit_ts: Annotated[
+        int | None, typer.Option("--set", help="Begin behind this commit_ts at the next start.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the checkpoint in the database downstream, or set it to another commit_ts.
+
+    --set moves the checkpoint and the progress of all lanes together; binlogd must be stopped. The
+    data stays as it is: set it back after restoring a copy of that moment (a backup's position).
+    Rows of tables without a key that are still there would be written once more.
+    """
+    setup = load_setup(config_file, data_dir)
+    if commit_ts is None:
+        _show(app.run(tool.look(setup)), as_json=as_json)
+        return
+    if commit_ts < 0:
+        raise ConfigError(f"--set {commit_ts}: expected a commit_ts, 0 or more")
+    before, after = app.run(tool.set_to(setup, Tso(commit_ts)))
+    if not as_json:
+        Console().print(
+            f"set from commit_ts {before.checkpoint.commit_ts} to {after.checkpoint.commit_ts}",
+            highlight=False,
+        )
+    _show(after, as_json=as_json)
+
+
+def _show(stored: tool.Stored, *, as_json: bool) -> None:
+    document: dict[str, Any] = {
+        "cluster_id": stored.cluster_id,
+        "commit_ts": stored.checkpoint.commit_ts,
+        "consistent": stored.checkpoint.consistent,
+        "schema_version": stored.checkpoint.schema_version,
+        "ts_map": dict(stored.checkpoint.ts_map),
+        "lanes": [{"commit_ts": lane.commit_ts, "piece": lane.piece} for lane in stored.lanes],
+        "ddl_begun": stored.ddl.commit_ts if stored.ddl else None,
+        "set_by_hand": stored.is_set_back,
+    }
+    if as_json:
+        sys.stdout.write(json.dumps(document) + "\n")
+        return
+    console = Console()
+    for name, value in document.items():
+        if name == "lanes":
+            shown = ", ".join(
+                f"{lane['commit_ts']}" + (f" + {lane['piece']} changes" if lane["piece"] else "")
+                for lane in value
+            )
+        else:
+            shown = "none" if value is None else str(value)
+        console.print(f"{name:>15}  {shown}", highlight=False, soft_wrap=True)

@@ -1,0 +1,70 @@
+"""The checkpoint downstream: what is stored, and setting it to another commit_ts.
+
+Setting it moves the checkpoint and the progress of all lanes together, in one transaction. The data
+is not touched: whoever sets it back has restored a copy of that moment, or knows that what follows
+may be applied once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from binlogd.assembly import Setup, make_store
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.mysql_store import MySqlStore
+from binlogd.drainer.progress import LanePosition, PendingDdl
+from binlogd.errors import ConfigError
+from binlogd.host.disk import PosixDisk
+from binlogd.pump.pump import LOCK_FILE
+from binlogd.tso import Tso
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is downstream. `is_set_back`: somebody changed the checkpoint since it was saved."""
+
+    cluster_id: int
+    checkpoint: Checkpoint
+    lanes: tuple[LanePosition, ...]
+    ddl: PendingDdl | None
+    is_set_back: bool
+
+
+async def look(setup: Setup) -> Stored:
+    """What is stored. Raises ConfigError where there is nothing, DownstreamUnavailable."""
+    async with _store(setup) as store:
+        return await _found(store)
+
+
+async def set_to(setup: Setup, commit_ts: Tso) -> tuple[Stored, Stored]:
+    """Before and after. Raises ConfigError when a process is at work on this data directory."""
+    lock = await PosixDisk().lock(setup.data_dir / LOCK_FILE) if setup.data_dir.exists() else None
+    try:
+        async with _store(setup) as store:
+            before = await _found(store)
+            await store.set_to(Checkpoint(commit_ts, ts_map=before.checkpoint.ts_map))
+            return before, await _found(store)
+    finally:
+        if lock is not None:
+            await lock.release()
+
+
+@asynccontextmanager
+async def _store(setup: Setup) -> AsyncIterator[MySqlStore]:
+    store = make_store(setup, setup.config.upstream.cluster_id)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+async def _found(store: MySqlStore) -> Stored:
+    checkpoint, restart = await store.state()
+    if checkpoint is None:
+        raise ConfigError(
+            "the downstream has no checkpoint of this cluster; a first start begins behind"
+            " drainer.initial-commit-ts"
+        )
+    return Stored(store.cluster_id, checkpoint, restart.lanes, restart.ddl, restart.is_set_back)

@@ -1,0 +1,129 @@
+"""Whoever sets the checkpoint back is obeyed, and the progress of the lanes goes along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from binlogd import config
+from binlogd.assembly import Setup
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.errors import ConfigError
+from binlogd.host.disk import PosixDisk
+from binlogd.pump.pump import LOCK_FILE
+from binlogd.tools import checkpoint as tool
+from binlogd.tso import Tso
+from tests.appliance import into_mariadb
+from tests.mariadb import MariaDb
+from tests.mysql_rows import NUMBER, TEXT, dml, inserted, table
+from tests.replay import CLUSTER_ID, running, sink_for
+
+T = table(1, "t", NUMBER, TEXT)
+KEYLESS = table(2, "k", NUMBER, has_key=False)
+TXNS = [dml(ts, inserted(T, (ts, 1, b"")), inserted(KEYLESS, (ts, 1))) for ts in range(10, 60)]
+ROWS = "SELECT (SELECT COUNT(*) FROM s.t), (SELECT COUNT(*) FROM s.k)"
+
+
+@pytest.fixture
+async def db(mariadb: MariaDb) -> MariaDb:
+    """Everything is applied, and the checkpoint somewhere in the middle."""
+    mariadb.execute(
+        "CREATE DATABASE s",
+        "CREATE TABLE s.t (id BIGINT PRIMARY KEY, b BIGINT, c VARCHAR(20))",
+        "CREATE TABLE s.k (id BIGINT, b BIGINT)",
+    )
+    sink = sink_for(mariadb, lanes=3)
+    async with running(sink):
+        await sink.submit(TXNS[:25])
+        await sink.flush()
+        await sink.save(Checkpoint(Tso(34), schema_version=3, ts_map={"primary-ts": 9}))
+        await sink.submit(TXNS[25:])
+        await sink.flush()
+    return mariadb
+
+
+async def again(
+    db: MariaDb, *, lanes: int = 3, is_transactional: bool = False
+) -> Checkpoint | None:
+    """A new life of the sink, to which all is submitted once more."""
+    sink = sink_for(db, lanes, is_transactional=is_transactional)
+    stored = await sink.open()
+    await sink.close()
+    async with running(sink_for(db, lanes, is_transactional=is_transactional)) as fresh:
+        await fresh.submit(TXNS)
+        await fresh.flush()
+    return stored
+
+
+def _set_row(db: MariaDb, commit_ts: int) -> None:
+    db.execute(
+        "UPDATE tidb_binlog.checkpoint SET checkPoint ="
+        f" REPLACE(checkPoint, '\"commitTS\":34', '\"commitTS\":{commit_ts}')"
+    )
+
+
+async def test_progress_ahead_of_the_checkpoint_is_kept(db: MariaDb) -> None:
+    assert await again(db) == Checkpoint(Tso(34), False, 3, {"primary-ts": 9})
+    assert db.execute(ROWS) == [(b"50", b"50")]
+
+
+@pytest.mark.parametrize("is_transactional", [False, True])
+async def test_a_checkpoint_set_back_with_its_data_begins_there(
+    db: MariaDb, *, is_transactional: bool
+) -> None:
+    db.execute("DELETE FROM s.t WHERE id > 19", "DELETE FROM s.k WHERE id > 19")
+    _set_row(db, 19)
+    stored = await again(db, is_transactional=is_transactional)
+    assert stored == Checkpoint(Tso(19), False, 0, {"primary-ts": 9})
+    assert db.execute(ROWS) == [(b"50", b"50")]
+    await again(db)  # obeyed once, not at every start
+    assert db.execute(ROWS) == [(b"50", b"50")]
+
+
+async def test_a_checkpoint_that_was_deleted_begins_anew(db: MariaDb) -> None:
+    db.execute("DELETE FROM s.t", "DELETE FROM s.k", "DELETE FROM tidb_binlog.checkpoint")
+    assert await again(db) is None
+    assert db.execute(ROWS) == [(b"50", b"50")]
+
+
+def setup_for(db: MariaDb, directory: Path) -> Setup:
+    return Setup(config.parse(f'data-dir = "{directory}"\n' + into_mariadb(db), "test"), directory)
+
+
+async def test_the_command_moves_checkpoint_and_progress_together(
+    db: MariaDb, tmp_path: Path
+) -> None:
+    setup = setup_for(db, tmp_path)
+    before = await tool.look(setup)
+    assert (before.cluster_id, before.checkpoint.commit_ts) == (CLUSTER_ID, 34)
+    assert [lane.commit_ts for lane in before.lanes] == [59, 59, 59]
+    db.execute("DELETE FROM s.t WHERE id > 15", "DELETE FROM s.k WHERE id > 15")
+    was, now = await tool.set_to(setup, Tso(15))
+    assert was == before
+    assert [lane.commit_ts for lane in now.lanes] == [15]
+    assert now.checkpoint == replace(before.checkpoint, commit_ts=Tso(15), schema_version=0)
+    await again(db)
+    assert db.execute(ROWS) == [(b"50", b"50")]
+
+
+async def test_the_command_leaves_a_running_process_alone(db: MariaDb, tmp_path: Path) -> None:
+    lock = await PosixDisk().lock(tmp_path / LOCK_FILE)
+    try:
+        with pytest.raises(ConfigError):
+            await tool.set_to(setup_for(db, tmp_path), Tso(15))
+    finally:
+        await lock.release()
+    assert (await tool.look(setup_for(db, tmp_path))).checkpoint.commit_ts == 34
+
+
+@pytest.mark.parametrize("statements", [(), ("CREATE DATABASE tidb_binlog",)])
+async def test_where_nothing_is_stored_the_command_says_so(
+    mariadb: MariaDb, tmp_path: Path, statements: Sequence[str]
+) -> None:
+    if statements:
+        mariadb.execute(*statements)
+    with pytest.raises(ConfigError):
+        await tool.look(setup_for(mariadb, tmp_path))
