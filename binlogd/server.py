@@ -23,7 +23,7 @@ from aiohttp import web
 from binlogd.errors import ConfigError
 from binlogd.fastlane import FastGrpcHalf
 from binlogd.host.socket_file import SocketFile
-from binlogd.http2 import GrpcHalf, Http2Limits, Servable
+from binlogd.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable
 from binlogd.pump.sink import CallSink
 
 log = structlog.get_logger(__name__)
@@ -40,6 +40,7 @@ class ServerLimits:
 
     connections_max: int = 1024
     sniff_timeout_s: float = 10.0
+    leave_timeout_s: float = 1.0
     flush_timeout_s: float = 1.0
     http2: Http2Limits = field(default_factory=Http2Limits)
 
@@ -99,27 +100,36 @@ class Server:
         return str(address[0]), int(address[1])
 
     async def close(self) -> None:
-        """Stops accepting and closes every connection; what runs on them is cancelled.
+        """Stops accepting and closes every connection, gRPC peers after their open calls.
 
-        Let the services finish first: only what is written already still goes out.
+        Peers are told to send new calls elsewhere. What is not over in `leave_timeout_s` is
+        cancelled, so let the services finish first.
         """
         for listener in self._listeners:
             listener.close()
         if self._socket_file is not None:
             self._socket_file.remove()
             self._socket_file.socket.close()
-        for transport in list(self._connections.values()):
-            transport.close()
-        try:
-            async with asyncio.timeout(self._limits.flush_timeout_s):
-                while self._connections:  # each connection that ends wakes us
-                    self._empty.clear()
-                    await self._empty.wait()
-        except TimeoutError:
+        for connection in list(self._connections):
+            connection.leave()
+        if not await self._is_empty_within(self._limits.leave_timeout_s):
+            for transport in list(self._connections.values()):
+                transport.close()
+        if not await self._is_empty_within(self._limits.flush_timeout_s):
             for transport in list(self._connections.values()):
                 transport.abort()
         await self._web.cleanup()
         log.info("server_closed")
+
+    async def _is_empty_within(self, timeout_s: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._connections:  # each connection that ends wakes us
+                    self._empty.clear()
+                    await self._empty.wait()
+        except TimeoutError:
+            return False
+        return True
 
     @property
     def connections(self) -> int:
@@ -198,6 +208,13 @@ class _Connection(asyncio.Protocol):
         self._inner.connection_made(self._transport)
         received, self._received = self._received, b""
         self._inner.data_received(received)
+
+    def leave(self) -> None:
+        """Ends the connection as soon as that hurts nobody."""
+        if isinstance(self._inner, GrpcProtocol):
+            self._inner.leave()
+        elif self._transport is not None:
+            self._transport.close()
 
     def eof_received(self) -> bool | None:
         return self._inner.eof_received() if self._inner is not None else None
