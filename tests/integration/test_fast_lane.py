@@ -22,7 +22,7 @@ from binlogd.pump.sink import CallSink
 from binlogd.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec, http2, peek
-from tests.memory_pump import Cluster, MemoryPump
+from tests.memory_pump import Cluster, MemoryPump, nothing_to_do
 from tests.raw_http2 import WRITE, Answer, RawClient, call_headers
 
 CLUSTER = 7
@@ -72,7 +72,7 @@ async def running(
 
     sinks = {path: replace(sink, write=watched)}
     server = Server(
-        [service, CisternService()],
+        [service, CisternService(nothing_to_do)],
         limits=ServerLimits(http2=http2_limits or Http2Limits()),
         sinks=sinks if fast_lane else None,
     )
