@@ -24,19 +24,15 @@ from binlogd import telemetry
 from binlogd.assembly import (
     Setup,
     Standalone,
-    dialect,
     identity,
     make_replication,
-    make_sink,
     open_pump,
-    table_filter,
 )
 from binlogd.closing import Closing
 from binlogd.config import listen_address, size_bytes
+from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
-from binlogd.drainer.restore import restore as restore_from_relay
 from binlogd.drainer.session import leading_error
-from binlogd.drainer.translate import Translator
 from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
@@ -50,6 +46,7 @@ from binlogd.routes.application import application
 from binlogd.server import Server
 from binlogd.snapshot.export import ExportOptions, ExportResult, Progress
 from binlogd.snapshot.export import export as export_snapshot
+from binlogd.tools.restoring import read_checkpoint, restore_from
 from binlogd.tso import Tso
 from binlogd.upstream.registry import DRAINER
 from binlogd.upstream.store import NodeStatus, UpstreamStore
@@ -80,10 +77,16 @@ def serve(setup: Setup) -> int:
         os._exit(1)
 
 
-def restore(setup: Setup) -> Restored:
+def restore(setup: Setup, to_ts: Tso | None = None) -> Restored:
     """Brings the downstream to a consistent state from the relay log alone."""
-    telemetry.set_up_logging(setup.config.log_level)
-    return run(_restore(setup))
+    telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+    return run(_restore(setup, to_ts=to_ts))
+
+
+def stored_checkpoint(setup: Setup) -> Checkpoint | None:
+    """The checkpoint that the downstream holds; nothing is changed there. Raises ConfigError."""
+    telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+    return run(read_checkpoint(setup))
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -349,20 +352,15 @@ async def _was_restored(setup: Setup, upstream: Standalone) -> bool:
         return False
 
 
-async def _restore(setup: Setup, cluster_id: int | None = None) -> Restored:
+async def _restore(
+    setup: Setup, cluster_id: int | None = None, to_ts: Tso | None = None
+) -> Restored:
     if setup.relay_dir is None:
         raise ConfigError("syncer.relay.log-dir is not set: there is no relay log to restore from")
     disk = PosixDisk()
     await _make_data_dir(setup, disk)
     lock = await disk.lock(setup.data_dir / LOCK_FILE)  # two that apply would be one too many
     try:
-        return await restore_from_relay(
-            disk=disk,
-            relay_directory=setup.relay_dir,
-            sink=make_sink(setup, disk, cluster_id),
-            translator_for=lambda tracker: Translator(
-                tracker, table_filter(setup.config.syncer), dialect(setup)
-            ),
-        )
+        return await restore_from(setup, disk, setup.relay_dir, cluster_id, to_ts)
     finally:
         await lock.release()

@@ -104,6 +104,7 @@ class RelayConfig(_Table, frozen=True):
 
     log_dir: str = ""
     max_file_size: int = 10 << 20
+    format: Literal["binlogd", "original"] = "binlogd"
 
 
 class CheckpointConfig(_Table, frozen=True):

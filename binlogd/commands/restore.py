@@ -2,19 +2,59 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
 from rich.console import Console
 
 from binlogd import app
+from binlogd.assembly import Setup, table_filter
 from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
+from binlogd.commands.reading import quiet_on_broken_pipe
+from binlogd.console import ReadingProgress, is_coloured
+from binlogd.errors import ConfigError
+from binlogd.moment import last_ts
+from binlogd.tools.chosen import chosen
+from binlogd.tools.reading import find_sources, transactions
+from binlogd.tools.shown import JsonWriter, TextWriter
+from binlogd.tools.transaction import Window
+from binlogd.tso import MAX_TS, Tso
 
 
-def restore(config_file: ConfigOption = None, data_dir: DataDirOption = None) -> None:
+def restore(
+    config_file: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    to_ts: Annotated[
+        str | None,
+        typer.Option(
+            "--to-ts", help="Apply up to this commit_ts and no further: a TSO, or a time (UTC)."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be applied, and change nothing.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="For machines: a JSON document; of a dry run a line per row."),
+    ] = False,
+) -> None:
     """Bring the downstream to a consistent state from the relay log alone.
 
     Applies what the relay log holds after the checkpoint, then marks the checkpoint consistent. The
-    same happens at the start of `serve` when the upstream cannot be reached.
+    same happens at the start of `serve` when the upstream cannot be reached. The relay log may be
+    one that a Go Drainer left. With --to-ts a consistent downstream is moved on as well.
     """
-    done = app.restore(load_setup(config_file, data_dir))
+    setup = load_setup(config_file, data_dir)
+    end = None if to_ts is None else last_ts(to_ts, "--to-ts")
+    if dry_run:
+        _print_plan(setup, end, as_json=as_json)
+        return
+    done = app.restore(setup, end)
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(done).decode() + "\n")
+        return
     console = Console()
     if done.was_consistent:
         console.print(f"nothing to do: consistent at commit_ts {done.to_ts}", highlight=False)
@@ -22,5 +62,32 @@ def restore(config_file: ConfigOption = None, data_dir: DataDirOption = None) ->
     console.print(
         f"restored from commit_ts {done.from_ts} to {done.to_ts}: {done.transactions}"
         f" transactions, {done.rows} rows; the checkpoint is consistent",
+        highlight=False,
+    )
+
+
+def _print_plan(setup: Setup, end: Tso | None, *, as_json: bool) -> None:
+    if setup.relay_dir is None:
+        raise ConfigError("syncer.relay.log-dir is not set: there is no relay log to restore from")
+    checkpoint = app.stored_checkpoint(setup)
+    if checkpoint is None:
+        raise ConfigError("the downstream has no checkpoint, so nobody knows from where to restore")
+    said = Console(stderr=True)
+    if checkpoint.consistent and end is None:
+        said.print(f"nothing to do: consistent at commit_ts {checkpoint.commit_ts}")
+        return
+    window = Window(Tso(checkpoint.commit_ts + 1), MAX_TS if end is None else end)
+    write = sys.stdout.write
+    writer = JsonWriter(write) if as_json else TextWriter(write, is_coloured=is_coloured())
+    wanted = table_filter(setup.config.syncer)
+    with quiet_on_broken_pipe(), ReadingProgress(said) as shown:
+        found = transactions(find_sources([setup.relay_dir]), window, meter=shown.meter)
+        for transaction, rows in chosen(found, wanted):
+            writer.transaction(transaction, rows)
+            shown.advance()
+        sys.stdout.flush()
+    said.print(
+        f"{shown.count} transactions after the checkpoint {checkpoint.commit_ts}; nothing was"
+        " changed. Of these, the downstream may have some already: they are not applied twice",
         highlight=False,
     )

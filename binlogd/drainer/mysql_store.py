@@ -39,7 +39,7 @@ class MySqlStore:
         self, server: Server, schema: str, cluster_id: int, table: str = "checkpoint"
     ) -> None:
         self.cluster_id = cluster_id
-        self._server, self._schema = server, schema
+        self._server, self._schema, self._table = server, schema, table
         self._checkpoints = sql.qualified(schema, table)
         self._session: SqlSession | None = None
         self._lock = asyncio.Lock()
@@ -97,6 +97,16 @@ class MySqlStore:
             await session.run(b"ROLLBACK")
             raise
         return restart
+
+    async def stored(self) -> Checkpoint | None:
+        """The checkpoint that is there, if there is one; changes nothing. Raises ConfigError."""
+        there = await self._rows(
+            b"SELECT 1 FROM information_schema.tables WHERE table_schema = "
+            + sql.text(self._schema)
+            + b" AND table_name = "
+            + sql.text(self._table)
+        )
+        return await self._load() if there else None
 
     async def packet_bytes_max(self) -> int:
         """The largest statement that the server takes."""

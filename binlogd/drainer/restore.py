@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -30,7 +30,7 @@ from binlogd.relay.frame import RelayEntry
 from binlogd.relay.reader import Relay, read_relay
 from binlogd.tidb.model import job_from_json
 from binlogd.tidb.schema import SchemaTracker
-from binlogd.tso import Tso
+from binlogd.tso import MAX_TS, Tso
 from binlogd.wire.peek import peek
 
 log = structlog.get_logger(__name__)
@@ -54,19 +54,18 @@ async def restore(
     relay_directory: Path,
     sink: Sink,
     translator_for: Callable[[SchemaTracker], Translator],
+    to_ts: Tso | None = None,
 ) -> Restored:
     """Applies the relay log beyond the checkpoint and saves a consistent checkpoint.
 
-    Opens and closes the sink. Raises ConfigError when there is no checkpoint, or a relay log that
-    does not reach back to it; CorruptRelay; and whatever translating and applying may raise.
+    With `to_ts` it ends behind the last transaction at or below it; then a consistent checkpoint is
+    moved on as well. Opens and closes the sink. Raises ConfigError when there is no checkpoint, or
+    a relay log that does not reach back to it, or a downstream that is beyond `to_ts`;
+    CorruptRelay; and whatever translating and applying may raise.
     """
     try:
-        checkpoint = await sink.open()
-        if checkpoint is None:
-            raise ConfigError(
-                "the downstream has no checkpoint, so nobody knows from where on to restore"
-            )
-        if checkpoint.consistent:
+        checkpoint = await where_to_begin(sink, to_ts)
+        if checkpoint.consistent and to_ts is None:
             return Restored(checkpoint.commit_ts, checkpoint.commit_ts, 0, 0, was_consistent=True)
         first_pass = await read_relay(disk, relay_directory, checkpoint.commit_ts)
         relay = await read_relay(disk, relay_directory, checkpoint.commit_ts)
@@ -80,20 +79,45 @@ async def restore(
                 if entry.job
             ]
         )
-        return await _apply(sink, checkpoint, relay, translator_for(tracker))
+        await begin(sink, checkpoint)
+        translator = translator_for(tracker)
+        last_ts = MAX_TS if to_ts is None else to_ts
+        return await _apply(sink, checkpoint, relay, translator, last_ts)
     finally:
         await sink.close()
 
 
+async def where_to_begin(sink: Sink, to_ts: Tso | None) -> Checkpoint:
+    """Opens the sink: its checkpoint. Raises ConfigError, and what opening raises."""
+    checkpoint = await sink.open()
+    if checkpoint is None:
+        raise ConfigError(
+            "the downstream has no checkpoint, so nobody knows from where on to restore"
+        )
+    furthest = max(checkpoint.commit_ts, sink.applied_ts(), *sink.statistics().lane_ts)
+    if to_ts is not None and to_ts < furthest:
+        raise ConfigError(
+            f"--to-ts {to_ts}: the downstream has transactions up to {furthest} already, and a"
+            " restore cannot take any back"
+        )
+    return checkpoint
+
+
+async def begin(sink: Sink, checkpoint: Checkpoint) -> None:
+    """From here on the downstream is between two states, and says so."""
+    if checkpoint.consistent:
+        await sink.save(replace(checkpoint, consistent=False))
+
+
 async def _apply(
-    sink: Sink, checkpoint: Checkpoint, relay: Relay, translator: Translator
+    sink: Sink, checkpoint: Checkpoint, relay: Relay, translator: Translator, last_ts: Tso
 ) -> Restored:
     progress = _Progress(checkpoint)
     log.info("restore_begun", checkpoint_ts=checkpoint.commit_ts, relay_base_ts=relay.base_ts)
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(sink.run(), name="sink")
-            async for txns in _translated(relay, translator, checkpoint.commit_ts):
+            async for txns in _translated(relay, translator, checkpoint.commit_ts, last_ts):
                 await sink.submit(txns)
                 progress.count(txns)
             await sink.flush()
@@ -110,18 +134,22 @@ async def _apply(
 
 
 async def _translated(
-    relay: Relay, translator: Translator, applied_ts: Tso
+    relay: Relay, translator: Translator, applied_ts: Tso, last_ts: Tso
 ) -> AsyncIterator[list[Txn]]:
-    """What lies beyond `applied_ts`; the DDL before it moves the schema all the same."""
+    """What lies beyond `applied_ts`, up to `last_ts`; the DDL before it moves the schema."""
     async for batch in relay.batches:
         txns = []
         for entry in batch:
+            if entry.commit_ts > last_ts:
+                break
             if entry.commit_ts > applied_ts:
                 txns.append(_translate(translator, entry))
             elif entry.job:
                 _translate(translator, entry)
         if txns:
             yield txns
+        if batch and batch[-1].commit_ts > last_ts:
+            return
 
 
 def _translate(translator: Translator, entry: RelayEntry) -> Txn:

@@ -112,8 +112,9 @@ class Replica:
                     await sink.save(Checkpoint(saved))
             await sink.close()
 
-    async def restore(self, sink: Sink | None = None) -> Restored:
+    async def restore(self, sink: Sink | None = None, *, to_ts: Tso | None = None) -> Restored:
         return await restore(
+            to_ts=to_ts,
             disk=self.disk,
             relay_directory=self.root / "relay",
             sink=sink or self.sink(),
@@ -142,6 +143,24 @@ async def test_a_replica_left_in_the_middle_is_completed(
     assert replica.records() == replica.records("undisturbed")
     again = await replica.restore()
     assert again == Restored(end, end, 0, 0, was_consistent=True)
+    assert replica.records() == replica.records("undisturbed")
+
+
+async def test_a_restore_up_to_a_moment_can_go_on_from_there_but_not_back(
+    disk: PosixDisk, tmp_path: Path
+) -> None:
+    replica = Replica(disk, tmp_path, "ddl")
+    end, middle = replica.ts(1.0), replica.ts(0.6)
+    await replica.relay(start=replica.ts(0.0), end=end)
+    await replica.apply("undisturbed", up_to=end, saved=end)
+    await replica.apply("replica", up_to=replica.ts(0.3), saved=replica.ts(0.2))
+    with pytest.raises(ConfigError, match="cannot take any back"):
+        await replica.restore(to_ts=replica.ts(0.25))
+    restored = await replica.restore(to_ts=Tso(middle + 1))
+    assert restored.to_ts == middle
+    assert head_of(replica.records()[-1]).commit_ts <= middle
+    assert (await replica.restore()).was_consistent
+    assert (await replica.restore(to_ts=Tso(end + 1))).to_ts == end
     assert replica.records() == replica.records("undisturbed")
 
 

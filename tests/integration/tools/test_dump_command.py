@@ -107,3 +107,41 @@ def test_a_replay_prints_without_a_target_and_applies_with_one(
         assert done["rows"] == len([each for each in printed if each["kind"] != "ddl"])
         assert done["ddls"] == len([each for each in printed if each["kind"] == "ddl"])
         assert done["commit_ts"] == printed[-1]["commit_ts"]
+
+
+CONFIG = """
+data-dir = "{directory}"
+[syncer]
+db-type = "mysql"
+[syncer.to]
+port = {port}
+[syncer.relay]
+log-dir = "relay"
+"""
+CHECKPOINT_TS, STOP_TS = 470611451185725448, 470611451199094800
+
+
+def test_a_dry_run_of_a_restore_prints_what_it_would_apply_and_changes_nothing(
+    tmp_path: Path, mariadb: MariaDb, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(structlog.reset_defaults)
+    root = extracted("drainer_relay_keys", tmp_path)
+    config = tmp_path / "binlogd.toml"
+    config.write_text(CONFIG.format(directory=root, port=mariadb.port))
+    code, said = failed(["restore", "--config", config, "--dry-run"])
+    assert code == 2
+    assert "has no checkpoint" in said
+    mariadb.execute(
+        "CREATE DATABASE tidb_binlog",
+        "CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT UNSIGNED PRIMARY KEY,"
+        " checkPoint MEDIUMTEXT)",
+        f"INSERT INTO tidb_binlog.checkpoint VALUES (7, '{{\"commitTS\":{CHECKPOINT_TS}}}')",
+    )
+    before = mariadb.execute("SELECT table_name FROM information_schema.tables")
+    plan = ("restore", "--config", config, "--dry-run", "--to-ts", STOP_TS)
+    found = documents(*plan)
+    assert [each["commit_ts"] for each in found][-1] == STOP_TS
+    assert all(CHECKPOINT_TS < int(str(each["commit_ts"])) <= STOP_TS for each in found)
+    assert {each["table"] for each in found} == {"dup"}
+    assert "keys.dup" in "\n".join(lines(*plan))
+    assert mariadb.execute("SELECT table_name FROM information_schema.tables") == before

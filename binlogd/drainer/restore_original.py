@@ -1,0 +1,122 @@
+"""Restoring from a relay log in the original's format: what a Go Drainer left, or wrote for one.
+
+The same promise as `restore`. Its rows tell names, so no schema is needed; they are written
+safely, because nobody knows which of them had been applied. In a table without any key that can
+double a row that was applied beyond the checkpoint: the original's format has nothing to tell by.
+The original collects a file once it is applied, and saves its checkpoint later: that the log begins
+behind the checkpoint is no gap.
+
+Source: tidb-binlog drainer/relay.go, which marks the downstream consistent even where its loader
+stopped in the middle; here that is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+
+from binlogd.drainer import secondary
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.ddl_names import name_of
+from binlogd.drainer.file_log import file_records
+from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.named import NamedTransaction
+from binlogd.drainer.named_apply import NamedApplier
+from binlogd.drainer.pb import head_of
+from binlogd.drainer.restore import Restored, begin, where_to_begin
+from binlogd.drainer.session import leading_error
+from binlogd.drainer.sink import Sink
+from binlogd.drainer.txn import Skip
+from binlogd.errors import ConfigError, CorruptPayload, CorruptRelay
+from binlogd.tso import MAX_TS, Tso
+
+log = structlog.get_logger(__name__)
+
+
+async def restore_original(
+    *,
+    relay_directory: Path,
+    sink: Sink,
+    applier: NamedApplier,
+    table_filter: TableFilter,
+    to_ts: Tso | None = None,
+) -> Restored:
+    """Applies the relay log beyond the checkpoint and saves a consistent checkpoint.
+
+    The sink keeps the checkpoint; rows and DDL go through the applier, which writes to the same
+    server. Opens and closes both. Raises as `restore`.
+    """
+    try:
+        checkpoint = await where_to_begin(sink, to_ts)
+        if checkpoint.consistent and to_ts is None:
+            return Restored(checkpoint.commit_ts, checkpoint.commit_ts, 0, 0, was_consistent=True)
+        # what is applied by every lane is applied, whatever was saved
+        after = max(checkpoint.commit_ts, sink.applied_ts())
+        if next(file_records(relay_directory), None) is None:
+            raise ConfigError(f"the relay log in {relay_directory} holds nothing to restore from")
+        await begin(sink, checkpoint)
+        await applier.open()
+        log.info("restore_begun", checkpoint_ts=checkpoint.commit_ts, after=after)
+        last_ts = MAX_TS if to_ts is None else to_ts
+        for found, size_bytes in _transactions(relay_directory, after, last_ts):
+            wanted = _wanted(found, table_filter)
+            if wanted is not None:
+                await applier.apply(wanted, size_bytes)
+            after = found.commit_ts
+        await applier.flush()
+        # nobody told the schema version of a DDL: 0 lets a later start look at the history instead
+        version = 0 if applier.counters.ddls else checkpoint.schema_version
+        await _save(sink, Checkpoint(after, True, version, checkpoint.ts_map))
+    finally:
+        applier.close()
+        await sink.close()
+    done = applier.counters
+    transactions = done.transactions + done.ddls
+    log.info("restored", to_ts=after, transactions=transactions, rows=done.rows)
+    return Restored(checkpoint.commit_ts, after, transactions, done.rows, was_consistent=False)
+
+
+def _transactions(
+    directory: Path, after: Tso, last_ts: Tso
+) -> Iterator[tuple[NamedTransaction, int]]:
+    for path, record in file_records(directory):
+        try:
+            commit_ts = head_of(record.payload).commit_ts
+            if commit_ts > last_ts:
+                return
+            if commit_ts > after:
+                yield secondary.decode(record.payload), len(record.payload)
+        except CorruptPayload as error:
+            raise CorruptRelay(path, record.offset, str(error)) from error
+
+
+def _wanted(found: NamedTransaction, table_filter: TableFilter) -> NamedTransaction | None:
+    """Without what the filters leave out; None if nothing is left."""
+    if table_filter.ignores_transaction(found.commit_ts):
+        return None
+    if found.ddl is not None:
+        return found if table_filter.replicates(*name_of(found.ddl)) else None
+    return NamedTransaction(
+        found.commit_ts,
+        None,
+        lambda: (row for row in found.rows() if table_filter.replicates(row.database, row.table)),
+    )
+
+
+async def _save(sink: Sink, checkpoint: Checkpoint) -> None:
+    """The sink's own progress is moved as well: it would pass over nothing of this otherwise."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(sink.run(), name="sink")
+            await sink.submit([Skip(checkpoint.commit_ts)])
+            await sink.flush()
+            await sink.save(checkpoint)
+            await sink.close()
+    except BaseExceptionGroup as group:
+        error = leading_error(group)
+        if error is None:
+            raise
+        raise error from group
