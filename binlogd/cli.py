@@ -22,6 +22,8 @@ from binlogd.commands.replay import replay
 from binlogd.commands.restore import restore
 from binlogd.commands.serve import serve
 from binlogd.commands.status import status
+from binlogd.commands.txn import txn
+from binlogd.commands.undo import undo
 from binlogd.errors import BinlogdError, ConfigError
 
 cli = typer.Typer(
@@ -45,7 +47,9 @@ cli.command(rich_help_panel=_DATA)(export)
 cli.command(rich_help_panel=_DATA)(restore)
 cli.command(rich_help_panel=_DATA)(checkpoint)
 cli.command(rich_help_panel=_DATA)(replay)
+cli.command(rich_help_panel=_DATA)(undo)
 cli.command(rich_help_panel=_LOOK)(dump)
+cli.command(rich_help_panel=_LOOK)(txn)
 cli.command(rich_help_panel=_DISK)(check)
 
 

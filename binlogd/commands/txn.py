@@ -1,0 +1,75 @@
+"""`binlogd txn`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
+from binlogd.commands.reading import HistoryOption, JsonLinesOption, quiet_on_broken_pipe
+from binlogd.console import ReadingProgress, is_coloured
+from binlogd.moment import wall_clock
+from binlogd.tools.jobs import known_jobs
+from binlogd.tools.lookup import find_transaction, records_of_transaction
+from binlogd.tools.reading import find_sources
+from binlogd.tools.records import RecordLine
+from binlogd.tools.shown import JsonWriter, TextWriter
+from binlogd.tso import Tso
+
+
+def txn(
+    ts: Annotated[int, typer.Argument(min=1, help="Its commit_ts or its start_ts.")],
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Directories or files of binlogs.", show_default=False),
+    ] = None,
+    schema_history: HistoryOption = None,
+    config_file: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonLinesOption = False,
+) -> None:
+    """Show one transaction: every row that it changed, or its DDL; or why it has no outcome.
+
+    Reads what `binlogd dump` reads; without a PATH the data directory of the configuration. Exit
+    code 1 when nothing in the files carries this timestamp.
+    """
+    sources = find_sources(paths or [load_setup(config_file, data_dir).data_dir])
+    jobs = known_jobs(sources, schema_history)
+    with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
+        found = find_transaction(sources, Tso(ts), jobs, shown.meter)
+        lines = [] if found else records_of_transaction(sources, Tso(ts), shown.meter)
+    if found is not None:
+        write = sys.stdout.write
+        if as_json:
+            JsonWriter(write).transaction(found, found.rows())
+        else:
+            TextWriter(write, is_coloured=is_coloured(), value_chars_max=None).transaction(
+                found, found.rows()
+            )
+        sys.stdout.flush()
+        return
+    for line in lines:
+        _say(line, as_json=as_json)
+    if not lines:
+        Console(stderr=True).print(
+            f"nothing in these files carries {ts} ({wall_clock(Tso(ts))})", highlight=False
+        )
+        raise typer.Exit(1)
+
+
+def _say(line: RecordLine, *, as_json: bool) -> None:
+    if as_json:
+        document = line._asdict() | {"path": str(line.place.path), "offset": line.place.offset}
+        del document["place"]
+        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        return
+    sys.stdout.write(
+        f"{line.kind} without a commit in these files: start_ts {line.start_ts}"
+        f" {wall_clock(line.start_ts)} {line.place.path}:{line.place.offset}"
+        f" ({line.size_bytes} bytes) {line.detail}\n"
+    )

@@ -1,0 +1,90 @@
+"""`binlogd undo`."""
+
+from __future__ import annotations
+
+import sys
+from itertools import chain
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from binlogd import app, telemetry
+from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
+from binlogd.commands.reading import (
+    FromOption,
+    HistoryOption,
+    PathsArgument,
+    TableOption,
+    ToOption,
+    quiet_on_broken_pipe,
+    window_of,
+)
+from binlogd.commands.replay import server_of
+from binlogd.console import ReadingProgress
+from binlogd.drainer.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
+from binlogd.errors import ConfigError
+from binlogd.tools.chosen import table_patterns
+from binlogd.tools.jobs import known_jobs
+from binlogd.tools.reading import find_sources
+from binlogd.tools.undo import Log, preamble, script, taken_back
+from binlogd.tools.undo import undo as undo_on
+
+
+def undo(  # noqa: PLR0913 - typer makes each parameter an option
+    paths: PathsArgument = None,
+    start: FromOption = None,
+    stop: ToOption = None,
+    table: TableOption = None,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            "--into",
+            help="mysql://user:password@host:3306: take them back there. Without it the SQL is"
+            " printed.",
+        ),
+    ] = None,
+    schema_history: HistoryOption = None,
+    config_file: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --into: the counts as one JSON document.")
+    ] = False,
+) -> None:
+    """Take transactions back: SQL that undoes everything from --from to --to, newest first.
+
+    Reads what `binlogd dump` reads. Give at least --from, and --table to choose. Nothing is printed
+    or done when a DDL of a chosen table lies in between. The statements expect the tables as they
+    were right after --to: what was written to the same rows since then is not looked at.
+    """
+    if start is None:
+        raise ConfigError("--from is missing: which transactions are to be taken back?")
+    sources = find_sources(paths or [load_setup(config_file, data_dir).data_dir])
+    wanted = TableFilter(
+        do_tables=table_patterns(table or (), "--table"),
+        ignored_databases=DEFAULT_IGNORED_SCHEMAS,
+    )
+    log = Log(sources, window_of(start, stop), known_jobs(sources, schema_history), wanted)
+    telemetry.set_up_logging("info", sys.stderr)
+    with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
+        found = taken_back(log, shown.meter)
+        if into is not None:
+            counters = app.run(undo_on(found, server_of(into, "+00:00")))
+        else:
+            lines = chain(preamble(), chain.from_iterable(map(script, found)))
+            for line in lines:
+                sys.stdout.write(line + "\n")
+                shown.advance()
+            sys.stdout.flush()
+            return
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(counters).decode() + "\n")
+        return
+    Console().print(
+        f"took back {counters.transactions} transactions, {counters.rows} rows;"
+        f" {counters.rows_missing} rows were not there any more",
+        highlight=False,
+    )
+    if counters.rows_missing:
+        raise typer.Exit(1)

@@ -1,0 +1,202 @@
+"""Taking transactions back: the same rows the other way round, newest first.
+
+An insert becomes a delete, a delete an insert, an update has its values exchanged. A DDL cannot be
+taken back: where one of a wanted table lies in the window, nothing is done.
+
+Memory: the log is read once to learn its length, then in chunks from its end, so that a chunk and
+one transaction's rows are held at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from binlogd.drainer import sql
+from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.mysql import Server
+from binlogd.drainer.named import NamedColumn, NamedRow, NamedTransaction, RowKind
+from binlogd.drainer.named_apply import NamedApplier, NamedCounters, NamedOptions
+from binlogd.errors import BinlogdError
+from binlogd.moment import wall_clock
+from binlogd.tidb.columns import Value
+from binlogd.tidb.model import Job
+from binlogd.tools.chosen import chosen
+from binlogd.tools.reading import Source, transactions
+from binlogd.tools.transaction import Meter, Transaction, Window
+from binlogd.tso import NO_TS
+
+CHUNK_BYTES = 32 << 20
+_INVERSE = {
+    RowKind.INSERT: RowKind.DELETE,
+    RowKind.UPDATE: RowKind.UPDATE,
+    RowKind.DELETE: RowKind.INSERT,
+}
+_BINARY = ("blob", "binary", "geometry")
+
+
+class CannotUndo(BinlogdError):
+    """Something in the window has no way back; the text says what, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What is taken back, out of which files: everything in the window that the filter wants."""
+
+    sources: Sequence[Source]
+    window: Window
+    jobs: Sequence[Job]
+    wanted: TableFilter
+
+
+def inverse(row: NamedRow) -> NamedRow:
+    """The row change that takes this one back."""
+    columns = tuple(
+        NamedColumn(each.name, each.mysql_type, each.new, each.old) for each in row.columns
+    )
+    return replace(row, kind=_INVERSE[row.kind], columns=columns)
+
+
+def taken_back(log: Log, meter: Meter) -> Iterator[NamedTransaction]:
+    """Transactions that undo the wanted ones, newest first; commit_ts tells which is undone.
+
+    Raises CannotUndo before the first one when there is a DDL or a transaction whose rows cannot
+    be told; and Corrupt.
+    """
+    for window in reversed(_chunks(log, meter)):
+        chunk = list(_wanted(log, window, Meter()))
+        while chunk:  # a chunk gets smaller as it is done
+            yield _inverted(chunk.pop(), log.wanted)
+
+
+def _wanted(log: Log, window: Window, meter: Meter) -> Iterator[Transaction]:
+    found = transactions(log.sources, window, jobs=log.jobs, meter=meter)
+    for transaction, rows in chosen(found, log.wanted):
+        del rows
+        yield transaction
+
+
+def _chunks(log: Log, meter: Meter) -> list[Window]:
+    """Windows of some size each, which hold all of the wanted transactions between them."""
+    chunks: list[Window] = []
+    first = last = NO_TS
+    size_bytes = 0
+    for transaction in _wanted(log, log.window, meter):
+        _check(transaction)
+        if first and size_bytes >= CHUNK_BYTES and transaction.commit_ts > last:
+            chunks.append(Window(first, last))
+            first, size_bytes = NO_TS, 0
+        first, last = first or transaction.commit_ts, transaction.commit_ts
+        size_bytes += transaction.size_bytes
+    return [*chunks, Window(first, last)] if first else chunks
+
+
+def _check(transaction: Transaction) -> None:
+    where = f"commit_ts {transaction.commit_ts} ({wall_clock(transaction.commit_ts)})"
+    if transaction.ddl is not None:
+        raise CannotUndo(
+            f"{where} is a DDL, which cannot be taken back: {transaction.ddl.text}; begin behind"
+            f" it, with --from {transaction.commit_ts + 1}, or choose other tables by --table"
+        )
+    if transaction.raw is not None and transaction.raw.unexplained:
+        raise CannotUndo(f"{where}: {transaction.note}; give --schema-history")
+
+
+def _inverted(transaction: Transaction, wanted: TableFilter) -> NamedTransaction:
+    def rows() -> Iterator[NamedRow]:
+        found = [row for row in transaction.rows() if wanted.replicates(row.database, row.table)]
+        while found:
+            yield inverse(found.pop())
+
+    return NamedTransaction(transaction.commit_ts, None, rows)
+
+
+async def undo(found: Iterator[NamedTransaction], server: Server) -> NamedCounters:
+    """Takes them back on a server, each one in one transaction of the server's.
+
+    Raises StatementRejected, DownstreamUnavailable; what was undone before stays undone.
+    """
+    options = NamedOptions(is_safe=False, batch_txns_max=1)
+    applier = NamedApplier(server, options, Random())
+    try:
+        await applier.open()
+        for transaction in found:
+            await applier.apply(transaction, 0)
+        await applier.flush()
+    finally:
+        applier.close()
+    return applier.counters
+
+
+# --- as text -----------------------------------------------------------------------------
+
+
+def preamble() -> Iterator[str]:
+    """What the statements of a script count on: text, UTC, exact values, and the upstream's own
+    checks of foreign keys."""
+    yield "SET NAMES utf8mb4;"
+    yield (
+        "SET time_zone = '+00:00', foreign_key_checks = 0,"
+        " sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION';"
+    )
+
+
+def script(transaction: NamedTransaction) -> Iterator[str]:
+    """The transaction as SQL, one statement a line. Raises CannotUndo."""
+    yield f"-- takes back commit_ts {transaction.commit_ts} ({wall_clock(transaction.commit_ts)})"
+    yield "START TRANSACTION;"
+    for row in transaction.rows():
+        yield _statement(row).decode("utf-8", "backslashreplace") + ";"
+    yield "COMMIT;"
+
+
+def _statement(row: NamedRow) -> bytes:
+    table = sql.qualified(row.database, row.table)
+    if row.kind is RowKind.INSERT:
+        names = [each.name for each in row.columns]
+        literals = [_literal(each.new, each.mysql_type) for each in row.columns]
+        return sql.write_head(b"INSERT", table, names) + b"(" + b",".join(literals) + b")"
+    where = b" WHERE " + b" AND ".join(_conditions(row)) + b" LIMIT 1"
+    if row.kind is RowKind.DELETE:
+        return b"DELETE FROM " + table + where
+    changed = [each for each in row.columns if each.old != each.new] or list(row.columns)
+    pairs = [(each.name, _literal(each.new, each.mysql_type)) for each in changed]
+    return b"UPDATE " + table + b" SET " + sql.assignments(pairs) + where
+
+
+def _conditions(row: NamedRow) -> Iterator[bytes]:
+    """What finds the row: a key that has values, else all that it holds."""
+    held = {each.name: each for each in row.columns}
+    for key in row.keys:
+        columns = [held.get(name) for name in key]
+        if all(each is not None and each.old is not None for each in columns):
+            yield from (_equals(each) for each in columns if each is not None)
+            return
+    yield from map(_equals, row.columns)
+
+
+def _equals(column: NamedColumn) -> bytes:
+    name = sql.ident(column.name)
+    if column.old is None:
+        return name + b" IS NULL"
+    if column.mysql_type == "json":
+        raise CannotUndo(
+            f"a table without a key has the JSON column {column.name}, by which no row is found in"
+            " the same way everywhere; take it back on a server, with --into"
+        )
+    return name + b" = " + _literal(column.old, column.mysql_type)
+
+
+def _literal(value: Value, mysql_type: str) -> bytes:
+    if value is None:
+        return sql.NULL
+    if isinstance(value, int):
+        return b"%d" % value
+    if isinstance(value, float):
+        return sql.float_literal(value)
+    if isinstance(value, bytes):
+        if any(word in mysql_type for word in _BINARY):
+            return b"x'" + value.hex().encode() + b"'"
+        return sql.quoted(value)
+    return value.encode() if mysql_type == "decimal" else sql.text(value)

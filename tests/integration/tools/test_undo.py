@@ -1,0 +1,122 @@
+"""What was done is taken back, on a server and as a script; one transaction is looked up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from binlogd.cli import cli
+from binlogd.drainer.ddl_names import name_of
+from binlogd.drainer.filter import TableFilter, TablePattern
+from binlogd.drainer.named import NamedColumn, NamedRow, RowKind
+from binlogd.errors import ConfigError
+from binlogd.tools.reading import find_sources, transactions
+from binlogd.tools.replay import replay
+from binlogd.tools.transaction import Meter, Window
+from binlogd.tools.undo import CannotUndo, Log, inverse, preamble, script, taken_back, undo
+from binlogd.tso import Tso
+from tests.file_logs import written
+from tests.integration.tools.test_reading import extracted
+from tests.mariadb import MariaDb
+from tests.recordings_reader import RECORDINGS
+from tests.replay import SKIPPED, filter_for, server_of
+
+
+def only(database: str, table: str) -> TableFilter:
+    return TableFilter(do_tables=[TablePattern(database, table)])
+
+
+def lives(directory: Path, wanted: TableFilter) -> dict[tuple[str, str], Tso]:
+    """The tables that had one DDL only, and the commit_ts behind it."""
+    ddls: dict[tuple[str, str], list[Tso]] = {}
+    for transaction in transactions(find_sources([directory]), Window(), meter=Meter()):
+        if transaction.ddl is not None:
+            ddls.setdefault(name_of(transaction.ddl), []).append(transaction.commit_ts)
+    return {
+        name: Tso(made[0] + 1)
+        for name, made in ddls.items()
+        if len(made) == 1 and name[1] and wanted.replicates(*name)
+    }
+
+
+@pytest.mark.parametrize("is_script", [False, True])
+async def test_a_table_is_what_it_was_before(
+    tmp_path: Path, mariadb: MariaDb, *, is_script: bool
+) -> None:
+    directory, wanted = await written("keys", tmp_path), filter_for(SKIPPED["keys"])
+    found = transactions(find_sources([directory]), Window(), meter=Meter())
+    await replay(found, wanted, server_of(mariadb), is_safe=False)
+    for name, start in sorted(lives(directory, wanted).items())[::6]:
+        rows = f"SELECT COUNT(*) FROM `{name[0]}`.`{name[1]}`"
+        log = Log(find_sources([directory]), Window(start=start), (), only(*name))
+        back = taken_back(log, Meter())
+        if is_script:
+            lines = [*preamble(), *(line for each in back for line in script(each))]
+            mariadb.execute(*(line for line in lines if not line.startswith("--")))
+        else:
+            assert (await undo(back, server_of(mariadb))).rows_missing == 0
+        assert mariadb.execute(rows) == [(b"0",)], name
+
+
+async def test_newest_first_and_nothing_where_a_ddl_stands(tmp_path: Path) -> None:
+    directory = await written("ddl", tmp_path)
+    everything = Log(find_sources([directory]), Window(), (), TableFilter())
+    with pytest.raises(CannotUndo, match=r"is a DDL, which cannot be taken back: .*--from"):
+        next(taken_back(everything, Meter()))
+    found = list(transactions(find_sources([directory]), Window(), meter=Meter()))
+    last_ddl = max(each.commit_ts for each in found if each.ddl)
+    late = Log(find_sources([directory]), Window(start=Tso(last_ddl + 1)), (), TableFilter())
+    order = [each.commit_ts for each in taken_back(late, Meter())]
+    assert order == sorted(order, reverse=True)
+    assert order == [each.commit_ts for each in reversed(found) if each.commit_ts > last_ddl]
+
+
+def test_the_inverse_of_the_inverse_is_the_row() -> None:
+    for kind in RowKind:
+        row = NamedRow("s", "t", kind, (NamedColumn("a", "int", 1, 2),))
+        assert inverse(inverse(row)) == row
+        assert inverse(row) != row
+
+
+def run(*words: object) -> list[str]:
+    result = CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+async def test_the_command_prints_sql_and_wants_a_beginning(tmp_path: Path) -> None:
+    directory = await written("keys", tmp_path)
+    start = lives(directory, TableFilter())["keys", "int_pk"]
+    lines = run("undo", directory, "--from", start, "--table", "keys.int_pk")
+    assert lines[3] == "START TRANSACTION;"
+    assert lines[-1] == "COMMIT;"
+    with pytest.raises(ConfigError, match="--from is missing"):
+        run("undo", directory)
+
+
+def test_a_transaction_is_found_by_either_of_its_timestamps(tmp_path: Path) -> None:
+    root = extracted("pump_value_ddl", tmp_path)
+    paths = (root / "pump0", root / "pump1")
+    history = ("--schema-history", RECORDINGS / "ddl" / "ddl_history.json.gz")
+    some = [json.loads(line) for line in run("dump", *paths, *history, "--json")]
+    wanted = next(each for each in some if each["kind"] == "insert")
+    for name in ("commit_ts", "start_ts"):
+        shown = [json.loads(line) for line in run("txn", wanted[name], *paths, *history, "--json")]
+        assert wanted in shown
+        assert {each["commit_ts"] for each in shown} == {wanted["commit_ts"]}
+    assert "commit_ts" in run("txn", wanted["commit_ts"], *paths, *history)[0]
+
+
+def test_a_timestamp_that_nothing_carries_and_one_without_a_commit(tmp_path: Path) -> None:
+    root = extracted("pump_value_ddl", tmp_path)
+    paths = (root / "pump0", root / "pump1")
+    records = [json.loads(x) for x in run("dump", *paths, "--records", "--json")]
+    rolled_back = next(each for each in records if each["kind"] == "rollback")
+    (prewrite, rollback) = run("txn", rolled_back["start_ts"], *paths)
+    assert prewrite.startswith("prewrite without a commit")
+    assert rollback.startswith("rollback without a commit")
+    missing = CliRunner().invoke(cli, ["txn", "7", str(paths[0])])
+    assert missing.exit_code == 1
