@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from binlogd import __version__
+from binlogd.commands.adopt import adopt
 from binlogd.commands.check import check
 from binlogd.commands.check_config import check_config
 from binlogd.commands.checkpoint import checkpoint
@@ -51,6 +52,7 @@ cli.command(rich_help_panel=_DATA)(undo)
 cli.command(rich_help_panel=_LOOK)(dump)
 cli.command(rich_help_panel=_LOOK)(txn)
 cli.command(rich_help_panel=_DISK)(check)
+cli.command(rich_help_panel=_DISK)(adopt)
 
 
 def main() -> None:

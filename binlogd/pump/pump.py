@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 LOCK_FILE = ".lock"
 """In a data directory: whoever has it is the only one who writes there."""
-_SHARDS_FILE = "shards"
+SHARDS_FILE = "shards"
 _SETTLE_RETRY_S = 1.0
 _ITEM_BYTES = 512  # of the objects around a payload on its way, roughly
 
@@ -558,8 +558,8 @@ def _shard_options(options: PumpOptions, shards: int, *, believes_rollbacks: boo
 async def _check_shard_count(directory: Path, shards: int, disk: Disk) -> None:
     if shards < 1:
         raise ConfigError(f"pump.shards is {shards}: at least 1 is needed")
-    path = directory / _SHARDS_FILE
-    if _SHARDS_FILE not in await disk.sizes(directory):
+    path = directory / SHARDS_FILE
+    if SHARDS_FILE not in await disk.sizes(directory):
         await disk.write_whole(path, f"{shards}\n".encode())
         return
     (content,) = await disk.read(path, [(0, 64)])

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 from tests.pump_world import ROOMY, commit, posix_world, prewrite, written
@@ -56,3 +57,17 @@ def test_wrong_words_are_the_configurations_fault(tmp_path: Path) -> None:
     assert (done.returncode, "no data of a Pump" in done.stderr) == (2, True)
     done = binlogd("check", "--data-dir", tmp_path, "--copy-to", tmp_path)
     assert (done.returncode, "--copy-to says where --repair may copy" in done.stderr) == (2, True)
+
+
+def test_the_pumps_of_a_cluster_are_adopted(tmp_path: Path) -> None:
+    golden = Path(__file__).parents[1] / "golden" / "artefacts" / "pump_value_ddl.tar.gz"
+    with tarfile.open(golden) as archive:
+        archive.extractall(tmp_path, filter="data")
+    words = ("adopt", tmp_path / "pump0", tmp_path / "pump1", "--data-dir", tmp_path / "new")
+    done = binlogd(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2056 binlogs of 2 Pumps, written into 4 shards" in done.stdout
+    assert binlogd("check", "--data-dir", tmp_path / "new").returncode == 0
+    done = binlogd(*words)
+    assert done.returncode == 2
+    assert "adopt into a data directory that has no Pump's data yet" in done.stderr

@@ -1,0 +1,100 @@
+"""`binlogd adopt`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from binlogd import app, config, telemetry
+from binlogd.assembly import Setup
+from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
+from binlogd.console import BytesProgress
+from binlogd.host.disk import PosixDisk
+from binlogd.pump.adopt import Adopted
+from binlogd.pump.adopt import adopt as adopt_directories
+from binlogd.pump.check import Told
+from binlogd.pump.shard import ShardOptions
+from binlogd.pump.valuelog import LogLimits
+
+
+def adopt(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="data-dir of a stopped Go Pump.")
+    ],
+    skip_damaged: Annotated[
+        bool, typer.Option("--skip-damaged", help="Leave out damaged stretches, and name them.")
+    ] = False,
+    config_file: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take over the data of Go Pumps: make a new data directory from theirs.
+
+    Stop the Pumps first. Give all Pumps of a cluster at once: binlogd takes the place of all of
+    them. Their directories stay as they are. With one Pump and `pump.shards = 1` its sealed
+    segments are linked, which takes neither time nor room; otherwise every record is written into
+    its shard. Records that a crash cut short were never acknowledged; they are left out and named.
+    """
+    setup = load_setup(config_file, data_dir)
+    telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+    with BytesProgress(Console(stderr=True)) as shown:
+        done = app.run(_adopted(setup, directories, shown.told, skip_damaged=skip_damaged))
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(done).decode() + "\n")
+    else:
+        _print(setup, done)
+
+
+async def _adopted(
+    setup: Setup, directories: list[Path], told: Told, *, skip_damaged: bool
+) -> Adopted:
+    settings = setup.config.pump
+    segment_bytes = config.size_bytes(settings.segment_size)
+    disk = PosixDisk(threads=2)
+    try:
+        return await adopt_directories(
+            directories,
+            setup.data_dir,
+            disk,
+            told,
+            shards=settings.shards,
+            options=ShardOptions(log=LogLimits(segment_bytes_max=segment_bytes)),
+            passes_over_damage=skip_damaged,
+        )
+    finally:
+        disk.close()
+
+
+def _print(setup: Setup, done: Adopted) -> None:
+    console = Console()
+    for each in done.passed_over:
+        word = "unfinished append" if each.kind == "append" else "[red]damaged[/]"
+        console.print(f"left out, {word}: {escape(str(each))}", highlight=False, soft_wrap=True)
+    how = "linked" if done.is_linked else "written"
+    lines = [
+        f"{setup.data_dir / 'pump'}: {done.records} binlogs of {len(done.sources)} Pumps,"
+        f" {how} into {done.shards} shards, {done.size_bytes / 1e6:.1f} MB,"
+        f" up to commit_ts {done.max_commit_ts}"
+    ]
+    if done.open_prewrites:
+        lines.append(
+            f"{done.open_prewrites} prewrites have no outcome yet; what committed behind them waits"
+            " for it"
+        )
+    if done.gc_ts:
+        lines.append(
+            f"the Pumps had deleted older segments: a Drainer must start above commit_ts"
+            f" {done.gc_ts}"
+        )
+    lines.append(
+        "next: copy the [syncer] part of the Drainer's configuration, its checkpoint is read where"
+        " it is, and start `binlogd serve`; delete the Pumps' directories when it has caught up"
+    )
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
