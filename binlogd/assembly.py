@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from binlogd import config
 from binlogd.client.pump_list import PumpAddress, PumpList
 from binlogd.config import Config, DownstreamConfig, SyncerConfig
 from binlogd.drainer.backoff import Backoff
-from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.conflict import lanes_for
 from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.drainer import Drainer
@@ -261,14 +261,21 @@ def make_relay(setup: Setup, disk: PosixDisk) -> RelayWriter | None:
     )
 
 
+def gc_holders(setup: Setup) -> Sequence[str]:
+    """Who needs every binlog behind the saved checkpoint: the Drainer, and the relay log, which a
+    restart fills from there on again when its end is torn."""
+    return ("drainer",) if setup.relay_dir is None else ("drainer", "relay log")
+
+
 def make_drainer(setup: Setup, disk: PosixDisk, pump: Pump, upstream: Standalone) -> Drainer:
     """The replicating half. What it needs is held back from the Pump's garbage collection."""
     settings = setup.config.drainer
 
-    def hold(checkpoint: Checkpoint) -> None:
-        pump.hold_gc("drainer", checkpoint.commit_ts)
+    def hold(commit_ts: Tso) -> None:
+        for name in gc_holders(setup):
+            pump.hold_gc(name, commit_ts)
 
-    pump.hold_gc("drainer", Tso(settings.initial_commit_ts))
+    hold(Tso(settings.initial_commit_ts))
     ports = DrainerPorts(
         sources=PumpList(
             pump.sources(),
@@ -281,7 +288,7 @@ def make_drainer(setup: Setup, disk: PosixDisk, pump: Pump, upstream: Standalone
         relay=make_relay(setup, disk),
         schema_log=SchemaLog(setup.data_dir / "schema", disk),
         table_filter=table_filter(setup.config.syncer),
-        on_saved=hold,
+        on_saved=lambda checkpoint: hold(checkpoint.commit_ts),
     )
     options = DrainerOptions(
         dialect=dialect(setup),
@@ -298,9 +305,12 @@ def make_replication(
     """The replicating half with its life; None when it is turned off."""
     if not setup.config.drainer.enabled:
         return None
-    return Replication(
-        lambda: make_drainer(setup, disk, pump, upstream), lambda: pump.release_gc("drainer")
-    )
+
+    def release() -> None:
+        for name in gc_holders(setup):
+            pump.release_gc(name)
+
+    return Replication(lambda: make_drainer(setup, disk, pump, upstream), release)
 
 
 async def open_pump(setup: Setup, disk: PosixDisk, upstream: Standalone) -> Pump:

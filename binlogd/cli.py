@@ -19,6 +19,7 @@ from binlogd.commands.check_config import check_config
 from binlogd.commands.checkpoint import checkpoint
 from binlogd.commands.dump import dump
 from binlogd.commands.export import export
+from binlogd.commands.export_base import base
 from binlogd.commands.replay import replay
 from binlogd.commands.restore import restore
 from binlogd.commands.serve import serve
@@ -45,6 +46,7 @@ cli.command(rich_help_panel=_RUN)(serve)
 cli.command(rich_help_panel=_RUN)(status)
 cli.command("check-config", rich_help_panel=_RUN)(check_config)
 cli.command(rich_help_panel=_DATA)(export)
+cli.command(rich_help_panel=_DATA)(base)
 cli.command(rich_help_panel=_DATA)(restore)
 cli.command(rich_help_panel=_DATA)(checkpoint)
 cli.command(rich_help_panel=_DATA)(replay)

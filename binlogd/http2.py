@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 
 import grpclib.const
 import structlog
+from grpclib.config import Configuration
 from grpclib.exceptions import GRPCError
 from grpclib.protocol import Connection, EventsProcessor, H2Protocol, Stream
 from grpclib.server import Handler
@@ -50,13 +51,21 @@ class Http2Limits:
     streams_max: int = 1024
     connection_window_bytes: int = 64 << 20  # received, unread; twice what writes may leave so
     stream_window_bytes: int = 4 << 20
+    ping_after_s: float = 60.0  # with a call open and nothing said; a puller may have vanished
+    ping_timeout_s: float = 20.0
 
 
 class GrpcHalf(GrpcServer):
     """grpclib's server without its listener."""
 
     def __init__(self, services: Collection[Servable], limits: Http2Limits) -> None:
-        super().__init__(cast(Any, services), codec=BytesCodec())
+        keepalive = Configuration(
+            _keepalive_time=limits.ping_after_s,
+            _keepalive_timeout=limits.ping_timeout_s,
+            _http2_max_pings_without_data=0,
+            _http2_min_sent_ping_interval_without_data=limits.ping_after_s / 2,
+        )
+        super().__init__(cast(Any, services), codec=BytesCodec(), config=keepalive)
         self._limits = limits
 
     def protocol(self) -> GrpcProtocol:

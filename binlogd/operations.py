@@ -102,6 +102,7 @@ class Node:
             "checkpoint": self._checkpoint(),
             "lag_s": self.lag_s(),
             "blocked_by": pump.blocked_by,
+            "refuses_because": pump.refuses_because,
             "late_commits": sum(shard.late_commits for shard in pump.shards),
             "drainer": self._drainer(),
             "shards": [
@@ -111,17 +112,25 @@ class Node:
                     "open_prewrites": shard.open_prewrites,
                     "queued": shard.write_queue_records + shard.index_queue_records,
                     "chaser": "on" if shard.chaser.is_on else "off",
+                    "chaser_counts": {
+                        "turned_on": shard.chaser.turned_on,
+                        "catch_ups": shard.chaser.catch_ups,
+                        "recoveries": shard.chaser.recoveries,
+                        "records_read": shard.chaser.records_read,
+                    },
                     "written": shard.written_records,
                     "log_bytes": shard.log_bytes,
                 }
                 for shard in pump.shards
             ],
             "gc": {
-                "holds": {hold.name: hold.ts for hold in pump.holds},
-                "held_by": [holder for holder in pump.gc_held_by if holder],
+                "holds": {hold.name: hold.ts for hold in pump.gc.holds},
+                "held_by": sorted({holder for holder in pump.gc.held_by if holder}),
+                "gc_ts": min(shard.gc_ts for shard in pump.shards),
+                "failed": pump.gc.failed,
             },
             "free_bytes": pump.free_bytes,
-            "capacity_bytes": pump.capacity_bytes,
+            "capacity_bytes": pump.gc.capacity_bytes,
             "score": self._score(pump),
             "close_waits_for": self.closing.reason if self.closing else "",
         }
@@ -151,12 +160,7 @@ class Node:
 
     def unready(self) -> str:
         """Why no prewrite is taken now; empty when all is well."""
-        pump = self.pump.statistics()
-        if pump.state is not NodeState.ONLINE:
-            return f"the node is {pump.state.value}"
-        if pump.free_bytes <= pump.free_bytes_min:
-            return f"only {pump.free_bytes} bytes are free; writes need {pump.free_bytes_min}"
-        return ""
+        return self.pump.statistics().refuses_because
 
     async def nodes(self, kind: str) -> Sequence[Mapping[str, Any]]:
         """The registered nodes of a kind. Raises UpstreamUnavailable."""

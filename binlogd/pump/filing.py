@@ -29,6 +29,7 @@ from binlogd.tso import Tso
 log = structlog.get_logger(__name__)
 
 _SNAPSHOTS_MAX = 1024
+_SUSPECTS_MAX = 4096
 _UNPLACED_MAX = 65_536
 _REMADE_MAX = 3
 """An index that is damaged again and again stands on a disk that nobody should trust."""
@@ -81,7 +82,8 @@ class Filer:
         self._tail = Tail(options.queue_max)
         self._chaser = SlowChaser(turn_on_after_s=options.slow_chaser_after_s)
         self._snapshots: deque[Snapshot] = deque()
-        self._suspects: list[tuple[Tso, Tso]] = []
+        self._suspects: deque[tuple[Tso, Tso]] = deque(maxlen=_SUSPECTS_MAX)
+        self._suspects_dropped = 0
         self._unplaced: set[tuple[Tso, Tso]] = set()
         self._has_more_unplaced = False
         self._work = asyncio.Event()
@@ -101,6 +103,8 @@ class Filer:
 
     def suspect(self, commit_ts: Tso, start_ts: Tso) -> None:
         """A logged commit at or below the watermark: a repeated one, or one that came too late."""
+        # While the index does not answer they gather; only the alarm is at stake, not the commit.
+        self._suspects_dropped += len(self._suspects) == _SUSPECTS_MAX
         self._suspects.append((commit_ts, start_ts))
 
     def unplaced(self, commit_ts: Tso, start_ts: Tso) -> None:
@@ -352,7 +356,11 @@ class Filer:
         return [entry_of(pointer, payload, self._log.path) for pointer, payload in batch[:limit]]
 
     async def _check_suspects(self) -> None:
-        suspects, self._suspects = self._suspects, []
+        suspects = list(self._suspects)
+        self._suspects.clear()
+        if self._suspects_dropped:
+            log.warning("late_commits_unchecked", count=self._suspects_dropped)
+            self._suspects_dropped = 0
         for commit_ts, start_ts in suspects:
             try:
                 is_known = await self.index.has_commit(commit_ts, start_ts)

@@ -57,21 +57,37 @@ class GcPlan:
     held_by: str
 
 
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The segment that a restart begins to scan in, and why: it stays, with all behind it."""
+
+    fid: FileId
+    reason: str
+
+
 def plan(
-    segments: Sequence[Segment], *, age_ts: Tso, holds: Sequence[Hold], resume: Hold, gc_ts: Tso
+    segments: Sequence[Segment],
+    *,
+    age_ts: Tso,
+    holds: Sequence[Hold],
+    resume: Resume,
+    gc_ts: Tso,
 ) -> GcPlan:
     """What may go of one shard's segments, given in order.
 
-    `age_ts` is the age limit. `resume` has the watermark as its ts, and stands for the point a
-    restart scans from: the caller passes only segments that lie wholly before that point.
+    `age_ts` is the age limit; `holds` has the watermark among them.
     """
-    lowest = min((*holds, resume), key=lambda hold: hold.ts)
+    lowest = min(holds, key=lambda hold: hold.ts)
     limit = min(age_ts, lowest.ts)
     fids: list[FileId] = []
     for segment in segments:
-        if not segment.is_sealed or segment.gone_ts > limit:
-            held = segment.is_sealed and segment.gone_ts <= age_ts
-            return GcPlan(tuple(fids), gc_ts, lowest.name if held else "")
+        is_unknown = segment.is_sealed and segment.checksum is None
+        is_scanned = segment.fid >= resume.fid
+        if not segment.is_sealed or segment.gone_ts > limit or is_unknown or is_scanned:
+            if not segment.is_sealed or segment.gone_ts > age_ts:
+                return GcPlan(tuple(fids), gc_ts, "")
+            reason = resume.reason if is_scanned else "its checksum, which is still to be taken"
+            return GcPlan(tuple(fids), gc_ts, lowest.name if segment.gone_ts > limit else reason)
         fids.append(segment.fid)
         gc_ts = max(gc_ts, segment.gone_ts)
     return GcPlan(tuple(fids), gc_ts, "")

@@ -5,6 +5,8 @@ Source: tidb-binlog pump/metrics.go, pump/storage/metrics.go.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from binlogd.pump.pump import PumpStatistics
 from binlogd.pump.service import ServiceStatistics
 from binlogd.pump.shard import ShardStatistics
@@ -68,6 +70,7 @@ def say_pump(out: Exposition, now: PumpStatistics) -> None:
         "By what it did.",
         [
             ({"type": "turned_on"}, sum(s.chaser.turned_on for s in shards)),
+            ({"type": "turned_off"}, sum(s.chaser.recoveries for s in shards)),
             ({"type": "catch_up"}, sum(s.chaser.catch_ups for s in shards)),
             ({"type": "recovery"}, sum(s.chaser.recoveries for s in shards)),
         ],
@@ -78,7 +81,31 @@ def say_pump(out: Exposition, now: PumpStatistics) -> None:
     out.gauge(
         "binlogd_pump_gc_hold_ts",
         "Physical ms; who still needs what is newer.",
-        [({"holder": hold.name}, physical_ms(hold.ts)) for hold in now.holds],
+        [({"holder": hold.name}, physical_ms(hold.ts)) for hold in now.gc.holds],
+    )
+    out.gauge(
+        "binlogd_pump_gc_held",
+        "Shards with segments that are old enough to go, by who keeps them.",
+        [
+            ({"holder": holder}, count)
+            for holder, count in Counter(now.gc.held_by).items()
+            if holder
+        ],
+    )
+    out.counter("binlogd_pump_gc_runs", "Rounds of garbage collection.", now.gc.runs)
+    out.counter("binlogd_pump_gc_segments_deleted", "Since the start.", now.gc.segments_deleted)
+    out.gauge(
+        "binlogd_pump_gc_failed", "1 after a round that did nothing.", int(bool(now.gc.failed))
+    )
+    out.gauge(
+        "binlogd_pump_writes_refused_now",
+        "1 while no prewrite is taken, for want of space or by the state.",
+        int(bool(now.refuses_because)),
+    )
+    out.counter(
+        "binlogd_pump_rollbacks_contradicted",
+        "Rollbacks of transactions that the store knew to be committed.",
+        sum(resolver.contradicted for resolver in now.resolvers),
     )
     _say_shards(out, shards)
 
@@ -102,6 +129,7 @@ def _say_shards(out: Exposition, shards: tuple[ShardStatistics, ...]) -> None:
         )
     counters = {
         "written_records": "Since the start.",
+        "chaser_records_read": "Fed to the index from the log.",
         "written_bytes": "Since the start, payloads only.",
         "groups": "Writes of the value log, each with one fdatasync.",
         "late_commits": "Below the watermark when they came.",
@@ -130,6 +158,7 @@ def _gauges(shard: ShardStatistics) -> dict[str, float]:
 def _counters(shard: ShardStatistics) -> dict[str, int]:
     return {
         "written_records": shard.written_records,
+        "chaser_records_read": shard.chaser.records_read,
         "written_bytes": shard.written_bytes,
         "groups": shard.groups,
         "late_commits": shard.late_commits,

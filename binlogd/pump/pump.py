@@ -21,17 +21,18 @@ from binlogd.binlog import BinlogType
 from binlogd.errors import (
     BinlogdError,
     ConfigError,
-    Corrupt,
     LogFailed,
     NotOnline,
     Unavailable,
 )
 from binlogd.ports import BinlogSource, Clock, Disk, DiskLock, Space, TsoSource, TxnStatusSource
 from binlogd.pump.admission import Admission
+from binlogd.pump.bases import Bases
 from binlogd.pump.budget import Budget
+from binlogd.pump.caretaker import Caretaker, CaretakerOptions, CaretakerStatistics
 from binlogd.pump.entry import WITNESS, Item
 from binlogd.pump.filing import FilingOptions
-from binlogd.pump.gc import GcPlan, Hold
+from binlogd.pump.gc import GcPlan
 from binlogd.pump.pull import PullOptions, ShardSource
 from binlogd.pump.resolver import Resolver, ResolverStatistics
 from binlogd.pump.route import Router, Share, shard_of
@@ -39,7 +40,7 @@ from binlogd.pump.shard import Shard, ShardOptions, ShardStatistics
 from binlogd.pump.signal import is_set_within
 from binlogd.pump.state import Action, NodeState, asked, given_up, settled
 from binlogd.pump.valuelog import LogLimits
-from binlogd.tso import NO_TS, Tso, compose, physical_ms
+from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import fake
 
 log = structlog.get_logger(__name__)
@@ -78,7 +79,7 @@ class PumpOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PumpStatistics:
     """How a Pump stands. `blocked_by` says in words what holds the watermark, "" if nothing does;
-    `gc_held_by` names, for each shard that could delete more, who needs it."""
+    `refuses_because` why prewrites are refused now, "" if they are taken."""
 
     state: NodeState
     max_commit_ts: Tso
@@ -90,9 +91,8 @@ class PumpStatistics:
     write_queue_bytes_max: int
     free_bytes: int
     free_bytes_min: int
-    capacity_bytes: int
-    holds: tuple[Hold, ...]
-    gc_held_by: tuple[str, ...]
+    gc: CaretakerStatistics
+    refuses_because: str
     blocked_by: str
     shards: tuple[ShardStatistics, ...]
     resolvers: tuple[ResolverStatistics, ...]
@@ -113,6 +113,7 @@ class Pump:
 
     def __init__(
         self,
+        data_dir: Path,
         shards: Sequence[Shard],
         lock: DiskLock,
         world: PumpWorld,
@@ -129,15 +130,24 @@ class Pump:
             free_bytes_min=options.free_bytes_min,
             record_bytes_max=options.record_bytes_max,
         )
-        self._capacity_bytes = space.capacity_bytes
+        self._caretaker = Caretaker(
+            data_dir,
+            self._shards,
+            self._admission,
+            space,
+            clock=world.clock,
+            disk=world.disk,
+            options=CaretakerOptions(
+                keep_s=options.gc_keep_s,
+                every_s=options.gc_every_s,
+                space_every_s=options.free_check_every_s,
+            ),
+        )
         self._router = Router(len(shards), high=NO_TS)
         self._budget = Budget(bytes_max=options.memory_budget_bytes // 2)
         self._reading = Budget(bytes_max=options.memory_budget_bytes // 2)
-        self._holds: dict[str, Hold] = {}
-        self._gc_held_by: dict[str, str] = {}
-        self._gc_asked = asyncio.Event()
         self._accepted = self._refused = self._fakes = 0
-        self._is_running = self._is_collecting = False
+        self._is_running = False
         self._stopping = asyncio.Event()
         self._stopped = asyncio.Event()
         self._closed = asyncio.Event()
@@ -179,6 +189,7 @@ class Pump:
             raise LogFailed(directory, error) from error
         opened: list[Shard] = []
         try:
+            await Bases(directory, disk).declared()  # one that does not read would stop all GC
             await _check_shard_count(directory / "pump", shards, disk)
             space = await disk.space(directory)
             for number in range(shards):
@@ -201,8 +212,8 @@ class Pump:
             if isinstance(error, OSError):
                 raise LogFailed(directory, error) from error
             raise
-        pump = cls(opened, lock, world, options, space)
-        pump._begin(directory)
+        pump = cls(directory, opened, lock, world, options, space)
+        pump._begin()
         return pump
 
     async def run(self) -> None:
@@ -218,8 +229,8 @@ class Pump:
                 for resolver in self._resolvers:
                     group.create_task(resolver.run(self._stopping))
                 group.create_task(self._fake_loop(), name="fake binlogs")
-                group.create_task(self._gc_loop(), name="garbage collection")
-                group.create_task(self._space_loop(), name="free space")
+                group.create_task(self._caretaker.run(self._stopping), name="garbage collection")
+                group.create_task(self._caretaker.watch_space(self._stopping), name="free space")
         finally:
             self._stopped.set()
 
@@ -338,36 +349,30 @@ class Pump:
     # --- garbage -----------------------------------------------------------------------------
 
     def hold_gc(self, name: str, ts: Tso) -> None:
-        """`name` still needs every binlog with commit_ts > ts; replaces what it said before."""
-        self._holds[name] = Hold(name, ts)
+        """`name` still needs every binlog with commit_ts > ts; replaces what it said before. For
+        what must outlive the process there are `bases`."""
+        self._caretaker.hold(name, ts)
 
     def release_gc(self, name: str) -> None:
         """`name` needs nothing any more."""
-        self._holds.pop(name, None)
+        self._caretaker.release(name)
+
+    @property
+    def bases(self) -> Bases:
+        """The export bases, which hold back garbage collection as long as they are declared."""
+        return self._caretaker.bases
 
     def trigger_gc(self) -> bool:
         """Collects soon, without waiting for the hour; False if it is at it already."""
-        if self._is_collecting or self._gc_asked.is_set():
-            return False
-        self._gc_asked.set()
-        return True
+        return self._caretaker.trigger()
 
     async def collect_garbage(self) -> Sequence[GcPlan]:
         """Deletes, in every shard, what is old enough and held by nobody.
 
-        Age is measured from the wall clock or from the newest binlog, whichever is earlier: a
-        recording fed years later is not old because of that. Raises Corrupt when a segment is not
-        as remembered (nothing of it is deleted) or Unavailable.
+        Raises Corrupt when a segment is not as remembered, ConfigError when a declared base does
+        not read, or Unavailable.
         """
-        newest_ms = max(physical_ms(shard.watermark) for shard in self._shards)
-        now_ms = min(self._world.clock.wall_ms(), newest_ms)
-        age_ts = compose(max(0, now_ms - int(self._options.gc_keep_s * 1000)))
-        plans = []
-        for shard in self._shards:
-            planned = await shard.collect(age_ts, tuple(self._holds.values()))
-            self._gc_held_by[shard.name] = planned.held_by
-            plans.append(planned)
-        return plans
+        return await self._caretaker.collect()
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -386,18 +391,22 @@ class Pump:
             write_queue_bytes_max=self._options.memory_budget_bytes // 2,
             free_bytes=self._admission.free_bytes,
             free_bytes_min=self._options.free_bytes_min,
-            capacity_bytes=self._capacity_bytes,
-            holds=tuple(self._holds.values()),
-            gc_held_by=tuple(self._gc_held_by.get(shard.name, "") for shard in self._shards),
+            gc=self._caretaker.statistics(),
+            refuses_because=self._refuses_because(),
             blocked_by=_blocked_by(shards, resolvers),
             shards=shards,
             resolvers=resolvers,
         )
 
+    def _refuses_because(self) -> str:
+        if not self.state.takes_prewrites:
+            return f"the node is {self.state.value}"
+        return self._caretaker.refusal()
+
     # --- inside ------------------------------------------------------------------------------
 
     async def _close(self) -> None:
-        self._gc_asked.set()
+        self._caretaker.wake()
         for shard in self._shards:
             shard.stop()
         if self._is_running:
@@ -413,7 +422,7 @@ class Pump:
         if failures:
             raise failures[0]
 
-    def _begin(self, directory: Path) -> None:
+    def _begin(self) -> None:
         high = max(shard.max_seen_ts for shard in self._shards)
         for shard in self._shards:
             shard.witness(high)
@@ -424,19 +433,7 @@ class Pump:
         )
         if newest:
             self._world.tso.observe(newest)
-        has_space = self._admission.has_space
-        (log.info if has_space else log.warning)(
-            "free_space_checked" if has_space else "free_space_short",
-            directory=str(directory),
-            free_bytes=self._admission.free_bytes,
-            capacity_bytes=self._capacity_bytes,
-            stop_write_at_available_space=self._options.free_bytes_min,
-            consequence=(
-                "binlogs are refused while no more than the limit is free"
-                if has_space
-                else "binlogs are refused until there is more, or the setting is lowered"
-            ),
-        )
+        self._caretaker.tell_space()
 
     async def _write(
         self, items: Sequence[Item], positions: Sequence[int], outcomes: list[BinlogdError | None]
@@ -502,37 +499,6 @@ class Pump:
                 except (Unavailable, NotOnline) as error:
                     log.warning("fake_binlog_failed", cause=str(error))
             before = self._accepted
-
-    async def _gc_loop(self) -> None:
-        while not self._stopping.is_set():
-            await is_set_within(self._gc_asked, self._options.gc_every_s)
-            self._gc_asked.clear()
-            if self._stopping.is_set():
-                return
-            self._is_collecting = True
-            try:
-                await self.collect_garbage()
-            except (Corrupt, Unavailable) as error:
-                log.warning("gc_refused", cause=str(error))
-            finally:
-                self._is_collecting = False
-
-    async def _space_loop(self) -> None:
-        directory = self._shards[0].log.path(self._shards[0].log.end.fid).parent
-        while not await is_set_within(self._stopping, self._options.free_check_every_s):
-            had_space = self._admission.has_space
-            try:
-                space = await self._world.disk.space(directory)
-                self._admission.free_bytes = space.free_bytes
-                self._capacity_bytes = space.capacity_bytes
-            except OSError as error:
-                log.warning("free_space_unknown", cause=str(error))
-            if had_space != self._admission.has_space:
-                log.warning(
-                    "free_space_found" if self._admission.has_space else "free_space_short",
-                    free_bytes=self._admission.free_bytes,
-                    stop_write_at_available_space=self._options.free_bytes_min,
-                )
 
 
 def _bytes_held(items: Sequence[Item]) -> int:

@@ -15,7 +15,6 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ from binlogd.ports import Disk
 from binlogd.pump.chaser import ChaserStatistics
 from binlogd.pump.entry import WITNESS, Entry, Item
 from binlogd.pump.filing import Filer, FilingOptions
-from binlogd.pump.gc import GcPlan, Hold, plan
+from binlogd.pump.gc import GcPlan, Hold, Resume, plan
 from binlogd.pump.index import SqliteIndex
 from binlogd.pump.pointer import FileId, Place, ValuePointer
 from binlogd.pump.recovery import Recovered, Sorting, recover
@@ -199,19 +198,13 @@ class Shard:
         """Deletes the segments that nobody needs. Raises CorruptRecord, LogFailed,
         IndexUnavailable."""
         await self.filer.know_needs()
-        resume = self.filer.resume
-        old = list(
-            takewhile(
-                lambda segment: (
-                    segment.fid < resume.fid
-                    and (segment.checksum is not None or not segment.is_sealed)
-                ),
-                self.log.segments(),
-            )
-        )
-        watermark = Hold("watermark", self.filer.marks.max_commit_ts)
+        marks = self.filer.marks
         planned = plan(
-            old, age_ts=age_ts, holds=holds, resume=watermark, gc_ts=self.filer.marks.gc_ts
+            self.log.segments(),
+            age_ts=age_ts,
+            holds=(*holds, Hold(self._holder("the watermark"), marks.max_commit_ts)),
+            resume=Resume(self.filer.resume.fid, self._holder("the index, which is behind")),
+            gc_ts=marks.gc_ts,
         )
         if planned.fids:
             await self.log.confirm(planned.fids)
@@ -224,6 +217,11 @@ class Shard:
         while deleted and not self._is_closing:  # ends when no row of a deleted segment is left
             deleted = await self.index.forget_rows(first_fid=marks.first_fid, upto=marks.gc_ts)
         return planned
+
+    def _holder(self, otherwise: str) -> str:
+        """Who keeps the watermark and the point to scan from where they are."""
+        oldest = self.sorter.oldest
+        return otherwise if oldest is None else f"the open prewrite of start_ts {oldest.start_ts}"
 
     # --- looking -----------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from binlogd.binlog import BinlogType
 from binlogd.errors import Refused
 from binlogd.ports import Committed, Pending, RolledBack
 from binlogd.pump.entry import WITNESS, Item
-from binlogd.pump.gc import GcPlan, Hold, Segment, plan
+from binlogd.pump.gc import GcPlan, Hold, Resume, Segment, plan
 from binlogd.pump.pointer import FileId, ValuePointer, segment_fid, segment_name
 from binlogd.pump.route import Router, shard_of
 from binlogd.pump.state import Action, NodeState, asked, settled
@@ -109,13 +109,18 @@ def sealed(fid: int, max_ts: int, needed_ts: int = 0) -> Segment:
 
 
 def planned(
-    segments: list[Segment], *, age: int, holds: tuple[Hold, ...] = (), watermark: int = 1_000
+    segments: list[Segment],
+    *,
+    age: int,
+    holds: tuple[Hold, ...] = (),
+    watermark: int = 1_000,
+    resume: int = 1_000,
 ) -> GcPlan:
     return plan(
         segments,
         age_ts=Tso(age),
-        holds=holds,
-        resume=Hold("watermark", Tso(watermark)),
+        holds=(*holds, Hold("watermark", Tso(watermark))),
+        resume=Resume(FileId(resume), "an open prewrite"),
         gc_ts=Tso(3),
     )
 
@@ -153,6 +158,18 @@ def test_who_still_needs_a_segment_is_named() -> None:
 
 def test_nothing_above_the_watermark_goes() -> None:
     assert planned([sealed(0, 10)], age=20, watermark=9) == GcPlan((), Tso(3), "watermark")
+
+
+def test_what_a_restart_scans_stays_and_it_is_said_why() -> None:
+    segments = [sealed(0, 10), sealed(1, 14), sealed(2, 30)]
+    assert planned(segments, age=20, resume=1) == GcPlan((FileId(0),), Tso(10), "an open prewrite")
+    assert planned(segments, age=12, resume=1).held_by == ""  # it is not old enough anyway
+
+
+def test_a_segment_whose_checksum_is_still_to_be_taken_stays() -> None:
+    unmeasured = Segment(FileId(0), True, 100, Tso(10))
+    assert planned([unmeasured, sealed(1, 14)], age=20).fids == ()
+    assert "checksum" in planned([unmeasured], age=20).held_by
 
 
 # --- pointers ------------------------------------------------------------------------------

@@ -1,0 +1,71 @@
+"""`binlogd base`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
+from binlogd.errors import ConfigError
+from binlogd.host.disk import PosixDisk
+from binlogd.pump.bases import Bases
+from binlogd.pump.gc import Hold
+from binlogd.tso import Tso
+
+
+def base(
+    name: Annotated[str | None, typer.Argument(help="The base; without it all are listed.")] = None,
+    *,
+    at: Annotated[
+        int | None,
+        typer.Option("--at", help="Declare it: keep what is behind this commit_ts."),
+    ] = None,
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Nobody needs it any more.")] = False,
+    config_file: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List, declare or withdraw export bases: snapshots that somebody goes on from later.
+
+    A declared base keeps every binlog behind its commit_ts from being deleted, however old, until
+    it is withdrawn. A running binlogd sees the change within seconds.
+
+        binlogd base nightly --at 445644800000000001
+        binlogd base nightly --withdraw
+    """
+    if (at is not None or withdraw) and name is None:
+        raise ConfigError("binlogd base: name the base to declare or withdraw")
+    if at is not None and (withdraw or at <= 0):
+        raise ConfigError("binlogd base: --at takes a commit_ts above 0, without --withdraw")
+    setup = load_setup(config_file, data_dir)
+    disk = PosixDisk(threads=1)
+    try:
+        bases = Bases(setup.data_dir, disk)
+        holds = asyncio.run(_changed(bases, name, at, withdraw=withdraw))
+    finally:
+        disk.close()
+    if as_json:
+        typer.echo(json.dumps({hold.name: hold.ts for hold in holds}))
+    elif not holds:
+        Console().print(f"no export base is declared in {setup.data_dir}", highlight=False)
+    else:
+        table = Table("base", "keeps what is behind", box=None)
+        for hold in holds:
+            table.add_row(hold.name, str(hold.ts))
+        Console().print(table)
+
+
+async def _changed(
+    bases: Bases, name: str | None, at: int | None, *, withdraw: bool
+) -> Sequence[Hold]:
+    if name is not None and at is not None:
+        await bases.declare(name, Tso(at))
+    elif name is not None and withdraw and not await bases.withdraw(name):
+        raise ConfigError(f'no export base is called "{name}"; `binlogd base` lists them')
+    return [hold for hold in await bases.declared() if name is None or hold.name == name]

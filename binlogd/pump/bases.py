@@ -1,0 +1,91 @@
+"""Export bases: moments of which somebody keeps a snapshot, to go on from there later.
+
+Whoever exported the whole database as of a timestamp needs every binlog behind it for the next,
+incremental, export. One small file for each base, in the data directory, named like the base and
+holding its timestamp: so it outlives the process, and a process that exports can declare one while
+another runs the Pump, which looks before it deletes anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from binlogd.errors import ConfigError, LogFailed
+from binlogd.ports import Disk
+from binlogd.pump.gc import Hold
+from binlogd.tso import Tso
+
+BASES_DIRECTORY = "bases"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_UNFINISHED = ".new"  # of a file that is being put in place
+_FILE_BYTES_MAX = 32
+
+
+class Bases:
+    """The export bases of one data directory."""
+
+    def __init__(self, data_dir: Path, disk: Disk) -> None:
+        self._directory = data_dir / BASES_DIRECTORY
+        self._disk = disk
+
+    async def declare(self, name: str, ts: Tso) -> None:
+        """From now on every binlog with commit_ts > ts is kept; replaces what `name` said before.
+
+        Declare first and look at the Pump's gc_ts then: above `ts`, it was too late. Raises
+        ConfigError for a name that is no file name, LogFailed.
+        """
+        self._check(name)
+        try:
+            await self._disk.make_directory(self._directory)
+            await self._disk.write_whole(self._directory / name, b"%d\n" % ts)
+        except OSError as error:
+            raise LogFailed(self._directory, error) from error
+
+    async def withdraw(self, name: str) -> bool:
+        """Nobody needs it any more; whether it was there. Raises ConfigError, LogFailed."""
+        self._check(name)
+        try:
+            if name not in await self._names():
+                return False
+            await self._disk.remove([self._directory / name])
+        except OSError as error:
+            raise LogFailed(self._directory, error) from error
+        return True
+
+    async def declared(self) -> Sequence[Hold]:
+        """All of them by name. Raises ConfigError for a file that holds no timestamp, LogFailed."""
+        holds = []
+        try:
+            for name in await self._names():
+                path = self._directory / name
+                content = await self._content(path)
+                if content is None:
+                    continue
+                if not content.strip().isdigit():
+                    raise ConfigError(f"{path}: holds no timestamp; write one into it or remove it")
+                holds.append(Hold(name, Tso(int(content))))
+        except OSError as error:
+            raise LogFailed(self._directory, error) from error
+        return holds
+
+    async def _content(self, path: Path) -> bytes | None:
+        try:
+            (content,) = await self._disk.read(path, [(0, _FILE_BYTES_MAX)])
+        except FileNotFoundError:
+            return None  # withdrawn meanwhile
+        return content
+
+    async def _names(self) -> list[str]:
+        try:
+            sizes = await self._disk.sizes(self._directory)
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in sizes if not name.endswith(_UNFINISHED))
+
+    def _check(self, name: str) -> None:
+        if not _NAME.fullmatch(name) or name.endswith(_UNFINISHED):
+            raise ConfigError(
+                f'"{name}" cannot name an export base: use up to 64 letters, digits, "_", "-", "."'
+            )

@@ -1,0 +1,223 @@
+"""Looks after what piles up in a data directory: what is old enough goes, what is needed stays.
+
+Nothing is deleted that somebody needs: the Drainer and its relay log (everything behind the saved
+checkpoint), an open prewrite, a declared export base. When that leaves too little space, writes are
+refused rather than binlogs deleted, and it is said who holds them.
+
+Source: tidb-binlog pump/server.go, gcBinlogFile (which waits for nobody), pump/storage, disk usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from binlogd.errors import ConfigError, Corrupt, Unavailable
+from binlogd.ports import Clock, Disk, Space
+from binlogd.pump.admission import Admission
+from binlogd.pump.bases import Bases
+from binlogd.pump.gc import GcPlan, Hold
+from binlogd.pump.shard import Shard
+from binlogd.pump.signal import is_set_within
+from binlogd.tso import Tso, compose, physical_ms
+
+log = structlog.get_logger(__name__)
+
+_BASE = "export base "
+_SHORT_OF_SPACE = 2
+"""Garbage is looked for without waiting for the hour when less than that many times the reserve is
+free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaretakerOptions:
+    """In seconds. `keep_s` is the age at which a binlog may go."""
+
+    keep_s: float
+    every_s: float
+    space_every_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaretakerStatistics:
+    """`holds` is who needs what; `held_by` names, by shard, who keeps a segment that is old enough
+    to go, "" where nobody does; `failed` is why the last round did nothing, "" if it went well."""
+
+    holds: tuple[Hold, ...]
+    held_by: tuple[str, ...]
+    runs: int
+    segments_deleted: int
+    failed: str
+    capacity_bytes: int
+
+
+class Caretaker:
+    """Garbage collection and free space of one Pump; `run` and `watch_space` are its tasks."""
+
+    def __init__(  # noqa: PLR0913 - what it looks after and by which means
+        self,
+        data_dir: Path,
+        shards: Sequence[Shard],
+        admission: Admission,
+        space: Space,
+        *,
+        clock: Clock,
+        disk: Disk,
+        options: CaretakerOptions,
+    ) -> None:
+        self.bases = Bases(data_dir, disk)
+        self._data_dir = data_dir
+        self._shards = shards
+        self._admission = admission
+        self._capacity_bytes = space.capacity_bytes
+        self._clock = clock
+        self._disk = disk
+        self._options = options
+        self._holds: dict[str, Hold] = {}
+        self._base_holds: tuple[Hold, ...] = ()
+        self._held_by = [""] * len(shards)
+        self._asked = asyncio.Event()
+        self._collecting = asyncio.Lock()
+        self._runs = self._deleted = 0
+        self._failed = ""
+        self._was_short = False
+
+    # --- who needs what ----------------------------------------------------------------------
+
+    def hold(self, name: str, ts: Tso) -> None:
+        """`name` still needs every binlog with commit_ts > ts; replaces what it said before."""
+        self._holds[name] = Hold(name, ts)
+
+    def release(self, name: str) -> None:
+        """`name` needs nothing any more."""
+        self._holds.pop(name, None)
+
+    async def look_for_bases(self) -> None:
+        """Reads which export bases are declared now. Raises ConfigError, LogFailed."""
+        declared = await self.bases.declared()
+        holds = tuple(Hold(_BASE + hold.name, hold.ts) for hold in declared)
+        if holds != self._base_holds:
+            log.info("bases_changed", bases={hold.name: hold.ts for hold in declared})
+        self._base_holds = holds
+
+    # --- garbage -----------------------------------------------------------------------------
+
+    def trigger(self) -> bool:
+        """Collects soon, without waiting for the hour; False if it is at it already."""
+        if self._collecting.locked() or self._asked.is_set():
+            return False
+        self._asked.set()
+        return True
+
+    def wake(self) -> None:
+        """Lets `run` see that it should end."""
+        self._asked.set()
+
+    async def collect(self) -> Sequence[GcPlan]:
+        """Deletes, in every shard, what is old enough and held by nobody.
+
+        Age is measured from the wall clock or from the newest binlog, whichever is earlier: a
+        recording fed years later is not old because of that. Raises Corrupt when a segment is not
+        as remembered (nothing of it is deleted), ConfigError when a base does not read (nothing is
+        deleted at all), or Unavailable.
+        """
+        async with self._collecting:
+            await self.look_for_bases()
+            newest_ms = max(physical_ms(shard.watermark) for shard in self._shards)
+            now_ms = min(self._clock.wall_ms(), newest_ms)
+            age_ts = compose(max(0, now_ms - int(self._options.keep_s * 1000)))
+            plans = []
+            for number, shard in enumerate(self._shards):
+                planned = await shard.collect(age_ts, self._all_holds())
+                self._held_by[number] = planned.held_by
+                self._deleted += len(planned.fids)
+                plans.append(planned)
+            self._runs += 1
+            self._failed = ""
+            return plans
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Collects every hour, and when asked; until `stopping` and `wake`."""
+        while not stopping.is_set():
+            await is_set_within(self._asked, self._options.every_s)
+            if stopping.is_set():
+                return
+            try:
+                await self.collect()
+            except (ConfigError, Corrupt, Unavailable) as error:
+                self._failed = str(error)
+                log.warning("gc_refused", cause=str(error))
+            finally:
+                self._asked.clear()
+
+    # --- space -------------------------------------------------------------------------------
+
+    def tell_space(self) -> None:
+        """Says in the log how much is free, and what follows from it."""
+        has_space = self._admission.has_space
+        (log.info if has_space else log.warning)(
+            "free_space_checked" if has_space else "free_space_short",
+            directory=str(self._data_dir),
+            free_bytes=self._admission.free_bytes,
+            capacity_bytes=self._capacity_bytes,
+            stop_write_at_available_space=self._admission.free_bytes_min,
+            gc_held_by=self._holders(),
+            consequence=(
+                "binlogs are refused while no more than the limit is free"
+                if has_space
+                else "binlogs are refused until there is more, or the setting is lowered"
+            ),
+        )
+
+    async def watch_space(self, stopping: asyncio.Event) -> None:
+        """Looks every few seconds, until `stopping`."""
+        while not await is_set_within(stopping, self._options.space_every_s):
+            had_space = self._admission.has_space
+            try:
+                space = await self._disk.space(self._data_dir)
+                self._admission.free_bytes = space.free_bytes
+                self._capacity_bytes = space.capacity_bytes
+                await self.look_for_bases()
+            except (OSError, ConfigError, Unavailable) as error:
+                log.warning("free_space_unknown", cause=str(error))
+            short_bytes = _SHORT_OF_SPACE * self._admission.free_bytes_min
+            is_short = self._admission.free_bytes <= short_bytes
+            if is_short and not self._was_short:
+                self.trigger()
+            self._was_short = is_short
+            if had_space != self._admission.has_space:
+                self.tell_space()
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def statistics(self) -> CaretakerStatistics:
+        """How it stands; cheap."""
+        return CaretakerStatistics(
+            holds=self._all_holds(),
+            held_by=tuple(self._held_by),
+            runs=self._runs,
+            segments_deleted=self._deleted,
+            failed=self._failed,
+            capacity_bytes=self._capacity_bytes,
+        )
+
+    def refusal(self) -> str:
+        """Why binlogs are refused for want of space, and what takes it; "" if they are not."""
+        if self._admission.has_space:
+            return ""
+        holders = ", ".join(self._holders())
+        kept = f"old ones are kept for {holders}" if holders else "none is old enough to be deleted"
+        return (
+            f"only {self._admission.free_bytes} bytes are free, binlogs are taken with more than"
+            f" {self._admission.free_bytes_min}; {kept}"
+        )
+
+    def _holders(self) -> list[str]:
+        return sorted({holder for holder in self._held_by if holder})
+
+    def _all_holds(self) -> tuple[Hold, ...]:
+        return (*self._holds.values(), *self._base_holds)

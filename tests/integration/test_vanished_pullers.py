@@ -1,0 +1,92 @@
+"""A puller that is gone without a word, or hangs, does not stay for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+
+from binlogd.binlog import Pulled
+from binlogd.client.pump_client import RemoteSource
+from binlogd.http2 import Http2Limits
+from binlogd.pump.service import PumpService
+from binlogd.server import Server, ServerLimits
+from binlogd.tso import Tso
+from binlogd.wire import codec
+from tests.pump_world import eventually
+
+
+class Mute:
+    """A shard that promises nothing."""
+
+    name = "mute"
+
+    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+        await asyncio.Event().wait()
+        yield Pulled((), after)
+
+
+class Silent:
+    """A Pump with nothing to say, of cluster 7."""
+
+    cluster_id = 7
+
+    async def adopt(self, cluster_id: int) -> int:
+        return cluster_id
+
+    async def write(self, payloads: object) -> list[None]:
+        return []
+
+    def sources(self) -> list[Mute]:
+        return [Mute()]
+
+
+async def pull_and_hang(host: str, port: int) -> asyncio.StreamWriter:
+    """Asks for binlogs and then neither reads nor answers."""
+    _, writer = await asyncio.open_connection(host, port, limit=1)
+    h2 = H2Connection(H2Configuration(client_side=True))
+    h2.initiate_connection()
+    headers = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/binlog.Pump/PullBinlogs"),
+        (":authority", "test"),
+        ("te", "trailers"),
+        ("content-type", "application/grpc+proto"),
+    ]
+    h2.send_headers(1, headers)
+    h2.send_data(1, codec.prefixed(codec.encode_pull_request(7, Tso(0))), end_stream=True)
+    writer.write(h2.data_to_send())
+    return writer
+
+
+async def until(service: PumpService, pullers: int) -> None:
+    await eventually(lambda: service.statistics().pullers == pullers)
+
+
+async def test_a_puller_that_answers_no_ping_is_given_up_and_one_that_does_is_kept() -> None:
+    silent = Silent()
+    service = PumpService(silent, silent)
+    limits = ServerLimits(http2=Http2Limits(ping_after_s=0.1, ping_timeout_s=0.3))
+    server = Server([service], limits=limits)
+    host, port = await server.start("127.0.0.1", 0)
+
+    async def pull() -> None:
+        async for _ in RemoteSource("remote", host, port, cluster_id=7).pull(Tso(0)):
+            raise AssertionError("nothing was promised")
+
+    async with asyncio.TaskGroup() as group:
+        alive = group.create_task(pull())
+        await until(service, 1)
+        hanging = await pull_and_hang(host, port)
+        await until(service, 2)
+        await until(service, 1)
+        await asyncio.sleep(0.5)
+        assert service.statistics().pullers == 1
+        assert not alive.done()
+        alive.cancel()
+    hanging.close()
+    await service.close()
+    await server.close()
