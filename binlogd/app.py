@@ -56,6 +56,8 @@ T = TypeVar("T")
 GC_YOUNG_OBJECTS = 20_000
 GIL_SWITCH_S = 0.001
 """How long a thread that comes back from a sync waits for a busy loop; Python's default is 5 ms."""
+DRAINERS_EVERY_S = 600.0
+"""Between two looks at who is behind what garbage collection deletes."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 ABANDON_S = 3.0
 STOP_S = 9.5
@@ -213,6 +215,7 @@ async def _live(setup: Setup, node: Node, upstream: Standalone) -> int:
             beating = group.create_task(
                 membership.keep_fresh(setup.config.pump.heartbeat_interval), name="heartbeat"
             )
+            watching = group.create_task(_watch_drainers(node), name="drainers")
             host, port = await server.start(*listen_address(setup.config.addr), setup.binlog_socket)
             _listen_for_signals(node)
             _settle_memory()
@@ -224,6 +227,7 @@ async def _live(setup: Setup, node: Node, upstream: Standalone) -> int:
             if node.pump.state is NodeState.CLOSING:
                 was_done = await _settle(node, membership, setup.config.pump.close_timeout)
             beating.cancel()
+            watching.cancel()
             await _stop(node, server, is_replicating=is_replicating)
     except BaseException:
         await server.close()
@@ -232,6 +236,15 @@ async def _live(setup: Setup, node: Node, upstream: Standalone) -> int:
     await membership.refresh()
     log.info("service_stopped", state=node.pump.state.value)
     return 0 if was_done else 1
+
+
+async def _watch_drainers(node: Node) -> None:
+    while True:  # until cancelled, when the node stops
+        await asyncio.sleep(DRAINERS_EVERY_S)
+        try:
+            await node.look_at_drainers()
+        except UpstreamUnavailable as error:
+            log.warning("drainers_unknown", cause=str(error))
 
 
 def _services(node: Node) -> list[Servable]:

@@ -12,6 +12,7 @@ from binlogd import config
 from binlogd.client.pump_list import PumpAddress, PumpList
 from binlogd.config import Config, DownstreamConfig, SyncerConfig
 from binlogd.drainer.backoff import Backoff
+from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.conflict import lanes_for
 from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.drainer import Drainer
@@ -22,6 +23,7 @@ from binlogd.drainer.kafka.broker import BrokerOptions
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from binlogd.drainer.kafka.sink import KafkaSink
+from binlogd.drainer.measures import DrainerMeasures, MeasuredSources
 from binlogd.drainer.mysql import Server
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql_store import MySqlStore
@@ -267,28 +269,36 @@ def gc_holders(setup: Setup) -> Sequence[str]:
     return ("drainer",) if setup.relay_dir is None else ("drainer", "relay log")
 
 
-def make_drainer(setup: Setup, disk: PosixDisk, pump: Pump, upstream: Standalone) -> Drainer:
+def make_drainer(
+    setup: Setup, disk: PosixDisk, pump: Pump, upstream: Standalone, measures: DrainerMeasures
+) -> Drainer:
     """The replicating half. What it needs is held back from the Pump's garbage collection."""
-    settings = setup.config.drainer
+    settings, clock = setup.config.drainer, WallClock()
 
     def hold(commit_ts: Tso) -> None:
         for name in gc_holders(setup):
             pump.hold_gc(name, commit_ts)
 
+    def saved(checkpoint: Checkpoint) -> None:
+        hold(checkpoint.commit_ts)
+        measures.saved(checkpoint.commit_ts, clock.wall_ms())
+
     hold(Tso(settings.initial_commit_ts))
+    pumps = PumpList(
+        pump.sources(),
+        [PumpAddress(*each) for each in config.pump_addresses(setup.config.upstream.pumps)],
+        upstream.cluster.wait_known,
+        upstream.tso.observe,
+    )
     ports = DrainerPorts(
-        sources=PumpList(
-            pump.sources(),
-            [PumpAddress(*each) for each in config.pump_addresses(setup.config.upstream.pumps)],
-            upstream.cluster.wait_known,
-            upstream.tso.observe,
-        ),
+        sources=MeasuredSources(pumps, measures, clock),
+        measures=measures,
         history=upstream.history,
         make_sink=lambda: make_sink(setup, disk, upstream.cluster.cluster_id),
         relay=make_relay(setup, disk),
         schema_log=SchemaLog(setup.data_dir / "schema", disk),
         table_filter=table_filter(setup.config.syncer),
-        on_saved=lambda checkpoint: hold(checkpoint.commit_ts),
+        on_saved=saved,
     )
     options = DrainerOptions(
         dialect=dialect(setup),
@@ -305,12 +315,13 @@ def make_replication(
     """The replicating half with its life; None when it is turned off."""
     if not setup.config.drainer.enabled:
         return None
+    measures = DrainerMeasures()
 
     def release() -> None:
         for name in gc_holders(setup):
             pump.release_gc(name)
 
-    return Replication(lambda: make_drainer(setup, disk, pump, upstream), release)
+    return Replication(lambda: make_drainer(setup, disk, pump, upstream, measures), release)
 
 
 async def open_pump(setup: Setup, disk: PosixDisk, upstream: Standalone) -> Pump:

@@ -8,6 +8,7 @@ Source: tidb-binlog pump/server.go, drainer/server.go.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,6 +39,8 @@ log = structlog.get_logger(__name__)
 
 REFUSED_CODE, DONE_CODE = 3, 200
 TEXT_CHARS_MAX = 1 << 20
+PURGE_ALERT_MS = 20 * 3_600_000
+"""How far ahead of the deletion a Drainer is warned of."""
 
 
 @dataclass(slots=True)
@@ -54,6 +57,8 @@ class Node:
     drainer: Replication | None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     closing: Closing | None = None
+    purged: Counter[str] = field(default_factory=Counter)
+    """How often each Drainer was found behind what garbage collection has deleted."""
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -153,6 +158,11 @@ class Node:
         out = Exposition()
         say_service(out, self.service.statistics())
         say_pump(out, self.pump.statistics())
+        out.counter(
+            "binlog_pump_detected_drainer_binlog_purge_count",
+            "How often a Drainer was found behind what is deleted here.",
+            [({"id": drainer}, count) for drainer, count in sorted(self.purged.items())],
+        )
         if self.drainer is not None:
             say_drainer(out, self.drainer.statistics())
             out.gauge("binlogd_lag_seconds", "From arrived to applied.", self.lag_s() or 0.0)
@@ -231,6 +241,25 @@ class Node:
         for pump in await self.registry.nodes(PUMP):
             if pump.state != NodeState.OFFLINE.value and pump.host not in merged:
                 log.warning("pump_not_merged", pump=pump.node_id, host=pump.host, state=pump.state)
+
+    async def look_at_drainers(self) -> None:
+        """Names the Drainers that garbage collection has overtaken, or nearly so.
+
+        Raises UpstreamUnavailable. Source: tidb-binlog pump/server.go, detectDrainerCheckpoint.
+        """
+        gc_ts = max(shard.gc_ts for shard in self.pump.statistics().shards)
+        if not gc_ts:
+            return
+        alert_ts = compose(physical_ms(gc_ts) + PURGE_ALERT_MS)
+        for drainer in await self.registry.nodes(DRAINER):
+            if drainer.state != NodeState.OFFLINE.value and drainer.max_commit_ts < alert_ts:
+                self.purged[drainer.node_id] += 1
+                log.error(
+                    "drainer_purged",
+                    drainer=drainer.node_id,
+                    max_commit_ts=drainer.max_commit_ts,
+                    gc_ts=gc_ts,
+                )
 
     def entry(self, kind: str) -> NodeStatus:
         """One half as the registry keeps it."""

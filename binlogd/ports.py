@@ -144,6 +144,11 @@ class AppendFile(Protocol):
         """Bytes up to the end of the last append that succeeded."""
         ...
 
+    @property
+    def last_sync_s(self) -> float:
+        """How long the last append waited for its sync, in seconds."""
+        ...
+
     async def append(self, parts: Sequence[bytes], *, sync: bool) -> None:
         """Writes the parts behind each other; with `sync` they are durable on return.
 

@@ -17,9 +17,10 @@ import structlog
 
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.measures import DrainerMeasuresStatistics
 from binlogd.drainer.session import DrainerOptions, DrainerPorts, Session, leading_error
 from binlogd.drainer.sink import SinkStatistics
-from binlogd.errors import BinlogdError, RowMismatch, Unavailable
+from binlogd.errors import BinlogdError, Corrupt, RowMismatch, Unavailable
 from binlogd.merge import MergeStatistics
 from binlogd.relay.log import RelayStatistics
 from binlogd.tso import Tso, physical_ms
@@ -63,6 +64,7 @@ class DrainerStatistics:
     merge: MergeStatistics | None
     sink: SinkStatistics | None
     relay: RelayStatistics | None
+    measures: DrainerMeasuresStatistics
 
 
 class Drainer:
@@ -133,6 +135,7 @@ class Drainer:
             merge=merge,
             sink=session.sink_statistics() if session else self._sink,
             relay=relay.statistics() if relay else None,
+            measures=self._ports.measures.statistics(),
         )
 
     # --- sessions --------------------------------------------------------------------------
@@ -149,6 +152,8 @@ class Drainer:
             if self._checkpoint.commit_ts > began_at:
                 self._backoff.reset()
             self._last_error = str(error)
+            if isinstance(error, Corrupt):
+                self._ports.measures.could_not_decode()
             if isinstance(error, Unavailable) or is_ahead:
                 await self._wait_to_retry(error)
             else:

@@ -25,6 +25,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.file_checkpoint import Savepoint, Written
 from binlogd.drainer.file_log import LOCK_NAME, LogFile, encode_record, file_name
 from binlogd.drainer.file_tail import find_tail
+from binlogd.drainer.measures import FileMeasures
 from binlogd.drainer.pb_rows import ChangeEncoder
 from binlogd.drainer.pb_write import ddl_binlog, ddl_text, dml_binlog
 from binlogd.drainer.sink import SinkStatistics
@@ -83,6 +84,7 @@ class FileSink:
         self._failure: BinlogdError | None = None
         self._encoders: dict[tuple[int, int], tuple[TableAt, ChangeEncoder]] = {}
         self._txns = self._rows = self._ddls = self._bytes = 0
+        self._measures = FileMeasures()
 
     # --- opening -------------------------------------------------------------------------
 
@@ -214,7 +216,10 @@ class FileSink:
         group = self._group(self._max_file_bytes - self._file.size)
         parts = [item.record for item in group if item.record]
         if parts:
+            clock = asyncio.get_running_loop().time
+            begin_s = clock()
             await self._file.append(parts, sync=True)
+            self._measures.wrote(sum(map(len, parts)), clock() - begin_s)
         for item in group:
             self._queue.popleft()
             self._queued_bytes -= len(item.record)
@@ -305,6 +310,7 @@ class FileSink:
             retries=0,
             last_error=str(self._failure or ""),
             is_safe_mode=False,
+            files=self._measures.statistics(),
         )
 
     def _is_over(self) -> bool:

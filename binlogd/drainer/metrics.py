@@ -5,8 +5,12 @@ Source: tidb-binlog drainer/metrics.go and docs of its alert rules.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from binlogd.drainer.drainer import DrainerState, DrainerStatistics
+from binlogd.drainer.measures import DrainerMeasuresStatistics, FileStatistics
 from binlogd.drainer.sink import SinkStatistics
+from binlogd.histogram import together
 from binlogd.merge import MergeStatistics
 from binlogd.relay.log import RelayStatistics
 from binlogd.telemetry import Exposition
@@ -53,10 +57,61 @@ def say_drainer(out: Exposition, now: DrainerStatistics) -> None:
         "For a reason that was logged; not those that filters leave out.",
         now.transactions_skipped,
     )
+    ddls = now.sink.ddls_applied if now.sink is not None else 0
+    _say_measures(out, now.measures, ddls)
+    written = [each for each in (now.measures.relay, now.sink and now.sink.files) if each]
+    _say_files(out, written)
     if now.sink is not None:
         _say_sink(out, now.sink)
     if now.relay is not None:
         _say_relay(out, now.relay)
+
+
+def _say_measures(out: Exposition, now: DrainerMeasuresStatistics, ddls: int) -> None:
+    out.counter(
+        "binlog_drainer_event",
+        "Rows handed to the sink, DDL replayed and checkpoints saved.",
+        [({"type": kind}, count) for kind, count in (*now.events.items(), ("DDL", ddls))],
+    )
+    out.counter(
+        "binlog_drainer_error_count",
+        "Sessions that ended because bytes made no sense.",
+        [({"type": "unmarshal_binlog"}, now.undecodable)],
+    )
+    out.histogram(
+        "binlog_drainer_checkpoint_delay_seconds",
+        "How old a checkpoint is when it is saved.",
+        [({}, now.checkpoint_delay_seconds)],
+    )
+    out.histogram(
+        "binlog_drainer_execute_duration_time",
+        "Seconds to hand a transaction to the sink.",
+        [({}, now.execute_seconds)],
+    )
+    out.histogram(
+        "binlog_drainer_binlog_reach_duration_time",
+        "Seconds from commit to the Drainer.",
+        [({"nodeID": name}, seconds) for name, seconds in now.reach_seconds.items()],
+    )
+    out.histogram(
+        "binlog_drainer_read_binlog_size",
+        "Bytes of each binlog that was pulled.",
+        [({"nodeID": name}, sizes) for name, sizes in now.read_sizes.items()],
+    )
+
+
+def _say_files(out: Exposition, now: Sequence[FileStatistics]) -> None:
+    """Relay log and file sink together, as the original does."""
+    out.histogram(
+        "binlog_binlogfile_write_binlog_size",
+        "Bytes of each write.",
+        [({"label": "local"}, together(each.sizes for each in now))],
+    )
+    out.histogram(
+        "binlog_binlogfile_write_binlog_duration_time",
+        "Seconds of each write, its sync included.",
+        [({"label": "local"}, together(each.seconds for each in now))],
+    )
 
 
 def _say_sources(out: Exposition, now: MergeStatistics) -> None:
@@ -89,7 +144,11 @@ def _say_sink(out: Exposition, now: SinkStatistics) -> None:
     out.counter(
         "binlog_drainer_ddl_jobs_total", "Statements replayed downstream.", now.ddls_applied
     )
-    out.counter("binlog_drainer_event", "Replayed, by type.", [({"type": "DDL"}, now.ddls_applied)])
+    out.histogram(
+        "binlog_drainer_query_duration_time",
+        "Seconds that the downstream took to answer a statement.",
+        [({"type": kind}, seconds) for kind, seconds in now.query_seconds.items()],
+    )
     out.gauge(
         "binlog_drainer_queue_size",
         "Transactions that wait for a lane.",

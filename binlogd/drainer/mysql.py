@@ -22,6 +22,7 @@ from pymysql.err import MySQLError
 
 from binlogd.drainer import sql
 from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable
+from binlogd.histogram import Histogram, HistogramStatistics, doubling
 
 CONNECT_TIMEOUT_S = 10.0
 PACKET_TOO_LARGE = 1153
@@ -80,6 +81,21 @@ class Done(NamedTuple):
     warnings: int
 
 
+class QueryTimes:
+    """How long a server took to answer, in seconds. Source: tidb-binlog drainer/metrics.go."""
+
+    def __init__(self) -> None:
+        self._seconds = {kind: Histogram(_SECONDS) for kind in ("exec", "commit")}
+
+    def answered(self, statement: bytes | None, took_s: float) -> None:
+        """None: a further answer to what was sent together."""
+        self._seconds["commit" if statement == b"COMMIT" else "exec"].observe(took_s)
+
+    def statistics(self) -> Mapping[str, HistogramStatistics]:
+        """So far."""
+        return {kind: seconds.statistics() for kind, seconds in self._seconds.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """Where the downstream is, and what its sessions are to be like.
@@ -94,11 +110,14 @@ class Server:
     password: str = field(repr=False)
     sql_mode: str | None = None
     params: Mapping[str, str] = field(default_factory=dict)
+    times: QueryTimes = field(default_factory=lambda: QueryTimes(), repr=False, compare=False)
+    """Of all sessions."""
 
     def __str__(self) -> str:
         return f"{self.user}@{self.host}:{self.port}"
 
 
+_SECONDS = doubling(0.00005, 18)
 _DEFAULT_MODE = "ALLOW_INVALID_DATES"
 _HARMFUL_MODES = frozenset({"NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "ANSI"})
 _WISHES = (
@@ -259,6 +278,8 @@ class SqlSession:
 
     async def _result_of(self, statement: bytes | None, *, is_long: bool) -> Any:
         """The answer to a statement; None: the next one to those sent before."""
+        clock = asyncio.get_running_loop().time
+        begin_s = clock()
         try:
             async with asyncio.timeout(None if is_long else self._answer_timeout_s):
                 if statement is None:
@@ -272,6 +293,7 @@ class SqlSession:
             if not isinstance(ours, TryAgain | SqlRefused):
                 self.close()
             raise ours from error
+        self._server.times.answered(statement, clock() - begin_s)
         return self._connection.result
 
 

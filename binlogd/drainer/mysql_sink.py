@@ -197,6 +197,7 @@ class MySqlSink:
             retries_by_kind=dict(retries),
             last_error=next((each.last_error for each in counters if each.last_error), ""),
             is_safe_mode=True,
+            query_seconds=self._server.times.statistics(),
         )
 
     # --- lanes -----------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.measures import DrainerMeasures
 from binlogd.drainer.schema_log import SchemaEvent, SchemaLog
 from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.translate import Translator, ddl_job_id
@@ -93,6 +94,7 @@ class DrainerPorts:
     table_filter: TableFilter
     on_saved: Callable[[Checkpoint], None]
     """Called after each save: nobody needs what lies at or below its commit_ts any more."""
+    measures: DrainerMeasures = field(default_factory=DrainerMeasures)
     schema_log: SchemaLog | None = None
     """Where the schema is kept beside the checkpoint; without it every start reads the history."""
 
@@ -205,7 +207,12 @@ class Session:
                 for binlog, job in found
             ]
             async with self._relaying:
+                begin_s = asyncio.get_running_loop().time()
                 await self._relay.append(entries)
+                self._ports.measures.relay.wrote(
+                    sum(len(binlog.payload) for binlog in part),
+                    asyncio.get_running_loop().time() - begin_s,
+                )
         await self._load_coming(part, [job for _, job in found if job is not None])
         txns: list[Txn] = []
         try:
@@ -348,8 +355,11 @@ class Session:
     # --- beside the walk -------------------------------------------------------------------
 
     async def _submit(self) -> None:
+        clock = asyncio.get_running_loop().time
         while (txns := await self._queue.get()) is not None:
+            begin_s = clock()
             await self._sink.submit(txns)
+            self._ports.measures.submitted(txns, clock() - begin_s)
             self._queue.task_done()
             if any(isinstance(txn, Ddl) and not txn.is_skipped for txn in txns):
                 await self._sink.flush()

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.measures import FileStatistics
 from binlogd.drainer.txn import Txn
+from binlogd.histogram import HistogramStatistics
 from binlogd.tso import Tso
 
 
@@ -34,6 +36,10 @@ class SinkStatistics:
     is_safe_mode: bool
     retries_by_kind: Mapping[str, int] = field(default_factory=dict)
     """`retries` by what was in the way: contention, connection, read-only, no-room."""
+    query_seconds: Mapping[str, HistogramStatistics] = field(default_factory=dict)
+    """Of the statements sent to a server, by what they were: exec, commit."""
+    files: FileStatistics | None = None
+    """Of the writes of a sink that writes files."""
 
 
 class Sink(Protocol):

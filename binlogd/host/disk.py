@@ -14,6 +14,7 @@ import gzip
 import os
 import shutil
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -126,12 +127,18 @@ class PosixAppendFile:
         self._hop = hop
         self._descriptor = descriptor
         self._size = size
+        self._last_sync_s = 0.0
         self._in_use = threading.Lock()  # a cancelled caller leaves its thread writing
 
     @property
     def size(self) -> int:
         """Bytes up to the end of the last append that succeeded."""
         return self._size
+
+    @property
+    def last_sync_s(self) -> float:
+        """How long the last append waited for its sync, in seconds."""
+        return self._last_sync_s
 
     async def append(self, parts: Sequence[bytes], *, sync: bool) -> None:
         """Writes the parts and, with `sync`, calls fdatasync, in one hop."""
@@ -149,7 +156,9 @@ class PosixAppendFile:
             for content in _joined(parts):
                 _write_all(self._descriptor, content)
             if sync:
+                begin_s = time.perf_counter()
                 os.fdatasync(self._descriptor)
+                self._last_sync_s = time.perf_counter() - begin_s
 
     def _close(self) -> None:
         with self._in_use:

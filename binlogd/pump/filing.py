@@ -238,6 +238,8 @@ class Filer:
                 log.warning("slow_chaser_turned_on", unread=self._marks.head)
             entries = await self._from_log(self._tail.missing())
             self._chaser.read(len(entries))
+            read_s = asyncio.get_running_loop().time() - begin_s
+            self._log.measures.chase_s.observe(read_s)
         else:
             entries = self._tail.first(self._options.batch_max)
         is_filed = await self._put(entries)
@@ -257,6 +259,7 @@ class Filer:
             try:
                 await self._save(entries)
             except IndexUnavailable as error:
+                self._log.measures.errors["batch_write_kv"] += 1
                 log.warning("filing_delayed", cause=str(error), waiting=self._tail.waiting())
                 if self.index.damage is not None and not self._closing.is_set():
                     await self._make_index_again()

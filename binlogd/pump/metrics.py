@@ -6,12 +6,15 @@ Source: tidb-binlog pump/metrics.go, pump/storage/metrics.go.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
+from binlogd.histogram import together
 from binlogd.pump.pump import PumpStatistics
 from binlogd.pump.service import ServiceStatistics
 from binlogd.pump.shard import ShardStatistics
+from binlogd.pump.state import NodeState
 from binlogd.telemetry import Exposition
-from binlogd.tso import physical_ms
+from binlogd.tso import Tso, physical_ms
 
 
 def say_service(out: Exposition, now: ServiceStatistics) -> None:
@@ -53,13 +56,9 @@ def say_pump(out: Exposition, now: PumpStatistics) -> None:
     out.gauge(
         "binlog_pump_storage_storage_size_bytes",
         "Of the file system of the data directory.",
-        [({"type": "available"}, now.free_bytes)],
+        [({"type": "capacity"}, now.gc.capacity_bytes), ({"type": "available"}, now.free_bytes)],
     )
-    out.counter(
-        "binlog_pump_storage_error_count",
-        "By what failed.",
-        [({"type": "write_binlog"}, sum(shard.failed_records for shard in shards))],
-    )
+    _say_storage(out, shards)
     out.counter(
         "binlog_pump_storage_query_tikv_count",
         "Questions about the fate of a transaction.",
@@ -107,10 +106,63 @@ def say_pump(out: Exposition, now: PumpStatistics) -> None:
         "Rollbacks of transactions that the store knew to be committed.",
         sum(resolver.contradicted for resolver in now.resolvers),
     )
-    _say_shards(out, shards)
+    out.gauge(
+        "binlogd_pump_state",
+        "1 for the state it is in.",
+        [({"state": each.value}, int(each is now.state)) for each in NodeState],
+    )
+    _say_shards(out, now)
 
 
-def _say_shards(out: Exposition, shards: tuple[ShardStatistics, ...]) -> None:
+def _say_storage(out: Exposition, shards: Sequence[ShardStatistics]) -> None:
+    """What the original's storage counts, over all shards."""
+    measures = [shard.measures for shard in shards]
+    errors = Counter(write_binlog=sum(shard.failed_records for shard in shards))
+    for each in measures:
+        errors.update(each.errors)
+    out.counter(
+        "binlog_pump_storage_error_count",
+        "By what failed.",
+        [({"type": kind}, count) for kind, count in sorted(errors.items())],
+    )
+    out.counter(
+        "binlog_pump_storage_deleted_kv_total",
+        "Rows of the index that garbage collection has deleted.",
+        sum(each.deleted_rows for each in measures),
+    )
+    out.histogram(
+        "binlog_pump_storage_write_binlog_size",
+        "Bytes of each binlog, and of each group that one sync made durable.",
+        [
+            ({"type": kind}, together(each.sizes[kind] for each in measures))
+            for kind in measures[0].sizes
+        ],
+    )
+    out.histogram(
+        "binlog_pump_storage_write_binlog_duration_time",
+        "Seconds: a binlog from taken to durable, a group, its write, its sync, a new segment.",
+        [
+            ({"type": kind}, together(each.seconds[kind] for each in measures))
+            for kind in measures[0].seconds
+        ],
+    )
+    out.histogram(
+        "binlog_drainer_slow_chaser_catchup_time_seconds",
+        "Of each read of the log for the index; a Pump's number, whatever its name says.",
+        [({}, together(each.chase_seconds for each in measures))],
+    )
+
+
+def _say_shards(out: Exposition, now: PumpStatistics) -> None:
+    shards = now.shards
+    out.gauge(
+        "binlogd_shard_watermark_lag_seconds",
+        "Upstream time between the newest commit that arrived and what can be pulled.",
+        [
+            ({"shard": each.name}, _behind_s(each.max_commit_ts, now.newest_commit_ts))
+            for each in shards
+        ],
+    )
     gauges = {
         "max_commit_ts": "Physical ms up to which everything can be pulled.",
         "open_prewrites": "Transactions without an outcome.",
@@ -140,6 +192,10 @@ def _say_shards(out: Exposition, shards: tuple[ShardStatistics, ...]) -> None:
             meaning,
             [({"shard": shard.name}, _counters(shard)[name]) for shard in shards],
         )
+
+
+def _behind_s(ts: Tso, newest: Tso) -> float:
+    return max(0, physical_ms(newest) - physical_ms(ts)) / 1000
 
 
 def _gauges(shard: ShardStatistics) -> dict[str, float]:

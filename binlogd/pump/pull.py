@@ -267,6 +267,7 @@ class ShardSource:
 
     def _orphan(self, start_ts: Tso, commit_ts: Tso, place: Place | None) -> None:
         """A commit whose prewrite this log never had."""
+        self._shard.log.measures.errors["feed_pre_write_value"] += 1
         if self._options.skip_orphans:
             log.warning("orphan_skipped", start_ts=start_ts, commit_ts=commit_ts)
             return

@@ -83,6 +83,7 @@ class PumpStatistics:
 
     state: NodeState
     max_commit_ts: Tso
+    newest_commit_ts: Tso
     accepted: int
     refused: int
     fakes: int
@@ -383,6 +384,7 @@ class Pump:
         return PumpStatistics(
             state=self._admission.state,
             max_commit_ts=self.max_commit_ts,
+            newest_commit_ts=self.newest_commit_ts,
             accepted=self._accepted,
             refused=self._refused,
             fakes=self._fakes,

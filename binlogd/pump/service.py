@@ -31,9 +31,9 @@ from binlogd.errors import (
     RecordTooLarge,
     WrongCluster,
 )
+from binlogd.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.ports import BinlogSource
 from binlogd.pump.budget import Budget
-from binlogd.pump.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.pump.sink import CallSink
 from binlogd.stream import MergeLimits, merged
 from binlogd.tso import Tso

@@ -28,6 +28,7 @@ from binlogd.pump.entry import WITNESS, Entry, Item
 from binlogd.pump.filing import Filer, FilingOptions
 from binlogd.pump.gc import GcPlan, Hold, Resume, plan
 from binlogd.pump.index import SqliteIndex
+from binlogd.pump.measures import MeasuresStatistics
 from binlogd.pump.pointer import FileId, Place, ValuePointer
 from binlogd.pump.recovery import Recovered, Sorting, recover
 from binlogd.pump.signal import Signal
@@ -73,11 +74,13 @@ class ShardStatistics:
     segments: int
     log_bytes: int
     chaser: ChaserStatistics
+    measures: MeasuresStatistics
 
 
 class _Batch(NamedTuple):
     items: Sequence[Item]
     done: asyncio.Future[None] | None
+    since_s: float
 
 
 class Shard:
@@ -86,6 +89,7 @@ class Shard:
     def __init__(self, name: str, recovered: Recovered, options: ShardOptions) -> None:
         self.name = name
         self.log = recovered.log
+        self._measures = recovered.log.measures
         self.sorter = recovered.sorter
         self.max_seen_ts = recovered.max_seen_ts
         self.changed = Signal()
@@ -132,11 +136,12 @@ class Shard:
     def submit(self, items: Sequence[Item]) -> asyncio.Future[None]:
         """Queues items in order. The future ends when they are durable, or with LogFailed,
         DiskFull or NotOnline, and then none of them is acknowledged."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
         if self._is_closing:
             done.set_exception(NotOnline("offline"))
         else:
-            self._queue.append(_Batch(items, done))
+            self._queue.append(_Batch(items, done, loop.time()))
             self._queued.set()
         return done
 
@@ -149,7 +154,7 @@ class Shard:
         elif not self._is_closing:
             if self._queue and self._queue[-1].done is None:  # neighbours are one
                 ts = max(ts, self._queue.pop().items[0].commit_ts)
-            self._queue.append(_Batch((Item(WITNESS, NO_TS, ts, b""),), None))
+            self._queue.append(_Batch((Item(WITNESS, NO_TS, ts, b""),), None, 0.0))
             self._queued.set()
 
     @property
@@ -216,6 +221,7 @@ class Shard:
         deleted = 1
         while deleted and not self._is_closing:  # ends when no row of a deleted segment is left
             deleted = await self.index.forget_rows(first_fid=marks.first_fid, upto=marks.gc_ts)
+            self._measures.deleted_rows += deleted
         return planned
 
     def _holder(self, otherwise: str) -> str:
@@ -250,6 +256,7 @@ class Shard:
             segments=len(segments),
             log_bytes=sum(segment.size_bytes for segment in segments),
             chaser=self.filer.statistics(now_s),
+            measures=self._measures.statistics(),
         )
 
     # --- inside ------------------------------------------------------------------------------
@@ -271,6 +278,8 @@ class Shard:
     async def _write_group(self, group: list[_Batch]) -> None:
         items = [item for batch in group for item in batch.items]
         binlogs = [item for item in items if item.tp != WITNESS]
+        clock, written_bytes = asyncio.get_running_loop().time, self._written_bytes
+        begin_s = clock()
         try:
             pointers: Sequence[ValuePointer] = ()
             if binlogs:
@@ -280,6 +289,7 @@ class Shard:
                 )
         except Unavailable as error:
             log.warning("append_failed", shard=self.name, records=len(binlogs), cause=str(error))
+            self._measures.errors["write_binlog_batch"] += 1
             self._fail(group, error)
             # A witness is true whatever became of the binlogs beside it, which nobody was told of.
             self._sort([item for item in items if item.tp == WITNESS], iter(()))
@@ -289,9 +299,15 @@ class Shard:
             raise
         self._sort(items, iter(pointers))
         self._groups += 1
+        now_s = clock()
+        if binlogs:
+            self._measures.batch_s.observe(now_s - begin_s)
+            self._measures.batch_size.observe(self._written_bytes - written_bytes)
         for batch in group:
-            if batch.done is not None and not batch.done.done():
-                batch.done.set_result(None)
+            if batch.done is not None:
+                self._measures.single_s.observe(now_s - batch.since_s, len(batch.items))
+                if not batch.done.done():
+                    batch.done.set_result(None)
 
     def _next_group(self) -> list[_Batch]:
         group: list[_Batch] = []
@@ -306,6 +322,7 @@ class Shard:
         """Gives logged items to sorter, window and filer; nothing waits in between."""
         now_s = asyncio.get_running_loop().time()
         sorter, window = self.sorter, self.window
+        sizes = self._measures.single_size.by_bits
         entries: list[Entry] = []
         outcomes: list[tuple[Tso, Tso, Place | None]] = []
         has_doubts = False
@@ -317,6 +334,7 @@ class Shard:
             size = len(payload)
             entries.append(Entry(tp, start_ts, commit_ts, fid, offset, size))
             self._written_bytes += size
+            sizes[(size - 1).bit_length()] += 1
             if tp == BinlogType.PREWRITE:
                 sorter.prewrite(start_ts, Place(fid, offset, size), now_s)
                 window.prewrite(start_ts, payload)
@@ -337,6 +355,7 @@ class Shard:
         if has_doubts:
             self.doubted.set()
         self._written_records += len(entries)
+        self._measures.single_size.total = self._written_bytes
         if entries:
             self.filer.logged(entries)
         self.sorted_on()

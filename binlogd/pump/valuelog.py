@@ -13,6 +13,7 @@ Source: tidb-binlog pump/storage/vlog.go; docs/FORMAT.md, value log.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from binlogd.ports import AppendFile, Disk
 from binlogd.pump import logscan, pieces
 from binlogd.pump.gc import Segment
 from binlogd.pump.logscan import SegmentScan
+from binlogd.pump.measures import Measures
 from binlogd.pump.pointer import FIRST, FileId, Place, ValuePointer, segment_fid, segment_name
 from binlogd.tso import NO_TS, Tso
 
@@ -80,6 +82,7 @@ class ValueLog:
     """One directory of segments. `append` has one caller at a time; reads may come from many."""
 
     def __init__(self, directory: Path, disk: Disk, limits: LogLimits) -> None:
+        self.measures = Measures()
         self._directory = directory
         self._disk = disk
         self._limits = limits
@@ -178,7 +181,7 @@ class ValueLog:
             while len(pointers) < len(payloads):  # ends: every flush takes at least one record
                 parts, flushed = await self._fill(current.size, payloads, len(pointers))
                 self._is_poisoned = True  # until the disk has said otherwise
-                await current.append(parts, sync=self._limits.sync)
+                await self._flush(current, parts)
                 pointers += flushed
         except OSError as error:
             await self._cut_now()
@@ -257,6 +260,13 @@ class ValueLog:
 
     async def read(self, places: Sequence[Place]) -> list[bytes]:
         """The payloads at some places, checked. Raises CorruptRecord or LogFailed."""
+        try:
+            return await self._read(places)
+        except (CorruptRecord, LogFailed):
+            self.measures.errors["read_value"] += 1
+            raise
+
+    async def _read(self, places: Sequence[Place]) -> list[bytes]:
         by_segment: dict[FileId, list[int]] = {}
         for index, place in enumerate(places):
             by_segment.setdefault(place.fid, []).append(index)
@@ -443,20 +453,35 @@ class ValueLog:
         reason = logscan.unreadable(scan.fault or "unreadable", scan.end, good, size)
         return CorruptRecord(self.path(fid), scan.end, reason)
 
+    async def _flush(self, current: AppendFile, parts: list[bytes]) -> None:
+        clock = asyncio.get_running_loop().time
+        begin_s = clock()
+        await current.append(parts, sync=self._limits.sync)
+        self.measures.to_disk_s.observe(clock() - begin_s)
+        if self._limits.sync:
+            self.measures.fsync_s.observe(current.last_sync_s)
+
     async def _writable(self) -> AppendFile:
         """The segment to append to, after the repair or the rotation that is due."""
         if self._is_poisoned:
             await self._repair()
         if self._current is not None and self._current.size > self._limits.segment_bytes_max:
-            self._is_poisoned = True  # a footer that half got there must be cut away
-            await self._seal(self._current)
-            self._is_poisoned = False
-            await self._current.close()
-            self._current = None
+            await self._rotate(self._current)
         if self._current is None:
             await self._create(FileId(max(self._segments) + 1))
         assert self._current is not None
         return self._current
+
+    async def _rotate(self, full: AppendFile) -> None:
+        clock = asyncio.get_running_loop().time
+        begin_s = clock()
+        self._is_poisoned = True  # a footer that half got there must be cut away
+        await self._seal(full)
+        self._is_poisoned = False
+        await full.close()
+        self._current = None
+        await self._create(FileId(max(self._segments) + 1))
+        self.measures.rotate_s.observe(clock() - begin_s)
 
     async def _create(self, fid: FileId) -> None:
         path = self.path(fid)

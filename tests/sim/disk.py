@@ -186,6 +186,10 @@ class SimAppendFile:
     def size(self) -> int:
         return self._size
 
+    @property
+    def last_sync_s(self) -> float:
+        return 0.0
+
     async def append(self, parts: Sequence[bytes], *, sync: bool) -> None:
         if not self._is_open:
             raise OSError(errno.EBADF, "closed")

@@ -11,7 +11,7 @@ import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
-from binlogd.pump.histogram import Histogram, doubling
+from binlogd.histogram import Histogram, doubling
 from binlogd.telemetry import Exposition, process_metrics, set_up_logging
 
 

@@ -11,6 +11,7 @@ import pytest
 from binlogd.assembly import Setup, Standalone, make_drainer
 from binlogd.commands.export_base import base
 from binlogd.config import parse
+from binlogd.drainer.measures import DrainerMeasures
 from binlogd.errors import Behind, ConfigError, DiskFull
 from binlogd.host.disk import PosixDisk
 from binlogd.ports import Space
@@ -205,7 +206,7 @@ async def test_the_drainer_and_its_relay_log_hold_what_is_behind_the_checkpoint(
     disk = PosixDisk(threads=1)
     try:
         async with world.pump(SMALL) as pump:
-            make_drainer(setup, disk, pump, upstream)
+            make_drainer(setup, disk, pump, upstream, DrainerMeasures())
             await a_month(pump)
             await pump.collect_garbage()
             statistics = pump.statistics()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.drainer import DrainerState, DrainerStatistics
+from binlogd.drainer.measures import DrainerMeasures
 from binlogd.drainer.metrics import say_drainer
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.merge import MergeStatistics, SourcePosition
@@ -35,6 +36,7 @@ def _statistics(
         merge=merge,
         sink=sink,
         relay=relay,
+        measures=DrainerMeasures().statistics(),
     )
 
 

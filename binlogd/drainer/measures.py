@@ -1,0 +1,163 @@
+"""What the Drainer handed on and how long it took, over all its sessions.
+
+Source: tidb-binlog drainer/metrics.go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, replace
+
+from binlogd.binlog import Pulled
+from binlogd.drainer.txn import Dml, Txn
+from binlogd.histogram import Histogram, HistogramStatistics, SizeHistogram, doubling
+from binlogd.ports import BinlogSource, Clock, Member, Sources
+from binlogd.tso import Tso, physical_ms
+
+_SECONDS = doubling(0.00005, 18)
+_DELAY_SECONDS = doubling(0.001, 22)
+_BINLOG_SIZES, _FILE_SIZES = 25, 20
+_KINDS = {"Insert": 0, "Update": 1, "Delete": 4}
+"""Bytes of `Mutation.sequence`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainerMeasuresStatistics:
+    """By the original's label values. Sizes in bytes, durations in seconds."""
+
+    events: Mapping[str, int]
+    undecodable: int
+    execute_seconds: HistogramStatistics
+    checkpoint_delay_seconds: HistogramStatistics
+    reach_seconds: Mapping[str, HistogramStatistics]
+    read_sizes: Mapping[str, HistogramStatistics]
+    relay: FileStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatistics:
+    """Writes of binlog files: bytes of each, and seconds that each took, its sync included."""
+
+    sizes: HistogramStatistics
+    seconds: HistogramStatistics
+
+
+class FileMeasures:
+    """Counts writes of binlog files."""
+
+    def __init__(self) -> None:
+        self._sizes = SizeHistogram(_FILE_SIZES)
+        self._seconds = Histogram(_SECONDS)
+
+    def wrote(self, size_bytes: int, took_s: float) -> None:
+        """One write is durable."""
+        self._sizes.observe(size_bytes)
+        self._seconds.observe(took_s)
+
+    def statistics(self) -> FileStatistics:
+        """So far."""
+        return FileStatistics(self._sizes.statistics(), self._seconds.statistics())
+
+
+class DrainerMeasures:
+    """Made once for a Drainer. What it counts for a row is one look at a byte string."""
+
+    def __init__(self) -> None:
+        self.relay = FileMeasures()
+        self._events: Counter[str] = Counter()
+        self._undecodable = 0
+        self._execute_s = Histogram(_SECONDS)
+        self._checkpoint_delay_s = Histogram(_DELAY_SECONDS)
+        self._reach_s: dict[str, Histogram] = {}
+        self._read_size: dict[str, SizeHistogram] = {}
+
+    def pulled(self, source: str, pulled: Pulled, wall_ms: int) -> None:
+        """A source gave binlogs. The oldest of them stands for how long all of them took."""
+        if not pulled.binlogs:
+            return
+        if source not in self._reach_s:
+            self._reach_s[source] = Histogram(_SECONDS)
+            self._read_size[source] = SizeHistogram(_BINLOG_SIZES)
+        age_s = max(0, wall_ms - physical_ms(pulled.binlogs[0].commit_ts)) / 1000
+        self._reach_s[source].observe(age_s, len(pulled.binlogs))
+        sizes = self._read_size[source]
+        for binlog in pulled.binlogs:
+            sizes.observe(len(binlog.payload))
+
+    def submitted(self, txns: Sequence[Txn], took_s: float) -> None:
+        """The sink has taken transactions; it may have to take them again in another session."""
+        self._execute_s.observe(took_s / len(txns), len(txns))
+        for txn in txns:
+            if isinstance(txn, Dml):
+                for change in txn.changes:
+                    for kind, byte in _KINDS.items():
+                        self._events[kind] += change.mutation.sequence.count(byte)
+
+    def saved(self, commit_ts: Tso, wall_ms: int) -> None:
+        """A checkpoint is durable."""
+        self._events["savepoint"] += 1
+        self._checkpoint_delay_s.observe(max(0, wall_ms - physical_ms(commit_ts)) / 1000)
+
+    def could_not_decode(self) -> None:
+        """A session ended because bytes made no sense."""
+        self._undecodable += 1
+
+    def statistics(self) -> DrainerMeasuresStatistics:
+        """So far; cheap."""
+        return DrainerMeasuresStatistics(
+            events=dict(self._events),
+            undecodable=self._undecodable,
+            execute_seconds=self._execute_s.statistics(),
+            checkpoint_delay_seconds=self._checkpoint_delay_s.statistics(),
+            reach_seconds={name: each.statistics() for name, each in self._reach_s.items()},
+            read_sizes={name: each.statistics() for name, each in self._read_size.items()},
+            relay=self.relay.statistics(),
+        )
+
+
+class MeasuredSources:
+    """`Sources` whose binlogs are counted on their way."""
+
+    def __init__(self, sources: Sources, measures: DrainerMeasures, clock: Clock) -> None:
+        self._sources, self._measures, self._clock = sources, measures, clock
+        self._known: dict[str, _Measured] = {}
+
+    async def watch(self) -> AsyncIterator[Sequence[Member]]:
+        """See Sources. A source that is the same one stays the same object."""
+        async with AsyncExitStack() as stack:
+            lists = self._sources.watch()
+            if isinstance(lists, AsyncGenerator):
+                await stack.enter_async_context(aclosing(lists))
+            async for members in lists:
+                yield [replace(member, source=self._measured(member.source)) for member in members]
+
+    def _measured(self, source: BinlogSource) -> BinlogSource:
+        known = self._known.get(source.name)
+        if known is None or known.inner is not source:
+            known = self._known[source.name] = _Measured(source, self._count)
+        return known
+
+    def _count(self, source: str, pulled: Pulled) -> None:
+        self._measures.pulled(source, pulled, self._clock.wall_ms())
+
+
+class _Measured:
+    def __init__(self, inner: BinlogSource, count: Callable[[str, Pulled], None]) -> None:
+        self.inner, self._count = inner, count
+
+    @property
+    def name(self) -> str:
+        """See BinlogSource."""
+        return self.inner.name
+
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
+        """See BinlogSource."""
+        async with AsyncExitStack() as stack:
+            batches = self.inner.pull(after)
+            if isinstance(batches, AsyncGenerator):
+                await stack.enter_async_context(aclosing(batches))
+            async for pulled in batches:
+                self._count(self.name, pulled)
+                yield pulled

@@ -1,0 +1,138 @@
+"""The metrics of a real process: every name of the original is there, or said to be left out."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from binlogd.workload.recording import feed_recording
+from tests.appliance import Appliance, into_mariadb
+from tests.mariadb import MariaDb
+from tests.recordings_reader import history
+
+ROOT = Path(__file__).parents[2]
+RECORDING = ROOT / "tests" / "recordings" / "keys"
+DOC = (ROOT / "docs" / "METRICS.md").read_text()
+
+SECONDS, COUNTER, GAUGE = "histogram", "counter", "gauge"
+ORIGINAL: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "binlog_pump_rpc_duration_seconds": (SECONDS, "method", ("WriteBinlog",)),
+    "binlog_pump_loss_binlog_count": (COUNTER, "", ()),
+    "binlog_pump_detected_drainer_binlog_purge_count": (COUNTER, "id", ()),
+    "binlog_pump_storage_gc_ts": (GAUGE, "", ()),
+    "binlog_pump_storage_done_gc_ts": (GAUGE, "", ()),
+    "binlog_pump_storage_deleted_kv_total": (COUNTER, "", ()),
+    "binlog_pump_storage_storage_size_bytes": (GAUGE, "type", ("capacity", "available")),
+    "binlog_pump_storage_max_commit_ts": (GAUGE, "", ()),
+    "binlog_pump_storage_query_tikv_count": (COUNTER, "", ()),
+    "binlog_pump_storage_error_count": (COUNTER, "type", ("write_binlog",)),
+    "binlog_pump_storage_write_binlog_size": (SECONDS, "type", ("single", "batch")),
+    "binlog_pump_storage_write_binlog_duration_time": (
+        SECONDS,
+        "type",
+        ("single", "batch", "to_disk", "fsync", "rotate"),
+    ),
+    "binlog_pump_storage_slow_chaser_count": (
+        COUNTER,
+        "type",
+        ("turned_on", "turned_off", "catch_up", "recovery"),
+    ),
+    "binlog_drainer_slow_chaser_catchup_time_seconds": (SECONDS, "", ()),
+    "binlog_drainer_pump_position": (GAUGE, "nodeID", ("shard-0",)),
+    "binlog_drainer_ddl_jobs_total": (COUNTER, "", ()),
+    "binlog_drainer_error_count": (COUNTER, "type", ("unmarshal_binlog",)),
+    "binlog_drainer_disorder_binlog_count": (COUNTER, "", ()),
+    "binlog_drainer_event": (
+        COUNTER,
+        "type",
+        ("Insert", "Update", "Delete", "DDL", "savepoint"),
+    ),
+    "binlog_drainer_checkpoint_tso": (GAUGE, "", ()),
+    "binlog_drainer_checkpoint_delay_seconds": (SECONDS, "", ()),
+    "binlog_drainer_execute_duration_time": (SECONDS, "", ()),
+    "binlog_drainer_query_duration_time": (SECONDS, "type", ("exec", "commit")),
+    "binlog_drainer_binlog_reach_duration_time": (SECONDS, "nodeID", ("shard-0",)),
+    "binlog_drainer_read_binlog_size": (SECONDS, "nodeID", ("shard-0",)),
+    "binlog_drainer_queue_size": (GAUGE, "name", ("syncer_input",)),
+    "binlog_binlogfile_write_binlog_size": (SECONDS, "label", ("local",)),
+    "binlog_binlogfile_write_binlog_duration_time": (SECONDS, "label", ("local",)),
+    "binlog_binlogfile_read_binlog_duration_time": (SECONDS, "label", ()),
+    "binlog_binlogfile_corruption_binlog_count": (COUNTER, "", ()),
+}
+"""Name to kind, label, and the values that this test makes appear."""
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory, mariadb_server: MariaDb) -> str:
+    mariadb_server.reset()
+    ignored = (
+        'ignore-schemas = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql,keys_tidb,keys_wrong"\n'
+    )
+    machine = Appliance(
+        tmp_path_factory.mktemp("metrics"),
+        history=history(RECORDING),
+        syncer=into_mariadb(mariadb_server, extra=ignored),
+    )
+    with machine.config_file.open("a") as file:
+        file.write('segment-size = "16 KiB"\n')
+    try:
+        machine.start()
+        asyncio.run(feed_recording(RECORDING, machine.target))
+        machine.wait_until_applied(0)
+        with urllib.request.urlopen(f"http://127.0.0.1:{machine.port}/metrics") as answer:
+            said: str = answer.read().decode()
+    finally:
+        machine.close()
+    return said
+
+
+def left_out() -> str:
+    return DOC.split("## Left out, and why")[1].split("##")[0]
+
+
+@pytest.mark.parametrize("name", ORIGINAL)
+def test_a_name_of_the_original_is_exposed_or_said_to_be_left_out(name: str, scraped: str) -> None:
+    kind, label, values = ORIGINAL[name]
+    if f"# TYPE {name} " not in scraped:
+        assert f"`{name}`" in left_out()
+        return
+    assert f"`{name}`" in DOC.split("## Left out")[0]
+    assert f"# TYPE {name} {kind}\n" in scraped
+    lines = [line for line in scraped.splitlines() if re.match(rf"{name}(_count)?[{{ ]", line)]
+    for value in values:
+        assert any(f'{label}="{value}"' in line for line in lines), f"no {label}={value}"
+
+
+def test_the_text_is_what_prometheus_reads(scraped: str) -> None:
+    families = list(text_string_to_metric_families(scraped))
+    assert len({family.name for family in families}) == len(families), "each name once"
+    for family in families:
+        if family.type == "histogram":
+            counts = [each.value for each in family.samples if each.name.endswith("_bucket")]
+            assert all(count >= 0 for count in counts)
+
+
+def test_what_the_original_lacks_is_documented(scraped: str) -> None:
+    own = DOC.split("## What the original lacks")[1]
+    known = [word.split("{")[0] for word in re.findall(r"`([a-z_{}=\"]+)`", own)]
+    exposed = re.findall(r"^# TYPE (binlogd_\w+) ", scraped, re.MULTILINE)
+    missing = [name for name in exposed if not any(name.endswith(word) for word in known)]
+    assert missing == [], "not in docs/METRICS.md"
+
+
+def test_the_rows_of_the_recording_are_counted(scraped: str) -> None:
+    said = dict(line.rsplit(" ", 1) for line in scraped.splitlines() if not line.startswith("#"))
+    assert int(said['binlog_drainer_event{type="Insert"}']) > 100
+    assert int(said['binlog_drainer_event{type="Delete"}']) > 10
+    assert said['binlog_drainer_event{type="DDL"}'] == said["binlog_drainer_ddl_jobs_total"]
+    single = said['binlog_pump_storage_write_binlog_size_count{type="single"}']
+    written = [v for k, v in said.items() if k.startswith("binlogd_shard_written_records{")]
+    assert int(single) == sum(map(int, written))
+    capacity = said['binlog_pump_storage_storage_size_bytes{type="capacity"}']
+    assert int(capacity) > int(said['binlog_pump_storage_storage_size_bytes{type="available"}'])
+    assert float(said['binlogd_shard_watermark_lag_seconds{shard="shard-0"}']) == 0
