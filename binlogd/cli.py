@@ -26,6 +26,7 @@ from binlogd.commands.serve import serve
 from binlogd.commands.status import status
 from binlogd.commands.txn import txn
 from binlogd.commands.undo import undo
+from binlogd.commands.verify import verify
 from binlogd.errors import BinlogdError, ConfigError
 
 cli = typer.Typer(
@@ -53,6 +54,7 @@ cli.command(rich_help_panel=_DATA)(replay)
 cli.command(rich_help_panel=_DATA)(undo)
 cli.command(rich_help_panel=_LOOK)(dump)
 cli.command(rich_help_panel=_LOOK)(txn)
+cli.command(rich_help_panel=_LOOK)(verify)
 cli.command(rich_help_panel=_DISK)(check)
 cli.command(rich_help_panel=_DISK)(adopt)
 

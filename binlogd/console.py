@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -20,9 +20,28 @@ from rich.table import Table
 
 from binlogd.snapshot.export import Progress as ExportStep
 from binlogd.tools.transaction import Meter
+from binlogd.tools.verify import Step as VerifyStep
 
 
-class BytesProgress:
+class _Live:
+    """A bar that is shown while a `with` lasts."""
+
+    _bar: Progress
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+
+class BytesProgress(_Live):
     """A bar over the bytes of some files; nothing where nobody looks."""
 
     def __init__(self, console: Console) -> None:
@@ -40,20 +59,8 @@ class BytesProgress:
         """Shows what is being read, and how far it is."""
         self._bar.update(self._task, description=what, completed=done, total=whole)
 
-    def __enter__(self) -> BytesProgress:
-        self._bar.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
-
-
-class ExportProgress:
+class ExportProgress(_Live):
     """A bar for each stage of an export; nothing where nobody looks."""
 
     def __init__(self, console: Console) -> None:
@@ -73,18 +80,6 @@ class ExportProgress:
             self._task, description=step.stage, completed=step.done, total=step.total or None
         )
 
-    def __enter__(self) -> ExportProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
-
 
 def is_coloured() -> bool:
     """Whether standard output is a terminal that shows colours, and nobody asked for none."""
@@ -92,7 +87,26 @@ def is_coloured() -> bool:
     return console.is_terminal and not console.no_color
 
 
-class ReadingProgress:
+class VerifyProgress(_Live):
+    """The parts of the table that is compared; nothing where nobody looks."""
+
+    def __init__(self, console: Console) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("connecting", total=None)
+
+    def advance(self, step: VerifyStep) -> None:
+        """Called for each part."""
+        self._bar.update(self._task, description=step.table, completed=step.done, total=step.parts)
+
+
+class ReadingProgress(_Live):
     """How far files are read: a bar on a terminal that shows nothing else, else nothing."""
 
     def __init__(self, console: Console) -> None:
@@ -118,18 +132,6 @@ class ReadingProgress:
                 completed=self.meter.read_bytes,
                 total=self.meter.total_bytes,
             )
-
-    def __enter__(self) -> ReadingProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
 
 
 _SHOWN_EVERY = 64

@@ -1,0 +1,120 @@
+"""`binlogd verify`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from binlogd import app
+from binlogd.assembly import Setup, downstream_server, table_filter
+from binlogd.commands.options import ConfigOption, load_setup
+from binlogd.commands.replay import server_of
+from binlogd.console import VerifyProgress
+from binlogd.drainer.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
+from binlogd.drainer.mysql import Server
+from binlogd.errors import ConfigError
+from binlogd.tools.chosen import table_patterns
+from binlogd.tools.verify import Request, TableVerdict, saved_checkpoint
+from binlogd.tools.verify import verify as verify_tables
+from binlogd.tso import NO_TS, Tso
+
+
+def verify(
+    upstream: Annotated[
+        str, typer.Option("--upstream", help="mysql://user:password@host:4000, the TiDB.")
+    ],
+    downstream: Annotated[
+        str | None,
+        typer.Option("--downstream", help="The replica; without it that of the configuration."),
+    ] = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", help="DB or DB.TABLE, names or ~expressions; may be repeated."),
+    ] = None,
+    at: Annotated[
+        str,
+        typer.Option(
+            "--at",
+            help="Read the TiDB as of: checkpoint (the replica's, if it is consistent), now, or a"
+            " TSO.",
+        ),
+    ] = "checkpoint",
+    config_file: ConfigOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For machines: a line of JSON per table.")
+    ] = False,
+) -> None:
+    """Compare every replicated table of the replica with the upstream's, part by part.
+
+    With a consistent checkpoint (binlogd is stopped, or has nothing left to apply) the TiDB is read
+    as of its commit_ts, so that writes there may go on. Otherwise a part that differs is looked at
+    again for some seconds. Exit code 1 when a table differs.
+    """
+    setup = load_setup(config_file)
+    target, schema = _downstream(downstream, setup), setup.config.syncer.to.checkpoint.schema
+    source = server_of(upstream, "+00:00")
+    wanted = table_filter(setup.config.syncer)
+    if table:
+        wanted = TableFilter(
+            do_tables=table_patterns(table, "--table"), ignored_databases=DEFAULT_IGNORED_SCHEMAS
+        )
+    at_ts = app.run(_moment(at, target, schema))
+    request = Request(source, target, wanted, at_ts, schema)
+    with VerifyProgress(Console(stderr=True)) as shown:
+        verdicts = app.run(_all(request, shown))
+    differing = [each for each in verdicts if each.reason]
+    if as_json:
+        for each in verdicts:
+            sys.stdout.write(msgspec.json.encode(each).decode() + "\n")
+    else:
+        _say(verdicts, at_ts)
+    if differing:
+        raise typer.Exit(1)
+
+
+def _downstream(url: str | None, setup: Setup) -> Server:
+    if url is not None:
+        return server_of(url, "+00:00")
+    if setup.config.syncer.db_type not in ("mysql", "tidb"):
+        raise ConfigError(
+            f'the configured downstream is "{setup.config.syncer.db_type}", no database server;'
+            " give --downstream mysql://user:password@host:port"
+        )
+    return downstream_server(setup)
+
+
+async def _moment(at: str, downstream: Server, schema: str) -> Tso:
+    """The timestamp to read the upstream at; NO_TS is now."""
+    if at == "now":
+        return NO_TS
+    if at.isascii() and at.isdigit():
+        return Tso(int(at))
+    if at != "checkpoint":
+        raise ConfigError(f"--at {at}: expected checkpoint, now, or a TSO")
+    checkpoint = await saved_checkpoint(downstream, schema)
+    return checkpoint.commit_ts if checkpoint is not None and checkpoint.consistent else NO_TS
+
+
+async def _all(request: Request, shown: VerifyProgress) -> list[TableVerdict]:
+    return [each async for each in verify_tables(request, shown.advance)]
+
+
+def _say(verdicts: list[TableVerdict], at_ts: Tso) -> None:
+    console = Console()
+    shown = Table("table", "rows", "", box=None)
+    for each in verdicts:
+        said = f"[bold red]{escape(each.reason)}[/]" if each.reason else "[green]equal[/]"
+        shown.add_row(escape(f"{each.database}.{each.table}"), str(each.rows), said)
+    console.print(shown, highlight=False)
+    for each in verdicts:
+        for example in each.examples:
+            console.print(f"{each.database}.{each.table} {example}", highlight=False, markup=False)
+    when = f"as of commit_ts {at_ts}" if at_ts else "as it is now"
+    equal = sum(1 for each in verdicts if not each.reason)
+    console.print(f"{equal} of {len(verdicts)} tables are equal, {when}", highlight=False)

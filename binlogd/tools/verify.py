@@ -1,0 +1,348 @@
+"""Comparing the tables of two servers, part by part: is the replica what the upstream is?
+
+A part is a range of an integer key, or the rows whose key falls into one of some buckets, so that
+memory is bounded. First each server sums up its part by itself; where the sums differ, or a column
+has types that servers print in their own way (FLOAT, DOUBLE, JSON), the rows are fetched and
+compared by what they mean. Where replication goes on meanwhile a part that differs is looked at
+again a few times: its rows may be on their way.
+
+Source for the idea: pt-table-checksum, tidb-tools sync_diff_inspector.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from binlogd.drainer import sql
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.mysql import Server, SqlRefused, SqlSession
+from binlogd.errors import ConfigError
+from binlogd.tso import Tso
+
+PART_ROWS = 20_000
+LOOKS = 5
+LOOK_AGAIN_S = 1.0
+SHOWN_ROWS_MAX = 10
+_INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
+_NUMBERED = frozenset({"bit", "enum", "set"})
+_OWN_PRINT = frozenset({"float", "double", "json", "longtext"})
+_TEMPORAL = frozenset({"date", "datetime", "timestamp", "time", "decimal"})
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is compared: the replicated tables of both servers; `at_ts` 0 is now."""
+
+    upstream: Server
+    downstream: Server
+    wanted: TableFilter
+    at_ts: Tso
+    checkpoint_schema: str
+    part_rows: int = PART_ROWS
+    look_again_s: float = LOOK_AGAIN_S
+
+
+@dataclass(frozen=True, slots=True)
+class TableVerdict:
+    """How a table compares; `reason` is "" when it is equal. `rows` counts the upstream's."""
+
+    database: str
+    table: str
+    rows: int
+    reason: str = ""
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Progress: parts of a table that are compared."""
+
+    table: str
+    done: int
+    parts: int
+
+
+class _Column(NamedTuple):
+    name: str
+    data_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A table as one server has it."""
+
+    columns: tuple[_Column, ...]
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Both:
+    upstream: SqlSession
+    downstream: SqlSession
+
+
+@asynccontextmanager
+async def _connected(request: Request) -> AsyncIterator[_Both]:
+    upstream = await SqlSession.connect(request.upstream)
+    try:
+        downstream = await SqlSession.connect(request.downstream)
+        try:
+            if request.at_ts:
+                await _read_at(upstream, request)
+            yield _Both(upstream, downstream)
+        finally:
+            downstream.close()
+    finally:
+        upstream.close()
+
+
+async def _read_at(session: SqlSession, request: Request) -> None:
+    try:
+        await session.run(b"SET SESSION tidb_snapshot = '%d'" % request.at_ts)
+    except SqlRefused as error:
+        raise ConfigError(
+            f"{request.upstream} cannot be read as of {request.at_ts} ({error}): only a TiDB can,"
+            " within its tikv_gc_life_time; leave out --at and stop the writes"
+        ) from error
+
+
+async def saved_checkpoint(server: Server, schema: str) -> Checkpoint | None:
+    """The checkpoint that a Drainer keeps on the server, if there is just one."""
+    session = await SqlSession.connect(server)
+    try:
+        with suppress(SqlRefused):
+            rows = await session.rows(
+                b"SELECT checkPoint FROM " + sql.qualified(schema, "checkpoint") + b" LIMIT 2"
+            )
+            if len(rows) == 1:
+                return Checkpoint.from_json(str(rows[0][0]))
+        return None
+    finally:
+        session.close()
+
+
+async def verify(
+    request: Request, progress: Callable[[Step], None] = lambda _: None
+) -> AsyncIterator[TableVerdict]:
+    """The verdict on each replicated table of either server. Raises DownstreamUnavailable."""
+    async with _connected(request) as both:
+        ours = await _tables(both.upstream, request)
+        theirs = await _tables(both.downstream, request)
+        for name in sorted(ours | theirs, key=lambda each: (each[0].lower(), each[1].lower())):
+            if name not in theirs:
+                yield TableVerdict(*ours[name], 0, "is missing downstream")
+            elif name not in ours:
+                yield TableVerdict(*theirs[name], 0, "is not upstream")
+            else:
+                yield await _Pair(both, ours[name], theirs[name], request, progress).verdict()
+
+
+async def _tables(session: SqlSession, request: Request) -> dict[tuple[str, str], tuple[str, str]]:
+    """Lower-cased names to names."""
+    rows = await session.rows(
+        b"SELECT table_schema, table_name FROM information_schema.tables"
+        b" WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ('mysql', 'sys',"
+        b" 'information_schema', 'performance_schema', 'metrics_schema', 'inspection_schema')"
+    )
+    return {
+        (database.lower(), table.lower()): (database, table)
+        for database, table in rows
+        if database != request.checkpoint_schema and request.wanted.replicates(database, table)
+    }
+
+
+class _Pair:
+    """One table on both servers."""
+
+    def __init__(
+        self,
+        both: _Both,
+        upstream: tuple[str, str],
+        downstream: tuple[str, str],
+        request: Request,
+        progress: Callable[[Step], None],
+    ) -> None:
+        self._both, self._request, self._progress = both, request, progress
+        self._name = upstream
+        self._tables = sql.qualified(*upstream), sql.qualified(*downstream)
+        self._downstream = downstream
+
+    async def verdict(self) -> TableVerdict:
+        ours = await _shape(self._both.upstream, *self._name)
+        theirs = await _shape(self._both.downstream, *self._downstream)
+        names = {each.name.lower() for each in ours.columns}
+        others = {each.name.lower() for each in theirs.columns}
+        if names != others:
+            odd = ", ".join(sorted(names ^ others))
+            return TableVerdict(*self._name, 0, f"has other columns: {odd}")
+        rows, parts = await self._parts(ours)
+        kinds = {each.name.lower(): each.data_type for each in theirs.columns}
+        selected = [_reader(each, kinds[each.name.lower()]) for each in ours.columns]
+        for number, part in enumerate(parts):
+            examples = await self._differences(selected, part)
+            if examples:
+                reason = f"rows differ in part {number + 1} of {len(parts)}"
+                return TableVerdict(*self._name, rows, reason, tuple(examples))
+            self._progress(Step(".".join(self._name), number + 1, len(parts)))
+        return TableVerdict(*self._name, rows)
+
+    async def _parts(self, shape: _Shape) -> tuple[int, list[bytes]]:
+        """How many rows the upstream has, and conditions that divide those of both servers."""
+        session, table = self._both.upstream, self._tables[0]
+        ((count,),) = await session.rows(b"SELECT COUNT(*) FROM " + table)
+        size = self._request.part_rows
+        if count <= size:
+            return count, [b"1 = 1"]
+        kinds = {each.name: each.data_type for each in shape.columns}
+        if len(shape.key) == 1 and kinds[shape.key[0]] in _INTEGERS:
+            return count, [each async for each in self._ranges(sql.ident(shape.key[0]))]
+        buckets = -(-count // size)
+        of = [each for each in shape.key if kinds[each] not in _OWN_PRINT]
+        of = of or [each.name for each in shape.columns if each.data_type not in _OWN_PRINT]
+        texts = b", ".join(_hex(sql.ident(each), kinds[each]) for each in of)
+        bucket = b"CRC32(CONCAT_WS('#', " + texts + b"))"
+        return count, [bucket + b" %% %d = %d" % (buckets, each) for each in range(buckets)]
+
+    async def _ranges(self, key: bytes) -> AsyncIterator[bytes]:
+        after = b""
+        while True:  # ends where no whole part follows
+            where = b" WHERE " + after if after else b""
+            edge = await self._both.upstream.rows(
+                b"SELECT %b FROM %b%b ORDER BY %b LIMIT 1 OFFSET %d"
+                % (key, self._tables[0], where, key, self._request.part_rows - 1)
+            )
+            if not edge:
+                yield after or b"1 = 1"
+                return
+            upper = key + b" <= %d" % edge[0][0]
+            yield after + b" AND " + upper if after else upper
+            after = key + b" > %d" % edge[0][0]
+
+    async def _differences(self, selected: Sequence[_Reader], part: bytes) -> list[str]:
+        """Some rows that differ for good; [] when none does."""
+        examples: list[str] = []
+        for look in range(LOOKS):
+            if look:
+                await asyncio.sleep(self._request.look_again_s)
+            if await self._has_equal_sums(selected, part):
+                return []
+            ours = await self._rows(self._both.upstream, self._tables[0], selected, part)
+            theirs = await self._rows(self._both.downstream, self._tables[1], selected, part)
+            if ours == theirs:
+                return []
+            examples = [
+                *(f"missing: {_shown(selected, row)}" for row in _some(ours - theirs)),
+                *(f"surplus: {_shown(selected, row)}" for row in _some(theirs - ours)),
+            ]
+            if self._request.at_ts:
+                break  # the upstream stands still: there is nothing to wait for
+        return examples
+
+    async def _has_equal_sums(self, selected: Sequence[_Reader], part: bytes) -> bool:
+        if any(each.has_own_print for each in selected):
+            return False
+        texts = b", ".join(b"COALESCE(" + each.as_hex + b", 'N')" for each in selected)
+        statement = b"SELECT COUNT(*), BIT_XOR(CRC32(CONCAT_WS('#', " + texts + b"))) FROM "
+        ours = await self._both.upstream.rows(statement + self._tables[0] + b" WHERE " + part)
+        theirs = await self._both.downstream.rows(statement + self._tables[1] + b" WHERE " + part)
+        return ours == theirs
+
+    async def _rows(
+        self, session: SqlSession, table: bytes, selected: Sequence[_Reader], part: bytes
+    ) -> Counter[Row]:
+        names = b", ".join(each.expression for each in selected)
+        rows = await session.rows(b"SELECT " + names + b" FROM " + table + b" WHERE " + part)
+        return Counter(
+            tuple(each.read(value) for each, value in zip(selected, row, strict=True))
+            for row in rows
+        )
+
+
+def _some(rows: Counter[Row]) -> Iterator[Row]:
+    yield from sorted(rows.elements(), key=repr)[:SHOWN_ROWS_MAX]
+
+
+def _shown(selected: Sequence[_Reader], row: Row) -> str:
+    return ", ".join(
+        f"{each.name}={str(value)[:80]}" for each, value in zip(selected, row, strict=True)
+    )
+
+
+async def _shape(session: SqlSession, database: str, table: str) -> _Shape:
+    where = b" WHERE table_schema = " + sql.text(database) + b" AND table_name = " + sql.text(table)
+    columns = await session.rows(
+        b"SELECT column_name, data_type FROM information_schema.columns"
+        + where
+        + b" ORDER BY ordinal_position"
+    )
+    key = await session.rows(
+        b"SELECT column_name FROM information_schema.statistics"
+        + where
+        + b" AND index_name = 'PRIMARY' ORDER BY seq_in_index"
+    )
+    return _Shape(
+        tuple(_Column(name, str(kind).lower()) for name, kind in columns),
+        tuple(name for (name,) in key),
+    )
+
+
+# --- one column ------------------------------------------------------------------------------
+
+
+class _Reader(NamedTuple):
+    """How the values of a column are asked for and compared."""
+
+    name: str
+    expression: bytes
+    as_hex: bytes
+    has_own_print: bool
+    read: Callable[[Any], Any]
+
+
+def _reader(column: _Column, downstream_type: str) -> _Reader:
+    name, kind = sql.ident(column.name), column.data_type
+    read: Callable[[Any], Any] = _as_it_is
+    if kind in ("float", "double"):
+        expression = name + b" + 0e0"
+    elif kind in _NUMBERED:
+        expression = name + b" + 0"
+    elif kind == "json":
+        expression, read = b"CAST(" + name + b" AS CHAR)", _json
+    elif kind in _INTEGERS:
+        expression = name
+    else:
+        expression = _hex(name, kind)
+    # a server without a JSON type keeps it as text, so that both are read as JSON
+    own = kind in ("float", "double", "json") or downstream_type == "json"
+    return _Reader(column.name, expression, _hex(name, kind), own, read)
+
+
+def _hex(name: bytes, kind: str) -> bytes:
+    """A value's text in hexadecimal digits: the same on every server."""
+    if kind in _INTEGERS or kind in _TEMPORAL:
+        return b"HEX(CAST(" + name + b" AS CHAR))"
+    if kind in _NUMBERED:
+        return b"HEX(" + name + b" + 0)"
+    if "blob" in kind or "binary" in kind:
+        return b"HEX(" + name + b")"
+    return b"HEX(CONVERT(" + name + b" USING utf8mb4))"
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _json(value: Any) -> Any:
+    if value is None:
+        return None
+    text = value.decode() if isinstance(value, bytes) else str(value)
+    return json.dumps(json.loads(text), sort_keys=True)

@@ -1,0 +1,116 @@
+"""Two servers are compared table by table: what differs is found, and shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from binlogd.cli import cli
+from binlogd.drainer.filter import TableFilter
+from binlogd.errors import ConfigError
+from binlogd.tools.verify import Request, TableVerdict, verify
+from binlogd.tso import NO_TS, Tso
+from tests.mariadb import MariaDb
+from tests.recordings_reader import RECORDINGS
+from tests.replay import SKIPPED, apply_all, server_of, sink_for, translated
+
+TABLES = (
+    "CREATE DATABASE shop CHARACTER SET utf8mb4",
+    "USE shop",
+    "CREATE TABLE shop.orders (id BIGINT PRIMARY KEY, v VARCHAR(20), f FLOAT, j JSON)",
+    "CREATE TABLE shop.named (name VARCHAR(20), n INT, PRIMARY KEY (name, n))",
+    "CREATE TABLE shop.plain (a INT, b BLOB, d DATETIME(3), e ENUM('x','y'), t BIT(9))",
+    "INSERT INTO shop.orders SELECT seq, CONCAT('v', seq), seq / 3, '{\"a\": [1, 2]}'"
+    " FROM seq_1_to_500",
+    "INSERT INTO shop.named SELECT CONCAT('ä', seq MOD 40), seq FROM seq_1_to_500",
+    "INSERT INTO shop.plain SELECT seq, UNHEX('00ff'), '2024-02-29 01:02:03.5', 'y', 257"
+    " FROM seq_1_to_200",
+    "INSERT INTO shop.plain SELECT NULL, NULL, NULL, NULL, NULL FROM seq_1_to_7",
+)
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[MariaDb]:
+    server = MariaDb(tmp_path / "replica")
+    (tmp_path / "replica").mkdir()
+    server.start()
+    yield server
+    server.stop()
+
+
+async def verdicts(
+    upstream: MariaDb, replica: MariaDb, wanted: TableFilter | None = None, at_ts: Tso = NO_TS
+) -> dict[str, TableVerdict]:
+    request = Request(
+        server_of(upstream),
+        server_of(replica),
+        wanted or TableFilter(),
+        at_ts,
+        "tidb_binlog",
+        part_rows=60,
+        look_again_s=0.0,
+    )
+    return {each.table: each async for each in verify(request)}
+
+
+async def test_whatever_differs_is_found_whatever_the_key(
+    mariadb: MariaDb, replica: MariaDb
+) -> None:
+    for server in (mariadb, replica):
+        server.execute(*TABLES)
+    found = await verdicts(mariadb, replica)
+    assert {name: (each.rows, each.reason) for name, each in found.items()} == {
+        "orders": (500, ""),
+        "named": (500, ""),
+        "plain": (207, ""),
+    }
+    replica.execute(
+        "UPDATE shop.orders SET f = f + 1 WHERE id = 437",
+        "INSERT INTO shop.named VALUES ('surplus', 1)",
+        "DELETE FROM shop.plain WHERE a IS NULL LIMIT 1",
+        "CREATE TABLE shop.extra (a INT)",
+    )
+    mariadb.execute("CREATE TABLE shop.late (a INT)")
+    found = await verdicts(mariadb, replica)
+    assert found["orders"].reason == "rows differ in part 8 of 9"
+    assert [each.split(":")[0] for each in found["orders"].examples] == ["missing", "surplus"]
+    assert found["named"].examples[0].startswith("surplus: ")
+    assert found["plain"].examples[0].startswith("missing: ")
+    assert found["late"].reason == "is missing downstream"
+    assert found["extra"].reason == "is not upstream"
+    replica.execute("ALTER TABLE shop.orders ADD w INT")
+    assert (await verdicts(mariadb, replica))["orders"].reason == "has other columns: w"
+
+
+@pytest.mark.parametrize("name", ["types"])
+async def test_a_recording_applied_twice_is_the_same_twice(
+    name: str, mariadb: MariaDb, replica: MariaDb
+) -> None:
+    for server in (mariadb, replica):
+        await apply_all(sink_for(server), translated(RECORDINGS / name, SKIPPED[name]))
+    found = await verdicts(mariadb, replica)
+    assert [each for each in found.values() if each.reason] == []
+    assert len(found) > 30
+
+
+def test_the_command_says_it_in_words_in_json_and_by_its_exit_code(
+    mariadb: MariaDb, replica: MariaDb
+) -> None:
+    for server in (mariadb, replica):
+        server.execute(*TABLES)
+    words = ["verify", "--upstream", f"mysql://root@127.0.0.1:{mariadb.port}"]
+    words += ["--downstream", f"mysql://root@127.0.0.1:{replica.port}"]
+    equal = CliRunner().invoke(cli, words)
+    assert equal.exit_code == 0
+    assert "3 of 3 tables are equal, as it is now" in equal.output
+    replica.execute("DELETE FROM shop.orders WHERE id = 3")
+    differing = CliRunner().invoke(cli, [*words, "--json", "--table", "shop.orders"])
+    assert differing.exit_code == 1
+    (line,) = differing.stdout.splitlines()
+    assert json.loads(line)["examples"][0].startswith("missing: id=3")
+    with pytest.raises(ConfigError, match="only a TiDB can"):
+        CliRunner().invoke(cli, [*words, "--at", "400000000000000000"], catch_exceptions=False)
