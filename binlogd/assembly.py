@@ -27,8 +27,10 @@ from binlogd.drainer.measures import DrainerMeasures, MeasuredSources
 from binlogd.drainer.mysql import Server
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql_store import MySqlStore
+from binlogd.drainer.parts import Limits
 from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.drainer.shape import Shapes
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.sqlite_sink import SqliteSink
 from binlogd.errors import ConfigError, LogFailed
@@ -211,9 +213,31 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
             is_transactional=syncer.consistency == "transaction",
             schema=syncer.to.checkpoint.schema,
             checkpoint_table=syncer.to.checkpoint.table,
+            limits=_limits(syncer),
+            shapes=_shapes(syncer),
         ),
         random.Random(),
     )
+
+
+def _shapes(syncer: SyncerConfig) -> Shapes:
+    """Which tables are written in the original's words. Raises ConfigError for a bad pattern."""
+    to = syncer.to
+    if to.sql_shape == "original":
+        tables = TableFilter(ignored_databases=())
+    elif to.original_shape_table:
+        patterns = [TablePattern(each.db_name, each.tbl_name) for each in to.original_shape_table]
+        tables = TableFilter(do_tables=patterns, ignored_databases=())
+    else:
+        return Shapes()
+    return Shapes(tables, safe_mode=syncer.safe_mode, merge=to.merge)
+
+
+def _limits(syncer: SyncerConfig) -> Limits:
+    """`txn-batch` counts where all tables are written a statement a row."""
+    if syncer.to.sql_shape != "original" or syncer.to.merge:
+        return Limits()
+    return Limits(changes_max=syncer.txn_batch)
 
 
 def _kafka_sink(to: DownstreamConfig, cluster_id: int) -> KafkaSink:

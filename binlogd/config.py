@@ -124,7 +124,9 @@ class DownstreamConfig(_Table, frozen=True):
     password: str = ""
     params: dict[str, str] = {}
     sync_mode: Literal[0, 1] = 0
-    merge: bool = True
+    merge: bool = False
+    sql_shape: Literal["merged", "original"] = "merged"
+    original_shape_table: tuple[TableNameConfig, ...] = ()
     read_timeout: str = "1m"
     dir: str = ""
     retention_time: int = 0
@@ -191,10 +193,11 @@ _WITHOUT_EFFECT: dict[str, Any] = {
 }
 """Keys of the original that are accepted only where they change nothing.
 
-Ignored at any value, because what they steer does not exist here: `safe-mode` (a row is always
-written so that writing it twice is right), `txn-batch` and `merge` (statements are as large as what
-waits), `enable-dispatch`, `enable-detect` and their opposites, `read-timeout`, `kafka-version` and
-`kafka-max-messages` (what the broker speaks is asked, what waits is sent)."""
+Without effect unless `syncer.to.sql-shape` is "original": `safe-mode` (a row is always written so
+that writing it twice is right), `txn-batch` and `merge` (statements are as large as what waits).
+Ignored at any value, because what they steer does not exist here: `enable-dispatch`,
+`enable-detect` and their opposites, `read-timeout`, `kafka-version` and `kafka-max-messages` (what
+the broker speaks is asked, what waits is sent)."""
 
 
 def load(path: Path) -> Config:
@@ -271,6 +274,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
         "pump.max-message-size": config.pump.max_message_size,
         "drainer.checkpoint-interval": config.drainer.checkpoint_interval,
         "syncer.worker-count": config.syncer.worker_count,
+        "syncer.txn-batch": config.syncer.txn_batch,
         "syncer.to.partitions": config.syncer.to.partitions,
         "syncer.relay.max-file-size": config.syncer.relay.max_file_size,
     }

@@ -13,6 +13,7 @@ from binlogd.drainer.filter import TableFilter, TablePattern
 from binlogd.drainer.mysql import Server
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.parts import Limits
+from binlogd.drainer.shape import Shapes
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Txn
@@ -72,9 +73,13 @@ def sink_for(
     limits: Limits | None = None,
     *,
     is_transactional: bool = False,
+    shapes: Shapes | None = None,
 ) -> MySqlSink:
     options = MySqlSinkOptions(
-        lanes=lanes, is_transactional=is_transactional, limits=limits or Limits()
+        lanes=lanes,
+        is_transactional=is_transactional,
+        limits=limits or Limits(),
+        shapes=shapes or Shapes(),
     )
     return MySqlSink(server_of(mariadb), CLUSTER_ID, options, Random(seed))
 

@@ -35,7 +35,7 @@ from binlogd.drainer.mysql_store import MySqlStore
 from binlogd.drainer.ordered import LOCK_WAIT, OrderedApplier
 from binlogd.drainer.parts import Gatherer, Limits
 from binlogd.drainer.progress import LanePosition, PendingDdl, Restart
-from binlogd.drainer.shape import Mode, shape_of
+from binlogd.drainer.shape import Mode, Shapes
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.target import Reader, Target
 from binlogd.drainer.txn import Ddl, Dml, Txn
@@ -72,6 +72,7 @@ class MySqlSinkOptions:
     schema: str = "tidb_binlog"
     checkpoint_table: str = "checkpoint"
     limits: Limits = field(default_factory=Limits)
+    shapes: Shapes = field(default_factory=Shapes)
 
     @property
     def progress_rows(self) -> int:
@@ -196,7 +197,7 @@ class MySqlSink:
             retries=retries.total(),
             retries_by_kind=dict(retries),
             last_error=next((each.last_error for each in counters if each.last_error), ""),
-            is_safe_mode=True,
+            is_safe_mode=self._options.shapes.is_safe,
             query_seconds=self._server.times.statistics(),
         )
 
@@ -306,7 +307,7 @@ class MySqlSink:
                 "the table does not exist downstream; create it there, or leave it out by"
                 " syncer.ignore-table",
             )
-        shape = shape_of(table.info, found)
+        shape = self._options.shapes.of(table.database, table.info, found)
         target = Target(table.database, table.info, shape)
         if shape.mode is not Mode.MERGED:
             log.info("table_written_in_order", table=target.label, reason=shape.reason)

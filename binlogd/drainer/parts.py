@@ -128,7 +128,12 @@ def commit_ts_of(part: Part, statement: Statement, item: bytes) -> Tso:
 
 def _items(mutation: Mutation, reader: Reader, kind: RunKind) -> Iterator[bytes]:
     decoders = reader.decoded(len(mutation.sequence))
-    if kind is RunKind.SINGLE:
+    if reader.target.mode is Mode.ORIGINAL:
+        lists = ((0, mutation.inserted), (1, mutation.updated), (4, mutation.deleted))
+        for row_kind, rows in lists:
+            for row in rows:
+                yield from reader.original_statements(row_kind, row)
+    elif kind is RunKind.SINGLE:
         yield from map(reader.update_statement, mutation.updated)
         yield from map(reader.delete_statement, mutation.deleted)
     elif kind is RunKind.WRITE:
@@ -269,6 +274,8 @@ class Gatherer:
                 self._merge(sequence, rows, reader)
             elif mode is Mode.ORDERED:
                 self._add_ordered(sequence, rows, reader)
+            elif mode is Mode.ORIGINAL:
+                self._add_original(sequence, rows, reader)
             else:
                 self._add_singles(sequence, rows, reader)
         except CorruptRow as error:
@@ -348,6 +355,12 @@ class Gatherer:
             else:
                 statement = reader.delete_statement(next(deleted))
                 self._put_item(target, RunKind.SINGLE, statement)
+
+    def _add_original(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
+        of_kind = dict(zip((0, 1, 4), rows, strict=True))
+        for kind in sequence:
+            for statement in reader.original_statements(kind, next(of_kind[kind])):
+                self._put_item(reader.target, RunKind.SINGLE, statement)
 
     def _put_state(self, target: Target, key: Key, row: bytes | None) -> None:
         lane = target.seed % self._lanes

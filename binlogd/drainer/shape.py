@@ -9,6 +9,9 @@
 | triggers, system versioning, columns unknown upstream  | one by one             | by table |
 | no key that upstream has as well                       | one by one             | by table |
 
+Where an operator asks for it (`Shapes`), a table is written in the original's words instead: a
+statement a row, INSERT, UPDATE and DELETE ... LIMIT 1 with columns in the order of their names.
+
 Invariant. Two rows that the downstream takes for one never lie in two lanes, nor under two keys in
 a merge. Why it holds. A key by which rows are merged is unique on both sides, never NULL, and two
 of its literals are equal exactly when the downstream says so: numbers, times and bytes by
@@ -25,9 +28,10 @@ DUPLICATE KEY UPDATE would not do: it changes one of two rows in its way and lea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.plan import KeyColumn, written_columns
 from binlogd.tidb.kinds import STRING_TYPES, SchemaState, Tp
 from binlogd.tidb.model import Column, Table
@@ -87,6 +91,8 @@ class Mode(Enum):
     """Runs of DELETE ... IN and REPLACE, in the order of the changes."""
     SINGLE = "single"
     """INSERT runs; UPDATE and DELETE one by one, as upstream wrote them."""
+    ORIGINAL = "original"
+    """One statement a row, in the words of the original; in safe mode two for an update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,10 @@ class Shape:
     key: tuple[KeyColumn, ...]
     is_upsert: bool = False
     """SINGLE: an INSERT that meets its row changes it instead of failing."""
+    rows_by: tuple[tuple[Column, ...], ...] = ()
+    """SINGLE, ORIGINAL: unique keys; a row is found by the first of which no value is NULL."""
+    is_safe: bool = False
+    """ORIGINAL: a statement that is run twice does no harm."""
     json_names: frozenset[str] = frozenset()
     """Columns that have a JSON type downstream."""
     has_triggers: bool = False
@@ -118,6 +128,7 @@ def shape_of(info: Table, downstream: DownstreamTable) -> Shape:
     )
     key, is_exact = _best_key(info, columns, downstream)
     reason = _reason_for_singles(columns, downstream)
+    json_names = frozenset(each.name.lower() for each in downstream.columns if each.is_json)
     if not reason and len(key) > 1 and any(there[name].is_local for name in _texts(key)):
         reason = "a key of several columns, with text that is not Unicode"
     if reason or not key:
@@ -127,7 +138,8 @@ def shape_of(info: Table, downstream: DownstreamTable) -> Shape:
             columns=columns,
             key=key,
             is_upsert=bool(key) and len(downstream.keys) == 1,
-            json_names=frozenset(c.name.lower() for c in downstream.columns if c.is_json),
+            rows_by=(tuple(each.column for each in key),) if key else (),
+            json_names=json_names,
             has_triggers=downstream.has_triggers,
             reason=reason or "no unique key without NULL on both sides",
         )
@@ -137,6 +149,58 @@ def shape_of(info: Table, downstream: DownstreamTable) -> Shape:
     if len(downstream.keys) > 1 or others:
         return Shape(Mode.MERGED, by_key=False, columns=columns, key=key, reason="several keys")
     return Shape(Mode.MERGED, by_key=True, columns=columns, key=key)
+
+
+def original_shape(
+    info: Table, downstream: DownstreamTable, *, is_safe: bool, merges: bool
+) -> Shape:
+    """The shape of a table that is to be written as the original writes it.
+
+    With its merge option the original merges tables with a primary key; so it is here, where a
+    merge is safe. Source: tidb-binlog pkg/loader/model.go, executor.go.
+    """
+    shape = shape_of(info, downstream)
+    if merges and shape.mode is Mode.MERGED and downstream.keys[0].name == "PRIMARY":
+        return shape
+    columns = tuple(sorted(shape.columns, key=lambda column: column.name.encode()))
+    written = {column.name.lower(): column for column in columns}
+    return replace(
+        shape,
+        mode=Mode.ORIGINAL,
+        by_key=False,
+        columns=columns,
+        key=(),
+        rows_by=tuple(
+            tuple(written[name.lower()] for name in key.columns)
+            for key in downstream.keys
+            if all(name.lower() in written for name in key.columns)
+        ),
+        is_upsert=False,
+        is_safe=is_safe,
+        json_names=frozenset(each.name.lower() for each in downstream.columns if each.is_json),
+        reason="sql-shape",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """Which tables are written in the words of the original; `safe_mode` and `merge` are its own
+    options, which mean something for these tables only."""
+
+    original: TableFilter | None = None
+    safe_mode: bool = False
+    merge: bool = False
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether every statement may be run twice."""
+        return self.original is None or self.safe_mode
+
+    def of(self, database: str, info: Table, downstream: DownstreamTable) -> Shape:
+        """The shape of a table."""
+        if self.original is None or not self.original.replicates(database, info.name):
+            return shape_of(info, downstream)
+        return original_shape(info, downstream, is_safe=self.safe_mode, merges=self.merge)
 
 
 def _texts(key: Sequence[KeyColumn]) -> list[str]:

@@ -53,8 +53,11 @@ class Target:
         self.label = f"{database}.{info.name}"
         self.name = sql.qualified(database, info.name)
         names = [column.name for column in shape.columns]
-        verb = b"INSERT" if shape.mode is Mode.SINGLE else b"REPLACE"
+        is_insert = shape.mode is Mode.SINGLE or (shape.mode is Mode.ORIGINAL and not shape.is_safe)
+        verb = b"INSERT" if is_insert else b"REPLACE"
         self.write_head = sql.write_head(verb, self.name, names)
+        if shape.mode is Mode.ORIGINAL:
+            self.write_head = self.write_head.rstrip()
         self.write_tail = sql.update_on_duplicate(names) if shape.is_upsert else b""
         key = [each.column.name for each in shape.key]
         self.delete_head = sql.delete_head(self.name, key) if key else b""
@@ -99,6 +102,22 @@ class Reader:
 
     # --- one statement a row ---------------------------------------------------------------
 
+    def original_statements(self, kind: int, row: bytes) -> tuple[bytes, ...]:
+        """What the original writes for a row of this kind (0 insert, 1 update, 4 delete).
+
+        Raises CorruptRow.
+        """
+        head = self.target.write_head
+        if kind == 0:
+            return (head + self.decoded(1).insert(row)[1],)
+        if kind == 1 and self.target.shape.is_safe:
+            old, new = self._rows.update(row)
+            literals = [
+                self._renderers[each.id](new[each.id]) for each in self.target.shape.columns
+            ]
+            return self._deletion(old), head + b"(" + b",".join(literals) + b")"
+        return (self.update_statement(row) if kind == 1 else self.delete_statement(row),)
+
     def update_statement(self, row: bytes) -> bytes:
         """UPDATE of one row by its key, or by all its old values. Raises CorruptRow."""
         old, new = self._rows.update(row)
@@ -116,16 +135,21 @@ class Reader:
 
     def delete_statement(self, row: bytes) -> bytes:
         """DELETE of one row by its key, or by all its values. Raises CorruptRow."""
-        return b"DELETE FROM " + self.target.name + self._where(self._rows.delete(row))
+        return self._deletion(self._rows.delete(row))
+
+    def _deletion(self, values: dict[int, Value]) -> bytes:
+        return b"DELETE FROM " + self.target.name + self._where(values)
 
     def _where(self, values: dict[int, Value]) -> bytes:
         shape = self.target.shape
-        conditions = [
-            sql.ident(column.name) + b" = " + self._renderers[column.id](values[column.id])
-            for column in (each.column for each in shape.key)
-            if values.get(column.id) is not None
-        ]
-        if not conditions or len(conditions) < len(shape.key):
+        for key in shape.rows_by:
+            if all(values.get(column.id) is not None for column in key):
+                conditions = [
+                    sql.ident(column.name) + b" = " + self._renderers[column.id](values[column.id])
+                    for column in key
+                ]
+                break
+        else:
             conditions = [
                 self._equals(column, values[column.id])
                 for column in shape.columns

@@ -219,7 +219,8 @@ class RowWriter:
 
     def _note(self, statement: Statement, done: Done) -> None:
         self.counters.bytes_written += len(statement.text)
-        if statement.kind is RunKind.SINGLE and done.affected == 0:
+        is_expected = statement.kind is RunKind.SINGLE and not statement.target.shape.is_safe
+        if is_expected and done.affected == 0:
             self.counters.rows_missing += 1
             if self.counters.rows_missing <= WARNINGS_SHOWN_MAX:
                 log.warning("row_not_found", table=statement.target.label, lane=self.lane)

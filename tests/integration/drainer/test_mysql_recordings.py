@@ -11,8 +11,10 @@ from random import Random
 import pymysql
 import pytest
 
+from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.mysql_sink import MySqlSink
 from binlogd.drainer.parts import Limits
+from binlogd.drainer.shape import Shapes
 from binlogd.drainer.txn import Txn
 from binlogd.errors import DownstreamUnavailable
 from tests.mariadb import MariaDb
@@ -51,6 +53,16 @@ async def test_any_number_of_lanes_gives_the_same_tables(
     name: str, lanes: int, mariadb: MariaDb
 ) -> None:
     await apply_all(sink_for(mariadb, lanes), _txns(name))
+    assert _differences(name, mariadb) == []
+
+
+@pytest.mark.parametrize(("name", "is_safe"), [("types", False), ("keys", False), ("keys", True)])
+async def test_the_original_s_statements_give_the_same_tables(
+    name: str, mariadb: MariaDb, *, is_safe: bool
+) -> None:
+    shapes = Shapes(TableFilter(ignored_databases=()), safe_mode=is_safe)
+    sink = sink_for(mariadb, limits=Limits(changes_max=20), shapes=shapes)
+    await apply_all(sink, _txns(name))
     assert _differences(name, mariadb) == []
 
 
