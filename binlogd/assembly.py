@@ -17,7 +17,8 @@ from binlogd.drainer.conflict import lanes_for
 from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.event_filter import EventFilter, EventRule
-from binlogd.drainer.file_sink import FileSink
+from binlogd.drainer.file_archive import ArchiveOptions
+from binlogd.drainer.file_sink import FileSink, FileSinkOptions
 from binlogd.drainer.filter import TableFilter, TablePattern
 from binlogd.drainer.kafka.broker import BrokerOptions
 from binlogd.drainer.kafka.canal_json import CanalJson
@@ -200,7 +201,7 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
     """
     syncer = setup.config.syncer
     if syncer.db_type in ("file", "pb"):
-        return FileSink(setup.sink_dir, setup.sink_dir / "savepoint", disk=disk, clock=WallClock())
+        return _file_sink(setup, disk)
     if syncer.db_type == "sqlite":
         return SqliteSink(setup.sink_dir / REPLICA_FILE, disk)
     if syncer.db_type == "kafka":
@@ -238,6 +239,21 @@ def _limits(syncer: SyncerConfig) -> Limits:
     if syncer.to.sql_shape != "original" or syncer.to.merge:
         return Limits()
     return Limits(changes_max=syncer.txn_batch)
+
+
+def _file_sink(setup: Setup, disk: PosixDisk) -> FileSink:
+    to = setup.config.syncer.to
+    return FileSink(
+        setup.sink_dir,
+        setup.sink_dir / "savepoint",
+        disk=disk,
+        clock=WallClock(),
+        options=FileSinkOptions(
+            archive=ArchiveOptions(
+                compresses=to.compression == "gzip", keep_s=to.retention_time * 86_400.0
+            )
+        ),
+    )
 
 
 def _kafka_sink(to: DownstreamConfig, cluster_id: int) -> KafkaSink:

@@ -129,6 +129,7 @@ class DownstreamConfig(_Table, frozen=True):
     original_shape_table: tuple[TableNameConfig, ...] = ()
     read_timeout: str = "1m"
     dir: str = ""
+    compression: Literal["", "gzip"] = ""
     retention_time: int = 0
     kafka_addrs: str = "127.0.0.1:9092"
     kafka_version: str = ""
@@ -261,6 +262,7 @@ def _in_toml_words(message: str) -> str:
 def _check(config: Config, tree: dict[str, Any], source: str) -> None:
     _check_rule_names(config.syncer, source)
     _check_kafka(config.syncer.to, source)
+    _check_retention(config.syncer.to, source)
     for key, harmless in _WITHOUT_EFFECT.items():
         if tree.get("syncer", {}).get(key, harmless) != harmless:
             raise ConfigError(
@@ -308,6 +310,13 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
     if config.syncer.relay.log_dir and config.syncer.db_type not in ("mysql", "tidb"):
         raise ConfigError(
             f'{source}: syncer.relay.log-dir: a relay log goes with db-type "mysql" or "tidb" only'
+        )
+
+
+def _check_retention(to: DownstreamConfig, source: str) -> None:
+    if to.retention_time < 0:
+        raise ConfigError(
+            f"{source}: syncer.to.retention-time: must not be negative; 0 keeps files for ever"
         )
 
 

@@ -209,6 +209,18 @@ class Disk(Protocol):
         """Puts a small file in place durably: afterwards it is the old or the new one, whole."""
         ...
 
+    async def compress(self, source: Path, target: Path) -> None:
+        """Puts a gzip of a finished file in its place, under another name of the same directory.
+
+        Durable: a crash leaves the one or the other, or both whole. The time of the last change
+        is kept. Cancelled, it stops soon, and leaves the source.
+        """
+        ...
+
+    async def modified_ms(self, directory: Path) -> dict[str, int]:
+        """When the plain files of a directory were last changed, in milliseconds since 1970."""
+        ...
+
     async def space(self, directory: Path) -> Space:
         """How full its file system is."""
         ...

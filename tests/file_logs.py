@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.file_sink import FileSink
+from binlogd.drainer.file_sink import FileSink, FileSinkOptions
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Txn
@@ -36,7 +36,7 @@ async def written(name: str, directory: Path, *, max_file_bytes: int = 1 << 20) 
         directory / "savepoint",
         disk=disk,
         clock=WallClock(),
-        max_file_bytes=max_file_bytes,
+        options=FileSinkOptions(max_file_bytes=max_file_bytes),
     )
     await sink.open()
     async with asyncio.TaskGroup() as group:

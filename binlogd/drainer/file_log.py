@@ -34,7 +34,7 @@ OVERHEAD_BYTES = HEAD.size + 4
 LOCK_NAME = ".lock"
 
 # number; optionally the time of creation; optionally the first commit_ts and an extension
-_NAME = re.compile(r"binlog-(\d{1,20})(?:-(\d{14})(?:-(\d+)((?:\.\w+)+)?)?)?")
+_NAME = re.compile(r"(?!.*\.tmp$)binlog-(\d{1,20})(?:-(\d{14})(?:-(\d+)((?:\.\w+)+)?)?)?")
 COMPRESSED_SUFFIX = ".tar.gz"
 """What the original calls its compressed files, which are gzip and no tar."""
 _PAYLOAD_BYTES_MAX = 1 << 31
@@ -84,11 +84,18 @@ def file_name(number: int, created_ms: int) -> str:
 def log_files(names: Sequence[str]) -> list[LogFile]:
     """The files of a log among the names of a directory, in order.
 
+    A file that is just being compressed is there twice; then it is the one that is not compressed.
     Raises CorruptRelay when one is missing between the first and the last, or one is there twice.
     """
-    files = sorted(
+    found = sorted(
         LogFile(int(match[1]), name) for name in names if (match := _NAME.fullmatch(name))
     )
+    plain = {file.number for file in found if not file.name.endswith(COMPRESSED_SUFFIX)}
+    files = [
+        file
+        for file in found
+        if file.number not in plain or not file.name.endswith(COMPRESSED_SUFFIX)
+    ]
     for position, file in enumerate(files):
         if file.number != files[0].number + position:
             raise CorruptRelay(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from typing import NamedTuple
 import structlog
 
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.file_archive import ArchiveOptions, FileArchive
 from binlogd.drainer.file_checkpoint import Savepoint, Written
 from binlogd.drainer.file_log import LOCK_NAME, LogFile, encode_record, file_name
 from binlogd.drainer.file_tail import find_tail
@@ -52,6 +54,15 @@ class _Item(NamedTuple):
     is_ddl: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSinkOptions:
+    """Sizes of a file and of what may wait, and what becomes of finished files."""
+
+    max_file_bytes: int = MAX_FILE_BYTES
+    queue_bytes_max: int = QUEUE_BYTES_MAX
+    archive: ArchiveOptions = field(default_factory=ArchiveOptions)
+
+
 class FileSink:
     """A `Sink` that writes `directory`; the checkpoint is the file `savepoint`.
 
@@ -66,12 +77,12 @@ class FileSink:
         *,
         disk: Disk,
         clock: Clock,
-        max_file_bytes: int = MAX_FILE_BYTES,
-        queue_bytes_max: int = QUEUE_BYTES_MAX,
+        options: FileSinkOptions | None = None,
     ) -> None:
         self._directory, self._savepoint = directory, savepoint
         self._disk, self._clock = disk, clock
-        self._max_file_bytes, self._queue_bytes_max = max_file_bytes, queue_bytes_max
+        self._options = options or FileSinkOptions()
+        self._archive = FileArchive(directory, self._options.archive, disk=disk, clock=clock)
         self._lock: DiskLock | None = None
         self._file: AppendFile | None = None
         self._name = LogFile(0, "")
@@ -142,7 +153,7 @@ class FileSink:
             self._queued_rows += item.rows
             self._submitted_ts = txn.commit_ts
             self._queued.set()
-            while self._queued_bytes > self._queue_bytes_max and not self._is_over():
+            while self._queued_bytes > self._options.queue_bytes_max and not self._is_over():
                 await self._move()
             self._raise_failure()
 
@@ -193,6 +204,14 @@ class FileSink:
 
     async def run(self) -> None:
         """Writes what is queued; ends after `close`."""
+        async with asyncio.TaskGroup() as group:
+            tidying = group.create_task(self._archive.run(), name="archive")
+            try:
+                await self._write_queued()
+            finally:
+                tidying.cancel()
+
+    async def _write_queued(self) -> None:
         try:
             while True:  # until closed, or a write fails
                 while not self._queue and not self._is_closing:
@@ -210,10 +229,10 @@ class FileSink:
 
     async def _write_group(self) -> None:
         assert self._file is not None, "run before open"
-        if self._file.size >= self._max_file_bytes:
+        if self._file.size >= self._options.max_file_bytes:
             await self._file.close()
             await self._begin_file(self._name.number + 1)
-        group = self._group(self._max_file_bytes - self._file.size)
+        group = self._group(self._options.max_file_bytes - self._file.size)
         parts = [item.record for item in group if item.record]
         if parts:
             clock = asyncio.get_running_loop().time
@@ -274,12 +293,14 @@ class FileSink:
         is_behind = not self._queue or checkpoint.commit_ts < self._queue[0].commit_ts
         assert is_behind, "a checkpoint ahead of the files"
         assert self._file is not None, "save before open"
-        written = Written(self._name.name, self._file.size, self._written_ts)
+        name = self._name
+        written = Written(name.name, self._file.size, self._written_ts)
         try:
             text = Savepoint(checkpoint, written).to_toml()
             await self._disk.write_whole(self._savepoint, text)
         except OSError as error:
             raise LogFailed(self._savepoint, error) from error
+        self._archive.saved(name)
 
     async def close(self) -> None:
         """Drops what is queued, waits for a write that is under way, lets go of file and lock."""

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from binlogd.drainer.file_checkpoint import Savepoint, Written
-from binlogd.drainer.file_log import LogFile, Record, Stop, log_files, next_record
+from binlogd.drainer.file_log import (
+    COMPRESSED_SUFFIX,
+    LogFile,
+    Record,
+    Stop,
+    log_files,
+    next_record,
+)
 from binlogd.drainer.pb import PbHead, head_of
 from binlogd.errors import Corrupt, CorruptRelay
 from binlogd.ports import Disk
@@ -58,6 +65,10 @@ async def find_tail(disk: Disk, directory: Path, savepoint: Savepoint | None) ->
     if not files:
         number = log_files([written.file])[0].number + 1 if written else 0
         return Tail(None, number, 0, 0, mark.commit_ts)
+    if files[-1].name.endswith(
+        COMPRESSED_SUFFIX
+    ):  # copied here from elsewhere: nothing to append to
+        return Tail(None, files[-1].number + 1, 0, 0, mark.commit_ts)
     for file in files[first:]:
         path, size_bytes = directory / file.name, sizes[file.name]
         before, ends_in_ddl = mark, False

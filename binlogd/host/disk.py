@@ -84,6 +84,20 @@ class PosixDisk:
         """Writes beside it, syncs, renames over it, syncs the directory."""
         await self._hop(lambda: _write_whole(path, content))
 
+    async def compress(self, source: Path, target: Path) -> None:
+        """Beside it, in steps of some megabytes, then renamed and synced; then the source goes."""
+        packing = await self._hop(lambda: _Packing(source, target))
+        try:
+            while await self._hop(packing.step):
+                pass
+            await self._hop(packing.finish)
+        finally:
+            await asyncio.shield(self._hop(packing.close))
+
+    async def modified_ms(self, directory: Path) -> dict[str, int]:
+        """When the plain files of a directory were last changed."""
+        return await self._hop(lambda: _modified_ms(directory))
+
     async def rename(self, source: Path, target: Path) -> None:
         """Puts a file or directory in the place of another, durably; both have one parent."""
         await self._hop(lambda: _rename(source, target))
@@ -213,6 +227,53 @@ def _sizes(directory: Path) -> dict[str, int]:
     with os.scandir(directory) as entries:
         found = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
     return dict(sorted(found.items()))
+
+
+def _modified_ms(directory: Path) -> dict[str, int]:
+    with os.scandir(directory) as entries:
+        return {
+            entry.name: entry.stat().st_mtime_ns // 1_000_000
+            for entry in entries
+            if entry.is_file()
+        }
+
+
+class _Packing:
+    """A file on its way to a gzip of it; each method is called by one thread at a time."""
+
+    def __init__(self, source: Path, target: Path) -> None:
+        self._source, self._target = source, target
+        self._beside = target.with_name(target.name + ".tmp")
+        self._in_use = threading.Lock()  # a cancelled caller leaves its thread at a step
+        self._from = source.open("rb", buffering=0)
+        self._to = self._beside.open("wb", buffering=0)
+        self._gzip = gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._to, mtime=0)
+
+    def step(self) -> bool:
+        """Packs some megabytes; False at the end of the file."""
+        with self._in_use:
+            part = self._from.read(_RUN_BYTES)
+            self._gzip.write(part)
+        return bool(part)
+
+    def finish(self) -> None:
+        """Puts it in place of the source."""
+        with self._in_use:
+            self._gzip.close()
+            os.fsync(self._to.fileno())
+            status = os.fstat(self._from.fileno())
+            os.utime(self._beside, ns=(status.st_atime_ns, status.st_mtime_ns))
+            self._beside.replace(self._target)
+            _sync_directory(self._target.parent)
+            self._source.unlink()
+            _sync_directory(self._target.parent)
+
+    def close(self) -> None:
+        """Lets go of the files; what is not finished goes."""
+        with self._in_use:
+            self._from.close()
+            self._to.close()
+            self._beside.unlink(missing_ok=True)
 
 
 def _open_append(path: Path, *, create: bool) -> tuple[int, int]:

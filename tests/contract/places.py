@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from binlogd.drainer.file_log import read_file_log
-from binlogd.drainer.file_sink import FileSink
+from binlogd.drainer.file_sink import FileSink, FileSinkOptions
 from binlogd.drainer.kafka.broker import BrokerOptions
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.sink import KafkaSink
@@ -74,8 +74,7 @@ class FilePlace:
             self._root / "savepoint",
             disk=self._disk,
             clock=StoppedClock(),
-            max_file_bytes=4096,
-            queue_bytes_max=2000,
+            options=FileSinkOptions(max_file_bytes=4096, queue_bytes_max=2000),
         )
 
     async def rows(self, table: str) -> Rows:

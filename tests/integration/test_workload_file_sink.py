@@ -9,7 +9,7 @@ import pytest
 
 from binlogd.binlog import BinlogType, CommittedBinlog
 from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.file_sink import FileSink
+from binlogd.drainer.file_sink import FileSink, FileSinkOptions
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Txn
@@ -57,7 +57,11 @@ async def test_files_replayed_are_what_the_model_says(seed: int, tmp_path: Path)
     assert list(tail.poll()) == []
     disk = PosixDisk(threads=1)
     sink = FileSink(
-        directory, tmp_path / "savepoint", disk=disk, clock=StoppedClock(), max_file_bytes=300_000
+        directory,
+        tmp_path / "savepoint",
+        disk=disk,
+        clock=StoppedClock(),
+        options=FileSinkOptions(max_file_bytes=300_000),
     )
     seen: list[int] = []
     async with asyncio.TaskGroup() as group:

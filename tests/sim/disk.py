@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gzip
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -118,6 +119,14 @@ class SimDisk:
     async def write_whole(self, path: Path, content: bytes) -> None:
         self._need(path.parent)
         self.files[path] = SimFile(bytearray(content), len(content), is_name_durable=True)
+
+    async def compress(self, source: Path, target: Path) -> None:
+        await self._wait()
+        await self.write_whole(target, gzip.compress(bytes(self._file(source).content)))
+        await self.remove([source])
+
+    async def modified_ms(self, directory: Path) -> dict[str, int]:
+        return dict.fromkeys(await self.sizes(directory), 0)
 
     async def space(self, directory: Path) -> Space:
         self._need(directory)

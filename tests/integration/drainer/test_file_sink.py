@@ -16,7 +16,7 @@ import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.file_log import encode_record, file_records, log_files, read_file_log
-from binlogd.drainer.file_sink import FileSink
+from binlogd.drainer.file_sink import FileSink, FileSinkOptions
 from binlogd.drainer.pb_write import ddl_binlog
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import ConfigError, CorruptRelay, LogFailed, RowMismatch
@@ -70,8 +70,7 @@ class Place:
             self.root / "savepoint",
             disk=self.disk,
             clock=StoppedClock(),
-            max_file_bytes=self.max_file_bytes,
-            queue_bytes_max=1000,
+            options=FileSinkOptions(max_file_bytes=self.max_file_bytes, queue_bytes_max=1000),
         )
 
     @asynccontextmanager
@@ -287,13 +286,13 @@ CHILD = """
 import asyncio, sys
 from pathlib import Path
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.file_sink import FileSink
+from binlogd.drainer.file_sink import FileSink, FileSinkOptions
 from binlogd.host.disk import PosixAppendFile, PosixDisk
 from tests.integration.drainer.test_file_sink import StoppedClock, dml
 
 async def main(root):
     sink = FileSink(root / "out", root / "savepoint", disk=PosixDisk(threads=2),
-                    clock=StoppedClock(), max_file_bytes=5000)
+                    clock=StoppedClock(), options=FileSinkOptions(max_file_bytes=5000))
     checkpoint = await sink.open()
     async with asyncio.TaskGroup() as group:
         group.create_task(sink.run())
