@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -172,8 +173,7 @@ def print_status(document: dict[str, Any]) -> None:
             highlight=False,
             soft_wrap=True,
         )
-    if drainer["error"]:
-        console.print(f"[bold red]stuck:[/] {drainer['error']}", highlight=False, soft_wrap=True)
+    _print_drainer(console, drainer)
     shards = Table("shard", "up to", "open prewrites", "queued", "chaser", "log bytes", box=None)
     for shard in document["shards"]:
         shards.add_row(*(str(shard[key]) for key in _SHARD_COLUMNS))
@@ -181,3 +181,32 @@ def print_status(document: dict[str, Any]) -> None:
 
 
 _SHARD_COLUMNS = ("name", "max_commit_ts", "open_prewrites", "queued", "chaser", "log_bytes")
+
+
+def _print_drainer(console: Console, drainer: dict[str, Any]) -> None:
+    """What the replication waits for: a DDL at work, another attempt, or an operator."""
+    ddl = drainer.get("ddl")
+    if ddl:
+        stage = f", {ddl['stage']}" if ddl["stage"] else ""
+        done = f" {ddl['percent']:.0f} %" if ddl["percent"] else ""
+        console.print(
+            f"[yellow]DDL at work[/] for {ddl['elapsed_s']:.0f} s{stage}{done} (commit_ts"
+            f" {ddl['commit_ts']}): {escape(ddl['statement'])}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if not drainer["error"]:
+        return
+    if drainer["state"] == "retrying":
+        console.print(
+            f"[yellow]retrying[/] in {drainer['retry_in_s']:.0f} s, {drainer['failed_in_a_row']}"
+            f" failed in a row: {escape(drainer['error'])}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    else:
+        console.print(
+            f"[bold red]{drainer['state']}:[/] {escape(drainer['error'])}",
+            highlight=False,
+            soft_wrap=True,
+        )

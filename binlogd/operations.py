@@ -17,6 +17,7 @@ import structlog
 
 from binlogd import __version__, telemetry
 from binlogd.closing import Closing
+from binlogd.drainer.ddl_watch import RunningDdl
 from binlogd.drainer.drainer import DrainerState
 from binlogd.drainer.metrics import say_drainer
 from binlogd.errors import Refused, UpstreamUnavailable
@@ -321,11 +322,15 @@ class Node:
                 for each in (now.merge.sources if now.merge else ())
             ],
             "sessions": now.sessions_begun,
+            "failed_in_a_row": now.failed_in_a_row,
+            "retry_in_s": round(now.retry_in_s, 1),
             "skipped": now.transactions_skipped,
             "transactions": now.sink.txns_applied if now.sink else 0,
             "rows": now.sink.rows_applied if now.sink else 0,
             "ddls": now.sink.ddls_applied if now.sink else 0,
             "retries": now.sink.retries if now.sink else 0,
+            "retries_by_kind": dict(now.sink.retries_by_kind) if now.sink else {},
+            "ddl": _running_ddl(now.sink.ddl) if now.sink else None,
             "lanes": list(now.sink.lane_ts) if now.sink else [],
         }
 
@@ -345,3 +350,15 @@ def _replication_changed(drainer: Replication, action: str) -> Reply:
     except Refused as error:
         return Reply(str(error), REFUSED_CODE)
     return Reply(f"apply action {action} success!", DONE_CODE)
+
+
+def _running_ddl(ddl: RunningDdl | None) -> dict[str, Any] | None:
+    if ddl is None:
+        return None
+    return {
+        "commit_ts": ddl.commit_ts,
+        "statement": ddl.statement,
+        "elapsed_s": round(ddl.elapsed_s, 1),
+        "stage": ddl.stage,
+        "percent": ddl.percent,
+    }

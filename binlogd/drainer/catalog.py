@@ -93,6 +93,21 @@ async def is_busy(session: SqlSession, thread_id: int) -> bool:
     return bool(rows[0][0])
 
 
+async def stage_of(session: SqlSession, thread_id: int) -> tuple[str, float] | None:
+    """What a connection is at, and how much of that is done in per cent; None: at nothing.
+
+    Raises DownstreamUnavailable.
+    """
+    text = (
+        b"SELECT state, %b FROM information_schema.processlist WHERE id = %d AND command <> 'Sleep'"
+    )
+    try:
+        rows = await session.rows(text % (b"progress", thread_id))
+    except SqlRefused:  # MariaDB's own column
+        rows = await session.rows(text % (b"0", thread_id))
+    return (str(rows[0][0] or ""), float(rows[0][1] or 0)) if rows else None
+
+
 def _column(row: Row) -> DownstreamColumn:
     name, data_type, collation, nullable, extra, expression = row
     return DownstreamColumn(

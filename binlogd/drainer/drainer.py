@@ -61,6 +61,10 @@ class DrainerStatistics:
     sessions_begun: int
     transactions_skipped: int
     """For a reason that was logged; not those that filters leave out."""
+    failed_in_a_row: int
+    """Sessions that ended with an error since the last one that made progress."""
+    retry_in_s: float
+    """Until the next attempt; 0 while none is waited for."""
     merge: MergeStatistics | None
     sink: SinkStatistics | None
     relay: RelayStatistics | None
@@ -79,6 +83,7 @@ class Drainer:
         self._deadline: asyncio.Timeout | None = None
         self._state = DrainerState.STARTING
         self._last_error = ""
+        self._retry_at_s = 0.0
         self._sessions = self._skipped = 0
         self._mismatches: dict[int, int] = {}
         self._checkpoint = Checkpoint(options.initial_commit_ts)
@@ -120,6 +125,7 @@ class Drainer:
         applied_ts = self._checkpoint.commit_ts
         if session is not None:
             merge, applied_ts = session.merge_statistics(), session.applied_ts
+        sink = session.sink_statistics() if session else self._sink
         promised = (each.resolved_ts for each in merge.sources) if merge else ()
         newest_ts = max(promised, default=applied_ts)
         return DrainerStatistics(
@@ -129,11 +135,13 @@ class Drainer:
             applied_ts=applied_ts,
             resolved_ts=merge.resolved_ts if merge else applied_ts,
             lag_ms=max(0, physical_ms(newest_ts) - physical_ms(applied_ts)),
-            blocking=self._blocking(merge, applied_ts, newest_ts),
+            blocking=_ddl_at_work(sink) or self._blocking(merge, applied_ts, newest_ts),
             sessions_begun=self._sessions,
             transactions_skipped=self._skipped + (session.skipped if session else 0),
+            failed_in_a_row=self._backoff.attempts,
+            retry_in_s=max(0.0, self._retry_at_s - asyncio.get_running_loop().time()),
             merge=merge,
-            sink=session.sink_statistics() if session else self._sink,
+            sink=sink,
             relay=relay.statistics() if relay else None,
             measures=self._ports.measures.statistics(),
         )
@@ -191,6 +199,7 @@ class Drainer:
     async def _wait_to_retry(self, error: BinlogdError) -> None:
         self._state = DrainerState.RETRYING
         wait_s = self._backoff.next_s()
+        self._retry_at_s = asyncio.get_running_loop().time() + wait_s
         log.warning(
             "replication_retried", cause=str(error), wait_s=wait_s, attempt=self._backoff.attempts
         )
@@ -201,6 +210,8 @@ class Drainer:
             return
 
     def _saved(self, checkpoint: Checkpoint) -> None:
+        if checkpoint.commit_ts > self._checkpoint.commit_ts:
+            self._backoff.reset()
         self._checkpoint = checkpoint
         self._last_error = ""
         self._on_saved(checkpoint)
@@ -218,3 +229,11 @@ class Drainer:
         if merge is None or applied_ts >= newest_ts:
             return ""
         return "downstream" if applied_ts < merge.resolved_ts else merge.blocking
+
+
+def _ddl_at_work(sink: SinkStatistics | None) -> str:
+    ddl = sink.ddl if sink is not None else None
+    if ddl is None:
+        return ""
+    stage = f" ({ddl.stage})" if ddl.stage else ""
+    return f"the DDL of commit_ts {ddl.commit_ts}, at work for {ddl.elapsed_s:.0f} s{stage}"

@@ -159,6 +159,16 @@ def _say_sink(out: Exposition, now: SinkStatistics) -> None:
     out.counter("binlogd_drainer_txns_applied", "Transactions applied.", now.txns_applied)
     out.counter("binlogd_drainer_bytes_written", "Sent downstream.", now.bytes_written)
     out.counter("binlogd_drainer_retries", "Of statements and batches.", now.retries)
+    out.counter(
+        "binlogd_drainer_retries_by_kind",
+        "Retries by what was in the way.",
+        [({"kind": kind}, count) for kind, count in sorted(now.retries_by_kind.items())],
+    )
+    out.gauge(
+        "binlogd_drainer_ddl_running_seconds",
+        "How long the present DDL has been at work downstream; 0 for none.",
+        now.ddl.elapsed_s if now.ddl else 0,
+    )
     out.gauge(
         "binlogd_drainer_lane_ts",
         "Physical ms that each lane has reached.",

@@ -30,6 +30,7 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl_edits import alter_parts, without_foreign_keys
 from binlogd.drainer.ddl_marks import with_long_text
+from binlogd.drainer.ddl_watch import DdlWatch
 from binlogd.drainer.mysql import Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql_store import MySqlStore
 from binlogd.drainer.ordered import LOCK_WAIT, OrderedApplier
@@ -96,6 +97,7 @@ class MySqlSink:
         self._targets: dict[int, Target] = {}
         self._readers: dict[int, Reader] = {}
         self._retired = LaneCounters()
+        self._watch = DdlWatch(server)
         self._ddls = 0
 
     # --- the protocol ----------------------------------------------------------------------
@@ -196,6 +198,7 @@ class MySqlSink:
             bytes_written=sum(each.bytes_written for each in counters),
             retries=retries.total(),
             retries_by_kind=dict(retries),
+            ddl=self._watch.running,
             last_error=next((each.last_error for each in counters if each.last_error), ""),
             is_safe_mode=self._options.shapes.is_safe,
             query_seconds=self._server.times.statistics(),
@@ -390,7 +393,8 @@ class MySqlSink:
             settings = ddl_session.settings(ddl.job)
             for setting in settings:
                 await self._set(session, setting)
-            await self._patiently(session, text.encode("utf-8", "surrogateescape"))
+            work = self._patiently(session, text.encode("utf-8", "surrogateescape"))
+            await self._watch.over(ddl.commit_ts, _shown(text), session, work)
             if settings:  # they were for this statement
                 session.close()
         except SqlRefused as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.ddl_watch import RunningDdl
 from binlogd.drainer.measures import FileStatistics
 from binlogd.drainer.txn import Txn
 from binlogd.histogram import HistogramStatistics
@@ -40,6 +41,8 @@ class SinkStatistics:
     """Of the statements sent to a server, by what they were: exec, commit."""
     files: FileStatistics | None = None
     """Of the writes of a sink that writes files."""
+    ddl: RunningDdl | None = None
+    """The DDL that is at work now."""
 
 
 class Sink(Protocol):

@@ -1,0 +1,246 @@
+"""What a downstream can do to us: lost answers, locks, deadlocks, read-only, dead connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from binlogd.drainer.ddl_watch import DdlWatch
+from binlogd.drainer.mysql import Server
+from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.parts import Limits
+from binlogd.errors import DownstreamUnavailable
+from tests.mariadb import MariaDb
+from tests.mysql_proxy import Fate, MySqlProxy
+from tests.mysql_rows import NUMBER, TEXT, ddl, dml, inserted, table, updated
+from tests.replay import CLUSTER_ID, running, sink_for
+
+T = table(1, "t", NUMBER, TEXT)
+KEYLESS = table(2, "k", NUMBER, has_key=False)
+TXNS = [dml(ts, inserted(T, (ts, 1, b"")), inserted(KEYLESS, (ts, 1))) for ts in range(10, 210)]
+ROWS = "SELECT (SELECT COUNT(*) FROM s.t), (SELECT COUNT(*) FROM s.k)"
+SMALL = Limits(changes_max=20)
+MODES = pytest.mark.parametrize("is_transactional", [False, True], ids=["key", "transaction"])
+
+
+@pytest.fixture
+def db(mariadb: MariaDb) -> MariaDb:
+    mariadb.execute(
+        "CREATE DATABASE s",
+        "CREATE TABLE s.t (id BIGINT PRIMARY KEY, b BIGINT, c VARCHAR(20))",
+        "CREATE TABLE s.k (id BIGINT, b BIGINT)",
+    )
+    return mariadb
+
+
+def sink_at(
+    port: int, limits: Limits | None = None, *, is_transactional: bool = False, user: str = "root"
+) -> MySqlSink:
+    options = MySqlSinkOptions(
+        lanes=3, is_transactional=is_transactional, limits=limits or Limits()
+    )
+    return MySqlSink(Server("127.0.0.1", port, user, ""), CLUSTER_ID, options, Random(1))
+
+
+@asynccontextmanager
+async def holding(db: MariaDb, *statements: str) -> AsyncIterator[Any]:
+    """A session of somebody else that has run these and not committed."""
+    holder = db.connect()
+    try:
+        with holder.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            yield cursor
+    finally:
+        holder.close()
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - it asks from outside, as status does
+            await asyncio.sleep(0.01)
+
+
+# --- answers that are lost ---------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("fate", [Fate.LOSE_ANSWER, Fate.CUT_BEFORE], ids=["done", "not done"])
+async def test_a_commit_whose_answer_is_lost_is_done_once(
+    db: MariaDb, fate: int, *, is_transactional: bool
+) -> None:
+    rng, lost, is_open = Random(4), 0, False
+
+    def decide(statement: bytes) -> int:
+        nonlocal lost
+        if is_open and statement == b"COMMIT" and lost < 6 and rng.random() < 0.3:
+            lost += 1
+            return fate
+        return Fate.PASS
+
+    async with MySqlProxy(db.port, decide).running() as proxy:
+        sink = sink_at(proxy.port, SMALL, is_transactional=is_transactional)
+        async with running(sink):
+            is_open = True
+            for txn in TXNS:
+                await sink.submit([txn])
+                await asyncio.sleep(0)
+            await sink.flush()
+            assert sink.statistics().retries_by_kind["connection"] >= lost
+    assert lost >= 3
+    assert db.execute(ROWS) == [(b"200", b"200")]
+
+
+# --- locks -------------------------------------------------------------------------------------
+
+
+@MODES
+async def test_a_lock_of_somebody_else_is_waited_for(
+    db: MariaDb, *, is_transactional: bool
+) -> None:
+    db.execute("SET GLOBAL innodb_lock_wait_timeout = 1")
+    try:
+        async with holding(db, "START TRANSACTION", "INSERT INTO s.t VALUES (55, 9, '')") as other:
+            sink = sink_at(db.port, is_transactional=is_transactional)
+            async with running(sink):
+                await sink.submit(TXNS)
+                await until(lambda: sink.statistics().retries_by_kind.get("contention"))
+                assert "1205" in sink.statistics().last_error
+                other.execute("ROLLBACK")
+                await sink.flush()
+                assert sink.statistics().last_error == ""
+    finally:
+        db.execute("SET GLOBAL innodb_lock_wait_timeout = 50")
+    assert db.execute(ROWS) == [(b"200", b"200")]
+
+
+async def test_a_deadlock_with_somebody_else_is_tried_again(db: MariaDb) -> None:
+    """Another session takes the rows in the other order, with more work to lose."""
+    db.execute("INSERT INTO s.t VALUES (1, 1, ''), (2, 1, '')", "CREATE TABLE s.x (n BIGINT)")
+    change = dml(10, updated(T, (1, 1, b""), (1, 2, b"")), inserted(KEYLESS, (1, 1)))
+    deadlocks = 0
+    for attempt in range(30):
+        sink = sink_for(db, lanes=1)
+        statements = [f"INSERT INTO s.x SELECT seq FROM s.seq_1_to_{500 + attempt}"]
+        async with (
+            holding(db, "START TRANSACTION", *statements) as other,
+            running(sink),
+        ):
+            other.execute("SELECT * FROM s.k FOR UPDATE")  # the gap that our INSERT needs
+            await sink.submit([dml(10 + attempt, *change.changes)])
+            await until(lambda: _is_waiting(db))
+            other.execute("UPDATE s.t SET b = 7 WHERE id = 1")
+            other.execute("ROLLBACK")
+            await sink.flush()
+            deadlocks = sink.statistics().retries_by_kind.get("contention", 0)
+        if deadlocks:
+            break
+    assert deadlocks
+    assert db.execute("SELECT b FROM s.t WHERE id = 1") == [(b"2",)]
+
+
+def _is_waiting(db: MariaDb) -> bool:
+    found = db.execute("SELECT COUNT(*) FROM information_schema.innodb_lock_waits")
+    return found != [(b"0",)]
+
+
+async def test_a_lock_on_the_checkpoint_stops_nothing(db: MariaDb) -> None:
+    sink = sink_at(db.port)
+    async with running(sink):
+        await sink.submit(TXNS[:10])
+        await sink.flush()
+        async with holding(db, "LOCK TABLES tidb_binlog.checkpoint READ"):
+            await sink.submit(TXNS[10:])
+            await sink.flush()
+    assert db.execute(ROWS) == [(b"200", b"200")]
+
+
+# --- a server that takes no writes -------------------------------------------------------------
+
+
+async def test_a_read_only_downstream_is_waited_for(db: MariaDb) -> None:
+    db.execute(
+        "CREATE USER IF NOT EXISTS plain@'%'",
+        "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX ON *.* TO plain@'%'",
+    )
+    sink = sink_at(db.port, user="plain")
+    try:
+        async with running(sink):
+            await sink.submit(TXNS[:10])
+            await sink.flush()
+            db.execute("SET GLOBAL read_only = 1")
+            await sink.submit(TXNS[10:])
+            await until(lambda: sink.statistics().retries_by_kind.get("read-only"))
+            assert "is read-only" in sink.statistics().last_error
+            db.execute("SET GLOBAL read_only = 0")
+            await sink.flush()
+    finally:
+        db.execute("SET GLOBAL read_only = 0")
+    assert db.execute(ROWS) == [(b"200", b"200")]
+
+
+async def test_too_many_connections_are_waited_for(db: MariaDb) -> None:
+    db.execute("SET GLOBAL max_connections = 10")
+    held = [db.connect() for _ in range(11)]
+    try:
+        with pytest.raises(DownstreamUnavailable, match="1040"):
+            await sink_at(db.port).open()
+    finally:
+        for each in held:
+            each.close()
+        # the last place is for the administrator, so this works at any number
+        db.execute("SET GLOBAL max_connections = 200")
+
+
+# --- a DDL that takes its time -----------------------------------------------------------------
+
+
+def watched(sink: MySqlSink, port: int) -> MySqlSink:
+    sink._watch = DdlWatch(Server("127.0.0.1", port, "root", ""), look_every_s=0.05)
+    return sink
+
+
+async def test_a_long_ddl_is_shown_and_left_to_the_server(db: MariaDb) -> None:
+    sink = watched(sink_at(db.port), db.port)
+    async with running(sink), holding(db, "START TRANSACTION", "SELECT * FROM s.t") as reader:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(sink.submit([ddl(20, "ALTER TABLE t ADD COLUMN d INT")]))
+            await until(lambda: (shown := sink.statistics().ddl) and shown.stage)
+            shown = sink.statistics().ddl
+            assert shown is not None
+            assert (shown.commit_ts, shown.statement) == (20, "ALTER TABLE t ADD COLUMN d INT")
+            assert "metadata lock" in shown.stage
+            first_s = shown.elapsed_s
+            await until(lambda: sink.statistics().ddl.elapsed_s > first_s)  # type: ignore[union-attr]  # still at work
+            reader.execute("COMMIT")
+        assert sink.statistics().ddl is None
+        assert sink.statistics().ddls_applied == 1
+    assert db.execute("SELECT COUNT(*) FROM s.t WHERE d IS NULL") == [(b"0",)]
+
+
+async def test_a_ddl_whose_connection_died_in_silence_is_not_waited_for(db: MariaDb) -> None:
+    frozen: list[bytes] = []
+
+    def decide(statement: bytes) -> int:
+        if statement.startswith(b"ALTER") and not frozen:
+            frozen.append(statement)
+            return Fate.FREEZE
+        return Fate.PASS
+
+    async with MySqlProxy(db.port, decide).running() as proxy:
+        sink = watched(sink_at(proxy.port), db.port)
+        await sink.open()
+        with pytest.raises(DownstreamUnavailable):
+            await sink.submit([ddl(20, "ALTER TABLE t ADD COLUMN d INT")])
+        await sink.close()
+        again = sink_at(proxy.port)
+        async with running(again):
+            await again.submit([ddl(20, "ALTER TABLE t ADD COLUMN d INT"), *TXNS[11:]])
+            await again.flush()
+    assert frozen
+    assert db.execute("SELECT COUNT(*) FROM s.t WHERE d IS NULL") == [(b"189",)]
