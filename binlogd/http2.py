@@ -18,6 +18,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.protocol import Connection, EventsProcessor, H2Protocol, Stream
 from grpclib.server import Handler
 from grpclib.server import Server as GrpcServer
+from grpclib.utils import Wrapper
 from h2.config import H2Configuration
 from h2.connection import ConnectionState, H2Connection
 from h2.errors import ErrorCodes
@@ -27,7 +28,7 @@ from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame, GoAwayFrame
 
-from binlogd.pump.service import BytesCodec
+from binlogd.pump.messages import BytesCodec, CallStream
 from binlogd.wire import http2 as frames
 
 log = structlog.get_logger(__name__)
@@ -101,7 +102,10 @@ class _Calls(Handler):
         self, stream: Stream, headers: list[tuple[str, str]], release_stream: Callable[[], None]
     ) -> None:
         """Refuses a request without method or path, which grpclib takes for granted."""
-        if {":method", ":path"} <= {name for name, _ in headers}:
+        names = dict(headers)
+        if ":method" in names and ":path" in names:
+            if isinstance(stream, CallStream):
+                stream.encoding = names.get("grpc-encoding", "")
             super().accept(stream, headers, release_stream)
         else:
             if stream.closable:  # the peer may have reset it in the same breath
@@ -147,6 +151,18 @@ class Http2Connection(H2Connection):
         event.last_stream_id = frame.last_stream_id
         event.additional_data = frame.additional_data or None
         return [], [event]
+
+
+class _Connection(Connection):
+    """grpclib's connection, with streams that remember how their messages are encoded."""
+
+    def create_stream(
+        self, *, stream_id: int | None = None, wrapper: Wrapper | None = None
+    ) -> CallStream:
+        """A new one."""
+        return CallStream(
+            self, self._connection, self._transport, stream_id=stream_id, wrapper=wrapper
+        )
 
 
 class _Processor(EventsProcessor):
@@ -205,7 +221,7 @@ class GrpcProtocol(H2Protocol):
         h2.incoming_buffer = _Frames(h2.max_inbound_frame_size)
         h2.initiate_connection()
         h2.increment_flow_control_window(self._limits.connection_window_bytes - 65_535)
-        self.connection = Connection(h2, self._transport, config=self.config)
+        self.connection = _Connection(h2, self._transport, config=self.config)
         self.connection.flush()
         self.connection.initialize()
         self.processor = _Processor(self.handler, self.connection, self._close_if_idle)

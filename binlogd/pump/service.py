@@ -16,13 +16,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 from grpclib.const import Cardinality, Handler, Status
-from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError
-from grpclib.server import Stream
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import (
@@ -34,6 +32,20 @@ from binlogd.errors import (
 from binlogd.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.ports import BinlogSource
 from binlogd.pump.budget import Budget
+from binlogd.pump.messages import (
+    PIECE_BYTES,
+    BytesStream,
+    announced,
+    begin_answer,
+    compressed,
+    compresses,
+    gathered,
+    inflated,
+    piece,
+    read_message,
+    send_empty,
+    send_joined,
+)
 from binlogd.pump.sink import CallSink
 from binlogd.stream import MergeLimits, merged
 from binlogd.tso import Tso
@@ -42,7 +54,6 @@ from binlogd.wire import codec, peek
 log = structlog.get_logger(__name__)
 
 _CONTROL_MESSAGE_BYTES_MAX = 64 << 10
-_PIECE_BYTES = 256 << 10
 _SLOW_S = 1.0
 _COMPLAINT_INTERVAL_S = 1.0
 _RPC_SECONDS = doubling(0.00005, 18)
@@ -104,23 +115,6 @@ class ServiceStatistics:
     pullers: int
     write_seconds: Mapping[str, HistogramStatistics]
     pull_seconds: Mapping[str, HistogramStatistics]
-
-
-class BytesCodec(CodecBase):
-    """Hands messages through as bytes; they are cut and joined by `wire/codec.py`."""
-
-    __content_subtype__ = "proto"
-
-    def encode(self, message: bytes, message_type: Any) -> bytes:
-        """The message itself."""
-        return message
-
-    def decode(self, data: bytes, message_type: Any) -> bytes:
-        """The message itself."""
-        return data
-
-
-BytesStream = Stream[bytes, bytes]
 
 
 class PumpService:
@@ -206,13 +200,36 @@ class PumpService:
     # --- WriteBinlog -----------------------------------------------------------------------
 
     async def _write_binlog(self, stream: BytesStream) -> None:
-        size_bytes = await _announced(stream, self._limits.message_bytes_max)
+        size_bytes, is_compressed = await announced(stream, self._limits.message_bytes_max)
         async with self._held(size_bytes + codec.MESSAGE_PREFIX_BYTES):
-            request = await _received(stream, size_bytes)
-            (outcome,) = await self._taken([request], [size_bytes])
+            if is_compressed:
+                (outcome,) = await self._inflated(await gathered(stream, BytesIO(), size_bytes))
+            else:
+                request = await _received(stream, size_bytes)
+                (outcome,) = await self._taken([request], [size_bytes])
         if outcome is not None:
             raise outcome
-        await stream.send_message(b"")
+        await send_empty(stream)
+
+    async def _inflated(self, message: bytes) -> Sequence[GRPCError | None]:
+        """Writes a compressed request; what it grows to is not known beforehand."""
+        grown = 0
+
+        def take(size_bytes: int) -> None:
+            nonlocal grown
+            if not self._room.has_room(size_bytes):
+                raise GRPCError(
+                    Status.UNAVAILABLE,
+                    f"{self._room.size} bytes of unanswered binlogs are in flight already",
+                )
+            self._room.add(size_bytes)
+            grown += size_bytes
+
+        try:
+            whole = await inflated(message, self._limits.message_bytes_max, take)
+            return await self.write_binlogs([whole])
+        finally:
+            self._room.give(grown)
 
     async def _write_many(self, messages: Sequence[bytes]) -> Sequence[GRPCError | None]:
         """`write_binlogs` for messages that are here already and that nobody has counted yet."""
@@ -345,7 +362,7 @@ class PumpService:
                 raise GRPCError(
                     Status.RESOURCE_EXHAUSTED, f"{len(self._pulls)} streams are served already"
                 )
-            await stream.send_initial_metadata()
+            await begin_answer(stream)
             await self._serve_until_closing(stream, after)
             label = "succ"
         finally:
@@ -385,11 +402,27 @@ class PumpService:
         raise refusal(failure)
 
     async def _send(self, stream: BytesStream, binlogs: Sequence[CommittedBinlog]) -> None:
-        for chunk in codec.pull_chunks(binlogs, chunk_bytes=self._limits.pull_chunk_bytes):
-            await stream._stream.send_data(chunk)  # noqa: SLF001 # many messages in one go
-            self._bytes_sent += len(chunk)
-            await asyncio.sleep(0)  # an open window never waits, and others have work too
+        chunk_bytes = self._limits.pull_chunk_bytes
+        if compresses(stream):
+            await self._send_compressed(stream, binlogs)
+        else:
+            for chunk in codec.pull_chunks(binlogs, chunk_bytes=chunk_bytes):
+                await send_joined(stream, chunk)
+                self._bytes_sent += len(chunk)
         self._binlogs_sent += len(binlogs)
+
+    async def _send_compressed(
+        self, stream: BytesStream, binlogs: Sequence[CommittedBinlog]
+    ) -> None:
+        chunks, size = [], 0
+        for binlog in binlogs:
+            chunk = await compressed(codec.pull_answer_parts(binlog))
+            chunks.append(chunk)
+            size += len(chunk)
+            if size >= self._limits.pull_chunk_bytes or binlog is binlogs[-1]:
+                await send_joined(stream, b"".join(chunks))
+                self._bytes_sent += size
+                chunks, size = [], 0
 
 
 class CisternService:
@@ -417,11 +450,11 @@ class CisternService:
             await self._on_notify()
         except BinlogdError as error:
             raise refusal(error) from error
-        await stream.send_message(b"")
+        await send_empty(stream)
 
     async def _answer_empty(self, stream: BytesStream) -> None:
         await read_message(stream, _CONTROL_MESSAGE_BYTES_MAX)
-        await stream.send_message(b"")
+        await send_empty(stream)
 
     async def _answer_nothing(self, stream: BytesStream) -> None:
         await read_message(stream, _CONTROL_MESSAGE_BYTES_MAX)
@@ -436,61 +469,22 @@ def refusal(error: BinlogdError | GRPCError) -> GRPCError:
     return GRPCError(Status.UNKNOWN, str(error))
 
 
-async def read_message(stream: BytesStream, bytes_max: int) -> bytes:
-    """The one message of a request, checked before it is buffered. Raises GRPCError."""
-    return await _rest(stream, BytesIO(), await _announced(stream, bytes_max))
-
-
-async def _announced(stream: BytesStream, bytes_max: int) -> int:
-    """How many bytes the message of a request says it has. Raises GRPCError."""
-    prefix = await _piece(stream, codec.MESSAGE_PREFIX_BYTES)
-    if not prefix:
-        raise GRPCError(Status.INTERNAL, "a request without a message")
-    if prefix[0]:
-        raise GRPCError(
-            Status.UNIMPLEMENTED, "grpc: Decompressor is not installed for this grpc-encoding"
-        )
-    size_bytes = int.from_bytes(prefix[1:], "big")
-    if size_bytes > bytes_max:
-        raise refusal(RecordTooLarge(size_bytes, bytes_max))
-    return size_bytes
-
-
 async def _received(stream: BytesStream, size_bytes: int) -> codec.WriteRequest | GRPCError:
     """A WriteBinlogReq of that size. Of a large one, only its payload is ever held, and once."""
-    piece = await _piece(stream, min(size_bytes, _PIECE_BYTES))
-    if size_bytes > len(piece):
-        head = codec.write_request_head(piece, message_bytes=size_bytes)
-        gathered = BytesIO()
-        gathered.write(memoryview(piece)[0 if head is None else head.payload_at :])
-        message = await _rest(stream, gathered, size_bytes - len(piece))
+    first = await piece(stream, min(size_bytes, PIECE_BYTES))
+    if size_bytes > len(first):
+        head = codec.write_request_head(first, message_bytes=size_bytes)
+        so_far = BytesIO()
+        so_far.write(memoryview(first)[0 if head is None else head.payload_at :])
+        message = await gathered(stream, so_far, size_bytes - len(first))
         if head is not None:
             return codec.WriteRequest(head.cluster_id, message)
     else:
-        message = piece
+        message = first
     try:
         return codec.decode_write_request(message)
     except MalformedBinlog as error:
         return _unreadable(error)
-
-
-async def _rest(stream: BytesStream, gathered: BytesIO, left: int) -> bytes:
-    """What was gathered and the `left` bytes that follow it; its memory is never doubled."""
-    while left:  # ends: every turn reads a byte or raises
-        piece = await _piece(stream, min(left, _PIECE_BYTES))
-        if not piece:
-            raise GRPCError(Status.INTERNAL, "unexpected EOF")
-        gathered.write(piece)
-        left -= len(piece)
-    return gathered.getvalue()  # CPython hands out the buffer itself
-
-
-async def _piece(stream: BytesStream, size_bytes: int) -> bytes:
-    try:
-        # grpclib itself would buffer whatever is announced
-        return await stream._stream.recv_data(size_bytes)  # noqa: SLF001 # see above
-    except AssertionError as error:  # grpclib's word for a stream that ends inside a message
-        raise GRPCError(Status.INTERNAL, "unexpected EOF") from error
 
 
 def _unreadable(error: MalformedBinlog) -> GRPCError:

@@ -136,8 +136,13 @@ def decode_pull_request(message: bytes) -> PullRequest:
 
 def encode_pull_answer(binlog: CommittedBinlog) -> bytes:
     """PullBinlogResp with this binlog as its entity."""
+    return b"".join(pull_answer_parts(binlog))
+
+
+def pull_answer_parts(binlog: CommittedBinlog) -> tuple[bytes, bytes, bytes]:
+    """The same in three parts, with the payload as it is."""
     begin, end = _around_payload(binlog)
-    return b"".join((begin, binlog.payload, end))
+    return begin, binlog.payload, end
 
 
 def _around_payload(binlog: CommittedBinlog) -> tuple[bytes, bytes]:

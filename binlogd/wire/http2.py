@@ -93,7 +93,7 @@ def ok_answer(stream: int) -> bytes:
 
 def error_answer(stream: int, status: int, message: str) -> bytes:
     """Trailers alone, which end the call with a status that is not OK."""
-    text = quote(message, safe=_SAFE_IN_MESSAGE).encode("ascii")
+    text = quote(message, safe=_SAFE_IN_MESSAGE, errors="replace").encode("ascii")
     block = _STATUS_200 + literal(b"grpc-status", b"%d" % status) + literal(b"grpc-message", text)
     if len(block) <= FRAME_BYTES_MAX:
         return frame(HEADERS, END_HEADERS | END_STREAM, stream, block)

@@ -29,8 +29,9 @@ from grpclib.server import Stream
 
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
+from binlogd.pump.messages import BytesCodec
 from binlogd.pump.pump import Pump, PumpOptions
-from binlogd.pump.service import BytesCodec, PumpService
+from binlogd.pump.service import PumpService
 from binlogd.server import Server
 from binlogd.tso import Tso, compose
 from binlogd.upstream.cluster import StoredClusterIdentity

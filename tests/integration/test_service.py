@@ -17,8 +17,8 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRecord, RecordTooLarge, Refused
+from binlogd.pump.messages import BytesCodec
 from binlogd.pump.service import (
-    BytesCodec,
     CisternService,
     PumpService,
     ServiceLimits,

@@ -9,13 +9,17 @@ from grpclib.client import Channel
 from grpclib.client import Stream as ClientStream
 from grpclib.events import _DispatchServerEvents
 from grpclib.protocol import Buffer, Connection, EventsProcessor, H2Protocol
+from grpclib.protocol import Stream as ProtocolStream
 from grpclib.server import Handler, Server
 from grpclib.server import Stream as ServerStream
 from h2.config import H2Configuration
-from h2.connection import H2Connection
+from h2.connection import ConnectionInputs, ConnectionState, H2Connection, _decode_headers
 from h2.frame_buffer import FrameBuffer
+from hpack import Decoder
+from hpack.huffman_table import decode_huffman
+from hpack.table import HeaderTable, table_entry_size
 
-from binlogd.pump.service import BytesCodec
+from binlogd.pump.messages import BytesCodec
 
 
 async def test_grpclibs_server_is_made_as_we_make_it() -> None:
@@ -57,6 +61,49 @@ def test_grpclibs_protocol_is_put_together_as_we_do_it() -> None:
         "handler",
         "connection",
     ]
+
+
+def test_grpclibs_answers_can_be_written_below_its_own_streams() -> None:
+    assert ServerStream._send_initial_metadata_done is False
+    assert ServerStream._send_message_done is False
+    assert "self._send_message_done" in inspect.getsource(ServerStream.send_trailing_metadata)
+    assert list(inspect.signature(Connection.create_stream).parameters)[1:] == [
+        "stream_id",
+        "wrapper",
+    ]
+    assert "self._connection" in inspect.getsource(Connection.feed)
+    stream = inspect.getsource(ProtocolStream.__init__)
+    for name in ("connection", "_h2_connection", "_transport", "window_updated"):
+        assert f"self.{name}" in stream
+    assert "self.write_ready" in inspect.getsource(Connection.__init__)
+    assert "self.streams" in inspect.getsource(EventsProcessor.register)
+    assert list(inspect.signature(EventsProcessor.register).parameters)[1:] == ["stream"]
+
+
+def test_h2_shares_the_state_of_its_connection() -> None:
+    h2 = H2Connection(H2Configuration(client_side=False))
+    assert isinstance(h2.decoder, Decoder)
+    assert h2.highest_inbound_stream_id == 0
+    assert h2.outbound_flow_control_window == 65_535
+    states = [h2.state_machine.state]
+    h2.state_machine.process_input(ConnectionInputs.RECV_HEADERS)
+    states.append(h2.state_machine.state)
+    assert states == [ConnectionState.IDLE, ConnectionState.SERVER_OPEN]
+    assert h2.max_outbound_frame_size == 16_384
+    assert "self._receive_goaway_frame" in inspect.getsource(H2Connection.__init__)
+    assert "decoder.decode(encoded_header_block, raw=True)" in inspect.getsource(_decode_headers)
+
+
+def test_hpack_keeps_its_table_where_we_read_it() -> None:
+    decoder = Decoder()
+    decoder.header_table.add(b"x", b"1")
+    decoder.header_table.add(b"y", b"2")
+    assert list(decoder.header_table.dynamic_entries) == [(b"y", b"2"), (b"x", b"1")]
+    assert len(HeaderTable.STATIC_TABLE) == 61
+    assert list(inspect.signature(Decoder.decode).parameters)[1:] == ["data", "raw"]
+    assert decoder.max_header_list_size > 0
+    assert decode_huffman(b"\x0b\x7f") == b"15"
+    assert table_entry_size(b"x", b"1") == 34
 
 
 def test_h2_has_what_we_replace() -> None:

@@ -1,0 +1,216 @@
+"""The messages of a call as bytes: checked before they are buffered, joined, compressed.
+
+grpclib buffers whatever a prefix announces, knows no compression, and hands the network one frame
+at a time. So all three happen here, on the streams below its own. Texts are those of grpc-go.
+Source: google.golang.org/grpc rpc_util.go and server.go; gRPC's PROTOCOL-HTTP2.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from typing import Any, NamedTuple
+
+from grpclib import protocol
+from grpclib.const import Status
+from grpclib.encoding.base import CodecBase
+from grpclib.exceptions import GRPCError
+from grpclib.server import Stream
+
+from binlogd.errors import RecordTooLarge
+from binlogd.wire import codec
+from binlogd.wire.compression import Damaged, Inflater, deflated
+
+PIECE_BYTES = 256 << 10
+_GZIP = "gzip"
+_IDENTITY = ("", "identity")
+
+
+class BytesCodec(CodecBase):
+    """Hands messages through as bytes; they are cut and joined by `wire/codec.py`."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: bytes, message_type: Any) -> bytes:
+        """The message itself."""
+        return message
+
+    def decode(self, data: bytes, message_type: Any) -> bytes:
+        """The message itself."""
+        return data
+
+
+BytesStream = Stream[bytes, bytes]
+
+
+class CallStream(protocol.Stream):
+    """grpclib's stream, which remembers how the peer has encoded its messages."""
+
+    encoding = ""
+
+
+class Announced(NamedTuple):
+    """What the prefix of a message says."""
+
+    size_bytes: int
+    is_compressed: bool
+
+
+async def read_message(stream: BytesStream, bytes_max: int) -> bytes:
+    """The one message of a request. Raises GRPCError."""
+    size_bytes, is_compressed = await announced(stream, bytes_max)
+    message = await gathered(stream, BytesIO(), size_bytes)
+    return await inflated(message, bytes_max) if is_compressed else message
+
+
+async def announced(stream: BytesStream, bytes_max: int) -> Announced:
+    """How large the message of a request is. Raises GRPCError if that is too large, or if it is
+    compressed in a way that is not known."""
+    encoding = _encoding(stream)
+    if encoding not in (*_IDENTITY, _GZIP):
+        raise GRPCError(
+            Status.UNIMPLEMENTED,
+            f'grpc: Decompressor is not installed for grpc-encoding "{encoding}"',
+        )
+    prefix = await piece(stream, codec.MESSAGE_PREFIX_BYTES)
+    if not prefix:
+        raise GRPCError(Status.INTERNAL, "a request without a message")
+    if prefix[0] > 1:
+        raise GRPCError(Status.INTERNAL, f"grpc: received unexpected payload format {prefix[0]}")
+    if prefix[0] and encoding in _IDENTITY:
+        raise GRPCError(
+            Status.INTERNAL, "grpc: compressed flag set with identity or empty encoding"
+        )
+    size_bytes = int.from_bytes(prefix[1:], "big")
+    if size_bytes > bytes_max:
+        raise GRPCError(Status.RESOURCE_EXHAUSTED, f"grpc: {RecordTooLarge(size_bytes, bytes_max)}")
+    return Announced(size_bytes, bool(prefix[0]))
+
+
+async def gathered(stream: BytesStream, so_far: BytesIO, left: int) -> bytes:
+    """What was gathered and the `left` bytes that follow it; its memory is never doubled."""
+    while left:  # ends: every turn reads a byte or raises
+        part = await piece(stream, min(left, PIECE_BYTES))
+        if not part:
+            raise GRPCError(Status.INTERNAL, "unexpected EOF")
+        so_far.write(part)
+        left -= len(part)
+    return so_far.getvalue()  # CPython hands out the buffer itself
+
+
+async def piece(stream: BytesStream, size_bytes: int) -> bytes:
+    """The next bytes of a request; none at its end. Raises GRPCError."""
+    try:
+        # grpclib itself would buffer whatever is announced
+        return await stream._stream.recv_data(size_bytes)  # noqa: SLF001 # see above
+    except AssertionError as error:  # grpclib's word for a stream that ends inside a message
+        raise GRPCError(Status.INTERNAL, "unexpected EOF") from error
+
+
+async def inflated(
+    message: bytes, bytes_max: int, take: Callable[[int], None] | None = None
+) -> bytes:
+    """A compressed message as it was meant. Raises GRPCError.
+
+    `take` is told of each step before the next, and may refuse it; other work goes on between.
+    """
+    inflater, whole = Inflater(), BytesIO()
+    try:
+        for step in inflater.steps(message, PIECE_BYTES):
+            if take is not None:
+                take(len(step))
+            whole.write(step)
+            if whole.tell() > bytes_max:
+                raise GRPCError(
+                    Status.RESOURCE_EXHAUSTED,
+                    "grpc: received message after decompression larger than max"
+                    f" ({whole.tell()} vs. {bytes_max})",
+                )
+            if len(step) == PIECE_BYTES:
+                await asyncio.sleep(0)
+        inflater.end()
+    except Damaged as error:
+        raise GRPCError(
+            Status.INTERNAL, f"grpc: failed to decompress the received message: {error}"
+        ) from error
+    return whole.getvalue()
+
+
+async def begin_answer(stream: BytesStream) -> None:
+    """The headers of an answer, in the encoding that the request has chosen."""
+    if _encoding(stream) != _GZIP:
+        await stream.send_initial_metadata()
+        return
+    # grpclib has no room for this header in its own
+    await stream._stream.send_headers(  # noqa: SLF001 # see above
+        [
+            (":status", "200"),
+            ("content-type", "application/grpc+proto"),
+            ("grpc-encoding", _GZIP),
+        ]
+    )
+    stream._send_initial_metadata_done = True  # noqa: SLF001 # see above
+
+
+async def send_empty(stream: BytesStream) -> None:
+    """The answer that says no more than OK."""
+    if _encoding(stream) == _GZIP:
+        await begin_answer(stream)
+        await send_joined(stream, await compressed(()))
+        stream._send_message_done = True  # noqa: SLF001 # see above
+    else:
+        await stream.send_message(b"")
+
+
+def compresses(stream: BytesStream) -> bool:
+    """Whether the messages of an answer go through `compressed`."""
+    return _encoding(stream) == _GZIP
+
+
+async def compressed(parts: Sequence[bytes]) -> bytes:
+    """One message, given in parts, with its prefix; other work goes on between its steps."""
+    views = [
+        memoryview(part)[at : at + PIECE_BYTES]
+        for part in parts
+        for at in range(0, len(part), PIECE_BYTES)
+    ]
+    pieces = []
+    for step in deflated(views):
+        pieces.append(step)
+        if len(views) > len(parts):
+            await asyncio.sleep(0)
+    size = sum(map(len, pieces))
+    return b"".join((b"\x01", size.to_bytes(4, "big"), *pieces))
+
+
+async def send_joined(stream: BytesStream, data: bytes) -> None:
+    """Writes bytes of an answer: all that the windows allow in one go.
+
+    An open window never waits, so others get a turn afterwards.
+    """
+    inner = stream._stream  # noqa: SLF001 # grpclib's own writes each frame by itself
+    h2, connection, stream_id = inner._h2_connection, inner.connection, inner.id  # noqa: SLF001
+    assert stream_id is not None
+    view = memoryview(data)
+    at, end = 0, len(view)
+    while at < end:  # ends: every turn sends a byte, or waits for the peer
+        await connection.write_ready.wait()
+        window = h2.local_flow_control_window(stream_id)
+        if window <= 0:
+            inner.window_updated.clear()
+            await inner.window_updated.wait()
+            continue
+        stop = min(end, at + window)
+        for begin in range(at, stop, h2.max_outbound_frame_size):
+            h2.send_data(
+                stream_id, bytes(view[begin : min(stop, begin + h2.max_outbound_frame_size)])
+            )
+        inner._transport.write(h2.data_to_send())  # noqa: SLF001 # see above
+        at = stop
+    await asyncio.sleep(0)
+
+
+def _encoding(stream: BytesStream) -> str:
+    inner = stream._stream  # noqa: SLF001 # the headers are not handed to a handler
+    return inner.encoding if isinstance(inner, CallStream) else ""
