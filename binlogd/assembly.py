@@ -15,6 +15,7 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.conflict import lanes_for
 from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.ddl_trash import Trash
 from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.event_filter import EventFilter, EventRule
 from binlogd.drainer.file_archive import ArchiveOptions
@@ -34,6 +35,7 @@ from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.shape import Shapes
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.sqlite_sink import SqliteSink
+from binlogd.drainer.trash import TrashOptions
 from binlogd.errors import ConfigError, LogFailed
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
@@ -216,6 +218,7 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
             checkpoint_table=syncer.to.checkpoint.table,
             limits=_limits(syncer),
             shapes=_shapes(syncer),
+            trash=_trash_options(setup),
         ),
         random.Random(),
     )
@@ -294,6 +297,20 @@ def make_store(setup: Setup, cluster_id: int | None) -> MySqlStore:
     return MySqlStore(downstream_server(setup), place.schema, cluster_id or 0, place.table)
 
 
+def trash(setup: Setup) -> Trash | None:
+    """Where dropped tables are put aside downstream."""
+    schema = setup.config.drainer.trash_schema
+    return Trash(schema) if schema else None
+
+
+def _trash_options(setup: Setup) -> TrashOptions | None:
+    settings = setup.config.drainer
+    if not settings.trash_schema:
+        return None
+    keep_s = config.duration_s("drainer.trash-retention", settings.trash_retention)
+    return TrashOptions(settings.trash_schema, keep_s)
+
+
 def make_relay(setup: Setup, disk: PosixDisk) -> RelayWriter | None:
     """The relay log, when one is configured."""
     if setup.relay_dir is None:
@@ -342,6 +359,7 @@ def make_drainer(
     )
     options = DrainerOptions(
         dialect=dialect(setup),
+        trash=trash(setup),
         initial_commit_ts=Tso(settings.initial_commit_ts),
         checkpoint_interval_s=settings.checkpoint_interval,
         drain_timeout_s=DRAIN_S,

@@ -69,6 +69,8 @@ class DrainerConfig(_Table, frozen=True):
     node_id: str = ""
     initial_commit_ts: int = 0
     checkpoint_interval: float = 3
+    trash_schema: str = ""
+    trash_retention: int | str = "24h"
 
 
 class TableNameConfig(_Table, frozen=True):
@@ -295,6 +297,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
         pump_addresses(config.upstream.pumps)
         advertised(config)
         gc_keep_s(config.pump.gc)
+        duration_s("drainer.trash-retention", config.drainer.trash_retention)
         size_bytes(config.pump.stop_write_at_available_space)
         size_bytes(config.pump.segment_size)
         budget = size_bytes(config.pump.memory_budget)
@@ -307,6 +310,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
             f" pump.max-message-size ({config.pump.max_message_size}): one such binlog may be on"
             " its way in while another is on its way out; raise the one or lower the other"
         )
+    _check_trash(config, source)
     if config.syncer.relay.log_dir and config.syncer.db_type not in ("mysql", "tidb"):
         raise ConfigError(
             f'{source}: syncer.relay.log-dir: a relay log goes with db-type "mysql" or "tidb" only'
@@ -328,6 +332,18 @@ def _check_kafka(to: DownstreamConfig, source: str) -> None:
     if fields - {"schema", "table"}:
         raise ConfigError(
             f"{source}: syncer.to.topic-name: only {{schema}} and {{table}} are known"
+        )
+
+
+def _check_trash(config: Config, source: str) -> None:
+    if config.drainer.trash_schema and config.syncer.db_type != "mysql":
+        raise ConfigError(
+            f'{source}: drainer.trash-schema: goes with db-type "mysql" only; TiDB recovers tables'
+            " by itself, files hold what was dropped"
+        )
+    if config.drainer.trash_schema == config.syncer.to.checkpoint.schema:
+        raise ConfigError(
+            f"{source}: drainer.trash-schema: must be another one than syncer.to.checkpoint.schema"
         )
 
 
@@ -379,17 +395,22 @@ def advertised(config: Config) -> str:
 
 
 def gc_keep_s(gc: int | str) -> float:
-    """Retention in seconds: an integer is days, text a Go duration such as "8h" or "1h30m"."""
-    if isinstance(gc, str) and not gc.isdigit():
-        parts = _DURATION.findall(gc)
-        if not parts or "".join(number + unit for number, unit in parts) != gc:
-            raise ConfigError(f'pump.gc: "{gc}": use 7 for 7 days, "7h" for 7 hours')
-        keep_s = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    """How long a Pump keeps binlogs, in seconds."""
+    return duration_s("pump.gc", gc)
+
+
+def duration_s(key: str, text: int | str) -> float:
+    """Seconds of a key: an integer is days, text a Go duration such as "8h" or "1h30m"."""
+    if isinstance(text, str) and not text.isdigit():
+        parts = _DURATION.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            raise ConfigError(f'{key}: "{text}": use 7 for 7 days, "7h" for 7 hours')
+        duration = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     else:
-        keep_s = int(gc) * 86_400.0
-    if keep_s <= 0:
-        raise ConfigError(f"pump.gc: {gc}: must be above 0")
-    return keep_s
+        duration = int(text) * 86_400.0
+    if duration <= 0:
+        raise ConfigError(f"{key}: {text}: must be above 0")
+    return duration
 
 
 def size_bytes(size: int | str) -> int:

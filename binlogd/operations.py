@@ -17,6 +17,7 @@ import structlog
 
 from binlogd import __version__, telemetry
 from binlogd.closing import Closing
+from binlogd.drainer.ddl_trash import TrashStatistics
 from binlogd.drainer.ddl_watch import RunningDdl
 from binlogd.drainer.drainer import DrainerState
 from binlogd.drainer.metrics import say_drainer
@@ -332,6 +333,7 @@ class Node:
             "retries_by_kind": dict(now.sink.retries_by_kind) if now.sink else {},
             "ddl": _running_ddl(now.sink.ddl) if now.sink else None,
             "lanes": list(now.sink.lane_ts) if now.sink else [],
+            "trash": _trash(now.sink.trash if now.sink else None),
         }
 
 
@@ -361,4 +363,15 @@ def _running_ddl(ddl: RunningDdl | None) -> dict[str, Any] | None:
         "elapsed_s": round(ddl.elapsed_s, 1),
         "stage": ddl.stage,
         "percent": ddl.percent,
+    }
+
+
+def _trash(now: TrashStatistics | None) -> dict[str, Any]:
+    if now is None:
+        return {}
+    return {
+        "tables": now.tables,
+        "oldest_ts": now.oldest_ts,
+        "dropped": now.dropped,
+        "error": now.last_error,
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.ddl_trash import Trash
 from binlogd.drainer.filter import TableFilter, TablePattern
 from binlogd.drainer.mysql import Server
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
@@ -16,6 +17,7 @@ from binlogd.drainer.parts import Limits
 from binlogd.drainer.shape import Shapes
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.trash import TrashOptions
 from binlogd.drainer.txn import Txn
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
@@ -51,13 +53,16 @@ def filter_for(skip: Sequence[str]) -> TableFilter:
 
 
 def translated(
-    directory: Path, skip: Sequence[str] = (), dialect: Dialect = Dialect.MYSQL
+    directory: Path,
+    skip: Sequence[str] = (),
+    dialect: Dialect = Dialect.MYSQL,
+    trash: Trash | None = None,
 ) -> Iterator[Txn]:
     """What a sink is given of a recording, in commit order."""
     jobs = {job.id: job for job in jobs_from_json(history(directory))}
     schema = SchemaTracker()
     schema.load(jobs.values())
-    translator = Translator(schema, filter_for(skip), dialect)
+    translator = Translator(schema, filter_for(skip), dialect, trash)
     for binlog in committed(directory):
         yield translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
 
@@ -74,12 +79,14 @@ def sink_for(
     *,
     is_transactional: bool = False,
     shapes: Shapes | None = None,
+    trash: TrashOptions | None = None,
 ) -> MySqlSink:
     options = MySqlSinkOptions(
         lanes=lanes,
         is_transactional=is_transactional,
         limits=limits or Limits(),
         shapes=shapes or Shapes(),
+        trash=trash,
     )
     return MySqlSink(server_of(mariadb), CLUSTER_ID, options, Random(seed))
 

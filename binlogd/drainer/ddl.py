@@ -14,7 +14,8 @@ from a grammar, so nothing of it can be lost that nobody thought of.
  * MySQL: what only TiDB has is left out when it does not change what tables hold (caching, row id
    sharding, sequences, attributes); index options that only MySQL 8 has go into version comments,
    which MariaDB steps over; a global temporary table becomes an ordinary one, which stays empty.
- * What brings rows that no binlog holds (RECOVER, FLASHBACK) cannot be replayed: UnsupportedDdl.
+ * MySQL: what is dropped or truncated may be put aside, and RECOVER and FLASHBACK bring it back
+   (ddl_trash). Without that, and for what changes rows in no binlog: UnsupportedDdl.
 
 Source: tidb-binlog drainer/syncer.go, pkg/loader/executor.go and pkg/util/ddl.go.
 """
@@ -34,6 +35,7 @@ from binlogd.drainer.ddl_explicit import (
 )
 from binlogd.drainer.ddl_marks import Edit, applied
 from binlogd.drainer.ddl_session import has_zone
+from binlogd.drainer.ddl_trash import Moves, Trash
 from binlogd.drainer.filter import TableFilter
 from binlogd.errors import UnsupportedDdl
 from binlogd.tidb.ddl_text import Word, words
@@ -44,9 +46,11 @@ from binlogd.tso import Tso
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The statements to execute, in order; more than one only for a batch of CREATE TABLE."""
+    """The statements to execute, in order. `targets` names the table that each of them changes,
+    where that is not the table of the DDL."""
 
     statements: tuple[str, ...]
+    targets: tuple[Named, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +135,15 @@ def is_setval(query: str) -> bool:
 class DdlReplay:
     """Decides what a DDL means downstream, given what is replicated and how tables are called."""
 
-    def __init__(self, dialect: Dialect, schema: SchemaTracker, table_filter: TableFilter) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        schema: SchemaTracker,
+        table_filter: TableFilter,
+        trash: Trash | None = None,
+    ) -> None:
         self._dialect, self._schema, self._filter = dialect, schema, table_filter
+        self._trash = trash if dialect is Dialect.MYSQL else None
 
     def of(self, event: DdlEvent) -> Replay | Omit:
         """Raises UnsupportedDdl for what cannot be replayed and must not be passed over."""
@@ -147,6 +158,9 @@ class DdlReplay:
         if self._dialect is Dialect.FILE:
             return Replay((query,))
         self._refuse_unsupported(event)
+        moves = self._moves(event)
+        if moves is not None:
+            return Replay(moves.statements, moves.targets)
         event = replace(event, query=with_escapes(query, job.query))
         texts = [edited(text, self._dialect) for text in self._texts(event)]
         if not any(texts):
@@ -159,9 +173,13 @@ class DdlReplay:
     def _refuse_unsupported(self, event: DdlEvent) -> None:
         job, query, effect = event.job, event.query, event.effect
         reason = ""
-        if self._dialect is Dialect.MYSQL and job.type in _UNSUPPORTED_BY_MYSQL:
-            reason = "it brings back rows that no binlog holds"
-        elif job.type == ActionType.RECOVER_TABLE and _names_a_job(query):
+        is_without_trash = self._dialect is Dialect.MYSQL and self._trash is None
+        if is_without_trash and job.type in _UNSUPPORTED_BY_MYSQL:
+            reason = (
+                "it brings back rows that no binlog holds (tables that are dropped while"
+                " drainer.trash-schema is set can be brought back)"
+            )
+        elif self._trash is None and job.type == ActionType.RECOVER_TABLE and _names_a_job(query):
             reason = "its job number means nothing downstream"
         elif effect.other and self._is_wanted(effect.other) != self._is_wanted(effect.name):
             reason = "it exchanges rows with a table that is not replicated"
@@ -170,6 +188,34 @@ class DdlReplay:
                 reason = f"{quoted(new)} was not replicated under its name before"
         if reason:
             raise UnsupportedDdl(event.commit_ts, query, reason)
+
+    def _moves(self, event: DdlEvent) -> Moves | None:
+        """What is done by the trash; None for everything else."""
+        job, effect = event.job, event.effect
+        if self._trash is None:
+            return None
+        if job.type in _UNSUPPORTED_BY_MYSQL:
+            wanted = [name for name in effect.created if self._is_wanted(name)]
+            moves = self._trash.taken_back(job, effect, wanted)
+            if isinstance(moves, str):
+                raise UnsupportedDdl(event.commit_ts, event.query, moves)
+            return moves
+        tables = [
+            (name, table)
+            for name, table in effect.dropped
+            if self._is_wanted(name)
+            and not (table.is_view or table.is_sequence or table.references)
+            and not self._is_referred_to(name)
+        ]
+        return self._trash.put_aside(job, effect, tables)
+
+    def _is_referred_to(self, name: Named) -> bool:
+        key = name.database.lower(), name.table.lower()
+        return any(
+            ((database or owner.database).lower(), table.lower()) == key
+            for owner, info in self._schema.tables()
+            for database, table in info.references
+        )
 
     def _texts(self, event: DdlEvent) -> list[str]:
         job, effect = event.job, event.effect

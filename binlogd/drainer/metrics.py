@@ -169,6 +169,14 @@ def _say_sink(out: Exposition, now: SinkStatistics) -> None:
         "How long the present DDL has been at work downstream; 0 for none.",
         now.ddl.elapsed_s if now.ddl else 0,
     )
+    if now.trash is not None:
+        out.gauge("binlogd_drainer_trash_tables", "Dropped upstream, kept.", now.trash.tables)
+        out.gauge(
+            "binlogd_drainer_trash_oldest_ts",
+            "Physical ms when the oldest was dropped upstream; 0 when there is none.",
+            physical_ms(now.trash.oldest_ts),
+        )
+        out.counter("binlogd_drainer_trash_dropped", "Tables that were too old.", now.trash.dropped)
     out.gauge(
         "binlogd_drainer_lane_ts",
         "Physical ms that each lane has reached.",

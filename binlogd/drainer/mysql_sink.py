@@ -39,6 +39,7 @@ from binlogd.drainer.progress import LanePosition, PendingDdl, Restart
 from binlogd.drainer.shape import Mode, Shapes
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.target import Reader, Target
+from binlogd.drainer.trash import TrashBin, TrashOptions
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.drainer.writer import LaneContext, LaneCounters, RowWriter
 from binlogd.errors import DownstreamUnavailable, StatementRejected
@@ -72,6 +73,7 @@ class MySqlSinkOptions:
     is_transactional: bool = False
     schema: str = "tidb_binlog"
     checkpoint_table: str = "checkpoint"
+    trash: TrashOptions | None = None
     limits: Limits = field(default_factory=Limits)
     shapes: Shapes = field(default_factory=Shapes)
 
@@ -88,6 +90,7 @@ class MySqlSink:
         self, server: Server, cluster_id: int, options: MySqlSinkOptions, rng: Random
     ) -> None:
         self._server, self._options, self._rng = server, options, rng
+        self._trash = TrashBin(server, options.trash) if options.trash is not None else None
         self._store = MySqlStore(server, options.schema, cluster_id, options.checkpoint_table)
         self._control: SqlSession | None = None
         self._applier: Applier | None = None
@@ -107,6 +110,8 @@ class MySqlSink:
         checkpoint, restart = await self._store.open(self._options.progress_rows)
         packet_bytes_max = await self._store.packet_bytes_max()
         self._control = await SqlSession.connect(self._server)
+        if self._trash is not None:
+            await self._trash.prepare(self._control)
         options = self._options
         limits = options.limits
         statement_bytes_max = min(limits.statement_bytes_max, packet_bytes_max - 1024)
@@ -132,6 +137,15 @@ class MySqlSink:
 
     async def run(self) -> None:
         """See Sink."""
+        if self._trash is None:
+            await self._apply()
+            return
+        async with asyncio.TaskGroup() as group:
+            sweeping = group.create_task(self._trash.run(self.applied_ts), name="trash")
+            await self._apply()
+            sweeping.cancel()
+
+    async def _apply(self) -> None:
         applier = None
         while applier is not self._applier:
             applier = self._current
@@ -202,6 +216,7 @@ class MySqlSink:
             last_error=next((each.last_error for each in counters if each.last_error), ""),
             is_safe_mode=self._options.shapes.is_safe,
             query_seconds=self._server.times.statistics(),
+            trash=self._trash.statistics() if self._trash is not None else None,
         )
 
     # --- lanes -----------------------------------------------------------------------------
@@ -371,20 +386,25 @@ class MySqlSink:
             applier.stand_at(position)
             self._ddls += 1
 
-    async def _execute(self, ddl: Ddl, step: int, text: str, again: PendingDdl | None) -> None:
+    async def _execute(
+        self, ddl: Ddl, step: int, text: str, again: PendingDdl | None, part: int = 0
+    ) -> None:
+        """`part` counts, from 1, the parts of an ALTER that was refused as a whole."""
         if again is not None:
             await self._wait_for_end_of(again.session_id)
+        target = ddl.target(step)
         before = await self._asked(
-            lambda session: catalog.fingerprint(session, ddl.database, ddl.table)
+            lambda session: catalog.fingerprint(session, target.database, target.table)
         )
         session = self._control
         assert session is not None, "it has just answered"
-        if again is not None and again.before and before != again.before:
+        is_same_try = again is not None and again.part == part
+        if again is not None and is_same_try and again.before and before != again.before:
             log.info("ddl_found_done", commit_ts=ddl.commit_ts, statement=_shown(text))
             return
         applier = self._current
         position = LanePosition(Tso(ddl.commit_ts - 1))
-        note = PendingDdl(ddl.commit_ts, step, session.thread_id, before)
+        note = PendingDdl(ddl.commit_ts, step, session.thread_id, before, part)
         await self._store.begin_ddl(note, [position] * len(applier.positions))
         applier.stand_at(position)
         try:
@@ -398,13 +418,29 @@ class MySqlSink:
             if settings:  # they were for this statement
                 session.close()
         except SqlRefused as error:
-            for rest in self._what_is_left(ddl, text, error, again):
-                await self._execute(ddl, step, rest, again)
+            other = self._changed(ddl, text, error)
+            if other == text:
+                self._forgive(ddl, text, error, again)
+                await self._execute_parts(ddl, step, text, again)
+            elif other:
+                await self._execute(ddl, step, other, again, part)
 
-    def _what_is_left(
-        self, ddl: Ddl, text: str, error: SqlRefused, again: PendingDdl | None
-    ) -> list[str]:
-        """What to execute instead of a refused statement. Raises StatementRejected."""
+    async def _execute_parts(
+        self, ddl: Ddl, step: int, text: str, again: PendingDdl | None
+    ) -> None:
+        """The parts of an ALTER that was refused as a whole, since the server did nothing of it.
+
+        Unless it did all of it in a former life, and nobody can tell.
+        """
+        if again is not None and not again.before:
+            return
+        begun = again.part if again is not None else 0
+        for number, part in enumerate(alter_parts(text), start=1):
+            if number >= begun:
+                await self._execute(ddl, step, part, again if number == begun else None, number)
+
+    def _changed(self, ddl: Ddl, text: str, error: SqlRefused) -> str:
+        """What to execute instead of a refused statement, "" for nothing; or the statement."""
         other = text
         if error.code == ROW_TOO_LARGE:
             other = _with_long_text(ddl, text)
@@ -414,8 +450,13 @@ class MySqlSink:
             log.warning(
                 "ddl_changed", commit_ts=ddl.commit_ts, before=_shown(text), reason=error.reason
             )
-            return [other] if other else []
+        return other
+
+    def _forgive(self, ddl: Ddl, text: str, error: SqlRefused, again: PendingDdl | None) -> None:
+        """Raises StatementRejected for an error that does not say that all is done."""
         forgiven = FORGIVEN if again is None else FORGIVEN_AGAIN
+        if ddl.takes_back:
+            forgiven = frozenset()
         if error.code not in forgiven:
             raise StatementRejected(
                 ddl.commit_ts, _shown(text), error.code, error.reason
@@ -427,8 +468,6 @@ class MySqlSink:
             code=error.code,
             reason=error.reason,
         )
-        # the server did nothing of it, unless it did all of it in a former life
-        return alter_parts(text) if again is None else []
 
     async def _set(self, session: SqlSession, setting: ddl_session.Setting) -> None:
         try:

@@ -50,13 +50,15 @@ class PendingDdl(NamedTuple):
     """A DDL that was begun and not seen to end.
 
     `step` of its statements are known to be done; `before` is a fingerprint of what the next was
-    to change; `session_id` is the connection that may still be at it.
+    to change; `session_id` is the connection that may still be at it. `part` counts, from 1, the
+    parts of a statement that is done part by part; 0 while it is tried as a whole.
     """
 
     commit_ts: Tso
     step: int
     session_id: int
     before: str
+    part: int = 0
 
 
 class Restart(NamedTuple):
@@ -85,7 +87,7 @@ class Restart(NamedTuple):
 
 
 Row = tuple[int, int, int, int, int, str]
-"""lane, lanes, commit_ts, piece, session_id, note."""
+"""lane, lanes, commit_ts, piece, session_id, note; of a DDL lanes is its part, piece its step."""
 
 
 def restart_of(rows: Iterable[Row], checkpoint: Checkpoint | None) -> Restart:
@@ -96,7 +98,7 @@ def restart_of(rows: Iterable[Row], checkpoint: Checkpoint | None) -> Restart:
     stored_ts = checkpoint.commit_ts if checkpoint else NO_TS
     for lane, count, commit_ts, piece, session_id, note in rows:
         if lane == DDL_LANE:
-            ddl = PendingDdl(Tso(commit_ts), piece, session_id, note)
+            ddl = PendingDdl(Tso(commit_ts), piece, session_id, note, count)
         elif lane == SAVED_LANE:
             saved_ts = Tso(commit_ts)
         else:
@@ -182,10 +184,11 @@ class ProgressTable:
 
     def begin_ddl(self, ddl: PendingDdl) -> bytes:
         """Notes that a DDL is begun, or how far it has come."""
-        return b"REPLACE INTO %b VALUES (%d, %d, 0, %d, %d, %d, %b)" % (
+        return b"REPLACE INTO %b VALUES (%d, %d, %d, %d, %d, %d, %b)" % (
             self._table,
             self._cluster_id,
             DDL_LANE,
+            ddl.part,
             ddl.commit_ts,
             ddl.step,
             ddl.session_id,

@@ -27,6 +27,7 @@ import structlog
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.ddl_trash import Trash
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.measures import DrainerMeasures
 from binlogd.drainer.schema_log import SchemaEvent, SchemaLog
@@ -73,6 +74,8 @@ class DrainerOptions:
     """Numbers and choices; defaults are those of the configuration."""
 
     dialect: Dialect
+    trash: Trash | None = None
+    """Where dropped tables are put aside; None: they are dropped."""
     initial_commit_ts: Tso = NO_TS
     """Where to begin when the sink has no checkpoint; exclusive."""
     checkpoint_interval_s: float = 1.0
@@ -332,7 +335,9 @@ class Session:
             await self._relay.open(after=after, snapshot=self._schema.snapshot)
         if self.checkpoint.consistent:
             await self._save(is_consistent=False)
-        self._translator = Translator(self._schema, self._ports.table_filter, self._options.dialect)
+        self._translator = Translator(
+            self._schema, self._ports.table_filter, self._options.dialect, self._options.trash
+        )
 
     async def _apply_history(self, first_ts: Tso) -> None:
         """Applies what is behind the first transaction, some jobs at a time."""

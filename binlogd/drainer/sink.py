@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.ddl_trash import TrashStatistics
 from binlogd.drainer.ddl_watch import RunningDdl
 from binlogd.drainer.measures import FileStatistics
 from binlogd.drainer.txn import Txn
@@ -43,6 +44,8 @@ class SinkStatistics:
     """Of the writes of a sink that writes files."""
     ddl: RunningDdl | None = None
     """The DDL that is at work now."""
+    trash: TrashStatistics | None = None
+    """What was dropped upstream and is kept here; None where nothing is kept."""
 
 
 class Sink(Protocol):

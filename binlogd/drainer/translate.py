@@ -11,8 +11,9 @@ drainer/collector.go (which drops rolled-back jobs and setval before that).
 from __future__ import annotations
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.drainer.ddl import DdlEvent, DdlReplay, Omit, is_setval
+from binlogd.drainer.ddl import DdlEvent, DdlReplay, Omit, Replay, is_setval
 from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.ddl_trash import Trash
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import MalformedBinlog, MissingDdlJob, RowMismatch, UnknownTable
@@ -40,9 +41,15 @@ def ddl_job_id(binlog: CommittedBinlog) -> int:
 class Translator:
     """One pass over the binlogs of an upstream; owns how the schema moves."""
 
-    def __init__(self, schema: SchemaTracker, table_filter: TableFilter, dialect: Dialect) -> None:
+    def __init__(
+        self,
+        schema: SchemaTracker,
+        table_filter: TableFilter,
+        dialect: Dialect,
+        trash: Trash | None = None,
+    ) -> None:
         self._schema, self._filter = schema, table_filter
-        self._replay = DdlReplay(dialect, schema, table_filter)
+        self._replay = DdlReplay(dialect, schema, table_filter, trash)
         self._tables: dict[tuple[int, int], TableAt] = {}
         """Answers of the schema about tables that are replicated, by id and schema version."""
         self._as_of = schema.changes
@@ -120,8 +127,7 @@ class Translator:
         if is_reserved(job.table_id):
             return Skip(commit_ts)
         effect = self._schema.apply(job, body.ddl_schema_state)
-        statements: tuple[str, ...] = ()
-        reason = ""
+        replay, reason = Replay(()), ""
         if self._filter.ignores_transaction(commit_ts):
             reason = "ignore-txn-commit-ts"
         elif self._filter.events.ignores_ddl(
@@ -133,7 +139,7 @@ class Translator:
             if isinstance(decision, Omit):
                 reason = decision.reason
             else:
-                statements = decision.statements
+                replay = decision
         if reason and not effect.is_in_force:
             return Skip(commit_ts, reason)
         return Ddl(
@@ -141,11 +147,12 @@ class Translator:
             commit_ts=commit_ts,
             schema_version=job.schema_version,
             job=job,
-            statement=statements[0] if statements else query,
+            statement=replay.statements[0] if replay.statements else query,
             database=effect.name.database,
             table=effect.name.table,
             is_skipped=bool(reason),
-            further=statements[1:],
+            further=replay.statements[1:],
+            targets=replay.targets,
             reason=reason,
             created=effect.created,
             renamed=effect.renamed,

@@ -19,6 +19,8 @@ _OF_THE_DATABASE_ITSELF = frozenset(
     {ActionType.CREATE_SCHEMA, ActionType.DROP_SCHEMA, ActionType.RECOVER_SCHEMA}
 )
 
+_TAKES_BACK = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
+
 
 class TableChange(msgspec.Struct, frozen=True, gc=False):
     """The rows that one transaction changed in one table, in their order."""
@@ -64,6 +66,18 @@ class Ddl:
     reason: str = ""
     created: tuple[Named, ...] = ()
     renamed: tuple[tuple[Named, Named], ...] = ()
+    targets: tuple[Named, ...] = ()
+    """What each statement changes, where that is not `table`: what goes into the trash, or comes
+    out of it."""
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether it brings rows back out of the trash: what is missing there is not forgiven."""
+        return bool(self.targets) and self.job.type in _TAKES_BACK
+
+    def target(self, step: int) -> Named:
+        """What a statement changes."""
+        return self.targets[step] if self.targets else Named(self.database, self.table)
 
     @property
     def statements(self) -> tuple[str, ...]:

@@ -136,6 +136,8 @@ class Table:
     partition_ids: tuple[int, ...] = ()
     is_view: bool = False
     is_sequence: bool = False
+    references: tuple[tuple[str, str], ...] = ()
+    """Database (may be "") and table of each foreign key."""
 
     def primary_index(self) -> Index | None:
         """The index that is the primary key; None where the key is the handle, or there is none."""
@@ -407,6 +409,11 @@ class _PresentJson(msgspec.Struct, frozen=True):
     """An object whose being there is all that matters."""
 
 
+class _ForeignKeyJson(msgspec.Struct, frozen=True):
+    ref_schema: _NameJson = _NameJson()
+    ref_table: _NameJson = _NameJson()
+
+
 class _TableJson(msgspec.Struct, frozen=True):
     id: int = 0
     name: _NameJson = _NameJson()
@@ -421,6 +428,7 @@ class _TableJson(msgspec.Struct, frozen=True):
     partition: _PartitionJson | None = None
     view: _PresentJson | None = None
     sequence: _PresentJson | None = None
+    fk_info: tuple[_ForeignKeyJson, ...] | None = None
 
     def table(self) -> Table:
         definitions = self.partition.definitions if self.partition else None
@@ -438,6 +446,9 @@ class _TableJson(msgspec.Struct, frozen=True):
             partition_ids=tuple(each.id for each in definitions or ()),
             is_view=self.view is not None,
             is_sequence=self.sequence is not None,
+            references=tuple(
+                (each.ref_schema.original, each.ref_table.original) for each in self.fk_info or ()
+            ),
         )
 
     @classmethod
@@ -457,6 +468,10 @@ class _TableJson(msgspec.Struct, frozen=True):
             partition=_PartitionJson(definitions) if definitions else None,
             view=_PresentJson() if table.is_view else None,
             sequence=_PresentJson() if table.is_sequence else None,
+            fk_info=tuple(
+                _ForeignKeyJson(_name(database), _name(name)) for database, name in table.references
+            )
+            or None,
         )
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
@@ -106,6 +107,8 @@ class Effect:
     created: tuple[Named, ...] = ()
     renamed: tuple[tuple[Named, Named], ...] = ()
     other: Named | None = None
+    dropped: tuple[tuple[Named, Table], ...] = ()
+    """Tables, views and sequences that went, with their rows; of a TRUNCATE the one before."""
 
 
 def entry_of(job: Job) -> JobEntry:
@@ -299,15 +302,18 @@ class SchemaTracker:
 
     def _drop_schema(self, job: Job) -> Effect:
         named = Named(self._database_name(job.schema_id))
-        for table_id in [n for n, each in self._tables.items() if each.schema_id == job.schema_id]:
-            self._remove(table_id)
+        gone = [each for each in self._tables.values() if each.schema_id == job.schema_id]
+        dropped = tuple((self._named(each), each.info) for each in gone)
+        for each in gone:
+            self._remove(each.info.id)
         self._databases.pop(job.schema_id, None)
-        return Effect(True, named)
+        return Effect(True, named, dropped=dropped)
 
     def _recover_schema(self, job: Job) -> Effect:
         named = Named(self._database_name(job.schema_id))
         created = [
-            self._create(job.schema_id, info, job.schema_version) for info in _recovered(job)
+            self._create(job.schema_id, each.table, job.schema_version)
+            for each in recovered_tables(job)
         ]
         return Effect(True, named, (named, *created))
 
@@ -321,9 +327,10 @@ class SchemaTracker:
         return Effect(bool(created), created[-1] if created else self._name_in(job), created)
 
     def _drop(self, job: Job) -> Effect:
-        named = self._name_in(job)
+        named, tracked = self._name_in(job), self._tables.get(job.table_id)
+        info = tracked.info if tracked is not None else job.table
         self._remove(job.table_id)
-        return Effect(True, named)
+        return Effect(True, named, dropped=((named, info),) if info is not None else ())
 
     def _rename(self, job: Job) -> Effect:
         if job.table is None:
@@ -372,13 +379,16 @@ class SchemaTracker:
         tracked = self._tables.get(old_id)
         if tracked is None:
             return Effect(True, self._create(job.schema_id, info, version))
+        dropped: tuple[tuple[Named, Table], ...] = ()
         if tracked.info.id != info.id:
+            if job.type == ActionType.TRUNCATE_TABLE:
+                dropped = ((self._named(tracked), tracked.info),)
             self._remove(old_id)
             tracked = Tracked(tracked.schema_id, info, version)
         elif tracked.version < version:
             tracked = tracked.replaced(info, version)
         self._put(tracked)
-        return Effect(True, self._named(tracked))
+        return Effect(True, self._named(tracked), dropped=dropped)
 
     # --- tables --------------------------------------------------------------------------
 
@@ -476,12 +486,41 @@ class SchemaTracker:
         return Named(self._database_name(job.schema_id) or job.schema_name, job.table_name)
 
 
-def _recovered(job: Job) -> list[Table]:
-    """The tables that FLASHBACK DATABASE brings back: only the job's arguments name them."""
-    arguments = job.raw_args if isinstance(job.raw_args, list) else []
+@dataclass(frozen=True, slots=True)
+class RecoveredTable:
+    """A table that comes back; `dropped_by_ts` is the start_ts of the job that dropped it."""
+
+    table: Table
+    dropped_by_ts: int
+    raw: dict[str, Any]
+
+
+def recovered_tables(job: Job) -> list[RecoveredTable]:
+    """What RECOVER TABLE or FLASHBACK brings back: only the job's arguments tell.
+
+    They are one object, a list that begins with it, or (before TiDB 6.3) a list that begins with
+    the TableInfo and has the time in its fourth place. Empty where they are none of these.
+    """
+    arguments = job.raw_args if isinstance(job.raw_args, list) else [job.raw_args]
     first = arguments[0] if arguments and isinstance(arguments[0], dict) else {}
-    tables = first.get("RecoverTabsInfo") or []
-    return [table_from_json(msgspec.json.encode(each["TableInfo"])) for each in tables]
+    if "RecoverTabsInfo" in first:
+        infos = first["RecoverTabsInfo"] or []
+    elif "recover_table_infos" in first:
+        infos = first["recover_table_infos"] or []
+    elif "TableInfo" in first:
+        infos = [first]
+    elif job.table is not None and len(arguments) > 3 and isinstance(arguments[3], int):
+        infos = [{"TableInfo": first, "SnapshotTS": arguments[3]}]
+    else:
+        infos = []
+    return [
+        RecoveredTable(
+            table_from_json(msgspec.json.encode(each["TableInfo"])),
+            int(each.get("SnapshotTS") or 0),
+            each["TableInfo"],
+        )
+        for each in infos
+    ]
 
 
 class _SnapshotJson(msgspec.Struct, frozen=True):

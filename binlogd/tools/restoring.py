@@ -5,7 +5,15 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from binlogd.assembly import Setup, dialect, downstream_server, make_sink, make_store, table_filter
+from binlogd.assembly import (
+    Setup,
+    dialect,
+    downstream_server,
+    make_sink,
+    make_store,
+    table_filter,
+    trash,
+)
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.file_log import is_log_file
 from binlogd.drainer.named_apply import NamedApplier, NamedOptions
@@ -35,7 +43,7 @@ async def restore_from(
         disk=disk,
         relay_directory=relay_dir,
         sink=sink,
-        translator_for=lambda tracker: Translator(tracker, wanted, dialect(setup)),
+        translator_for=lambda tracker: Translator(tracker, wanted, dialect(setup), trash(setup)),
         to_ts=to_ts,
     )
 

@@ -59,6 +59,12 @@ def test_the_example_is_valid() -> None:
         ('addr = "8250"', 'expected "host:port"'),
         ('[upstream]\npumps = ["there"]', 'upstream.pumps: expected "host:port", got "there"'),
         ('[upstream]\npumps = ["a:1", "a:1"]', 'upstream.pumps: "a:1" stands there twice'),
+        ('[drainer]\ntrash-schema = "t"', 'goes with db-type "mysql" only'),
+        (
+            '[drainer]\ntrash-schema = "tidb_binlog"\n[syncer]\ndb-type = "mysql"',
+            "must be another one than syncer.to.checkpoint.schema",
+        ),
+        ('[drainer]\ntrash-retention = "2x"', 'drainer.trash-retention: "2x"'),
         ('[upstream]\nkind = "xyz"', "upstream.kind: Invalid enum value 'xyz'"),
         ("[syncer]\nloopback-control = true", "syncer.loopback-control is supported at False only"),
         ('[[syncer.ignore-table]]\ndb-nam = "x"', "did you mean syncer.ignore-table.db-name?"),

@@ -348,6 +348,8 @@ def test_a_checkpoint_that_was_set_back_is_obeyed(
 def test_a_ddl_that_was_begun_is_found_again() -> None:
     rows = [(0, 1, 70, 0, 0, ""), (DDL_LANE, 0, 71, 1, 33, "sum")]
     assert restart_of(rows, None).ddl == PendingDdl(Tso(71), 1, 33, "sum")
+    rows[1] = (DDL_LANE, 3, 71, 0, 33, "sum")
+    assert restart_of(rows, None).ddl == PendingDdl(Tso(71), 0, 33, "sum", part=3)
 
 
 @pytest.mark.parametrize(

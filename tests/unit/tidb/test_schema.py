@@ -119,7 +119,8 @@ def test_rows_of_an_older_version_may_lack_columns(upstream: Upstream) -> None:
 def test_dropping_a_table_makes_its_id_gone_but_no_error(upstream: Upstream) -> None:
     upstream.create(table(10, "a"))
     effect = upstream.apply(ActionType.DROP_TABLE, 2, 10, table=table(10, "a"))
-    assert effect == Effect(True, Named("shop", "a"))
+    gone = (Named("shop", "a"), table(10, "a"))
+    assert effect == Effect(True, Named("shop", "a"), dropped=(gone,))
     assert upstream.name(10) is None
     assert upstream.tracker.is_truncated(10)
     assert not upstream.tracker.is_truncated(11)
