@@ -49,7 +49,8 @@ from binlogd.snapshot.export import export as export_snapshot
 from binlogd.tools.restoring import read_checkpoint, restore_from
 from binlogd.tso import Tso
 from binlogd.upstream.registry import DRAINER
-from binlogd.upstream.store import NodeStatus, UpstreamStore
+from binlogd.upstream.skips import SkipList
+from binlogd.upstream.store import NodeStatus, Skip, UpstreamStore
 
 T = TypeVar("T")
 
@@ -89,6 +90,32 @@ def stored_checkpoint(setup: Setup) -> Checkpoint | None:
     """The checkpoint that the downstream holds; nothing is changed there. Raises ConfigError."""
     telemetry.set_up_logging(setup.config.log_level, sys.stderr)
     return run(read_checkpoint(setup))
+
+
+def skip(setup: Setup, commit_ts: Tso, reason: str) -> bool:
+    """Records for the next start that a transaction is passed over; False if it was recorded."""
+
+    async def record() -> bool:
+        store = await _open_store(setup, PosixDisk())
+        try:
+            return await (await SkipList.open(store, WallClock())).add(commit_ts, reason)
+        finally:
+            await store.close()
+
+    return run(record())
+
+
+def decided_skips(setup: Setup) -> list[Skip]:
+    """What was recorded so far, out of the data directory."""
+
+    async def read() -> list[Skip]:
+        store = await _open_store(setup, PosixDisk())
+        try:
+            return await store.skips()
+        finally:
+            await store.close()
+
+    return run(read())
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -170,6 +197,7 @@ async def _serve(setup: Setup) -> int:
             tso=upstream.tso,
             clock=WallClock(),
             drainer=make_replication(setup, disk, pump, upstream),
+            skips=upstream.skips,
         )
         return await _live(setup, node, upstream)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,7 @@ from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.oracle import ClockTso, ObservedTso
 from binlogd.upstream.registry import NodeRegistry
+from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 
@@ -116,6 +117,7 @@ class Standalone:
     history: SchemaHistory
     registry: NodeRegistry
     txn_status: LocalTxnStatus
+    skips: SkipList
 
     @classmethod
     async def open(cls, setup: Setup, store: UpstreamStore) -> Standalone:
@@ -133,6 +135,7 @@ class Standalone:
                 rolls_back_abandoned=upstream.abandoned_prewrite == "rollback",
                 txn_timeout_s=upstream.txn_timeout,
             ),
+            skips=await SkipList.open(store, WallClock()),
         )
 
 
@@ -166,8 +169,11 @@ async def node_id(setup: Setup, disk: PosixDisk) -> str:
     return name
 
 
-def table_filter(syncer: SyncerConfig) -> TableFilter:
-    """What is replicated. Raises ConfigError for a pattern that is no regular expression."""
+def table_filter(syncer: SyncerConfig, skipped: Container[Tso] = ()) -> TableFilter:
+    """What is replicated; `skipped` is asked again for each transaction.
+
+    Raises ConfigError for a pattern that is no regular expression.
+    """
 
     def patterns(names: tuple[config.TableNameConfig, ...]) -> list[TablePattern]:
         return [TablePattern(name.db_name, name.tbl_name) for name in names]
@@ -177,9 +183,20 @@ def table_filter(syncer: SyncerConfig) -> TableFilter:
         do_tables=patterns(syncer.replicate_do_table),
         ignored_databases=[name for name in syncer.ignore_schemas.split(",") if name],
         ignored_tables=patterns(syncer.ignore_table),
-        ignored_commit_ts=[Tso(ts) for ts in syncer.ignore_txn_commit_ts],
+        ignored_commit_ts=_Either(frozenset(syncer.ignore_txn_commit_ts), skipped),
         events=_event_filter(syncer),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Either(Container[Tso]):
+    """What one of two holds, at the moment of asking."""
+
+    one: Container[object]
+    other: Container[object]
+
+    def __contains__(self, commit_ts: object) -> bool:
+        return commit_ts in self.one or commit_ts in self.other
 
 
 def _event_filter(syncer: SyncerConfig) -> EventFilter:
@@ -354,7 +371,7 @@ def make_drainer(
         make_sink=lambda: make_sink(setup, disk, upstream.cluster.cluster_id),
         relay=make_relay(setup, disk),
         schema_log=SchemaLog(setup.data_dir / "schema", disk),
-        table_filter=table_filter(setup.config.syncer),
+        table_filter=table_filter(setup.config.syncer, upstream.skips.commit_tss),
         on_saved=saved,
     )
     options = DrainerOptions(

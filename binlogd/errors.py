@@ -205,7 +205,10 @@ class Stuck(BinlogdError):
 
 
 def _way_past(commit_ts: int) -> str:
-    return f"to pass over this transaction, add {commit_ts} to syncer.ignore-txn-commit-ts"
+    return (
+        f"to pass over this transaction, run `binlogd skip {commit_ts} --reason ...` or add"
+        f" {commit_ts} to syncer.ignore-txn-commit-ts"
+    )
 
 
 class UnknownTable(Stuck):

@@ -24,7 +24,12 @@ def last_ts(text: str, option: str) -> Tso:
 
 def wall_clock(ts: Tso) -> str:
     """The time of a timestamp, ISO 8601 in UTC, to the millisecond."""
-    seconds, millis = divmod(physical_ms(ts), 1000)
+    return wall_clock_ms(physical_ms(ts))
+
+
+def wall_clock_ms(epoch_ms: int) -> str:
+    """Milliseconds since 1970 as ISO 8601 in UTC."""
+    seconds, millis = divmod(epoch_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -34,6 +34,7 @@ from binlogd.routes.application import Reply
 from binlogd.telemetry import Exposition
 from binlogd.tso import Tso, compose, physical_ms
 from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry, status_json
+from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import NodeStatus
 from binlogd.wire.text import binlog_text
 
@@ -57,6 +58,7 @@ class Node:
     tso: TsoSource
     clock: Clock
     drainer: Replication | None
+    skips: SkipList
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     closing: Closing | None = None
     purged: Counter[str] = field(default_factory=Counter)
@@ -218,6 +220,25 @@ class Node:
             return Reply(f"invalide action {action}", REFUSED_CODE)
         self.stopping.set()
         return Reply(f"apply action {action} success!", DONE_CODE)
+
+    async def skip(self, commit_ts: int, reason: str) -> Reply:
+        """Passes over a transaction from now on, for good. Raises UpstreamUnavailable."""
+        if self.drainer is None:
+            return Reply("replication is turned off: drainer.enabled = false", REFUSED_CODE)
+        applied_ts = self.drainer.statistics().applied_ts
+        if commit_ts <= applied_ts:
+            return Reply(
+                f"commit_ts {commit_ts} is applied already: everything up to {applied_ts} is",
+                REFUSED_CODE,
+            )
+        is_new = await self.skips.add(Tso(commit_ts), reason)
+        log.warning("transaction_skipped", commit_ts=commit_ts, reason=reason, is_new=is_new)
+        self.drainer.retry()
+        return Reply(f"commit_ts {commit_ts} is passed over", DONE_CODE)
+
+    def decided_skips(self) -> Sequence[Mapping[str, Any]]:
+        """What was skipped so far, by commit_ts."""
+        return [asdict(each) for each in self.skips.decided()]
 
     # --- in the registry -------------------------------------------------------------------
 

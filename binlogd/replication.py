@@ -54,6 +54,10 @@ class Replication:
         log.info("drainer_state_changed", state=self._state.value)
         self._resumed.set()
 
+    def retry(self) -> None:
+        """Lets a stuck Drainer try again."""
+        self._drainer.retry()
+
     async def run(self) -> None:
         """Replicates until `end`. Only a bug comes out of it."""
         try:

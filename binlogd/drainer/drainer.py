@@ -2,9 +2,10 @@
 
 An Unavailable ends a session and begins another after a wait, without limit on their number. A
 Stuck, Corrupt or configuration error stays: only an operator can go on from there, and a restart
-would hide it. The Pump does not notice either. One Stuck is looked at twice: a row that knows a
-newer schema than any DDL binlog so far may be explained by a job that is about to be in the history
-(tidb/schema.py), so it is tried again some times, with the history read anew.
+would hide it; `retry` is how an operator goes on without one. The Pump does not notice either. One
+Stuck is looked at twice: a row that knows a newer schema than any DDL binlog so far may be
+explained by a job that is about to be in the history (tidb/schema.py), so it is tried again some
+times, with the history read anew.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class Drainer:
         self._backoff, self._options = backoff, options
         self._session: Session | None = None
         self._draining, self._ended = asyncio.Event(), asyncio.Event()
+        self._woken = asyncio.Event()
         self._deadline: asyncio.Timeout | None = None
         self._state = DrainerState.STARTING
         self._last_error = ""
@@ -110,6 +112,7 @@ class Drainer:
         Returns when it is over, after `drain_timeout_s` at the latest.
         """
         self._draining.set()
+        self._woken.set()
         if self._session is not None:
             self._session.stop()
         if self._state is DrainerState.RUNNING:
@@ -118,6 +121,10 @@ class Drainer:
             now = asyncio.get_running_loop().time()
             self._deadline.reschedule(now + self._options.drain_timeout_s)
         await self._ended.wait()
+
+    def retry(self) -> None:
+        """Goes on from being stuck, because what it was stuck at has been dealt with."""
+        self._woken.set()
 
     def statistics(self) -> DrainerStatistics:
         """How it stands; cheap."""
@@ -167,7 +174,9 @@ class Drainer:
             else:
                 self._state = DrainerState.STUCK
                 log.error("replication_stuck", cause=str(error), error=type(error).__name__)
-                await self._draining.wait()
+                self._woken.clear()
+                if not self._draining.is_set():
+                    await self._woken.wait()
 
     async def _attempt(self) -> BinlogdError | None:
         self._session = Session(self._ports, self._options)

@@ -8,15 +8,16 @@ The allow lists come first: with any of them given, a table must match `replicat
 schema `replicate-do-db`. Then what `ignore-table` or `ignore-schemas` matches is left out. Of what
 remains, `events` may leave out kinds of changes.
 
-A transaction of `ignore-txn-commit-ts` is not applied, but a DDL in it still moves the schema
-tracker: the original does not even note it, and then stops at the first row of a table made so.
+A transaction of `ignore-txn-commit-ts`, or one that an operator skips while it runs, is not
+applied, but a DDL in it still moves the schema tracker: the original does not even note it, and
+then stops at the first row of a table made so.
 Source: tidb-binlog pkg/filter/filter.go, drainer/syncer.go.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
 from binlogd.drainer.event_filter import EventFilter
@@ -45,7 +46,7 @@ class TableFilter:
         do_tables: Iterable[TablePattern] = (),
         ignored_databases: Iterable[str] = DEFAULT_IGNORED_SCHEMAS,
         ignored_tables: Iterable[TablePattern] = (),
-        ignored_commit_ts: Iterable[Tso] = (),
+        ignored_commit_ts: Container[Tso] = (),
         events: EventFilter | None = None,
     ) -> None:
         self.events = events or EventFilter()
@@ -55,7 +56,7 @@ class TableFilter:
         self._ignored_tables = [
             (_matcher(each.database), _matcher(each.table)) for each in ignored_tables
         ]
-        self._ignored_commit_ts = frozenset(ignored_commit_ts)
+        self._ignored_commit_ts = ignored_commit_ts
         self._answers: dict[tuple[str, str], bool] = {}
 
     def replicates(self, database: str, table: str) -> bool:

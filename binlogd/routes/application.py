@@ -19,6 +19,7 @@ from binlogd.errors import BinlogdError
 from binlogd.routes.profiling import add_profiling
 
 _TS_MAX = (1 << 63) - 1
+_REFUSED_CODE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,14 @@ class Operations(Protocol):
 
     def trigger_gc(self) -> bool:
         """Begins to collect garbage; False if that is going on already."""
+        ...
+
+    async def skip(self, commit_ts: int, reason: str) -> Reply:
+        """Passes over a transaction from now on. Raises UpstreamUnavailable."""
+        ...
+
+    def decided_skips(self) -> Sequence[Mapping[str, Any]]:
+        """What was skipped so far."""
         ...
 
 
@@ -136,6 +145,20 @@ def _add_acting(router: web.UrlDispatcher, operations: Operations) -> None:
         began = operations.trigger_gc()
         return web.Response(text="trigger gc success\n" if began else "gc is working\n")
 
+    async def skip(request: web.Request) -> web.Response:
+        ts, reason = request.match_info["ts"], request.query.get("reason", "")
+        if not (ts.isascii() and ts.isdigit() and 0 < int(ts) <= _TS_MAX):
+            return _reply(Reply(f"invalid parameter ts: {ts}", _REFUSED_CODE))
+        try:
+            return _reply(await operations.skip(int(ts), reason))
+        except BinlogdError as error:
+            return _reply(Reply(str(error), _REFUSED_CODE))
+
+    async def skips(_: web.Request) -> web.Response:
+        return _json(operations.decided_skips())
+
+    router.add_get("/skips", skips)
+    router.add_put("/skips/{ts}", skip)
     router.add_put("/state/{node_id}/{action}", change_state)
     router.add_post("/debug/gc/trigger", trigger_gc)
 

@@ -46,6 +46,9 @@ _SCHEMA = """
         schema_version INTEGER NOT NULL,
         raw BLOB NOT NULL
     );
+    CREATE TABLE IF NOT EXISTS skips (
+        commit_ts INTEGER PRIMARY KEY, reason TEXT NOT NULL, decided_ms INTEGER NOT NULL
+    );
 """
 _BEFORE = """
     INSERT OR IGNORE INTO ddl_history SELECT
@@ -76,6 +79,15 @@ class NodeStatus:
 
 StoredJob = tuple[JobEntry, bytes]
 """A job, and its JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A transaction that an operator decided to pass over, why, and when by the wall clock."""
+
+    commit_ts: Tso
+    reason: str
+    decided_ms: int
 
 
 class UpstreamStore:
@@ -163,6 +175,24 @@ class UpstreamStore:
                 "SELECT * FROM nodes WHERE kind = ? ORDER BY node_id", (kind,)
             )
         return [NodeStatus(*row) for row in rows]
+
+    # --- skips -----------------------------------------------------------------------------
+
+    async def put_skip(self, skip: Skip) -> None:
+        """Records a decision; the first reason stays."""
+        with self._translated():
+            await self._connection.execute(
+                "INSERT INTO skips VALUES (?, ?, ?) ON CONFLICT (commit_ts) DO NOTHING",
+                (_signed(skip.commit_ts), skip.reason, skip.decided_ms),
+            )
+
+    async def skips(self) -> list[Skip]:
+        """All decisions, by commit_ts."""
+        with self._translated():
+            rows = await self._connection.execute_fetchall(
+                "SELECT commit_ts, reason, decided_ms FROM skips ORDER BY commit_ts"
+            )
+        return [Skip(Tso(_unsigned(ts)), reason, at) for ts, reason, at in rows]
 
     # --- DDL jobs --------------------------------------------------------------------------
 

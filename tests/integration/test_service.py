@@ -65,6 +65,12 @@ class Operations:
     def trigger_gc(self) -> bool:
         return True
 
+    async def skip(self, commit_ts: int, reason: str) -> Reply:
+        return Reply(f"commit_ts {commit_ts} is passed over: {reason}", 200)
+
+    def decided_skips(self) -> list[dict[str, Any]]:
+        return [{"commit_ts": 7}]
+
 
 @dataclass
 class Running:

@@ -1,0 +1,81 @@
+"""`binlogd skip`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from binlogd import app
+from binlogd.commands.options import (
+    AddrOption,
+    ConfigOption,
+    DataDirOption,
+    JsonOption,
+    load_setup,
+)
+from binlogd.commands.running import get_json, put
+from binlogd.errors import ConfigError, NotRunning
+from binlogd.moment import wall_clock_ms
+from binlogd.tso import Tso
+
+_DONE = 200
+
+
+def skip(
+    commit_ts: Annotated[
+        int | None, typer.Argument(min=1, help="The commit_ts that the error names.")
+    ] = None,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why; it is kept with the decision.")
+    ] = "",
+    config_file: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    addr: AddrOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Pass over a transaction or DDL that the replication is stuck at; without one, list them.
+
+    The decision is recorded in the data directory, with its reason, and holds after restarts. A
+    running binlogd goes on at once; a stopped one from its next start on. A DDL that is passed over
+    still counts as done upstream: do what it did downstream by hand. Look first: `binlogd txn`.
+    """
+    setup = load_setup(config_file, data_dir, addr)
+    if commit_ts is None:
+        try:
+            decided = get_json(setup, "/skips")
+        except NotRunning:
+            decided = [msgspec.to_builtins(each) for each in app.decided_skips(setup)]
+        _show(decided, as_json=as_json)
+        return
+    if not reason.strip():
+        raise ConfigError("--reason is missing: whoever looks at this later will want to know why")
+    try:
+        answer = put(setup, f"/skips/{commit_ts}?reason={quote(reason)}")
+    except NotRunning:
+        app.skip(setup, Tso(commit_ts), reason)
+        answer = {"message": f"commit_ts {commit_ts} is passed over from the next start on"}
+        answer["code"] = _DONE
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+    else:
+        Console().print(escape(str(answer["message"])), highlight=False, soft_wrap=True)
+    if answer["code"] != _DONE:
+        raise typer.Exit(1)
+
+
+def _show(decided: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(decided).decode() + "\n")
+        return
+    shown = Table("commit_ts", "decided", "reason", box=None)
+    for each in decided:
+        decided_at = wall_clock_ms(each["decided_ms"])
+        shown.add_row(str(each["commit_ts"]), decided_at, escape(each["reason"]))
+    Console().print(shown if decided else "nothing is skipped", highlight=False)

@@ -1,0 +1,59 @@
+"""`binlogd skip`: a replication that is stuck goes on, and the decision is kept with its reason."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from binlogd.client.pump_client import PumpClient
+from binlogd.tso import Tso, compose
+from binlogd.wire import peek
+from binlogd.wire.peek import Mutation
+from tests.appliance import Appliance, run
+
+BASE = compose(1_700_000_000_000)
+UNKNOWN = peek.encode_mutations(1, [Mutation(77, [b"\x08\x02"], [], [], b"\x00")])
+EMPTY = peek.encode_mutations(1, [])
+
+
+def write(appliance: Appliance, *values: tuple[int, bytes]) -> None:
+    async def all_of_them() -> None:
+        client = PumpClient(*appliance.target, cluster_id=7)
+        for number, value in values:
+            start, commit = Tso(BASE + number), Tso(BASE + number + 1)
+            await client.write(peek.prewrite_binlog(start, prewrite_key=b"k", prewrite_value=value))
+            await client.write(peek.commit_binlog(start, commit))
+        client.close()
+
+    asyncio.run(all_of_them())
+
+
+def test_what_is_stuck_goes_on_at_once_and_the_decision_outlives_a_restart(tmp_path: Path) -> None:
+    appliance = Appliance(tmp_path, history=b"[]")
+    stuck, next_stuck = BASE + 11, BASE + 31
+    try:
+        appliance.start()
+        write(appliance, (1, EMPTY), (10, UNKNOWN), (20, EMPTY), (30, UNKNOWN), (40, EMPTY))
+        said = appliance.wait(lambda status: status["drainer"]["state"] == "stuck")
+        assert f"`binlogd skip {stuck} --reason" in said["drainer"]["error"]
+        refused = run(tmp_path, "skip", str(stuck), "--config", "binlogd.toml")
+        assert refused.returncode == 2
+        assert "--reason is missing" in refused.stderr
+        words = ("--reason", "a table of the test", "--config", "binlogd.toml")
+        assert run(tmp_path, "skip", str(stuck), *words).returncode == 0
+        appliance.wait(lambda status: str(next_stuck) in status["drainer"]["error"])
+        late = run(tmp_path, "skip", str(BASE + 2), *words)
+        assert late.returncode == 1
+        assert "is applied already" in late.stdout
+        appliance.kill()
+        assert run(tmp_path, "skip", str(next_stuck), *words).returncode == 0
+        listed = run(tmp_path, "skip", "--json", "--config", "binlogd.toml")
+        assert [(each["commit_ts"], each["reason"]) for each in json.loads(listed.stdout)] == [
+            (stuck, "a table of the test"),
+            (next_stuck, "a table of the test"),
+        ]
+        appliance.start()
+        appliance.wait_until_applied(BASE + 41)
+    finally:
+        appliance.close()
