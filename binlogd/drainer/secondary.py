@@ -27,7 +27,7 @@ from binlogd.tidb.columns import Value
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.fields import end_of, read_uvarint, signed
 
-_TEXT_AS_VALUE = frozenset({"date", "datetime", "time", "timestamp", "decimal", "json"})
+_OF_BYTES = ("char", "text", "string", "blob", "binary", "geometry")
 _DOUBLE = struct.Struct("<d")
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
 
@@ -190,7 +190,7 @@ def _of_bytes(raw: bytes, mysql_type: str) -> Value:
         return int.from_bytes(raw, "big")
     if mysql_type == "year":
         return int(raw)
-    return raw.decode() if mysql_type in _TEXT_AS_VALUE else raw
+    return raw if any(kind in mysql_type for kind in _OF_BYTES) else raw.decode()
 
 
 def _texts(payload: bytes, message: _Part) -> dict[int, list[str]]:
