@@ -109,12 +109,13 @@ class World:
             disk=self.disk,
             options=options,
         )
-        async with asyncio.TaskGroup() as group:
-            group.create_task(opened.run())
-            try:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(opened.run())
                 yield opened
-            finally:
                 await opened.close()
+        finally:  # whoever failed: threads that stay keep the process
+            await opened.close()
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from binlogd.binlog import BinlogType
-from binlogd.errors import CorruptIndex, IndexUnavailable
+from binlogd.errors import CorruptIndex, IndexUnavailable, LogFailed
 from binlogd.pump.chaser import ChaserStatistics, SlowChaser, Tail
 from binlogd.pump.entry import Entry, entry_of
 from binlogd.pump.index import Marks, SqliteIndex
@@ -31,6 +31,7 @@ log = structlog.get_logger(__name__)
 _SNAPSHOTS_MAX = 1024
 _SUSPECTS_MAX = 4096
 _UNPLACED_MAX = 65_536
+_MEASURE_AGAIN_S = 60.0
 _REMADE_MAX = 3
 """An index that is damaged again and again stands on a disk that nobody should trust."""
 
@@ -89,6 +90,7 @@ class Filer:
         self._work = asyncio.Event()
         index.on_damage(self._work.set)
         self._closing = asyncio.Event()
+        self._measure_after_s = 0.0
         self._batch_since_s: float | None = None
         self._dirty_since_s: float | None = None
         self._has_ended = self._had_last_turn = False
@@ -376,12 +378,23 @@ class Filer:
 
     async def _measure_sealed(self) -> None:
         """One segment in a turn while there is something to file, so that neither filing nor the
-        end waits for many: a log whose index was made again has them all to measure."""
+        end waits for many: a log whose index was made again has them all to measure.
+
+        What cannot be read now is tried again later: nobody waits for a checksum but the garbage
+        collection."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._measure_after_s:
+            return
         for segment in self._log.changed():
             if self._closing.is_set() or self._tail.waiting() > self._options.batch_max:
                 return
             if segment.is_sealed and segment.checksum is None:
-                await self._log.measure(segment.fid)
+                try:
+                    await self._log.measure(segment.fid)
+                except LogFailed as error:
+                    log.warning("segment_not_measured", cause=str(error))
+                    self._measure_after_s = now_s + _MEASURE_AGAIN_S
+                    return
                 if self._tail.waiting():
                     return
 

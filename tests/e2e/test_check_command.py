@@ -65,7 +65,7 @@ def test_the_pumps_of_a_cluster_are_adopted(tmp_path: Path) -> None:
         archive.extractall(tmp_path, filter="data")
     words = ("adopt", tmp_path / "pump0", tmp_path / "pump1", "--data-dir", tmp_path / "new")
     done = binlogd(*words)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
     assert "2056 binlogs of 2 Pumps, written into 4 shards" in done.stdout
     assert binlogd("check", "--data-dir", tmp_path / "new").returncode == 0
     done = binlogd(*words)
