@@ -57,6 +57,7 @@ T = TypeVar("T")
 GC_YOUNG_OBJECTS = 20_000
 GIL_SWITCH_S = 0.001
 """How long a thread that comes back from a sync waits for a busy loop; Python's default is 5 ms."""
+TICK_S = 10.0
 DRAINERS_EVERY_S = 600.0
 """Between two looks at who is behind what garbage collection deletes."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -244,6 +245,7 @@ async def _live(setup: Setup, node: Node, upstream: Standalone) -> int:
                 membership.keep_fresh(setup.config.pump.heartbeat_interval), name="heartbeat"
             )
             watching = group.create_task(_watch_drainers(node), name="drainers")
+            telling = group.create_task(_tell(node), name="ticks")
             host, port = await server.start(*listen_address(setup.config.addr), setup.binlog_socket)
             _listen_for_signals(node)
             _settle_memory()
@@ -256,6 +258,7 @@ async def _live(setup: Setup, node: Node, upstream: Standalone) -> int:
                 was_done = await _settle(node, membership, setup.config.pump.close_timeout)
             beating.cancel()
             watching.cancel()
+            telling.cancel()
             await _stop(node, server, is_replicating=is_replicating)
     except BaseException:
         await server.close()
@@ -264,6 +267,13 @@ async def _live(setup: Setup, node: Node, upstream: Standalone) -> int:
     await membership.refresh()
     log.info("service_stopped", state=node.pump.state.value)
     return 0 if was_done else 1
+
+
+async def _tell(node: Node) -> None:
+    """A line of figures now and then, for whoever reads the log afterwards."""
+    while True:  # until cancelled, when the node stops
+        await asyncio.sleep(TICK_S)
+        log.info("node_ticked", **node.figures())
 
 
 async def _watch_drainers(node: Node) -> None:

@@ -138,6 +138,13 @@ class ReadingProgress(_Live):
 _SHOWN_EVERY = 64
 
 
+def _drainer_state(drainer: dict[str, Any]) -> str:
+    """What it does; and what an operator has made of it, where that is not the ordinary."""
+    if drainer["node_state"] in ("", "online"):
+        return str(drainer["state"])
+    return f"{drainer['node_state']} ({drainer['node_id']})"
+
+
 def print_status(document: dict[str, Any]) -> None:
     """One screen: lag, watermarks, checkpoint, who blocks."""
     console = Console()
@@ -150,11 +157,14 @@ def print_status(document: dict[str, Any]) -> None:
         ("everything up to", str(document["max_commit_ts"])),
         ("applied up to", f"{checkpoint['commit_ts']}, consistent: {checkpoint['consistent']}"),
         ("lag", "not replicating" if lag is None else f"{lag:.3f} s"),
-        ("drainer", drainer["state"]),
+        ("drainer", _drainer_state(drainer)),
     ]
     for name, value in rows:
         overview.add_row(f"[dim]{name}[/]", value)
     console.print(overview, highlight=False)
+    if document["close_waits_for"]:
+        waits_for = document["close_waits_for"]
+        console.print(f"[yellow]closing:[/] {waits_for}", highlight=False, soft_wrap=True)
     if document["blocked_by"]:
         console.print(f"[yellow]waiting:[/] {document['blocked_by']}", highlight=False)
     for source in drainer.get("sources", ()):

@@ -172,6 +172,22 @@ class Node:
             out.gauge("binlogd_lag_seconds", "From arrived to applied.", self.lag_s() or 0.0)
         return out.text() + telemetry.process_metrics()
 
+    def figures(self) -> Mapping[str, Any]:
+        """How it stands, in one line of the log. Source: tidb-binlog pump/server.go, "server info
+        tick"."""
+        pump, service = self.pump.statistics(), self.service.statistics()
+        return {
+            "state": pump.state.value,
+            "writes": service.writes,
+            "pullers": service.pullers,
+            "max_commit_ts": pump.max_commit_ts,
+            "lag_s": self.lag_s(),
+            "open_prewrites": sum(shard.open_prewrites for shard in pump.shards),
+            "write_queue_bytes": pump.write_queue_bytes,
+            "free_bytes": pump.free_bytes,
+            "blocked_by": pump.blocked_by,
+        }
+
     def unready(self) -> str:
         """Why no prewrite is taken now; empty when all is well."""
         return self.pump.statistics().refuses_because

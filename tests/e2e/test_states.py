@@ -111,6 +111,38 @@ def test_the_drainer_is_paused_and_resumed_while_the_pump_goes_on(appliance: App
     }
 
 
+def test_the_registry_follows_and_a_socket_outlives_a_kill(appliance: Appliance) -> None:
+    text = appliance.config_file.read_text()
+    appliance.config_file.write_text(
+        f'binlog-socket = "run/pump.sock"\n{text}heartbeat-interval = 1\n'
+    )
+    path = appliance.data_dir / "run" / "pump.sock"
+
+    async def over_the_socket(*payloads: bytes) -> None:
+        async with PumpClient(path, cluster_id=7, limits=QUICK) as client:
+            for payload in payloads:
+                await client.write(payload)
+
+    appliance.start()
+    assert "free_space_checked" in appliance.log(), "the limit is explained at the start"
+    assert "binlogs are refused while no more than the limit is free" in appliance.log()
+    asyncio.run(over_the_socket(prewrite(1), commit(1, 2)))
+    appliance.wait(lambda _: position_in(appliance, "/pumps") == BASE + 2)
+    appliance.kill()
+    assert path.is_socket(), "nobody could remove it"
+    appliance.start()
+    asyncio.run(over_the_socket(prewrite(3), commit(3, 4)))
+    appliance.wait(lambda _: position_in(appliance, "/drainers") == BASE + 4)
+    assert appliance.stop() == 0
+    assert not path.exists()
+
+
+def position_in(appliance: Appliance, route: str) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{appliance.port}{route}") as answer:
+        (node,) = json.load(answer)
+    return int(node["maxCommitTS"])
+
+
 def test_a_closing_pump_says_what_it_waits_for_and_takes_outcomes_only(
     appliance: Appliance,
 ) -> None:
@@ -132,6 +164,8 @@ def test_a_closing_pump_says_what_it_waits_for_and_takes_outcomes_only(
     assert put(appliance, "pump0", "close")["message"] == (
         "this pump's state is closing, apply close failed!"
     )
+    screen = run(appliance.directory, "status", "--config", str(appliance.config_file))
+    assert "closing: 1 transactions have no outcome" in screen.stdout, screen.stderr
     write(appliance, commit(1, 2))
     waiting = appliance.wait(lambda status: "far" in status["close_waits_for"])
     assert f"(paused) has come to {BASE}, not yet to" in waiting["close_waits_for"]

@@ -140,3 +140,30 @@ def test_sizes_are_read_with_their_units(text: str | int, size: int) -> None:
 @pytest.mark.parametrize(("text", "seconds"), [(7, 604800), ("7", 604800), ("1h30m", 5400)])
 def test_retention_is_days_or_a_duration(text: str | int, seconds: float) -> None:
     assert config.gc_keep_s(text) == seconds
+
+
+# --- what others reach a node by -------------------------------------------------------------
+
+
+def test_a_node_is_advertised_by_its_address_or_by_another_one() -> None:
+    assert config.advertised(config.parse('addr = "10.0.0.1:8250"', "t")) == "10.0.0.1:8250"
+    text = 'addr = "0.0.0.0:8250"\nadvertise-addr = "pump.example:9000"'
+    assert config.advertised(config.parse(text, "t")) == "pump.example:9000"
+
+
+def test_an_address_that_stands_for_all_is_advertised_by_the_hosts_name() -> None:
+    for addr in ("0.0.0.0:8250", "[::]:8250"):
+        host, port = config.listen_address(config.advertised(config.Config(addr=addr)))
+        assert host not in ("0.0.0.0", "::", "")
+        assert port == 8250
+
+
+@pytest.mark.parametrize("advertised", ["0.0.0.0:8250", ":8250", "[::]:1", "host"])
+def test_what_nobody_can_reach_is_not_advertised(advertised: str) -> None:
+    with pytest.raises(ConfigError, match="advertise-addr"):
+        config.parse(f'advertise-addr = "{advertised}"', "t")
+
+
+def test_the_halves_cannot_have_one_name() -> None:
+    with pytest.raises(ConfigError, match="must differ"):
+        config.parse('node-id = "a"\n[drainer]\nnode-id = "a"', "t")
