@@ -20,6 +20,7 @@ from binlogd.pump.service import PumpService
 from binlogd.pump.state import Action
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
+from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import NodeStatus, UpstreamStore
 from tests.memory_pump import Cluster
 from tests.pump_world import (
@@ -75,6 +76,7 @@ async def standing(directory: Path, segment_bytes_max: int = 1 << 20) -> AsyncIt
             tso=world.times,
             clock=world.clock,
             drainer=None,
+            skips=await SkipList.open(store, world.clock),
         )
         yield Standing(world, node, Membership(node.registry, node.entries), store)
         await store.close()
