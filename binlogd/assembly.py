@@ -30,6 +30,7 @@ from binlogd.drainer.mysql import Server
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql_store import MySqlStore
 from binlogd.drainer.parts import Limits
+from binlogd.drainer.relay_original import OriginalRelay
 from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.shape import Shapes
@@ -328,13 +329,16 @@ def _trash_options(setup: Setup) -> TrashOptions | None:
     return TrashOptions(settings.trash_schema, keep_s)
 
 
-def make_relay(setup: Setup, disk: PosixDisk) -> RelayWriter | None:
+def make_relay(setup: Setup, disk: PosixDisk) -> RelayWriter | OriginalRelay | None:
     """The relay log, when one is configured."""
     if setup.relay_dir is None:
         return None
-    return RelayWriter(
-        setup.relay_dir, disk, max_file_bytes=setup.config.syncer.relay.max_file_size
-    )
+    settings = setup.config.syncer.relay
+    if settings.format == "original":
+        return OriginalRelay(
+            setup.relay_dir, disk, WallClock(), max_file_bytes=settings.max_file_size
+        )
+    return RelayWriter(setup.relay_dir, disk, max_file_bytes=settings.max_file_size)
 
 
 def gc_holders(setup: Setup) -> Sequence[str]:

@@ -21,17 +21,18 @@ import structlog
 from binlogd.drainer import secondary
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl_names import name_of
-from binlogd.drainer.file_log import file_records
+from binlogd.drainer.file_log import Record, log_files
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.named import NamedTransaction
 from binlogd.drainer.named_apply import NamedApplier
 from binlogd.drainer.pb import head_of
+from binlogd.drainer.relay_original import BASE_NAME, whole_records
 from binlogd.drainer.restore import Restored, begin, where_to_begin
 from binlogd.drainer.session import leading_error
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Skip
 from binlogd.errors import ConfigError, CorruptPayload, CorruptRelay
-from binlogd.tso import MAX_TS, Tso
+from binlogd.tso import MAX_TS, NO_TS, Tso
 
 log = structlog.get_logger(__name__)
 
@@ -55,8 +56,14 @@ async def restore_original(
             return Restored(checkpoint.commit_ts, checkpoint.commit_ts, 0, 0, was_consistent=True)
         # what is applied by every lane is applied, whatever was saved
         after = max(checkpoint.commit_ts, sink.applied_ts())
-        if next(file_records(relay_directory), None) is None:
+        if next(_records(relay_directory), None) is None:
             raise ConfigError(f"the relay log in {relay_directory} holds nothing to restore from")
+        base_ts = base_of(relay_directory)
+        if base_ts > checkpoint.commit_ts:
+            raise ConfigError(
+                f"the relay log in {relay_directory} begins behind commit_ts {base_ts}, the"
+                f" checkpoint is {checkpoint.commit_ts}: what lies between cannot be restored"
+            )
         await begin(sink, checkpoint)
         await applier.open()
         log.info("restore_begun", checkpoint_ts=checkpoint.commit_ts, after=after)
@@ -79,10 +86,27 @@ async def restore_original(
     return Restored(checkpoint.commit_ts, after, transactions, done.rows, was_consistent=False)
 
 
+def base_of(directory: Path) -> Tso:
+    """Above which commit_ts a log is complete; NO_TS where nobody tells (the original's)."""
+    try:
+        text = (directory / BASE_NAME).read_text()
+    except FileNotFoundError:
+        return NO_TS
+    return Tso(int(text)) if text.strip().isdigit() else NO_TS
+
+
+def _records(directory: Path) -> Iterator[tuple[Path, Record]]:
+    files = log_files([entry.name for entry in directory.iterdir()])
+    for file in files:
+        path = directory / file.name
+        for record in whole_records(path, path.read_bytes(), is_newest=file is files[-1]):
+            yield path, record
+
+
 def _transactions(
     directory: Path, after: Tso, last_ts: Tso
 ) -> Iterator[tuple[NamedTransaction, int]]:
-    for path, record in file_records(directory):
+    for path, record in _records(directory):
         try:
             commit_ts = head_of(record.payload).commit_ts
             if commit_ts > last_ts:

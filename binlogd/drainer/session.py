@@ -30,6 +30,7 @@ from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.ddl_trash import Trash
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.measures import DrainerMeasures
+from binlogd.drainer.relay_original import OriginalRelay
 from binlogd.drainer.schema_log import SchemaEvent, SchemaLog
 from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.translate import Translator, ddl_job_id
@@ -93,7 +94,7 @@ class DrainerPorts:
     sources: Sources | Sequence[BinlogSource]
     history: DdlHistory
     make_sink: Callable[[], Sink]
-    relay: RelayWriter | None
+    relay: RelayWriter | OriginalRelay | None
     table_filter: TableFilter
     on_saved: Callable[[Checkpoint], None]
     """Called after each save: nobody needs what lies at or below its commit_ts any more."""
@@ -204,7 +205,7 @@ class Session:
 
     async def _walk(self, part: Sequence[CommittedBinlog]) -> None:
         found, failure = await self._with_jobs(part)
-        if self._relay is not None and found:
+        if isinstance(self._relay, RelayWriter) and found:
             entries = [
                 RelayEntry(binlog.commit_ts, binlog.payload, job.raw if job else b"")
                 for binlog, job in found
@@ -223,6 +224,10 @@ class Session:
                 txns.append(self._translated(binlog, job))
         except Stuck as error:
             failure = error
+        if isinstance(self._relay, OriginalRelay) and txns:
+            async with self._relaying:
+                payloads = [binlog.payload for binlog, _ in found]
+                await self._relay.append(list(zip(txns, payloads, strict=False)))
         if self._events:
             await self._log_events(txns[-1].commit_ts if failure is None else None)
         if txns:
@@ -331,8 +336,10 @@ class Session:
         if kept is not None and known is None:
             await kept.begin(self._schema, after)
         self._versions.append((first_ts, self._schema.version))
-        if self._relay is not None:
+        if isinstance(self._relay, RelayWriter):
             await self._relay.open(after=after, snapshot=self._schema.snapshot)
+        elif self._relay is not None:
+            await self._relay.open(after=after)
         if self.checkpoint.consistent:
             await self._save(is_consistent=False)
         self._translator = Translator(
