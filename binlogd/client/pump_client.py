@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import structlog
-from grpclib.client import Channel, Stream
+from grpclib.client import Channel
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.binlog import BinlogType, Pulled
 from binlogd.client.codec import BytesCodec
+from binlogd.client.inbox import Inbox
 from binlogd.errors import Corrupt, MalformedBinlog, PumpUnavailable, Refused
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
@@ -33,7 +35,8 @@ log = structlog.get_logger(__name__)
 _WRITE, _PULL = "/binlog.Pump/WriteBinlog", "/binlog.Pump/PullBinlogs"
 _FINAL_TEXTS = ("cluster ID are mismatch", "unexpected EOF", "proto: ")
 # RuntimeError is what uvloop raises on writing to a connection that has just closed.
-_NO_ANSWER = (StreamTerminatedError, ProtocolError, OSError, TimeoutError, RuntimeError)
+NO_ANSWER = (StreamTerminatedError, ProtocolError, OSError, TimeoutError, RuntimeError)
+"""What a connection that is gone or silent comes out as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class PumpClient:
         self._users: Counter[Channel] = Counter()
         self._written = self._retried = self._given_up = self._reconnected = 0
 
-    async def __aenter__(self) -> PumpClient:
+    async def __aenter__(self) -> Self:
         """Connects with the first write, not here."""
         return self
 
@@ -149,7 +152,7 @@ class PumpClient:
                 errmsg = await _unary(channel, message, self._limits.deadline_s)
         except GRPCError as error:
             raise self._meaning(error) from error
-        except _NO_ANSWER as error:
+        except NO_ANSWER as error:
             self._redial(channel)
             raise PumpUnavailable(self._said(str(error) or type(error).__name__)) from error
         if errmsg:
@@ -223,7 +226,7 @@ class RemoteSource:
             raise Corrupt(self._said(str(error))) from error
         except GRPCError as error:
             raise PumpUnavailable(self._said(f"{error.status.name}: {error.message}")) from error
-        except _NO_ANSWER as error:
+        except NO_ANSWER as error:
             raise PumpUnavailable(self._said(str(error) or type(error).__name__)) from error
         finally:
             channel.close()
@@ -234,7 +237,7 @@ class RemoteSource:
             await channel.__connect__()
         async with channel.request(_PULL, Cardinality.UNARY_STREAM, bytes, bytes) as stream:
             await stream.send_request()
-            inbox = _Inbox(stream, self._limits.message_bytes_max)
+            inbox = Inbox(stream, self._limits.message_bytes_max)
             await stream.send_message(codec.encode_pull_request(self._cluster_id, after), end=True)
             await stream.recv_initial_metadata()
             while messages := await inbox.messages():  # empty at the end of the stream
@@ -242,60 +245,3 @@ class RemoteSource:
 
     def _said(self, what: str) -> str:
         return f"pump {self._host}:{self._port}: {what}"
-
-
-class _Inbox:
-    """Stands in for grpclib's buffer of a stream, and cuts whatever has arrived into messages.
-
-    grpclib hands out one message at a time, at six times the cost. What was not taken yet is not
-    given back to the sender's window, so the window bounds it.
-    """
-
-    def __init__(self, stream: Stream[bytes, bytes], message_bytes_max: int) -> None:
-        inner = stream._stream  # noqa: SLF001 # no public way to the bytes of a stream
-        self._wrapper = stream._wrapper  # noqa: SLF001 # wakes us when the connection is lost
-        self._ack: Callable[[int], None] = inner.buffer._ack_callback  # noqa: SLF001
-        inner.buffer = self  # type: ignore[assignment] # add, eof and unacked_size are all it needs
-        self._cutter = codec.MessageCutter(message_bytes_max)
-        self._arrived: list[bytes] = []
-        self._unacked = 0
-        self._is_over = False
-        self._changed = asyncio.Event()
-
-    async def messages(self) -> list[bytes]:
-        """All messages that have arrived, at least one; none at the end of the stream."""
-        with self._wrapper:
-            while True:  # until a message is complete, or the stream ends
-                messages = [
-                    message for data in self._taken() for message in self._cutter.feed(data)
-                ]
-                if messages:
-                    return messages
-                if self._is_over and not self._arrived:
-                    if self._cutter.is_inside:
-                        raise MalformedBinlog("unexpected EOF")
-                    return []
-                self._changed.clear()
-                await self._changed.wait()
-
-    def add(self, data: bytes, ack_size: int) -> None:
-        """Called by grpclib with what has arrived."""
-        self._arrived.append(data)
-        self._unacked += ack_size
-        self._changed.set()
-
-    def eof(self) -> None:
-        """Called by grpclib at the end of the stream."""
-        self._is_over = True
-        self._changed.set()
-
-    def unacked_size(self) -> int:
-        """Called by grpclib when it lets go of the stream."""
-        unacked, self._unacked = self._unacked, 0
-        return unacked
-
-    def _taken(self) -> list[bytes]:
-        arrived, self._arrived = self._arrived, []
-        if self._unacked:
-            self._ack(self.unacked_size())
-        return arrived

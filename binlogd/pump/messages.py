@@ -57,35 +57,72 @@ class Announced(NamedTuple):
     is_compressed: bool
 
 
+class Incoming:
+    """The messages of a request, one after the other, each checked before it is buffered."""
+
+    def __init__(self, stream: BytesStream, bytes_max: int) -> None:
+        self._stream = stream
+        self._bytes_max = bytes_max
+        self._next = Announced(0, is_compressed=False)
+
+    async def next_size(self) -> int | None:
+        """What the next message has in bytes as it is sent; None at the end. Raises GRPCError if
+        that is too much, or if it is compressed in a way that is not known."""
+        encoding = _encoding(self._stream)
+        if encoding not in (*_IDENTITY, _GZIP):
+            raise GRPCError(
+                Status.UNIMPLEMENTED,
+                f'grpc: Decompressor is not installed for grpc-encoding "{encoding}"',
+            )
+        prefix = await piece(self._stream, codec.MESSAGE_PREFIX_BYTES)
+        if not prefix:
+            return None
+        if prefix[0] > 1:
+            raise GRPCError(
+                Status.INTERNAL, f"grpc: received unexpected payload format {prefix[0]}"
+            )
+        if prefix[0] and encoding in _IDENTITY:
+            raise GRPCError(
+                Status.INTERNAL, "grpc: compressed flag set with identity or empty encoding"
+            )
+        size_bytes = int.from_bytes(prefix[1:], "big")
+        if size_bytes > self._bytes_max:
+            raise GRPCError(
+                Status.RESOURCE_EXHAUSTED, f"grpc: {RecordTooLarge(size_bytes, self._bytes_max)}"
+            )
+        self._next = Announced(size_bytes, bool(prefix[0]))
+        return size_bytes
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether that next message is."""
+        return self._next.is_compressed
+
+    async def message(self) -> bytes:
+        """That next message, as it was meant. Raises GRPCError."""
+        message = await gathered(self._stream, BytesIO(), self._next.size_bytes)
+        return await inflated(message, self._bytes_max) if self.is_compressed else message
+
+
 async def read_message(stream: BytesStream, bytes_max: int) -> bytes:
     """The one message of a request. Raises GRPCError."""
-    size_bytes, is_compressed = await announced(stream, bytes_max)
-    message = await gathered(stream, BytesIO(), size_bytes)
-    return await inflated(message, bytes_max) if is_compressed else message
+    incoming = Incoming(stream, bytes_max)
+    if await incoming.next_size() is None:
+        raise _nothing()
+    return await incoming.message()
 
 
 async def announced(stream: BytesStream, bytes_max: int) -> Announced:
-    """How large the message of a request is. Raises GRPCError if that is too large, or if it is
-    compressed in a way that is not known."""
-    encoding = _encoding(stream)
-    if encoding not in (*_IDENTITY, _GZIP):
-        raise GRPCError(
-            Status.UNIMPLEMENTED,
-            f'grpc: Decompressor is not installed for grpc-encoding "{encoding}"',
-        )
-    prefix = await piece(stream, codec.MESSAGE_PREFIX_BYTES)
-    if not prefix:
-        raise GRPCError(Status.INTERNAL, "a request without a message")
-    if prefix[0] > 1:
-        raise GRPCError(Status.INTERNAL, f"grpc: received unexpected payload format {prefix[0]}")
-    if prefix[0] and encoding in _IDENTITY:
-        raise GRPCError(
-            Status.INTERNAL, "grpc: compressed flag set with identity or empty encoding"
-        )
-    size_bytes = int.from_bytes(prefix[1:], "big")
-    if size_bytes > bytes_max:
-        raise GRPCError(Status.RESOURCE_EXHAUSTED, f"grpc: {RecordTooLarge(size_bytes, bytes_max)}")
-    return Announced(size_bytes, bool(prefix[0]))
+    """How large the one message of a request is. Raises GRPCError."""
+    incoming = Incoming(stream, bytes_max)
+    size_bytes = await incoming.next_size()
+    if size_bytes is None:
+        raise _nothing()
+    return Announced(size_bytes, incoming.is_compressed)
+
+
+def _nothing() -> GRPCError:
+    return GRPCError(Status.INTERNAL, "a request without a message")
 
 
 async def gathered(stream: BytesStream, so_far: BytesIO, left: int) -> bytes:

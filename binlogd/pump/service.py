@@ -31,6 +31,7 @@ from binlogd.errors import (
 )
 from binlogd.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.ports import BinlogSource
+from binlogd.pump.batches import BatchPorts, BatchService
 from binlogd.pump.budget import Budget
 from binlogd.pump.messages import (
     PIECE_BYTES,
@@ -126,16 +127,25 @@ class PumpService:
         self._pump = pump
         self._cluster = cluster
         self._limits = limits or ServiceLimits()
-        self._pulls: list[asyncio.Timeout] = []
+        self._streams: list[asyncio.Timeout] = []
         self._is_closing = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._in_flight = self._writes = self._lost = 0
+        self._in_flight = self._writes = self._lost = self._pullers = 0
         self._room = Budget(bytes_max=self._limits.bytes_in_flight_max)
         self._bytes_unread = self._bytes_received = 0
         self._binlogs_sent = self._bytes_sent = 0
         self._write_seconds = {label: Histogram(_RPC_SECONDS) for label in ("succ", "fail")}
         self._pull_seconds = {label: Histogram(_RPC_SECONDS) for label in ("succ", "fail")}
+        self._batches = BatchService(
+            BatchPorts(
+                write=self.write_payloads,
+                take=self._take_room,
+                give=self._room.give,
+                until_closing=self._until_closing,
+                message_bytes_max=self._limits.message_bytes_max,
+            )
+        )
         self._complained_at = -_COMPLAINT_INTERVAL_S
         self._unmentioned = 0
 
@@ -148,6 +158,7 @@ class PumpService:
             "/binlog.Pump/PullBinlogs": Handler(
                 self._pull_binlogs, Cardinality.UNARY_STREAM, bytes, bytes
             ),
+            **self._batches.__mapping__(),
         }
 
     def sinks(self) -> dict[bytes, CallSink]:
@@ -171,14 +182,21 @@ class PumpService:
                 requests.append(_unreadable(error))
         return await self._taken(requests, [len(message) for message in messages])
 
+    async def write_payloads(
+        self, cluster_id: int, payloads: Sequence[bytes]
+    ) -> Sequence[GRPCError | None]:
+        """Takes serialised binlogs of one cluster; one outcome for each, None is OK."""
+        requests = [codec.WriteRequest(cluster_id, payload) for payload in payloads]
+        return await self._taken(requests, [len(payload) for payload in payloads])
+
     async def close(self) -> None:
-        """Ends every PullBinlogs with OK, and waits for them and for the writes in flight.
+        """Ends every stream with OK, and waits for them and for the writes in flight.
 
         Writes that come later are still taken: whether they are is the Pump's state, not ours.
         """
         self._is_closing = True
-        for pull in self._pulls:
-            pull.reschedule(asyncio.get_running_loop().time())
+        for stream in self._streams:
+            stream.reschedule(asyncio.get_running_loop().time())
         await self._idle.wait()
 
     def statistics(self) -> ServiceStatistics:
@@ -192,7 +210,7 @@ class PumpService:
             writes_held_back=self._room.waiting,
             binlogs_sent=self._binlogs_sent,
             bytes_sent=self._bytes_sent,
-            pullers=len(self._pulls),
+            pullers=self._pullers,
             write_seconds={label: h.statistics() for label, h in self._write_seconds.items()},
             pull_seconds={label: h.statistics() for label, h in self._pull_seconds.items()},
         )
@@ -240,8 +258,7 @@ class PumpService:
         finally:
             self._room.give(size_bytes)
 
-    @asynccontextmanager
-    async def _held(self, size_bytes: int) -> AsyncIterator[None]:
+    async def _take_room(self, size_bytes: int) -> None:
         """Room for a message, before more of it is read than its stream's window lets in.
 
         What waits unread takes from the window of its connection. It is kept so small that those
@@ -262,6 +279,10 @@ class PumpService:
                 self._bytes_unread -= unread
         else:
             await self._room.take(size_bytes)
+
+    @asynccontextmanager
+    async def _held(self, size_bytes: int) -> AsyncIterator[None]:
+        await self._take_room(size_bytes)
         try:
             yield
         finally:
@@ -312,7 +333,7 @@ class PumpService:
             self._note_idle()
 
     def _note_idle(self) -> None:
-        if not self._in_flight and not self._pulls:
+        if not self._in_flight and not self._streams:
             self._idle.set()
 
     def _account(
@@ -358,9 +379,9 @@ class PumpService:
             own = self._cluster.cluster_id
             if own is not None and cluster_id != own:
                 raise refusal(WrongCluster(cluster_id, own))
-            if len(self._pulls) >= self._limits.pullers_max:
+            if self._pullers >= self._limits.pullers_max:
                 raise GRPCError(
-                    Status.RESOURCE_EXHAUSTED, f"{len(self._pulls)} streams are served already"
+                    Status.RESOURCE_EXHAUSTED, f"{self._pullers} streams are served already"
                 )
             await begin_answer(stream)
             await self._serve_until_closing(stream, after)
@@ -369,22 +390,30 @@ class PumpService:
             self._pull_seconds[label].observe(clock() - begin_s)
 
     async def _serve_until_closing(self, stream: BytesStream, after: Tso) -> None:
-        if self._is_closing:
-            return
-        until_closing = asyncio.timeout(None)
-        try:
-            async with until_closing:
-                self._pulls.append(until_closing)
-                self._idle.clear()
-                log.info("pull_began", after=after, peer=stream.peer.addr())
+        async with self._until_closing():
+            self._pullers += 1
+            log.info("pull_began", after=after, peer=stream.peer.addr())
+            try:
                 await self._send_merged(stream, after)
+            finally:
+                self._pullers -= 1
+                log.info("pull_ended", peer=stream.peer.addr())
+
+    @asynccontextmanager
+    async def _until_closing(self) -> AsyncIterator[None]:
+        """Ends its block without an error when this service closes, and `close` waits for that."""
+        until = asyncio.timeout(0 if self._is_closing else None)
+        try:
+            async with until:
+                self._streams.append(until)
+                self._idle.clear()
+                yield
         except TimeoutError:
-            if not until_closing.expired():
+            if not until.expired():
                 raise
         finally:
-            self._pulls.remove(until_closing)
+            self._streams.remove(until)
             self._note_idle()
-            log.info("pull_ended", peer=stream.peer.addr())
 
     async def _send_merged(self, stream: BytesStream, after: Tso) -> None:
         failure: BinlogdError | None = None  # raised outside, or it would come out in a group

@@ -1,0 +1,105 @@
+"""`binlogd.BatchWriter`: many binlogs in one message, several messages at once on one stream.
+
+Invariant. Batches enter the Pump in the order of their arrival, and each is answered when all of
+its binlogs are durable or refused. When the service closes, what has been read is still answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
+
+from binlogd.errors import MalformedBinlog
+from binlogd.pump.messages import BytesStream, Incoming, begin_answer, send_joined
+from binlogd.wire import batch as wire
+from binlogd.wire import codec
+
+_BATCHES_IN_FLIGHT = 16  # of one stream; the next one is not read
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPorts:
+    """What the stream of batches needs of the service it is a part of.
+
+    `until_closing` ends its block when the service closes; `take` waits for room for bytes, which
+    `give` gives back.
+    """
+
+    write: Callable[[int, Sequence[bytes]], Awaitable[Sequence[GRPCError | None]]]
+    take: Callable[[int], Awaitable[None]]
+    give: Callable[[int], None]
+    until_closing: Callable[[], AbstractAsyncContextManager[None]]
+    message_bytes_max: int
+
+
+class BatchService:
+    """The service, as grpclib takes it."""
+
+    def __init__(self, ports: BatchPorts) -> None:
+        self._ports = ports
+
+    def __mapping__(self) -> dict[str, Handler]:
+        """The method, for grpclib's server with a `BytesCodec`."""
+        return {wire.WRITE_BATCH: Handler(self._write, Cardinality.STREAM_STREAM, bytes, bytes)}
+
+    async def _write(self, stream: BytesStream) -> None:
+        await begin_answer(stream)
+        failures: list[GRPCError] = []
+        writing = _Writing(stream, self._ports)
+        async with asyncio.TaskGroup() as group:
+            try:
+                async with self._ports.until_closing():
+                    await self._read(stream, writing, group)
+            except GRPCError as error:  # what came before is written and answered
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    async def _read(self, stream: BytesStream, writing: _Writing, group: asyncio.TaskGroup) -> None:
+        incoming = Incoming(stream, self._ports.message_bytes_max)
+        while (size_bytes := await incoming.next_size()) is not None:  # until the peer ends it
+            if incoming.is_compressed:  # how much room it needs would be known too late
+                raise GRPCError(Status.UNIMPLEMENTED, "a batch cannot be compressed")
+            await writing.slots.acquire()
+            await self._ports.take(size_bytes)
+            try:
+                batch = wire.decode_batch(await incoming.message())
+            except BaseException as error:
+                self._ports.give(size_bytes)
+                if isinstance(error, MalformedBinlog):
+                    raise GRPCError(
+                        Status.INTERNAL, f"grpc: error unmarshalling request: {error}"
+                    ) from error
+                raise
+            group.create_task(writing.written(batch, size_bytes))
+
+
+class _Writing:
+    """The batches of one stream that are not answered yet."""
+
+    def __init__(self, stream: BytesStream, ports: BatchPorts) -> None:
+        self.slots = asyncio.Semaphore(_BATCHES_IN_FLIGHT)
+        self._stream = stream
+        self._ports = ports
+        self._sending = asyncio.Lock()  # an answer may have to wait in the middle for a window
+
+    async def written(self, batch: wire.Batch, size_bytes: int) -> None:
+        """Writes a batch and answers; gives back its room."""
+        try:
+            outcomes = await self._ports.write(batch.cluster_id, batch.payloads)
+        finally:
+            self.slots.release()
+            self._ports.give(size_bytes)
+        refusals = [
+            wire.Refusal(position, outcome.status.value, outcome.message or "")
+            for position, outcome in enumerate(outcomes)
+            if outcome is not None
+        ]
+        answer = codec.prefixed(wire.encode_answer(wire.BatchAnswer(batch.number, refusals)))
+        async with self._sending:
+            await send_joined(self._stream, answer)
