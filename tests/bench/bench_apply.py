@@ -27,6 +27,7 @@ from random import Random
 import structlog
 import uvloop
 
+from binlogd.app import GC_YOUNG_OBJECTS
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.filter import TableFilter
@@ -36,7 +37,16 @@ from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Txn
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
-from tests.bench.load import Load, inserts, mixed, updates
+from tests.bench.load import (
+    Load,
+    deletes,
+    hot_key,
+    inserts,
+    many_tables,
+    mixed,
+    updates,
+    wide_rows,
+)
 from tests.bench.whole_path import Cost, Meter, server_of, through_everything
 from tests.mariadb import MariaDb
 
@@ -66,6 +76,10 @@ LOADS: dict[str, Callable[[float], Load]] = {
     "inserts": lambda share: inserts(int(300_000 * share)),
     "updates": lambda share: updates(int(200_000 * share), int(300_000 * share)),
     "mixed": lambda share: mixed(int(400_000 * share), 10, int(20_000 * share)),
+    "deletes": lambda share: deletes(int(200_000 * share)),
+    "hot_key": lambda share: hot_key(int(200_000 * share)),
+    "wide_rows": lambda share: wide_rows(int(8_000 * share)),
+    "many_tables": lambda share: many_tables(int(100_000 * share)),
 }
 
 
@@ -156,6 +170,7 @@ def report(name: str, load: Load, lanes: int, cost: Cost, alone: Cost) -> None:
 def _measured(options: argparse.Namespace, mariadb: MariaDb, load: Load, place: Path) -> None:
     gc.collect()
     gc.freeze()
+    gc.set_threshold(GC_YOUNG_OBJECTS, 20, 50)  # as binlogd serve does
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if options.sink:
             cost = runner.run(through_the_sink(mariadb, load, options.lanes))

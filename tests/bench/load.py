@@ -50,6 +50,13 @@ def table_def(name: str) -> TableDef:
     )
 
 
+def wide_def(name: str, columns: int) -> TableDef:
+    """A table of an id and many texts."""
+    texts = tuple(ColumnDef(f"c{number}", char(120)) for number in range(columns))
+    key = ColumnDef("id", integer("BIGINT"), not_null=True)
+    return TableDef(DATABASE, name, (key, *texts), primary=("id",))
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """`setup` makes the tables and their first rows, `binlogs` is what is measured.
@@ -89,17 +96,59 @@ def mixed(rows: int = 400_000, tables: int = 10, table_rows: int = 20_000) -> Lo
     return maker.load("mixed", maker.transactions(changes, 4), rows)
 
 
+def deletes(rows: int = 200_000) -> Load:
+    """Every row of one table, in random order, ten a transaction."""
+    maker = _Maker(1)
+    maker.fill(rows)
+    numbers = list(range(1, rows + 1))
+    maker.rng.shuffle(numbers)
+    changes = [maker.delete(maker.tables[0], number) for number in numbers]
+    return maker.load("deletes", maker.transactions(changes, 10), rows)
+
+
+def hot_key(rows: int = 200_000) -> Load:
+    """Updates of one row again and again, five a transaction."""
+    maker = _Maker(1)
+    maker.fill(10)
+    changes = [maker.update(maker.tables[0], 1) for _ in range(rows)]
+    return maker.load("hot_key", maker.transactions(changes, 5), rows)
+
+
+def many_tables(rows: int = 100_000, tables: int = 1000) -> Load:
+    """Inserts, updates and deletes as in `mixed`, over a thousand tables."""
+    maker = _Maker(tables)
+    maker.fill(5)
+    changes = [maker.any_change(5) for _ in range(rows)]
+    return maker.load("many_tables", maker.transactions(changes, 4), rows)
+
+
+def wide_rows(rows: int = 2_000, columns: int = 200) -> Load:
+    """Inserts of rows with many columns, some 20 KB each, ten a transaction."""
+    maker = _Maker(1, wide_def("t0", columns))
+    changes = [maker.wide_insert(number, columns) for number in range(1, rows + 1)]
+    return maker.load("wide_rows", maker.transactions(changes, 10), rows)
+
+
+def one_transaction(size_bytes: int) -> Load:
+    """New rows into one table, all in one transaction of about so many bytes."""
+    maker = _Maker(1)
+    rows = size_bytes // 215
+    changes = [maker.insert(maker.tables[0], number) for number in range(1, rows + 1)]
+    return maker.load("one_transaction", maker.transactions(changes, rows), rows)
+
+
 _Change = tuple[Table, int, int, bytes]  # table, id, kind, row bytes
 
 
 class _Maker:
-    def __init__(self, tables: int) -> None:
+    def __init__(self, tables: int, definition: TableDef | None = None) -> None:
         self.rng = random.Random(20)
         names = [f"t{number}" for number in range(tables)]
+        definitions = (definition,) if definition else tuple(map(table_def, names))
         self._workload = Workload(
             Options(
                 transactions=0,
-                tables=tuple(map(table_def, names)),
+                tables=definitions,
                 habits=Habits(repeats=0, late=0, lost=0),
             )
         )
@@ -117,6 +166,14 @@ class _Maker:
         self._rows[table.id][number] = row
         self._ids[table.id].append(number)
         return table, number, 0, b"\x08" + varint(number) + self._columns(row)
+
+    def wide_insert(self, number: int, columns: int) -> _Change:
+        """A row of `wide_def`."""
+        texts = b"".join(
+            b"\x08" + varint(column_id) + b"\x02" + compact_bytes(self._text(100))
+            for column_id in range(2, columns + 2)
+        )
+        return self.tables[0], number, 0, b"\x08" + varint(number) + texts
 
     def update(self, table: Table, number: int) -> _Change:
         rows = self._rows[table.id]
@@ -162,11 +219,14 @@ class _Maker:
 
     def _transaction(self, changes: list[_Change]) -> CommittedBinlog:
         by_table: dict[int, Mutation] = {}
+        kinds: dict[int, bytearray] = {}
         for table, _, kind, row in changes:
-            mutation = by_table.get(table.id) or Mutation(table.id, [], [], [], b"")
+            mutation = by_table.setdefault(table.id, Mutation(table.id, [], [], [], b""))
             {0: mutation.inserted, 1: mutation.updated, 4: mutation.deleted}[kind].append(row)
-            sequence = mutation.sequence + bytes((kind,))
-            by_table[table.id] = msgspec.structs.replace(mutation, sequence=sequence)
+            kinds.setdefault(table.id, bytearray()).append(kind)
+        for table_id, sequence in kinds.items():
+            whole = msgspec.structs.replace(by_table[table_id], sequence=bytes(sequence))
+            by_table[table_id] = whole
         start_ts, commit_ts = Tso(self._now + 1), Tso(self._now + 2)
         self._now = plus_ms(commit_ts, 1)
         key = record_key(changes[0][0], changes[0][1])
@@ -182,11 +242,13 @@ class _Maker:
         k, tail = row
         return b"\x08\x04\x08" + varint(k) + self._tails[tail]
 
+    def _text(self, length: int) -> bytes:
+        return "".join(self.rng.choices(string.ascii_letters + string.digits, k=length)).encode()
+
     def _tail(self) -> bytes:
         """The datums of `c`, `pad` and `dt`."""
-        letters = string.ascii_letters + string.digits
-        c = "".join(self.rng.choices(letters, k=self.rng.randint(90, 120))).encode()
-        pad = "".join(self.rng.choices(letters, k=60)).encode()
+        c = self._text(self.rng.randint(90, 120))
+        pad = self._text(60)
         day = self.rng.randint(1, 28)
         moment = packed_time(f"2024-02-{day:02d} 12:{day:02d}:30")
         return b"".join(

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.backoff import Backoff
@@ -66,7 +67,23 @@ class Meter:
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
-def server_of(mariadb: MariaDb) -> Server:
+class Place(Protocol):
+    """Where a MariaDB is: `MariaDb`, or what another process knows of one."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def password(self) -> str: ...
+
+
+def server_of(mariadb: Place) -> Server:
     """Where the sink connects to."""
     return Server(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
 
@@ -100,7 +117,7 @@ async def _written(pump: Pump, batch: list[bytes]) -> None:
 
 @asynccontextmanager
 async def draining(
-    pump: Pump, mariadb: MariaDb, load: Load, directory: Path, lanes: int
+    pump: Pump, mariadb: Place, load: Load, directory: Path, lanes: int
 ) -> AsyncIterator[Drainer]:
     """A Drainer of this Pump into this server, with a relay log; drained at the end."""
     disk = PosixDisk(threads=2)
