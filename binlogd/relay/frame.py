@@ -29,6 +29,7 @@ MAGIC = b"BLR1"
 HEAD = struct.Struct("<4sIIIQQQQ")
 _CHECKED_FROM = 8  # magic and the head's own checksum come first
 _ENTRY = struct.Struct("<QII")
+_LARGE_BYTES = 1 << 20
 _ENTRY_PART_BYTES_MAX = (1 << 32) - 1
 UNWRITTEN_BYTES = 64
 """A file that ends with this many zeros ends with a page that never reached the disk."""
@@ -80,28 +81,35 @@ class Damaged(NamedTuple):
     reason: str
 
 
-def encode_frame(kind: FrameKind, at: RelayPos, commit_ts: Tso, body: bytes) -> bytes:
-    """A frame for this place of the log, and for no other."""
-    head = HEAD.pack(
-        MAGIC, 0, google_crc32c.value(body), kind, at.suffix, at.offset, commit_ts, len(body)
-    )
+def encode_frame(
+    kind: FrameKind, at: RelayPos, commit_ts: Tso, body: Sequence[bytes]
+) -> list[bytes]:
+    """A frame for this place of the log, and for no other: its head, and the pieces of its body."""
+    body_sum = size = 0
+    for piece in body:
+        body_sum = google_crc32c.extend(body_sum, piece)
+        size += len(piece)
+    head = HEAD.pack(MAGIC, 0, body_sum, kind, at.suffix, at.offset, commit_ts, size)
     checksum = google_crc32c.value(head[_CHECKED_FROM:])
-    return b"".join((MAGIC, checksum.to_bytes(4, "little"), head[_CHECKED_FROM:], body))
+    return [b"".join((MAGIC, checksum.to_bytes(4, "little"), head[_CHECKED_FROM:])), *body]
 
 
-def encode_entries(entries: Sequence[RelayEntry]) -> bytes:
-    """The body of a group. Raises ValueError for a payload of 4 GiB and more."""
+def encode_entries(entries: Sequence[RelayEntry]) -> list[bytes]:
+    """The body of a group: a large payload is a piece of its own, not copied; what is small lies
+    together. Raises ValueError for a payload of 4 GiB and more."""
     pack = _ENTRY.pack
+    pieces: list[bytes] = []
     parts: list[bytes] = []
     for entry in entries:
         if len(entry.payload) > _ENTRY_PART_BYTES_MAX:
             raise ValueError(f"a payload of {len(entry.payload)} bytes does not fit a relay log")
-        parts += (
-            pack(entry.commit_ts, len(entry.payload), len(entry.job)),
-            entry.payload,
-            entry.job,
-        )
-    return b"".join(parts)
+        parts.append(pack(entry.commit_ts, len(entry.payload), len(entry.job)))
+        if len(entry.payload) >= _LARGE_BYTES:
+            pieces += (b"".join(parts), entry.payload)
+            parts = [entry.job]
+        else:
+            parts += (entry.payload, entry.job)
+    return [*pieces, b"".join(parts)]
 
 
 def decode_entries(body: bytes) -> list[RelayEntry]:

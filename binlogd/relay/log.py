@@ -153,22 +153,23 @@ class RelayWriter:
         assert all(a.commit_ts <= b.commit_ts for a, b in pairwise(group))
         at = RelayPos(newest.suffix, self._offset)
         frame = encode_frame(FrameKind.GROUP, at, last_ts, encode_entries(group))
-        await self._file.append([frame], sync=True)
-        self._offset += len(frame)
+        frame_bytes = sum(map(len, frame))
+        await self._file.append(frame, sync=True)
+        self._offset += frame_bytes
         self._last_ts = last_ts
         self._files[-1] = replace(newest, size_bytes=self._offset)
         self._entries += len(group)
-        self._bytes += len(frame)
+        self._bytes += frame_bytes
         self._groups += 1
 
     async def _begin_file(self, kind: FrameKind) -> None:
         suffix = self._files[-1].suffix + 1 if self._files else 0
         if self._file is not None:
             await self._file.close()
-        head = encode_frame(kind, RelayPos(suffix, 0), self._last_ts, self._snapshot())
+        head = encode_frame(kind, RelayPos(suffix, 0), self._last_ts, [self._snapshot()])
         self._file = await self._disk.open_append(self._path(suffix), create=True)
-        await self._file.append([head], sync=True)
-        self._head_bytes = self._offset = len(head)
+        await self._file.append(head, sync=True)
+        self._head_bytes = self._offset = sum(map(len, head))
         self._files.append(RelayFile(suffix, self._last_ts, kind is FrameKind.START, self._offset))
         log.info("relay_file_begun", suffix=suffix, base_ts=self._last_ts, head_bytes=len(head))
 

@@ -22,13 +22,13 @@ from binlogd.relay.frame import (
 from binlogd.relay.position import RelayPos, file_name, suffix_of
 from binlogd.tso import Tso
 
-HEAD_FRAME = encode_frame(FrameKind.START, RelayPos(7, 0), Tso(5), b'{"version":1}')
+HEAD_FRAME = b"".join(encode_frame(FrameKind.START, RelayPos(7, 0), Tso(5), [b'{"version":1}']))
 ENTRIES = [
     RelayEntry(Tso(6), b"\x08\x01payload\x40\x00", b""),
     RelayEntry(Tso(9), b"\x08\x01ddl\x40\x05", b'{"id":3}'),
 ]
 AT = RelayPos(7, len(HEAD_FRAME))
-GROUP = encode_frame(FrameKind.GROUP, AT, Tso(9), encode_entries(ENTRIES))
+GROUP = b"".join(encode_frame(FrameKind.GROUP, AT, Tso(9), encode_entries(ENTRIES)))
 FILE = HEAD_FRAME + GROUP
 
 entries = st.builds(
@@ -41,8 +41,8 @@ entries = st.builds(
 
 @given(st.lists(entries, max_size=8), st.integers(0, 2**63 - 1), st.integers(0, 10**15))
 def test_what_was_written_reads_back(group: list[RelayEntry], commit_ts: int, suffix: int) -> None:
-    body = encode_entries(group)
-    data = encode_frame(FrameKind.GROUP, RelayPos(suffix, 0), Tso(commit_ts), body)
+    body = b"".join(encode_entries(group))
+    data = b"".join(encode_frame(FrameKind.GROUP, RelayPos(suffix, 0), Tso(commit_ts), [body]))
     frame = read_frame(data, RelayPos(suffix, 0))
     assert frame == Frame(FrameKind.GROUP, Tso(commit_ts), body, len(data))
     assert decode_entries(body) == group
