@@ -227,7 +227,7 @@ class MySqlSink:
         return self._applier
 
     async def _made(self, positions: Sequence[LanePosition], *, level: bool) -> Applier:
-        gatherer = Gatherer(positions, self._context.limits)
+        gatherer = Gatherer(positions, self._context.limits.of_lane(len(positions)))
         applier: Applier
         if self._options.is_transactional and level:
             connections = range(self._options.lanes)

@@ -13,7 +13,7 @@ their ids in every part, so that two lanes lock in one order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 from zlib import crc32
@@ -27,6 +27,7 @@ from binlogd.drainer.txn import Dml
 from binlogd.errors import CorruptRow, RowMismatch
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import Mutation
+from binlogd.wire.slices import RowSlices
 
 NOWHERE = LanePosition(NO_TS)
 SLICE_ROWS = 256
@@ -46,7 +47,17 @@ class Limits:
     bytes_max: int = 4 << 20
     cut_changes_max: int = 50_000
     cut_bytes_max: int = 32 << 20
-    statement_bytes_max: int = 4 << 20
+    """Above these a transaction is cut; shared by all lanes (`of_lane`)."""
+    statement_bytes_max: int = 1 << 20
+
+    def of_lane(self, lanes: int) -> Limits:
+        """The limits of one of so many lanes. With several, a transaction is spread over them
+        anyway: what one lane may hold back for the sake of a whole is its share."""
+        return replace(
+            self,
+            cut_changes_max=max(self.changes_max, self.cut_changes_max // lanes),
+            cut_bytes_max=max(self.bytes_max, self.cut_bytes_max // lanes),
+        )
 
 
 class RunKind(Enum):
@@ -428,9 +439,10 @@ def _size_of(mutation: Mutation) -> int:
     """Bytes of all its rows."""
     if len(mutation.sequence) == 1:  # most are so
         return len((mutation.inserted or mutation.updated or mutation.deleted)[0])
-    size = sum(map(len, mutation.updated))
-    if mutation.inserted:
-        size += sum(map(len, mutation.inserted))
-    if mutation.deleted:
-        size += sum(map(len, mutation.deleted))
+    size = 0
+    for rows in (mutation.inserted, mutation.updated, mutation.deleted):
+        if isinstance(rows, RowSlices):
+            size += rows.size_bytes
+        elif rows:
+            size += sum(map(len, rows))
     return size

@@ -62,20 +62,21 @@ class Translator:
         if binlog.is_fake:
             return Skip(binlog.commit_ts)
         try:
-            body = peek.body(binlog.payload)
-            if body.ddl_job_id > 0:
-                return self._ddl(binlog, body, job)
+            if not binlog.payload.endswith(_NO_DDL):
+                body = peek.body(binlog.payload)
+                if body.ddl_job_id > 0:
+                    return self._ddl(binlog, body, job)
             if self._filter.ignores_transaction(binlog.commit_ts):
                 return Skip(binlog.commit_ts, "ignore-txn-commit-ts")
-            return self._dml(binlog, body.prewrite_value)
+            return self._dml(binlog)
         except MalformedBinlog as error:
             if self._filter.ignores_transaction(binlog.commit_ts):
                 return Skip(binlog.commit_ts, "ignore-txn-commit-ts")
             raise _unreadable(binlog, error) from error
 
-    def _dml(self, binlog: CommittedBinlog, prewrite_value: bytes) -> Txn:
+    def _dml(self, binlog: CommittedBinlog) -> Txn:
         commit_ts = binlog.commit_ts
-        schema_version, mutations = peek.mutations(prewrite_value)
+        schema_version, mutations = peek.changes(binlog.payload)
         if self._as_of != self._schema.changes:
             self._tables.clear()
             self._as_of = self._schema.changes

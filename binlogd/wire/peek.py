@@ -35,6 +35,10 @@ from binlogd.wire.fields import (
     signed32,
     uvarint,
 )
+from binlogd.wire.slices import RowSlices
+
+LARGE_BYTES = 4 << 20
+"""Rows of a table mutation of this size are cut out of the binlog when they are asked for."""
 
 
 class Head(NamedTuple):
@@ -56,7 +60,7 @@ class Body(NamedTuple):
 
 
 class Mutation(msgspec.Struct, frozen=True, gc=False):
-    """The changes of one table in one transaction.
+    """The changes of one table in one transaction; its lists are for reading.
 
     `sequence` has one byte for each row in the order of execution (0 insert, 1 update, 4 delete):
     the n-th byte of a kind stands for the n-th row of that kind's list.
@@ -236,22 +240,38 @@ def mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
 
     Raises MalformedBinlog, also when a sequence contradicts its lists or names an obsolete kind.
     """
+    found = _mutations_in(prewrite_value, 0, len(prewrite_value))
+    return found if found is not None else _any_mutations(prewrite_value)
+
+
+def changes(payload: bytes) -> tuple[int, list[Mutation]]:
+    """The `mutations` of a payload, whose rows are not copied as a whole. Raises as that."""
+    marks = _marks(payload)
+    if marks is not None:
+        found = _mutations_in(payload, marks.rows_at, marks.rows_end)
+        if found is not None:
+            return found
+    return mutations(body(payload).prewrite_value)
+
+
+def _mutations_in(data: bytes, pos: int, end: int) -> tuple[int, list[Mutation]] | None:
+    """As TiDB writes a PrewriteValue, the version and then the tables; None for anything else."""
     schema_version, tables = 0, []
-    pos, end = 0, len(prewrite_value)
-    if prewrite_value[:1] == b"\x08":  # as TiDB writes it: the version, then the tables
-        value, pos = read_uvarint(prewrite_value, 1)
-        schema_version = signed(value)
-    while pos < end and prewrite_value[pos] == _TABLES:
-        size, begin = prewrite_value[pos + 1] if pos + 1 < end else 0x80, pos + 2
-        if size > 0x7F:
-            size, begin = read_uvarint(prewrite_value, pos + 1)
-        pos = begin + size
-        if pos > end:
-            pos = end_of(prewrite_value, begin, size)
-        tables.append(_table_mutation(prewrite_value, begin, pos))
-    if pos < end:
-        return _any_mutations(prewrite_value)
-    return schema_version, tables
+    try:
+        if pos < end and data[pos] == 0x08:
+            value, pos = read_uvarint(data, pos + 1)
+            schema_version = signed(value)
+        while pos < end and data[pos] == _TABLES:
+            size, begin = data[pos + 1], pos + 2
+            if size > 0x7F:
+                size, begin = read_uvarint(data, pos + 1)
+            pos = begin + size
+            if pos > end:
+                return None
+            tables.append(_table_mutation(data, begin, pos))
+    except (IndexError, MalformedBinlog):
+        return None
+    return (schema_version, tables) if pos == end else None
 
 
 def _any_mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
@@ -450,12 +470,15 @@ def _plain_table_mutation(  # noqa: C901, PLR0911, PLR0912 - one loop for every 
     """As TiDB writes it: table id, rows, sequence; None for anything else. Hot: few calls."""
     if data[pos] != 0x08:
         return None
+    is_large = end - pos >= LARGE_BYTES
     table_id = data[pos + 1]
     pos += 2
     if table_id > 0x7F:
         table_id, pos = read_uvarint(data, pos - 1)
         if table_id >> 56:  # no table has such an id
             return None
+    if is_large:
+        return _large_table_mutation(data, table_id, pos, end)
     inserted: list[bytes] = []
     updated: list[bytes] = []
     deleted: list[bytes] = []
@@ -496,6 +519,35 @@ def _plain_table_mutation(  # noqa: C901, PLR0911, PLR0912 - one loop for every 
         or data[pos:end:2] != b"\x38" * len(sequence)
     ):
         return None
+    return Mutation(table_id, inserted, updated, deleted, sequence)
+
+
+def _large_table_mutation(data: bytes, table_id: int, pos: int, end: int) -> Mutation | None:
+    """The same for megabytes of rows: they stay where they are."""
+    rows = {tag: RowSlices(data) for tag in (0x12, 0x1A, 0x32)}
+    while (tag := data[pos]) != 0x38:
+        of_kind = rows.get(tag)
+        size, begin = data[pos + 1], pos + 2
+        if size > 0x7F:
+            more = data[begin]
+            begin += 1
+            if more < 0x80:
+                size = size & 0x7F | more << 7
+            else:
+                size, begin = read_uvarint(data, pos + 1)
+        pos = begin + size
+        if of_kind is None or pos >= end:
+            return None
+        of_kind.append(begin, pos)
+    sequence = data[pos + 1 : end : 2]
+    counts = sequence.count(_INSERT), sequence.count(_UPDATE), sequence.count(_DELETE)
+    if (
+        counts != tuple(map(len, rows.values()))
+        or sum(counts) * 2 != end - pos
+        or data[pos:end:2] != b"\x38" * len(sequence)
+    ):
+        return None
+    inserted, updated, deleted = (cast("list[bytes]", each) for each in rows.values())
     return Mutation(table_id, inserted, updated, deleted, sequence)
 
 

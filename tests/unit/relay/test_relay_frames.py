@@ -92,3 +92,13 @@ def test_file_names_sort_as_their_numbers_and_strangers_have_none() -> None:
     assert [suffix_of(name) for name in names] == [0, 9, 10, 12345]
     for stranger in (".lock", "relay-1.log", "binlog-0000000000000000-20240101000000", "x"):
         assert suffix_of(PurePath(stranger).name) is None
+
+
+def test_a_large_payload_is_a_piece_of_its_own_and_reads_back() -> None:
+    large = bytes(range(256)) * 8192
+    entries = [RelayEntry(Tso(6), b"small", b""), RelayEntry(Tso(7), large, b"{}")]
+    pieces = encode_frame(FrameKind.GROUP, AT, Tso(7), encode_entries(entries))
+    assert any(piece is large for piece in pieces)
+    frame = read_frame(bytes(AT.offset) + b"".join(pieces), AT)
+    assert isinstance(frame, Frame)
+    assert decode_entries(frame.body) == entries
