@@ -49,6 +49,9 @@ LOCK_FILE = ".lock"
 """In a data directory: whoever has it is the only one who writes there."""
 SHARDS_FILE = "shards"
 _SETTLE_RETRY_S = 1.0
+_SHARDS_FEW = 4
+_TELL_AFTER_S = 0.0001  # for each shard more: a witness for each costs 10 microseconds
+_FILE_EVERY_S = 0.1  # for few shards: as many transactions of SQLite a second with many
 _ITEM_BYTES = 512  # of the objects around a payload on its way, roughly
 
 
@@ -148,7 +151,8 @@ class Pump:
         self._budget = Budget(bytes_max=options.memory_budget_bytes // 2)
         self._reading = Budget(bytes_max=options.memory_budget_bytes // 2)
         self._accepted = self._refused = self._fakes = 0
-        self._is_running = False
+        self._is_running = self._is_telling = False
+        self._tell_after_s = _TELL_AFTER_S * max(0, len(shards) - _SHARDS_FEW)
         self._stopping = asyncio.Event()
         self._stopped = asyncio.Event()
         self._closed = asyncio.Event()
@@ -444,19 +448,26 @@ class Pump:
         self._world.tso.observe(max(max(item.start_ts, item.commit_ts) for item in items))
         await self._budget.take(_bytes_held(items))
         queued = []
-        for shard, share in zip(self._shards, self._router.split(items), strict=True):
-            if share.positions:
-                durable = shard.submit(share.items)
-                durable.add_done_callback(partial(self._leave, share))
-                queued.append((share.positions, durable))
-            elif share.items:
-                shard.witness(share.items[0].commit_ts)
+        for number, share in self._router.split(items).items():
+            durable = self._shards[number].submit(share.items)
+            durable.add_done_callback(partial(self._leave, share))
+            queued.append((share.positions, durable))
+        if self._router.has_untold and not self._is_telling:
+            self._is_telling = True
+            asyncio.get_running_loop().call_later(self._tell_after_s, self._tell)
         for of_share, durable in queued:
             try:
                 await asyncio.shield(durable)  # who gives up does not take it out of the queue
             except BinlogdError as error:
-                for number in of_share:
-                    outcomes[positions[number]] = error
+                for at in of_share:
+                    outcomes[positions[at]] = error
+
+    def _tell(self) -> None:
+        """Shows the newest commit to the shards that were not written to: one witness for many
+        commits, since each costs all of them something."""
+        self._is_telling = False
+        for number, ts in self._router.untold():
+            self._shards[number].witness(ts)
 
     def _leave(self, share: Share, durable: asyncio.Future[None]) -> None:
         """Gives back the room of a share that is written or has failed, whoever still waits."""
@@ -515,7 +526,9 @@ def _shard_options(options: PumpOptions, shards: int, *, believes_rollbacks: boo
             sync=options.sync_log,
         ),
         filing=FilingOptions(
-            queue_max=options.index_queue_max, slow_chaser_after_s=options.slow_chaser_after_s
+            queue_max=options.index_queue_max,
+            slow_chaser_after_s=options.slow_chaser_after_s,
+            every_s=_FILE_EVERY_S * max(1.0, shards / _SHARDS_FEW),
         ),
         group_bytes_max=options.group_bytes_max,
         window_bytes_max=min(options.window_bytes_max, options.memory_budget_bytes // (8 * shards)),

@@ -37,10 +37,8 @@ def shard_of(start_ts: Tso, shards: int) -> ShardId:
 
 @dataclass(slots=True)
 class Share:
-    """What one shard gets of a batch: items in order, and where its binlogs stood in the batch.
-
-    Without positions, the only item is a witness.
-    """
+    """What one shard gets of a batch: items in order, witnesses among them, and where its binlogs
+    stood in the batch."""
 
     items: list[Item] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
@@ -51,16 +49,20 @@ class Router:
 
     def __init__(self, shards: int, *, high: Tso) -> None:
         self.high = high  # the largest commit_ts that has arrived
+        self.has_untold = False
         self._told = [high] * shards
 
-    def split(self, items: Sequence[Item]) -> list[Share]:
-        """One share for each shard; `positions` count from the beginning of `items`."""
+    def split(self, items: Sequence[Item]) -> dict[int, Share]:
+        """The shares of the shards that get something; `positions` count from the beginning of
+        `items`. The others are `untold`."""
         told, high = self._told, self.high
         count = len(told)
-        shares = [Share() for _ in range(count)]
+        shares: dict[int, Share] = {}
         for position, item in enumerate(items):
             number = shard_of(item.start_ts, count)
-            share = shares[number]
+            share = shares.get(number)
+            if share is None:
+                share = shares[number] = Share()
             if item.tp == BinlogType.PREWRITE:
                 if told[number] < high:
                     share.items.append(_witness(high))
@@ -69,12 +71,22 @@ class Router:
                 high = told[number] = item.commit_ts
             share.items.append(item)
             share.positions.append(position)
-        for at, share in enumerate(shares):
-            if told[at] < high:
-                share.items.append(_witness(high))
-                told[at] = high
+        self.has_untold = self.has_untold or (high > self.high and count > 1)
         self.high = high
         return shares
+
+    def untold(self) -> list[tuple[int, Tso]]:
+        """The shards that have not heard of the largest commit_ts, which they are told now.
+
+        It need not be at once: a witness that stands further behind waits for more prewrites than
+        it must, and is as true.
+        """
+        self.has_untold = False
+        told, high = self._told, self.high
+        behind = [number for number, ts in enumerate(told) if ts < high]
+        for number in behind:
+            told[number] = high
+        return [(number, high) for number in behind]
 
 
 def _witness(ts: Tso) -> Item:

@@ -148,8 +148,9 @@ class Shard:
     def witness(self, ts: Tso) -> None:
         """Takes note that `ts` was handed out before anything that is submitted from now on."""
         if not self._is_busy and not self._queue:
-            if ts > self.sorter.watermark:
-                self.sorter.witness(ts)
+            before = self.sorter.watermark
+            self.sorter.witness(ts)
+            if self.sorter.watermark > before:
                 self.sorted_on()
         elif not self._is_closing:
             if self._queue and self._queue[-1].done is None:  # neighbours are one

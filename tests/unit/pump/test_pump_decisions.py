@@ -14,7 +14,7 @@ from binlogd.ports import Committed, Pending, RolledBack
 from binlogd.pump.entry import WITNESS, Item
 from binlogd.pump.gc import GcPlan, Hold, Resume, Segment, plan
 from binlogd.pump.pointer import FileId, ValuePointer, segment_fid, segment_name
-from binlogd.pump.route import Router, shard_of
+from binlogd.pump.route import Router, Share, shard_of
 from binlogd.pump.state import Action, NodeState, asked, settled
 from binlogd.pump.verdict import AskAgain, Write, decide
 from binlogd.tso import MAX_TS, NO_TS, Tso, compose
@@ -225,10 +225,22 @@ def ts_in(shard: int, shards: int, above: int) -> int:
     return next(ts for ts in range(above + 1, above + 1000) if shard_of(Tso(ts), shards) == shard)
 
 
+def shares_of(router: Router, items: list[Item]) -> list[Share]:
+    """What every shard gets once those are told that were left out."""
+    shares = [Share() for _ in range(64)]
+    for number, share in router.split(items).items():
+        shares[number] = share
+    for number, ts in router.untold():
+        shares[number].items.append(witness(ts))
+    assert router.untold() == []
+    assert not router.has_untold
+    return shares[: len(router._told)]
+
+
 def test_an_idle_shard_is_told_of_a_commit() -> None:
     router = Router(2, high=NO_TS)
     start = ts_in(0, 2, 100)
-    shares = router.split([p(start), c(start, start + 1)])
+    shares = shares_of(router, [p(start), c(start, start + 1)])
     assert shares[0].items == [p(start), c(start, start + 1)]
     assert (shares[1].items, shares[1].positions) == ([witness(start + 1)], [])
 
@@ -237,7 +249,7 @@ def test_a_witness_stands_in_front_of_the_prewrites_that_came_later() -> None:
     router = Router(2, high=NO_TS)
     here, there = ts_in(0, 2, 100), ts_in(1, 2, 100)
     later = ts_in(1, 2, 500)
-    shares = router.split([p(there), c(here, 400), p(later), c(there, 450)])
+    shares = shares_of(router, [p(there), c(here, 400), p(later), c(there, 450)])
     assert shares[0].items == [c(here, 400), witness(450)]
     assert shares[1].items == [p(there), witness(400), p(later), c(there, 450)]
     assert shares[1].positions == [0, 2, 3]
@@ -246,17 +258,17 @@ def test_a_witness_stands_in_front_of_the_prewrites_that_came_later() -> None:
 def test_nobody_is_told_twice() -> None:
     router = Router(2, high=Tso(50))
     start = ts_in(0, 2, 100)
-    assert [share.items for share in router.split([p(start)])] == [[p(start)], []]
-    assert router.split([c(start, 400)])[1].items == [witness(400)]
-    assert [share.items for share in router.split([c(start, 400)])] == [[c(start, 400)], []]
-    assert router.split([p(ts_in(1, 2, 500))])[0].items == []
+    assert [share.items for share in shares_of(router, [p(start)])] == [[p(start)], []]
+    assert shares_of(router, [c(start, 400)])[1].items == [witness(400)]
+    assert [share.items for share in shares_of(router, [c(start, 400)])] == [[c(start, 400)], []]
+    assert shares_of(router, [p(ts_in(1, 2, 500))])[0].items == []
 
 
 def test_a_rollback_tells_nothing() -> None:
     router = Router(2, high=NO_TS)
     start = ts_in(0, 2, 100)
     undone = Item(BinlogType.ROLLBACK, Tso(start), NO_TS, b"r")
-    assert [share.items for share in router.split([undone])] == [[undone], []]
+    assert [share.items for share in shares_of(router, [undone])] == [[undone], []]
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 90))), st.integers(1, 5))
@@ -264,7 +276,7 @@ def test_every_binlog_goes_to_one_shard_and_every_shard_knows_the_largest_commit
     drawn: list[tuple[int, int]], shards: int
 ) -> None:
     items = [p(start) if commit <= start else c(start, commit) for start, commit in drawn]
-    shares = Router(shards, high=NO_TS).split(items)
+    shares = shares_of(Router(shards, high=NO_TS), items)
     positions = sorted(position for share in shares for position in share.positions)
     assert positions == list(range(len(items)))
     highest = max((item.commit_ts for item in items), default=0)
