@@ -21,12 +21,12 @@ from typing import NamedTuple
 import structlog
 
 from binlogd.binlog import BinlogType
-from binlogd.errors import BinlogdError, NotOnline, Unavailable
+from binlogd.errors import BinlogdError, IndexUnavailable, NotOnline, Unavailable
 from binlogd.ports import Disk
 from binlogd.pump.chaser import ChaserStatistics
 from binlogd.pump.entry import WITNESS, Entry, Item
 from binlogd.pump.filing import Filer, FilingOptions
-from binlogd.pump.gc import GcPlan, Hold, Resume, plan
+from binlogd.pump.gc import GcPlan, Hold, Resume, Segment, plan
 from binlogd.pump.index import SqliteIndex
 from binlogd.pump.measures import MeasuresStatistics
 from binlogd.pump.pointer import FileId, Place, ValuePointer
@@ -194,9 +194,15 @@ class Shard:
             await self.log.close()
             changed = self.log.changed()
             if changed and self.index.damage is None:
-                await self.index.put((), None, changed)
+                await self._save_segments(changed)
         finally:
             await self.index.close()
+
+    async def _save_segments(self, changed: Sequence[Segment]) -> None:
+        try:
+            await self.index.put((), None, changed)
+        except IndexUnavailable as error:  # nothing is lost: the next start finds out by itself
+            log.warning("index_not_saved", shard=self.name, cause=str(error))
 
     # --- deleting ----------------------------------------------------------------------------
 

@@ -1,0 +1,132 @@
+"""SQLite is slow: acknowledgements stay fast, slowChaser catches up, and all of it is shown."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from binlogd.pump.metrics import say_pump
+from binlogd.pump.pump import Pump
+from binlogd.telemetry import Exposition
+from tests.pump_world import (
+    ROOMY,
+    World,
+    at,
+    commit,
+    eventually,
+    numbers,
+    posix_world,
+    prewrite,
+    pulled,
+    written,
+)
+
+INDEX = Path("pump") / "shard-0" / "index.db"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with posix_world(tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def slow_sqlite(path: Path, *, hold_s: float = 0.15) -> Iterator[None]:
+    """Another connection takes the write lock again and again, and gives it up for an instant: what
+    a transaction of ours needs is there, but comes late each time."""
+    stop, holds = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        connection = sqlite3.connect(path, timeout=10, isolation_level=None)
+        while not stop.is_set():
+            connection.execute("BEGIN IMMEDIATE")
+            holds.set()
+            stop.wait(hold_s)
+            connection.execute("ROLLBACK")
+        connection.close()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    holds.wait()
+    try:
+        yield
+    finally:
+        stop.set()
+        holder.join()
+
+
+def exposed(pump: Pump) -> dict[str, str]:
+    out = Exposition()
+    say_pump(out, pump.statistics())
+    lines = (line for line in out.text().decode().splitlines() if not line.startswith("#"))
+    return dict(line.rsplit(" ", 1) for line in lines)
+
+
+COUNTER = 'binlog_pump_storage_slow_chaser_count{type="%s"}'
+
+
+async def test_acknowledgements_stay_fast_and_the_chaser_catches_up_twice_in_a_row(
+    world: World,
+) -> None:
+    """With upstream's thresholds: on when a record has fallen out of the queue or filing takes
+    three seconds, off when the index is level and its last transaction took under a second."""
+    options = replace(ROOMY, index_queue_max=50)
+    expected: list[tuple[int, int]] = []
+    async with world.pump(options) as pump:
+        for times in (1, 2):
+            begin = 10_000 * times
+            with slow_sqlite(world.directory / INDEX):
+                for number in range(begin, begin + 3_000, 2):
+                    await written(pump, prewrite(number), commit(number, number + 1))
+                    expected.append((number, number + 1))
+                shard = pump.statistics().shards[0]
+                # Every writer has its answer while most of it waits for the index.
+                assert shard.index_queue_records > 1_000
+                assert shard.chaser.is_on
+                assert shard.chaser.on_since_s is not None
+                assert exposed(pump)['binlogd_shard_chaser_on{shard="shard-0"}'] == "1"
+                # And who reads does not wait for the index either.
+                assert numbers(await pulled(pump, after=at(1), upto=at(begin + 2_999))) == expected
+            await eventually(lambda: not pump.statistics().shards[0].chaser.is_on)
+            shard = pump.statistics().shards[0]
+            assert shard.index_queue_records <= 50
+            assert (shard.chaser.turned_on, shard.chaser.recoveries) == (times, times)
+            assert shard.chaser.records_read > 1_000 * times
+            shown = exposed(pump)
+            for kind in ("turned_on", "turned_off", "recovery"):
+                assert shown[COUNTER % kind] == str(times)
+            assert shown['binlogd_shard_chaser_on{shard="shard-0"}'] == "0"
+    async with world.pump(options) as pump:  # and all of it is in the index
+        assert numbers(await pulled(pump, upto=at(22_999))) == expected
+
+
+async def test_a_transaction_of_sqlite_that_takes_long_turns_the_chaser_on_by_the_clock(
+    world: World,
+) -> None:
+    async with world.pump(replace(ROOMY, slow_chaser_after_s=0.3)) as pump:
+        with slow_sqlite(world.directory / INDEX, hold_s=60):
+            await written(pump, prewrite(1), commit(1, 2))  # a queue with much room
+            await eventually(lambda: pump.statistics().shards[0].chaser.is_on)
+            assert pump.statistics().shards[0].chaser.catch_ups == 0
+        await eventually(lambda: not pump.statistics().shards[0].chaser.is_on)
+        assert pump.statistics().shards[0].chaser.records_read == 0
+
+
+async def test_a_pump_that_stops_while_the_chaser_is_on_has_lost_nothing(world: World) -> None:
+    expected = [(number, number + 1) for number in range(1, 1_001, 2)]
+    async with world.pump(replace(ROOMY, index_queue_max=10)) as pump:
+        filer = pump._shards[0].filer
+        filer._options = replace(filer._options, patience_s=0.5)
+        with slow_sqlite(world.directory / INDEX, hold_s=60):
+            for start, commit_ts in expected:
+                await written(pump, prewrite(start), commit(start, commit_ts))
+            assert pump.statistics().shards[0].chaser.is_on
+            await pump.close()
+    async with world.pump() as pump:
+        assert numbers(await pulled(pump, upto=at(1_000))) == expected
