@@ -31,6 +31,7 @@ from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql_store import MySqlStore
 from binlogd.drainer.parts import Limits
 from binlogd.drainer.relay_original import OriginalRelay
+from binlogd.drainer.route import Router, RouteRule
 from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.shape import Shapes
@@ -186,7 +187,17 @@ def table_filter(syncer: SyncerConfig, skipped: Container[Tso] = ()) -> TableFil
         ignored_tables=patterns(syncer.ignore_table),
         ignored_commit_ts=_Either(frozenset(syncer.ignore_txn_commit_ts), skipped),
         events=_event_filter(syncer),
+        routes=_router(syncer),
     )
+
+
+def _router(syncer: SyncerConfig) -> Router:
+    rules = [
+        RouteRule(each.source.schema, each.source.table, each.target.schema, each.target.table)
+        for each in syncer.table_migrate_rule
+        if each.target is not None
+    ]
+    return Router(rules, is_case_sensitive=syncer.case_sensitive)
 
 
 @dataclass(frozen=True, slots=True)

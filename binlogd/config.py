@@ -95,9 +95,10 @@ class FilterRuleConfig(_Table, frozen=True):
 
 
 class MigrateRuleConfig(_Table, frozen=True):
-    """What holds for the tables that `source` matches: filter rules, by name."""
+    """What holds for the tables that `source` matches: filter rules, by name, and a new name."""
 
     source: TablePairConfig
+    target: TablePairConfig | None = None
     binlog_filter_rule: tuple[str, ...] = ()
 
 
@@ -344,6 +345,11 @@ def _check_trash(config: Config, source: str) -> None:
     if config.drainer.trash_schema == config.syncer.to.checkpoint.schema:
         raise ConfigError(
             f"{source}: drainer.trash-schema: must be another one than syncer.to.checkpoint.schema"
+        )
+    if config.drainer.trash_schema and any(r.target for r in config.syncer.table_migrate_rule):
+        raise ConfigError(
+            f"{source}: drainer.trash-schema: does not go with a target in"
+            " syncer.table-migrate-rule; what is dropped is dropped there"
         )
 
 

@@ -20,7 +20,7 @@ import json
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -317,14 +317,21 @@ def connect(host: str, port: int, user: str = "root", password: str = "") -> Any
     return connection
 
 
-def compare(directory: Path, connection: Any, skip: Iterable[str] = ()) -> list[Difference]:
+def compare(
+    directory: Path,
+    connection: Any,
+    skip: Iterable[str] = (),
+    upstream_names: Mapping[str, str] | None = None,
+) -> list[Difference]:
     """How the tables of a server differ from the recording; empty when they are the same.
+
+    `upstream_names` gives upstream's name for a schema that is called otherwise on the server.
 
     `skip` names schemas (`db`) or tables (`db.table`, with `*` for any characters). Sequences are
     not compared. Surplus tables in recorded schemas are differences as well.
     """
     is_skipped = skipping(skip)
-    there = _places(connection)
+    there = _places(connection, upstream_names or {})
     found: list[Difference] = []
     known: set[str] = set()
     schemas: set[str] = set()
@@ -338,8 +345,9 @@ def compare(directory: Path, connection: Any, skip: Iterable[str] = ()) -> list[
             found.append(Difference(table.label, f"the {table.kind} is missing"))
         else:
             found += _compare_table(table, connection, *place)
-    for label, (db, _, kind) in sorted(there.items()):
-        is_surplus = db.lower() in schemas and label not in known and kind != "sequence"
+    for label, (_, _, kind) in sorted(there.items()):
+        is_ours = label.partition(".")[0] in schemas
+        is_surplus = is_ours and label not in known and kind != "sequence"
         if is_surplus and not is_skipped(label):
             found.append(Difference(label, "exists, but not upstream"))
     return found
@@ -360,7 +368,7 @@ def _query(connection: Any, sql: str) -> list[tuple[bytes | None, ...]]:
         return list(cursor.fetchall())
 
 
-def _places(connection: Any) -> dict[str, tuple[str, str, str]]:
+def _places(connection: Any, upstream_names: Mapping[str, str]) -> dict[str, tuple[str, str, str]]:
     system = ", ".join(f"'{name}'" for name in SYSTEM_SCHEMAS)
     rows = _query(
         connection,
@@ -373,7 +381,8 @@ def _places(connection: Any) -> dict[str, tuple[str, str, str]]:
         assert db is not None
         assert name is not None
         place = db.decode(), name.decode(), kinds.get(kind or b"", "table")
-        places[f"{place[0]}.{place[1]}".lower()] = place
+        database = upstream_names.get(place[0], place[0])
+        places[f"{database}.{place[1]}".lower()] = place
     return places
 
 

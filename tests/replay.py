@@ -14,6 +14,7 @@ from binlogd.drainer.filter import TableFilter, TablePattern
 from binlogd.drainer.mysql import Server
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.parts import Limits
+from binlogd.drainer.route import Router
 from binlogd.drainer.shape import Shapes
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.translate import Translator, ddl_job_id
@@ -40,7 +41,7 @@ SKIPPED: dict[str, tuple[str, ...]] = {
 """What MariaDB cannot hold, or no binlog tells."""
 
 
-def filter_for(skip: Sequence[str]) -> TableFilter:
+def filter_for(skip: Sequence[str], routes: Router | None = None) -> TableFilter:
     """A filter that leaves out what a comparison skips (`db`, or `db.table` with `*`)."""
     tables = [name.split(".", 1) for name in skip if "." in name]
     return TableFilter(
@@ -49,6 +50,7 @@ def filter_for(skip: Sequence[str]) -> TableFilter:
             TablePattern(database, "~^" + table.replace("*", ".*") + "$")
             for database, table in tables
         ],
+        routes=routes,
     )
 
 
@@ -57,12 +59,13 @@ def translated(
     skip: Sequence[str] = (),
     dialect: Dialect = Dialect.MYSQL,
     trash: Trash | None = None,
+    routes: Router | None = None,
 ) -> Iterator[Txn]:
     """What a sink is given of a recording, in commit order."""
     jobs = {job.id: job for job in jobs_from_json(history(directory))}
     schema = SchemaTracker()
     schema.load(jobs.values())
-    translator = Translator(schema, filter_for(skip), dialect, trash)
+    translator = Translator(schema, filter_for(skip, routes), dialect, trash)
     for binlog in committed(directory):
         yield translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from binlogd.drainer.ddl_calls import Calls
 from binlogd.drainer.ddl_edits import Dialect, begins, edited, quoted, split
 from binlogd.drainer.ddl_explicit import (
     explicit_database,
@@ -33,12 +34,11 @@ from binlogd.drainer.ddl_explicit import (
     with_escapes,
     with_moments_in_utc,
 )
-from binlogd.drainer.ddl_marks import Edit, applied
 from binlogd.drainer.ddl_session import has_zone
 from binlogd.drainer.ddl_trash import Moves, Trash
 from binlogd.drainer.filter import TableFilter
 from binlogd.errors import UnsupportedDdl
-from binlogd.tidb.ddl_text import Word, words
+from binlogd.tidb.ddl_text import words
 from binlogd.tidb.model import ActionType, Database, Job, Table
 from binlogd.tidb.schema import Effect, Named, SchemaTracker
 from binlogd.tso import Tso
@@ -98,23 +98,12 @@ _OMITTED_BY_MYSQL: dict[int, str] = {
     ActionType.ALTER_TTL_REMOVE: _TIDB_ONLY,
 }
 _UNSUPPORTED_BY_MYSQL = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
+_CREATES = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_VIEW})
 _DROPS: dict[int, str] = {
     ActionType.DROP_TABLE: "TABLE",
     ActionType.DROP_VIEW: "VIEW",
     ActionType.DROP_SEQUENCE: "SEQUENCE",
 }
-_BEFORE_A_NAME = (
-    "TABLE",
-    "VIEW",
-    "DATABASE",
-    "SCHEMA",
-    "TRUNCATE",
-    "ON",
-    "LIKE",
-    "REFERENCES",
-    "FROM",
-    "JOIN",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +133,8 @@ class DdlReplay:
     ) -> None:
         self._dialect, self._schema, self._filter = dialect, schema, table_filter
         self._trash = trash if dialect is Dialect.MYSQL else None
+        self._router = table_filter.routes
+        self._calls = Calls(schema, self._router)
 
     def of(self, event: DdlEvent) -> Replay | Omit:
         """Raises UnsupportedDdl for what cannot be replayed and must not be passed over."""
@@ -156,7 +147,7 @@ class DdlReplay:
         if reason:
             return Omit(reason)
         if self._dialect is Dialect.FILE:
-            return Replay((query,))
+            return Replay(tuple(self._texts(event)) if self._router.has_rules else (query,))
         self._refuse_unsupported(event)
         moves = self._moves(event)
         if moves is not None:
@@ -220,21 +211,23 @@ class DdlReplay:
     def _texts(self, event: DdlEvent) -> list[str]:
         job, effect = event.job, event.effect
         if job.type == ActionType.DROP_SCHEMA:
-            return [f"DROP DATABASE {quoted(effect.name.database)}"]
+            return self._schema_drops(effect)
         if job.type in _DROPS:
-            return [f"DROP {_DROPS[job.type]} {quoted(effect.name)}"]
+            return [f"DROP {_DROPS[job.type]} {self._quoted(effect.name)}"]
         if effect.renamed:
             wanted = [(old, new) for old, new in effect.renamed if self._is_wanted(new)]
-            pairs = ", ".join(f"{quoted(old)} TO {quoted(new)}" for old, new in wanted)
-            return [f"RENAME TABLE {pairs}"]
+            pairs = [f"{self._quoted(old)} TO {self._quoted(new)}" for old, new in wanted]
+            return [f"RENAME TABLE {', '.join(pairs)}"]
         if job.type != ActionType.CREATE_TABLES:
             text = event.query
             if job.type == ActionType.CREATE_VIEW:
                 text = explicit_view(text, job)
-            text = self._with_exact_names(text, effect.name.database, job.table)
+            text = self._calls.exact(text, effect.name.database, job.table)
             if job.table is not None and not has_zone(job):
                 text = with_moments_in_utc(text, job.table)
-            return [self._explicit(text, job.table, job.database)]
+            is_made = job.type in _CREATES
+            made_in = self._made_in(effect.name) if is_made else []
+            return [*made_in, self._explicit(text, job.table, job.database)]
         creates = [text for text in split(event.query) if begins(text, "CREATE")]
         if len(creates) != len(effect.created):
             raise UnsupportedDdl(
@@ -243,10 +236,39 @@ class DdlReplay:
                 f"the job made {len(effect.created)} tables, its text makes {len(creates)}",
             )
         return [
-            self._explicit(self._with_exact_names(text, name.database), info, None)
+            part
             for text, name, info in zip(creates, effect.created, job.tables, strict=True)
             if self._is_wanted(name)
+            for part in (
+                *self._made_in(name),
+                self._explicit(self._calls.exact(text, name.database), info, None),
+            )
         ]
+
+    def _quoted(self, name: Named) -> str:
+        return quoted(self._router.name(name))
+
+    def _schema_drops(self, effect: Effect) -> list[str]:
+        """Tables that are elsewhere downstream go one by one; and the database, unless another one
+        of the upstream is there too."""
+        routed = self._router.name(Named(effect.name.database))
+        names = [self._router.name(name) for name, _ in effect.dropped if self._is_wanted(name)]
+        is_shared = self._router.has_rules and any(
+            self._router.name(Named(name.database)) == routed for name, _ in self._schema.tables()
+        )
+        drops = [
+            f"DROP TABLE IF EXISTS {quoted(name)}"
+            for name in names
+            if is_shared or name.database.lower() != routed.database.lower()
+        ]
+        return drops if is_shared else [*drops, f"DROP DATABASE {quoted(routed.database)}"]
+
+    def _made_in(self, name: Named) -> list[str]:
+        """The database that a table is routed to, where no CREATE DATABASE of the upstream is."""
+        routed = self._router.name(name).database
+        if routed.lower() == self._router.name(Named(name.database)).database.lower():
+            return []
+        return [f"CREATE DATABASE IF NOT EXISTS {quoted(routed)}"]
 
     def _explicit(self, text: str, table: Table | None, database: Database | None) -> str:
         """With what the text leaves to the server; a TiDB downstream fills in the same."""
@@ -255,61 +277,6 @@ class DdlReplay:
         if table is not None:
             return explicit_table(text, table)
         return explicit_database(text, database) if database is not None else text
-
-    def _with_exact_names(self, statement: str, database: str, made: Table | None = None) -> str:
-        """With tables called as they were created: TiDB ignores the case of names, others may not.
-
-        Whatever follows one of the keywords and is called like a table is taken for one; where it
-        is a column after all, nothing changes, since no server minds the case of columns.
-        """
-        found = words(statement)
-        edits = []
-        for at, word in enumerate(found):
-            if not word.says(*_BEFORE_A_NAME):
-                continue
-            while at + 1 < len(found) and found[at + 1].says("IF", "NOT", "EXISTS"):
-                at += 1
-            names = [each for each in found[at + 1 : at + 4] if each.is_name or each.text == "."]
-            exact = self._exact(word, names, database)
-            if word.says("LIKE") and made is not None and len(names) == 1:
-                text = self._liked(names[0].text, database, made)
-                edits += [Edit(names[0].begin, names[0].end, text)] if text else []
-            elif exact is not None:
-                edits += [Edit(w.begin, w.end, quoted(n)) for w, n in exact if w.text != n]
-        return applied(statement, edits)
-
-    def _exact(
-        self, keyword: Word, names: list[Word], database: str
-    ) -> list[tuple[Word, str]] | None:
-        if not names or not names[0].is_name:
-            return None
-        if keyword.says("DATABASE", "SCHEMA"):
-            name = self._schema.find(names[0].text, "")
-            return [(names[0], name.database)] if name else None
-        if len(names) == 3 and names[1].text == "." and names[2].is_name:
-            name = self._schema.find(names[0].text, names[2].text)
-            return [(names[0], name.database), (names[2], name.table)] if name else None
-        name = self._schema.find(database, names[0].text)
-        return [(names[0], name.table)] if name else None
-
-    def _liked(self, name: str, database: str, made: Table) -> str:
-        """The table that another was made like: the session's database, which nobody tells, had it.
-
-        "" where none is known that looks like that.
-        """
-        found = [
-            (named.database != database, quoted(named))
-            for named, table in self._schema.tables()
-            if named.table.lower() == name.lower()
-            and table.id != made.id
-            and _looks(table) == _looks(made)
-        ]
-        return min(found)[1] if found else ""
-
-
-def _looks(table: Table) -> list[tuple[object, ...]]:
-    kinds = [(column.name.lower(), column.field_type) for column in table.columns]
-    return [(name, kind.tp, kind.flen, kind.decimal, kind.collate) for name, kind in kinds]
 
 
 def _reason_to_omit(job: Job, effect: Effect, dialect: Dialect) -> str:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from binlogd.drainer.glob import glob
 from binlogd.errors import ConfigError
 from binlogd.tidb.ddl_text import words
 from binlogd.wire.peek import Mutation
@@ -140,8 +141,8 @@ def event_of(query: str) -> str:
 class _Rule:
     def __init__(self, rule: EventRule, *, is_case_sensitive: bool) -> None:
         flags = re.DOTALL if is_case_sensitive else re.DOTALL | re.IGNORECASE
-        self._schema = _glob(rule.schema, flags)
-        self._table = _glob(rule.table, flags) if rule.table else None
+        self._schema = glob(rule.schema, flags)
+        self._table = glob(rule.table, flags) if rule.table else None
         self._events = [_event(name) for name in rule.events]
         self._expressions = [_expression(pattern) for pattern in rule.sql_patterns]
 
@@ -180,31 +181,3 @@ def _expression(pattern: str) -> re.Pattern[str]:
         raise ConfigError(
             f"syncer.binlog-filter-rule: ignore-sql {pattern!r} is no regular expression: {error}"
         ) from error
-
-
-def _glob(pattern: str, flags: int) -> re.Pattern[str]:
-    """Raises ConfigError for a `*` that is not the last character, or an open bracket."""
-    text, at = "", 0
-    while at < len(pattern):
-        letter = pattern[at]
-        end = at + 1
-        if letter == "*" and end == len(pattern):
-            text += ".*"
-        elif letter == "?":
-            text += "."
-        elif letter == "[" and "]" in pattern[at + 2 :]:
-            end = pattern.index("]", at + 2) + 1
-            negated = "^" if pattern[at + 1] == "!" else ""
-            text += f"[{negated}{pattern[at + 1 + len(negated) : end - 1]}]".replace("\\", r"\\")
-        elif letter in "*[":
-            raise ConfigError(
-                f'syncer.table-migrate-rule: pattern "{pattern}": `*` may only be the last'
-                " character, and `[` needs its `]`"
-            )
-        else:
-            text += re.escape(letter)
-        at = end
-    try:
-        return re.compile(text, flags)
-    except re.error as error:
-        raise ConfigError(f'syncer.table-migrate-rule: pattern "{pattern}": {error}') from error

@@ -6,7 +6,7 @@ whole, in that way as well: `a.b` is the table `a.b` and also `axb`.
 
 The allow lists come first: with any of them given, a table must match `replicate-do-table`, or its
 schema `replicate-do-db`. Then what `ignore-table` or `ignore-schemas` matches is left out. Of what
-remains, `events` may leave out kinds of changes.
+remains, `events` may leave out kinds of changes; `routes` tells what tables are called downstream.
 
 A transaction of `ignore-txn-commit-ts`, or one that an operator skips while it runs, is not
 applied, but a DDL in it still moves the schema tracker: the original does not even note it, and
@@ -21,6 +21,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
 from binlogd.drainer.event_filter import EventFilter
+from binlogd.drainer.route import Router
 from binlogd.errors import ConfigError
 from binlogd.tso import Tso
 
@@ -39,7 +40,7 @@ class TablePattern:
 class TableFilter:
     """Answers are kept: the same tables come again and again. Raises ConfigError when made."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one for each list of the configuration
         self,
         *,
         do_databases: Iterable[str] = (),
@@ -48,7 +49,9 @@ class TableFilter:
         ignored_tables: Iterable[TablePattern] = (),
         ignored_commit_ts: Container[Tso] = (),
         events: EventFilter | None = None,
+        routes: Router | None = None,
     ) -> None:
+        self.routes = routes or Router()
         self.events = events or EventFilter()
         self._do_databases = [_matcher(text) for text in do_databases]
         self._do_tables = [(_matcher(each.database), _matcher(each.table)) for each in do_tables]

@@ -18,7 +18,7 @@ from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import MalformedBinlog, MissingDdlJob, RowMismatch, UnknownTable
 from binlogd.tidb.model import Job, TableAt
-from binlogd.tidb.schema import SchemaTracker, is_reserved
+from binlogd.tidb.schema import Effect, Named, SchemaTracker, is_reserved
 from binlogd.tso import Tso
 from binlogd.wire import peek
 
@@ -49,6 +49,7 @@ class Translator:
         trash: Trash | None = None,
     ) -> None:
         self._schema, self._filter = schema, table_filter
+        self._router = table_filter.routes
         self._replay = DdlReplay(dialect, schema, table_filter, trash)
         self._tables: dict[tuple[int, int], TableAt] = {}
         """Answers of the schema about tables that are replicated, by id and schema version."""
@@ -91,6 +92,8 @@ class Translator:
             changes = self._kept(changes)
         if not changes:
             return Skip(commit_ts)
+        if self._router.has_rules:
+            changes = [TableChange(self._router.table(c.table), c.mutation) for c in changes]
         return Dml(binlog.start_ts, commit_ts, schema_version, tuple(changes))
 
     def _table_of(self, table_id: int, commit_ts: Tso, schema_version: int) -> TableAt | None:
@@ -102,6 +105,8 @@ class Translator:
             raise UnknownTable(table_id, commit_ts, schema_version)
         if not self._filter.replicates(table.database, table.info.name):
             return None
+        if self._router.has_rules:
+            self._router.claim(Named(table.database, table.info.name), self._exists)
         if len(self._tables) >= _TABLES_KEPT_MAX:
             self._tables.clear()
         self._tables[table_id, schema_version] = table
@@ -128,36 +133,52 @@ class Translator:
         if is_reserved(job.table_id):
             return Skip(commit_ts)
         effect = self._schema.apply(job, body.ddl_schema_state)
-        replay, reason = Replay(()), ""
-        if self._filter.ignores_transaction(commit_ts):
-            reason = "ignore-txn-commit-ts"
-        elif self._filter.events.ignores_ddl(
-            effect.name.database, effect.name.table, job.query or query
-        ):
-            reason = "binlog-filter-rule"
-        else:
-            decision = self._replay.of(DdlEvent(commit_ts, job, query, effect))
-            if isinstance(decision, Omit):
-                reason = decision.reason
-            else:
-                replay = decision
+        decision = self._decision(DdlEvent(commit_ts, job, query, effect))
+        reason = decision.reason if isinstance(decision, Omit) else ""
+        replay = Replay(()) if isinstance(decision, Omit) else decision
         if reason and not effect.is_in_force:
             return Skip(commit_ts, reason)
+        name = self._router.name(effect.name)
         return Ddl(
             start_ts=binlog.start_ts,
             commit_ts=commit_ts,
             schema_version=job.schema_version,
             job=job,
             statement=replay.statements[0] if replay.statements else query,
-            database=effect.name.database,
-            table=effect.name.table,
+            database=name.database,
+            table=name.table,
             is_skipped=bool(reason),
             further=replay.statements[1:],
             targets=replay.targets,
             reason=reason,
-            created=effect.created,
-            renamed=effect.renamed,
+            created=tuple(map(self._router.name, effect.created)),
+            renamed=tuple(
+                (self._router.name(old), self._router.name(new)) for old, new in effect.renamed
+            ),
+            is_qualified=self._router.has_rules,
         )
+
+    def _decision(self, event: DdlEvent) -> Replay | Omit:
+        """Whether and how it is executed. Raises UnsupportedDdl."""
+        if self._filter.ignores_transaction(event.commit_ts):
+            return Omit("ignore-txn-commit-ts")
+        name = event.effect.name
+        text = event.job.query or event.query
+        if self._filter.events.ignores_ddl(name.database, name.table, text):
+            return Omit("binlog-filter-rule")
+        if self._router.has_rules:
+            self._claim(event.effect)
+        return self._replay.of(event)
+
+    def _claim(self, effect: Effect) -> None:
+        """Raises ConfigError for a table that would be another one downstream."""
+        for name in (*effect.created, *(new for _, new in effect.renamed), effect.name):
+            is_there = name.table and self._exists(name)
+            if is_there and self._filter.replicates(name.database, name.table):
+                self._router.claim(name, self._exists)
+
+    def _exists(self, name: Named) -> bool:
+        return self._schema.find(name.database, name.table) == name
 
 
 def _unreadable(binlog: CommittedBinlog, error: MalformedBinlog) -> RowMismatch:

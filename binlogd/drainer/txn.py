@@ -66,6 +66,8 @@ class Ddl:
     reason: str = ""
     created: tuple[Named, ...] = ()
     renamed: tuple[tuple[Named, Named], ...] = ()
+    is_qualified: bool = False
+    """Every name in the statements tells its database."""
     targets: tuple[Named, ...] = ()
     """What each statement changes, where that is not `table`: what goes into the trash, or comes
     out of it."""
@@ -87,7 +89,8 @@ class Ddl:
     @property
     def session_database(self) -> str:
         """The database to USE before executing; "" for none, where it need not be there."""
-        return "" if self.job.type in _OF_THE_DATABASE_ITSELF else self.database
+        is_told = self.is_qualified or self.job.type in _OF_THE_DATABASE_ITSELF
+        return "" if is_told else self.database
 
 
 class Skip(msgspec.Struct, frozen=True, gc=False):

@@ -39,7 +39,7 @@ def _stores_beside(source: Source) -> Sequence[Path]:
 def _kept(store: Path) -> list[Job]:
     try:
         with closing(sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            rows = database.execute("SELECT raw FROM ddl_jobs ORDER BY id").fetchall()
+            rows = database.execute("SELECT raw FROM ddl_history ORDER BY id").fetchall()
     except sqlite3.Error as error:
         raise ConfigError(f"{store}: cannot be read: {error}") from error
     return [job_from_json(bytes(raw)) for (raw,) in rows]
