@@ -90,10 +90,7 @@ class ShardSource:
             if announced:
                 await self._room.take(announced)
             try:
-                if position >= self._shard.window.floor:
-                    pulled = await self._from_window(position, watermark, alone=announced > 0)
-                else:
-                    pulled = await self._from_index(position, filed_ts, alone=announced > 0)
+                pulled = await self._next(position, watermark, filed_ts, alone=announced > 0)
                 position, next_bytes = pulled.resolved_ts, pulled.next_bytes
                 yield pulled
                 del pulled  # it is the puller's alone
@@ -101,6 +98,17 @@ class ShardSource:
                 if announced:
                     self._room.give(announced)
             announced = next_bytes
+
+    async def _next(self, after: Tso, watermark: Tso, filed_ts: Tso, *, alone: bool) -> Pulled:
+        try:
+            if after >= self._shard.window.floor:
+                return await self._from_window(after, watermark, alone=alone)
+            return await self._from_index(after, filed_ts, alone=alone)
+        except CorruptRecord as error:
+            gc_ts = self._shard.filer.marks.gc_ts
+            if after < gc_ts:  # deleted while it was read
+                raise Behind(after, gc_ts) from error
+            raise
 
     async def _from_window(self, after: Tso, upto: Tso, *, alone: bool) -> Pulled:
         kept, reached = self._shard.window.after(
