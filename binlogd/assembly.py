@@ -25,6 +25,7 @@ from binlogd.drainer.kafka.broker import BrokerOptions
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from binlogd.drainer.kafka.sink import KafkaSink
+from binlogd.drainer.loopback import LoopControl
 from binlogd.drainer.measures import DrainerMeasures, MeasuredSources
 from binlogd.drainer.mysql import Server
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
@@ -188,6 +189,7 @@ def table_filter(syncer: SyncerConfig, skipped: Container[Tso] = ()) -> TableFil
         ignored_commit_ts=_Either(frozenset(syncer.ignore_txn_commit_ts), skipped),
         events=_event_filter(syncer),
         routes=_router(syncer),
+        loop=loop_control(syncer),
     )
 
 
@@ -209,6 +211,11 @@ class _Either(Container[Tso]):
 
     def __contains__(self, commit_ts: object) -> bool:
         return commit_ts in self.one or commit_ts in self.other
+
+
+def loop_control(syncer: SyncerConfig) -> LoopControl | None:
+    """The channel of a pair that replicates both ways; None where there is no loop."""
+    return LoopControl(syncer.channel_id) if syncer.loopback_control else None
 
 
 def _event_filter(syncer: SyncerConfig) -> EventFilter:
@@ -243,6 +250,7 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
         MySqlSinkOptions(
             lanes=lanes_for(syncer.worker_count),
             is_transactional=syncer.consistency == "transaction",
+            loop=loop_control(syncer),
             schema=syncer.to.checkpoint.schema,
             checkpoint_table=syncer.to.checkpoint.table,
             limits=_limits(syncer),
@@ -256,14 +264,15 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
 def _shapes(syncer: SyncerConfig) -> Shapes:
     """Which tables are written in the original's words. Raises ConfigError for a bad pattern."""
     to = syncer.to
+    leaves_out = to.sync_mode == 2
     if to.sql_shape == "original":
         tables = TableFilter(ignored_databases=())
     elif to.original_shape_table:
         patterns = [TablePattern(each.db_name, each.tbl_name) for each in to.original_shape_table]
         tables = TableFilter(do_tables=patterns, ignored_databases=())
     else:
-        return Shapes()
-    return Shapes(tables, safe_mode=syncer.safe_mode, merge=to.merge)
+        return Shapes(leaves_out_columns=leaves_out)
+    return Shapes(tables, syncer.safe_mode, to.merge, leaves_out_columns=leaves_out)
 
 
 def _limits(syncer: SyncerConfig) -> Limits:

@@ -126,7 +126,7 @@ class DownstreamConfig(_Table, frozen=True):
     user: str = "root"
     password: str = ""
     params: dict[str, str] = {}
-    sync_mode: Literal[0, 1] = 0
+    sync_mode: Literal[0, 1, 2] = 0
     merge: bool = False
     sql_shape: Literal["merged", "original"] = "merged"
     original_shape_table: tuple[TableNameConfig, ...] = ()
@@ -191,8 +191,6 @@ class Config(_Table, frozen=True):
 
 
 _WITHOUT_EFFECT: dict[str, Any] = {
-    "loopback-control": False,
-    "channel-id": 0,
     "load-schema-snapshot": False,
 }
 """Keys of the original that are accepted only where they change nothing.
@@ -271,6 +269,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
             raise ConfigError(
                 f"{source}: syncer.{key} is supported at {harmless!r} only; remove the key"
             )
+    _check_params(config.syncer.to.params, source)
     positive = {
         "pump.shards": config.pump.shards,
         "pump.fake-binlog-interval": config.pump.fake_binlog_interval,
@@ -361,6 +360,26 @@ def _check_rule_names(syncer: SyncerConfig, source: str) -> None:
                     f"{source}: event filter rule name {name} not found; write a table"
                     f" [syncer.binlog-filter-rule.{name}]"
                 )
+
+
+_OWN_VARIABLES = {
+    "sql_mode": "use syncer.sql-mode",
+    "autocommit": "rows and progress are one transaction",
+    "foreign_key_checks": "REPLACE would delete the children of a row by cascade",
+    "character_set_client": "statements are in utf8mb4",
+    "character_set_connection": "statements are in utf8mb4",
+    "collation_connection": "statements are in utf8mb4",
+}
+"""Session variables that binlogd sets itself, and why."""
+
+
+def _check_params(params: dict[str, str], source: str) -> None:
+    for name, value in params.items():
+        reason = _OWN_VARIABLES.get(name.lower())
+        if reason is not None:
+            raise ConfigError(f"{source}: syncer.to.params.{name}: is binlogd's own: {reason}")
+        if name.lower() == "time_zone" and value.upper() in ("SYSTEM", "LOCAL"):
+            raise ConfigError(f"{source}: 'SYSTEM' or 'Local' time_zone is not supported")
 
 
 def listen_address(addr: str) -> tuple[str, int]:

@@ -66,6 +66,7 @@ class LaneWriter(RowWriter):
             await session.run(b"ROLLBACK")
             if await self.is_done(session, self.lane, self.position, part.end):
                 return
+        await self.begin(session)
         await self.run_all(session, part.statements(self.context.limits.statement_bytes_max))
         await self.move(session, self.lane, self.position, part.end)
         await session.run(b"COMMIT")

@@ -21,6 +21,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
 from binlogd.drainer.event_filter import EventFilter
+from binlogd.drainer.loopback import LoopControl
 from binlogd.drainer.route import Router
 from binlogd.errors import ConfigError
 from binlogd.tso import Tso
@@ -50,9 +51,12 @@ class TableFilter:
         ignored_commit_ts: Container[Tso] = (),
         events: EventFilter | None = None,
         routes: Router | None = None,
+        loop: LoopControl | None = None,
     ) -> None:
         self.routes = routes or Router()
         self.events = events or EventFilter()
+        self.loop = loop
+        """The channel of which nothing is replicated; None: there is no loop."""
         self._do_databases = [_matcher(text) for text in do_databases]
         self._do_tables = [(_matcher(each.database), _matcher(each.table)) for each in do_tables]
         self._ignored_databases = [_matcher(text) for text in ignored_databases]

@@ -26,6 +26,18 @@ from binlogd.histogram import Histogram, HistogramStatistics, doubling
 
 CONNECT_TIMEOUT_S = 10.0
 PACKET_TOO_LARGE = 1153
+UNKNOWN_COLUMN = 1054
+WAYS_OUT = {
+    UNKNOWN_COLUMN: "add the column downstream, or leave out what it lacks by"
+    " syncer.to.sync-mode = 2",
+    1115: "the downstream lacks this character set: make the table there by hand with another one",
+    1273: "the downstream lacks this collation: make the table there by hand with another one",
+    **dict.fromkeys(
+        (1044, 1142, 1143, 1227, 1370),
+        "grant the user SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX and CREATE VIEW",
+    ),
+}
+"""What to do about a refusal, by its error code."""
 
 GONE = frozenset(
     {0, 1040, 1042, 1043, 1045, 1053, 1077, 1078, 1079, 1080, 1129, 1130, 1152, 1158, 1159, 1160}
@@ -70,6 +82,8 @@ class SqlRefused(BinlogdError):
     """The server understood and will not do it; who knows the transaction says what it means."""
 
     def __init__(self, code: int, reason: str) -> None:
+        if code in WAYS_OUT:
+            reason += f"; {WAYS_OUT[code]}"
         self.code, self.reason = code, reason
         super().__init__(f"error {code}: {reason}")
 
@@ -130,6 +144,10 @@ _WISHES = (
     b"allow_auto_random_explicit_insert = 1",
 )
 """Variables that some servers know; others refuse them."""
+
+
+WITHOUT_EFFECT = frozenset({"time_zone"})
+"""Sessions are in UTC and literals too: what a TIMESTAMP holds is the same under any zone."""
 
 
 class _Connection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no types
@@ -216,6 +234,8 @@ class SqlSession:
         if not await self._logs_statements():  # with such a binlog InnoDB refuses the level
             await self.run(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         for name, value in server.params.items():
+            if name.lower() in WITHOUT_EFFECT:
+                continue
             await self.run(b"SET SESSION " + sql.ident(name) + b" = " + sql.text(value))
 
     async def _logs_statements(self) -> bool:

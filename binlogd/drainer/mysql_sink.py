@@ -31,6 +31,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl_edits import alter_parts, without_foreign_keys
 from binlogd.drainer.ddl_marks import with_long_text
 from binlogd.drainer.ddl_watch import DdlWatch
+from binlogd.drainer.loopback import LoopControl
 from binlogd.drainer.mysql import Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql_store import MySqlStore
 from binlogd.drainer.ordered import LOCK_WAIT, OrderedApplier
@@ -71,6 +72,7 @@ class MySqlSinkOptions:
 
     lanes: int = 4
     is_transactional: bool = False
+    loop: LoopControl | None = None
     schema: str = "tidb_binlog"
     checkpoint_table: str = "checkpoint"
     trash: TrashOptions | None = None
@@ -121,7 +123,11 @@ class MySqlSink:
             replace(limits, statement_bytes_max=statement_bytes_max),
             packet_bytes_max,
             self._rng,
+            options.loop,
+            options.shapes.leaves_out_columns,
         )
+        for statement in options.loop.create() if options.loop is not None else ():
+            await self._patiently(self._control, statement)
         self._restart, self._low_ts = restart, restart.low_ts
         is_same = not options.is_transactional and len(restart.lanes) == options.lanes
         self._is_laid_out = restart.is_level or is_same
@@ -413,7 +419,9 @@ class MySqlSink:
             settings = ddl_session.settings(ddl.job)
             for setting in settings:
                 await self._set(session, setting)
-            work = self._patiently(session, text.encode("utf-8", "surrogateescape"))
+            loop = self._options.loop
+            sent = loop.marked(text) if loop is not None else text
+            work = self._patiently(session, sent.encode("utf-8", "surrogateescape"))
             await self._watch.over(ddl.commit_ts, _shown(text), session, work)
             if settings:  # they were for this statement
                 session.close()

@@ -21,6 +21,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import structlog
 
@@ -163,6 +164,8 @@ class OrderedApplier(Applier):
             if await writer.is_done(session, PROGRESS_LANE, before, after):
                 return
         rest = group.late if group.holds_locks else group.part
+        if not group.holds_locks:
+            await writer.begin(session)
         await self._run_part(writer, session, rest)
         await writer.move(session, PROGRESS_LANE, before, after)
         await session.run(b"COMMIT")
@@ -173,10 +176,8 @@ class OrderedApplier(Applier):
         try:
             session = await writer.connected()
             statements = group.early.statements(writer.context.limits.statement_bytes_max)
-            for statement in statements:
-                if self._is_yielding:
-                    break
-                await writer.run_all(session, (statement,))
+            await writer.begin(session)
+            await writer.run_all(session, takewhile(lambda _: not self._is_yielding, statements))
         except (SqlRefused, TryAgain) as error:
             log.info("group_not_prepared", lane=writer.lane, cause=str(error))
             await self._undo(writer, group)
@@ -230,6 +231,7 @@ class OrderedApplier(Applier):
         """Executes a piece; with the last one, commits. Raises what ends the session."""
         try:
             session = await writer.connected()
+            await writer.begin(session)
             await self._run_part(writer, session, part)
             if part.end.piece:
                 return

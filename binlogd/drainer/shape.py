@@ -118,13 +118,18 @@ class Shape:
     """Why it is not simply merged by key; for the operator."""
 
 
-def shape_of(info: Table, downstream: DownstreamTable) -> Shape:
-    """The shape of a table; `info` is the upstream's side."""
+def shape_of(
+    info: Table, downstream: DownstreamTable, *, leaves_out_columns: bool = False
+) -> Shape:
+    """The shape of a table; `info` is the upstream's side.
+
+    With `leaves_out_columns` those that the downstream lacks are not written.
+    """
     there = {column.name.lower(): column for column in downstream.columns}
     columns = tuple(
         column
         for column in written_columns(info)
-        if not (found := there.get(column.name.lower())) or not found.is_generated
+        if _is_written(there.get(column.name.lower()), leaves_out_columns=leaves_out_columns)
     )
     key, is_exact = _best_key(info, columns, downstream)
     reason = _reason_for_singles(columns, downstream)
@@ -152,14 +157,13 @@ def shape_of(info: Table, downstream: DownstreamTable) -> Shape:
 
 
 def original_shape(
-    info: Table, downstream: DownstreamTable, *, is_safe: bool, merges: bool
+    shape: Shape, downstream: DownstreamTable, *, is_safe: bool, merges: bool
 ) -> Shape:
-    """The shape of a table that is to be written as the original writes it.
+    """What becomes of a table's shape when it is to be written as the original writes it.
 
     With its merge option the original merges tables with a primary key; so it is here, where a
     merge is safe. Source: tidb-binlog pkg/loader/model.go, executor.go.
     """
-    shape = shape_of(info, downstream)
     if merges and shape.mode is Mode.MERGED and downstream.keys[0].name == "PRIMARY":
         return shape
     columns = tuple(sorted(shape.columns, key=lambda column: column.name.encode()))
@@ -190,6 +194,8 @@ class Shapes:
     original: TableFilter | None = None
     safe_mode: bool = False
     merge: bool = False
+    leaves_out_columns: bool = False
+    """Columns that the downstream lacks are not written (sync-mode 2), instead of refused."""
 
     @property
     def is_safe(self) -> bool:
@@ -198,9 +204,14 @@ class Shapes:
 
     def of(self, database: str, info: Table, downstream: DownstreamTable) -> Shape:
         """The shape of a table."""
+        shape = shape_of(info, downstream, leaves_out_columns=self.leaves_out_columns)
         if self.original is None or not self.original.replicates(database, info.name):
-            return shape_of(info, downstream)
-        return original_shape(info, downstream, is_safe=self.safe_mode, merges=self.merge)
+            return shape
+        return original_shape(shape, downstream, is_safe=self.safe_mode, merges=self.merge)
+
+
+def _is_written(found: DownstreamColumn | None, *, leaves_out_columns: bool) -> bool:
+    return not leaves_out_columns if found is None else not found.is_generated
 
 
 def _texts(key: Sequence[KeyColumn]) -> list[str]:

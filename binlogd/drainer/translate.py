@@ -10,17 +10,21 @@ drainer/collector.go (which drops rolled-back jobs and setval before that).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.ddl import DdlEvent, DdlReplay, Omit, Replay, is_setval
 from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.ddl_trash import Trash
 from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.loopback import LoopControl
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import MalformedBinlog, MissingDdlJob, RowMismatch, UnknownTable
 from binlogd.tidb.model import Job, TableAt
 from binlogd.tidb.schema import Effect, Named, SchemaTracker, is_reserved
 from binlogd.tso import Tso
 from binlogd.wire import peek
+from binlogd.wire.peek import Mutation
 
 _TABLES_KEPT_MAX = 20_000
 _NO_DDL = b"\x38\x00\x40\x00"  # how the canonical form of all other binlogs ends
@@ -81,6 +85,10 @@ class Translator:
         if self._as_of != self._schema.changes:
             self._tables.clear()
             self._as_of = self._schema.changes
+        if self._filter.loop is not None and self._came_back(
+            self._filter.loop, mutations, commit_ts, schema_version
+        ):
+            return Skip(commit_ts)
         changes: list[TableChange] = []
         for mutation in mutations:
             table = self._tables.get((mutation.table_id, schema_version))
@@ -95,6 +103,16 @@ class Translator:
         if self._router.has_rules:
             changes = [TableChange(self._router.table(c.table), c.mutation) for c in changes]
         return Dml(binlog.start_ts, commit_ts, schema_version, tuple(changes))
+
+    def _came_back(
+        self, loop: LoopControl, mutations: Iterable[Mutation], commit_ts: Tso, version: int
+    ) -> bool:
+        """Whether the transaction was written by the Drainer of the opposite direction."""
+        for mutation in mutations:
+            table = self._schema.table_at(mutation.table_id, version)
+            if table is not None and loop.is_mark(table):
+                return loop.has_own(table, mutation, commit_ts)
+        return False
 
     def _table_of(self, table_id: int, commit_ts: Tso, schema_version: int) -> TableAt | None:
         """None for a table that is not replicated. Raises UnknownTable."""
@@ -162,6 +180,9 @@ class Translator:
         """Whether and how it is executed. Raises UnsupportedDdl."""
         if self._filter.ignores_transaction(event.commit_ts):
             return Omit("ignore-txn-commit-ts")
+        loop = self._filter.loop
+        if loop is not None and loop.is_own_ddl(event.job, event.query):
+            return Omit(f"came through channel {loop.channel_id}")
         name = event.effect.name
         text = event.job.query or event.query
         if self._filter.events.ignores_ddl(name.database, name.table, text):

@@ -15,8 +15,10 @@ from random import Random
 
 import structlog
 
+from binlogd.drainer.loopback import LoopControl
 from binlogd.drainer.mysql import (
     PACKET_TOO_LARGE,
+    UNKNOWN_COLUMN,
     Done,
     Server,
     SqlRefused,
@@ -68,6 +70,9 @@ class LaneContext:
     limits: Limits
     packet_bytes_max: int
     rng: Random
+    loop: LoopControl | None = None
+    leaves_out_columns: bool = False
+    """Columns that the downstream lacks are left out, instead of refused."""
 
 
 class RowWriter:
@@ -124,6 +129,11 @@ class RowWriter:
         self.counters.rows += part.changes
         self.counters.txns += part.txn_count
         self.counters.last_error = ""
+
+    async def begin(self, session: SqlSession) -> None:
+        """What each transaction begins with. Raises as `SqlSession.run`."""
+        if self.context.loop is not None:
+            await session.run(self.context.loop.mark(self.lane))
 
     # --- statements --------------------------------------------------------------------------
 
@@ -248,8 +258,14 @@ class RowWriter:
 
     # --- a statement that was refused --------------------------------------------------------
 
-    async def rejection(self, error: SqlRefused, part: Part) -> StatementRejected:
-        """Which transaction it is about, found by running the part again, one row at a time."""
+    async def rejection(self, error: SqlRefused, part: Part) -> BinlogdError:
+        """Which transaction it is about, found by running the part again, one row at a time.
+
+        DownstreamUnavailable where another session, that asks for the columns anew, can go on.
+        """
+        if error.code == UNKNOWN_COLUMN and self.context.leaves_out_columns:
+            self.drop()
+            return DownstreamUnavailable(f"a column is gone downstream: {error.reason}")
         code, reason = error.code, without_values(error.code, error.reason)
         try:
             statement, item = await self._culprit(part)

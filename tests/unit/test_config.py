@@ -66,7 +66,10 @@ def test_the_example_is_valid() -> None:
         ),
         ('[drainer]\ntrash-retention = "2x"', 'drainer.trash-retention: "2x"'),
         ('[upstream]\nkind = "xyz"', "upstream.kind: Invalid enum value 'xyz'"),
-        ("[syncer]\nloopback-control = true", "syncer.loopback-control is supported at False only"),
+        (
+            "[syncer]\nload-schema-snapshot = true",
+            "supported at False only",
+        ),
         ('[[syncer.ignore-table]]\ndb-nam = "x"', "did you mean syncer.ignore-table.db-name?"),
         (
             '[[syncer.table-migrate-rule]]\nsource = {schema = "s"}\nbinlog-filter-rule = ["r"]',

@@ -109,7 +109,9 @@ async def _abandon_after(turns: int) -> None:
     raise Abandoned
 
 
-@pytest.mark.parametrize(("name", "lives"), [("keys", 12), ("ddl", 8)])
+@pytest.mark.parametrize(
+    ("name", "lives"), [("keys", 10), pytest.param("ddl", 8, marks=pytest.mark.soak)]
+)
 async def test_the_order_may_change_with_every_life(
     name: str, lives: int, mariadb: MariaDb
 ) -> None:

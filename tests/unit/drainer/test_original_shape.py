@@ -17,6 +17,7 @@ from binlogd.drainer.shape import (
     Shape,
     Shapes,
     original_shape,
+    shape_of,
 )
 from binlogd.drainer.target import Reader, Target
 from binlogd.drainer.txn import Dml, TableChange
@@ -47,7 +48,7 @@ NEW: dict[int, Value] = {1: 6, 2: None, 3: 9}
 
 
 def shape(info: Table, there: DownstreamTable = THERE, *, is_safe: bool = False) -> Shape:
-    return original_shape(info, there, is_safe=is_safe, merges=False)
+    return original_shape(shape_of(info, there), there, is_safe=is_safe, merges=False)
 
 
 def written(info: Table, of: Shape) -> list[str]:
@@ -93,9 +94,15 @@ def test_a_key_with_a_null_gives_way_to_all_columns() -> None:
 
 
 def test_with_the_merge_option_a_table_with_a_primary_key_is_merged() -> None:
-    assert original_shape(KEYED, THERE, is_safe=False, merges=True).mode is Mode.MERGED
+    assert (
+        original_shape(shape_of(KEYED, THERE), THERE, is_safe=False, merges=True).mode
+        is Mode.MERGED
+    )
     without = replace(THERE, keys=(CODE_KEY,))
-    assert original_shape(UNIQUE, without, is_safe=False, merges=True).mode is Mode.ORIGINAL
+    assert (
+        original_shape(shape_of(UNIQUE, without), without, is_safe=False, merges=True).mode
+        is Mode.ORIGINAL
+    )
 
 
 @pytest.mark.parametrize(("table", "mode"), [("t", Mode.ORIGINAL), ("u", Mode.MERGED)])
