@@ -18,6 +18,7 @@ over, which is logged: the history has it all.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from binlogd.tidb.model import Job, job_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
 
-_PREFIX, _SUFFIX = "schema-", ".log"
+_NAME = re.compile(r"schema-([0-9]{20})\.log")
 _EVENTS_BYTES_MIN = 4 << 20
 """A new file is not begun before so much was added to the last."""
 _APPLIED_AT_ONCE = 50
@@ -78,41 +79,42 @@ class SchemaLog:
         try:
             await self._disk.make_directory(self._directory)
             self._bases = sorted(
-                Tso(int(name[len(_PREFIX) : -len(_SUFFIX)]))
+                Tso(int(found[1]))
                 for name in await self._disk.sizes(self._directory)
-                if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+                if (found := _NAME.fullmatch(name))
             )
             usable = [base for base in self._bases if base <= checkpoint.commit_ts]
-            if not usable or not checkpoint.schema_version:
-                return None
-            return await self._read(usable[-1], checkpoint)
+            for base in reversed(usable if checkpoint.schema_version else ()):
+                try:
+                    return await self._read(base, checkpoint)
+                except Corrupt as error:
+                    log.warning("schema_snapshot_passed_over", cause=str(error))
         except OSError as error:
             raise LogFailed(self._directory, error) from error
-        except (Corrupt, ValueError) as error:
-            log.warning("schema_snapshot_passed_over", cause=str(error), instead="the DDL history")
-            return None
+        return None
 
     async def begin(self, tracker: SchemaTracker, base_ts: Tso) -> None:
         """Begins a file with the schema as of `base_ts`; nothing beyond it is known any more."""
         await self.close()
         path = self._path(base_ts)
         head = msgspec.json.encode(_HeadJson(base_ts, tracker.version))
-        snapshot = bytearray()
+        pieces, checksum = [], 0
         for number, piece in enumerate(tracker.snapshot_pieces()):
-            snapshot += piece
+            pieces.append(piece)
+            checksum = record.extend(checksum, piece)
             if number % _APPLIED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # tables by the thousand; the tracker waits for us
-        content = record.encode(head) + record.encode(bytes(snapshot))
+        snapshot_header = record.header_for(sum(map(len, pieces)), checksum)
         try:
-            await self._disk.write_whole(path, content)
-            await self._disk.remove([self._path(base) for base in self._bases if base > base_ts])
-            self._file = await self._disk.open_append(path, create=False)
+            await self._disk.remove([self._path(base) for base in self._bases if base >= base_ts])
+            self._file = await self._disk.open_append(path, create=True)
+            await self._file.append([record.encode(head), snapshot_header, *pieces], sync=True)
         except OSError as error:
             raise LogFailed(path, error) from error
-        self._snapshot_bytes = len(content)
+        self._snapshot_bytes = self._file.size
         self._bases = [*(base for base in self._bases if base < base_ts), base_ts]
         self._last_ts = base_ts
-        log.info("schema_snapshot_written", base_ts=base_ts, size_bytes=len(content))
+        log.info("schema_snapshot_written", base_ts=base_ts, size_bytes=self._snapshot_bytes)
 
     async def append(self, events: Sequence[SchemaEvent]) -> bool:
         """Returns when the events are durable; True when it is time to begin a new file.
@@ -191,4 +193,4 @@ class SchemaLog:
         return tracker
 
     def _path(self, base_ts: Tso) -> Path:
-        return self._directory / f"{_PREFIX}{base_ts:020d}{_SUFFIX}"
+        return self._directory / f"schema-{base_ts:020d}.log"

@@ -305,7 +305,7 @@ class SchemaTracker:
         gone = [each for each in self._tables.values() if each.schema_id == job.schema_id]
         dropped = tuple((self._named(each), each.info) for each in gone)
         for each in gone:
-            self._remove(each.info.id)
+            self._remove(each.id)
         self._databases.pop(job.schema_id, None)
         return Effect(True, named, dropped=dropped)
 
@@ -380,7 +380,7 @@ class SchemaTracker:
         if tracked is None:
             return Effect(True, self._create(job.schema_id, info, version))
         dropped: tuple[tuple[Named, Table], ...] = ()
-        if tracked.info.id != info.id:
+        if tracked.id != info.id:
             if job.type == ActionType.TRUNCATE_TABLE:
                 dropped = ((self._named(tracked), tracked.info),)
             self._remove(old_id)
@@ -410,11 +410,11 @@ class SchemaTracker:
         return old, self._named(moved)
 
     def _put(self, tracked: Tracked) -> None:
-        table_id = tracked.info.id
+        table_id = tracked.id
         before = self._tables.get(table_id)
         if before is not None:
             self._unname(before)
-        name = tracked.schema_id, tracked.info.name.lower()
+        name = tracked.schema_id, tracked.name.lower()
         namesake = self._ids.get(name)
         if namesake is not None:  # CREATE OR REPLACE VIEW drops without saying so
             self._remove(namesake)
@@ -432,12 +432,12 @@ class SchemaTracker:
                 del self._gone[next(iter(self._gone))]
 
     def _unname(self, tracked: Tracked) -> None:
-        name = tracked.schema_id, tracked.info.name.lower()
-        if self._ids.get(name) == tracked.info.id:
+        name = tracked.schema_id, tracked.name.lower()
+        if self._ids.get(name) == tracked.id:
             del self._ids[name]
 
     def _next_job(self, tracked: Tracked) -> Coming | None:
-        jobs = self._coming.get(tracked.info.id)
+        jobs = self._coming.get(tracked.id)
         while jobs and jobs[0].job.schema_version <= tracked.version:
             del jobs[0]
         return jobs[0] if jobs else None
@@ -474,7 +474,7 @@ class SchemaTracker:
         return names.get(database.lower(), default)
 
     def _named(self, tracked: Tracked) -> Named:
-        return Named(self._database_name(tracked.schema_id), tracked.info.name)
+        return Named(self._database_name(tracked.schema_id), tracked.name)
 
     def _name_in(self, job: Job) -> Named:
         """What a job says it is about; "" for policies and groups, which live in no schema."""

@@ -46,6 +46,8 @@ _SCHEMA = """
         schema_version INTEGER NOT NULL,
         raw BLOB NOT NULL
     );
+    CREATE INDEX IF NOT EXISTS ddl_history_times
+        ON ddl_history (finished_ts, start_ts, schema_version);
     CREATE TABLE IF NOT EXISTS skips (
         commit_ts INTEGER PRIMARY KEY, reason TEXT NOT NULL, decided_ms INTEGER NOT NULL
     );
@@ -229,7 +231,8 @@ class UpstreamStore:
         """What is known of every job but its JSON."""
         with self._translated():
             rows = await self._connection.execute_fetchall(
-                "SELECT finished_ts, start_ts, schema_version, id FROM ddl_history"
+                "SELECT finished_ts, start_ts, schema_version, id"
+                " FROM ddl_history INDEXED BY ddl_history_times"
             )
         return [JobEntry(*row) for row in rows]
 
