@@ -52,11 +52,14 @@ class Limits:
 
     def of_lane(self, lanes: int) -> Limits:
         """The limits of one of so many lanes. With several, a transaction is spread over them
-        anyway: what one lane may hold back for the sake of a whole is its share."""
+        anyway: what a lane may hold back for the sake of a whole is half of its share, since it
+        has another part in work."""
+        if lanes == 1:
+            return self
         return replace(
             self,
-            cut_changes_max=max(self.changes_max, self.cut_changes_max // lanes),
-            cut_bytes_max=max(self.bytes_max, self.cut_bytes_max // lanes),
+            cut_changes_max=max(self.changes_max, self.cut_changes_max // (2 * lanes)),
+            cut_bytes_max=max(self.bytes_max, self.cut_bytes_max // (2 * lanes)),
         )
 
 

@@ -137,6 +137,35 @@ def one_transaction(size_bytes: int) -> Load:
     return maker.load("one_transaction", maker.transactions(changes, rows), rows)
 
 
+class Stream:
+    """New rows as they are wanted, for two tables `t0` and `t1`; `setup` makes these."""
+
+    def __init__(self) -> None:
+        self._maker = _Maker(2)
+        self._last = [0, 0]
+        self._now = plus_ms(self._maker.load("", [], 0).setup[-1].commit_ts, 10_000)
+
+    @property
+    def load(self) -> Load:
+        """The tables, and nothing else."""
+        return self._maker.load("stream", [], 0)
+
+    def timestamp(self) -> Tso:
+        """The next one, for a start or a commit."""
+        self._now = Tso(self._now + 1)
+        return self._now
+
+    def rows(self, table: int, count: int) -> tuple[bytes, bytes, int]:
+        """The key and the value of a Prewrite of so many new rows, and the id of the last."""
+        of_table = self._maker.tables[table]
+        first = self._last[table] + 1
+        self._last[table] += count
+        rows = [self._maker.insert(of_table, first + number)[3] for number in range(count)]
+        mutation = Mutation(of_table.id, rows, [], [], bytes(count))
+        value = peek.encode_mutations(self._maker.version, [mutation])
+        return record_key(of_table, first), value, self._last[table]
+
+
 _Change = tuple[Table, int, int, bytes]  # table, id, kind, row bytes
 
 
@@ -155,7 +184,7 @@ class _Maker:
         self._setup = list(_joined(self._workload))
         jobs = jobs_from_json(self._workload.history())
         self.tables = [job.table for job in jobs if job.table is not None]
-        self._version = max(job.schema_version for job in jobs)
+        self.version = max(job.schema_version for job in jobs)
         self._now = plus_ms(self._setup[-1].commit_ts, 1000)
         self._rows: dict[int, dict[int, tuple[int, int]]] = {each.id: {} for each in self.tables}
         self._ids: dict[int, list[int]] = {each.id: [] for each in self.tables}
@@ -230,7 +259,7 @@ class _Maker:
         start_ts, commit_ts = Tso(self._now + 1), Tso(self._now + 2)
         self._now = plus_ms(commit_ts, 1)
         key = record_key(changes[0][0], changes[0][1])
-        value = peek.encode_mutations(self._version, list(by_table.values()))
+        value = peek.encode_mutations(self.version, list(by_table.values()))
         prewrite = peek.prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value)
         commit = peek.commit_binlog(start_ts, commit_ts, prewrite_key=key)
         return CommittedBinlog(start_ts, commit_ts, peek.join(prewrite, commit))

@@ -88,21 +88,34 @@ def server_of(mariadb: Place) -> Server:
     return Server(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
 
 
+def halves(binlog: CommittedBinlog) -> tuple[bytes, bytes]:
+    """The Prewrite and the Commit that TiDB sends for it."""
+    key, body = peek.prewrite_key(binlog.payload), peek.body(binlog.payload)
+    query, job_id, state = body.ddl_query or None, body.ddl_job_id, body.ddl_schema_state
+    prewrite = peek.prewrite_binlog(
+        binlog.start_ts,
+        prewrite_key=key,
+        prewrite_value=body.prewrite_value or None,
+        ddl_query=query,
+        ddl_job_id=job_id,
+        ddl_schema_state=state,
+    )
+    commit = peek.commit_binlog(
+        binlog.start_ts,
+        binlog.commit_ts,
+        prewrite_key=key,
+        ddl_query=query,
+        ddl_job_id=job_id,
+        ddl_schema_state=state,
+    )
+    return prewrite, commit
+
+
 async def fill(pump: Pump, binlogs: Sequence[CommittedBinlog]) -> None:
     """Writes each transaction as TiDB does: its prewrite, then its commit."""
     batch: list[bytes] = []
     for binlog in binlogs:
-        key, body = peek.prewrite_key(binlog.payload), peek.body(binlog.payload)
-        ddl = {
-            "ddl_query": body.ddl_query or None,
-            "ddl_job_id": body.ddl_job_id,
-            "ddl_schema_state": body.ddl_schema_state,
-        }
-        value = body.prewrite_value or None
-        batch += (
-            peek.prewrite_binlog(binlog.start_ts, prewrite_key=key, prewrite_value=value, **ddl),  # type: ignore[arg-type]  # by name
-            peek.commit_binlog(binlog.start_ts, binlog.commit_ts, prewrite_key=key, **ddl),  # type: ignore[arg-type]  # by name
-        )
+        batch += halves(binlog)
         if len(batch) >= WRITE_BATCH:
             await _written(pump, batch)
             batch = []
