@@ -142,7 +142,8 @@ class Session:
                 await self._replicate()
                 await self._queue.put(None)
                 self._is_over.set()
-                await self._sink.close()
+                async with self._saving:  # a checkpoint on its way needs the sink
+                    await self._sink.close()
         finally:
             await self._sink.close()
             if self._relay is not None:
@@ -404,6 +405,8 @@ class Session:
 
     async def _save(self, *, is_consistent: bool) -> None:
         async with self._saving:
+            if self._is_over.is_set():
+                return  # its timer had run out while the session ended: all is saved, the sink gone
             commit_ts = self.applied_ts
             version = self.checkpoint.schema_version
             for ts, since in self._versions:
