@@ -60,7 +60,7 @@ GIL_SWITCH_S = 0.001
 TICK_S = 10.0
 DRAINERS_EVERY_S = 600.0
 """Between two looks at who is behind what garbage collection deletes."""
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 ABANDON_S = 3.0
 STOP_S = 9.5
 """SIGTERM ends the process within ten seconds, drained or not."""
@@ -238,7 +238,8 @@ async def _live(setup: Setup, node: Node, upstream: Standalone) -> int:
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(node.pump.run(), name="pump")
-            replicating = group.create_task(_replicate(node, upstream), name="drainer")
+            if node.drainer is not None:
+                group.create_task(node.drainer.run(), name="drainer")
             await _forget_drainer(node, membership)
             await membership.announce()
             beating = group.create_task(
@@ -251,15 +252,12 @@ async def _live(setup: Setup, node: Node, upstream: Standalone) -> int:
             _settle_memory()
             log.info("service_started", host=host, port=port, node_id=node.identity.pump)
             await node.stopping.wait()
-            is_replicating = upstream.cluster.cluster_id is not None
-            if not is_replicating:
-                replicating.cancel()  # nobody has written: there is nothing to drain
             if node.pump.state is NodeState.CLOSING:
                 was_done = await _settle(node, membership, setup.config.pump.close_timeout)
             beating.cancel()
             watching.cancel()
             telling.cancel()
-            await _stop(node, server, is_replicating=is_replicating)
+            await _stop(node, server)
     except BaseException:
         await server.close()
         await _abandon(node.pump)
@@ -319,26 +317,19 @@ async def _abandon(pump: Pump) -> None:
         log.warning("pump_abandoned", cause=str(error))
 
 
-async def _replicate(node: Node, upstream: Standalone) -> None:
-    """Begins with the first writer: a downstream keeps its progress by cluster."""
-    if node.drainer is not None:
-        await upstream.cluster.wait_known()
-        await node.drainer.run()
-
-
 def _listen_for_signals(node: Node) -> None:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, node.stopping.set)
 
 
-async def _stop(node: Node, server: Server, *, is_replicating: bool) -> None:
+async def _stop(node: Node, server: Server) -> None:
     """Prewrites are refused from here on; outcomes are taken until the server goes."""
     if node.pump.state is NodeState.ONLINE:
         node.pump.request(Action.PAUSE)
     try:
         async with asyncio.timeout(STOP_S):
-            if node.drainer is not None and is_replicating:
+            if node.drainer is not None:
                 await node.drainer.end()
             await node.service.close()
             await server.close()

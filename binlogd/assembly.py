@@ -420,7 +420,11 @@ def make_replication(
         for name in gc_holders(setup):
             pump.release_gc(name)
 
-    return Replication(lambda: make_drainer(setup, disk, pump, upstream, measures), release)
+    return Replication(
+        lambda: make_drainer(setup, disk, pump, upstream, measures),
+        release,
+        upstream.cluster.wait_known,
+    )
 
 
 async def open_pump(setup: Setup, disk: PosixDisk, upstream: Standalone) -> Pump:

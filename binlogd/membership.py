@@ -51,7 +51,8 @@ class Membership:
         Raises ConfigError when one of them does not answer (this node is then registered as
         offline), UpstreamUnavailable when there is no registry.
         """
-        pump, *_ = entries = self._entries()
+        entries = self._entries()
+        pump = entries[0]
         before = await self._registry.node(PUMP, pump.node_id)
         for entry in entries:
             await self._registry.register(entry)
@@ -62,6 +63,8 @@ class Membership:
                 await self._tell_drainers({entry.node_id for entry in entries})
         except (DrainerUnavailable, TimeoutError) as error:
             await self._registry.register(replace(pump, state=NodeState.OFFLINE.value))
+            for entry in entries[1:]:  # nobody is to be told of this process either
+                await self._registry.register(replace(entry, state=NodeState.PAUSED.value))
             raise ConfigError(
                 f"fail to notify all living drainer: {error or f'no answer in {NOTIFY_S:g} s'};"
                 " bring it back, or mark it as paused if it is dead"

@@ -21,7 +21,7 @@ from binlogd.drainer.ddl_trash import TrashStatistics
 from binlogd.drainer.ddl_watch import RunningDdl
 from binlogd.drainer.drainer import DrainerState
 from binlogd.drainer.metrics import say_drainer
-from binlogd.errors import Refused, UpstreamUnavailable
+from binlogd.errors import RecordTooLarge, Refused, UpstreamUnavailable
 from binlogd.membership import Identity
 from binlogd.ports import Clock, TsoSource
 from binlogd.pump.metrics import say_pump, say_service
@@ -42,6 +42,8 @@ log = structlog.get_logger(__name__)
 
 REFUSED_CODE, DONE_CODE = 3, 200
 TEXT_CHARS_MAX = 1 << 20
+TEXT_OF_BYTES_MAX = 64 << 20
+"""Of a binlog that is shown; a larger one would not fit beside what is being received."""
 PURGE_ALERT_MS = 20 * 3_600_000
 """How far ahead of the deletion a Drainer is warned of."""
 
@@ -205,7 +207,10 @@ class Node:
 
     async def binlog_text(self, ts: int) -> str:
         """The binlog that is filed under a timestamp. Raises Corrupt or Unavailable."""
-        payload = await self.pump.read_binlog(Tso(ts))
+        try:
+            payload = await self.pump.read_binlog(Tso(ts), bytes_max=TEXT_OF_BYTES_MAX)
+        except RecordTooLarge as error:
+            raise Refused(f"{error}; `binlogd txn {ts}` reads the files themselves") from error
         if payload is None:
             raise Refused("not found")
         return binlog_text(payload, chars_max=TEXT_CHARS_MAX)

@@ -9,7 +9,8 @@ Source: tidb-binlog drainer/server.go, ApplyAction and Close.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import structlog
 
@@ -23,8 +24,15 @@ log = structlog.get_logger(__name__)
 class Replication:
     """Makes a Drainer for each stretch between two pauses. `run` it, and `end` it once."""
 
-    def __init__(self, make: Callable[[], Drainer], release: Callable[[], None]) -> None:
-        self._make, self._release = make, release
+    def __init__(
+        self,
+        make: Callable[[], Drainer],
+        release: Callable[[], None],
+        ready: Callable[[], Coroutine[Any, Any, object]],
+    ) -> None:
+        """`ready` returns when there is something to replicate; `release` gives up what was kept
+        for a half that is closed."""
+        self._make, self._release, self._ready = make, release, ready
         self._drainer = make()
         self._state = NodeState.ONLINE
         self._asked, self._resumed = asyncio.Event(), asyncio.Event()
@@ -63,9 +71,10 @@ class Replication:
         try:
             while not self._ending.is_set():
                 self._resumed.clear()
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self._drainer.run(), name="drainer")
-                    group.create_task(self._drain_when_asked(), name="drainer's end")
+                if await self._is_ready():
+                    async with asyncio.TaskGroup() as group:
+                        group.create_task(self._drainer.run(), name="drainer")
+                        group.create_task(self._drain_when_asked(), name="drainer's end")
                 if self._state is NodeState.CLOSING:
                     self._release()
                 self._state = settled(self._state)
@@ -83,6 +92,15 @@ class Replication:
         self._asked.set()
         self._resumed.set()
         await self._ended.wait()
+
+    async def _is_ready(self) -> bool:
+        """Waits until there is something to replicate, or it is to rest before; which of them."""
+        async with asyncio.TaskGroup() as group:
+            ready = group.create_task(self._ready(), name="something to replicate")
+            asked = group.create_task(self._asked.wait(), name="drainer's end")
+            ready.add_done_callback(lambda _: asked.cancel())
+            asked.add_done_callback(lambda _: ready.cancel())
+        return not ready.cancelled()
 
     async def _drain_when_asked(self) -> None:
         await self._asked.wait()

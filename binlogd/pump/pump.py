@@ -23,6 +23,7 @@ from binlogd.errors import (
     ConfigError,
     LogFailed,
     NotOnline,
+    RecordTooLarge,
     Unavailable,
 )
 from binlogd.ports import BinlogSource, Clock, Disk, DiskLock, Space, TsoSource, TxnStatusSource
@@ -33,6 +34,7 @@ from binlogd.pump.caretaker import Caretaker, CaretakerOptions, CaretakerStatist
 from binlogd.pump.entry import WITNESS, Item
 from binlogd.pump.filing import FilingOptions
 from binlogd.pump.gc import GcPlan
+from binlogd.pump.pointer import Place
 from binlogd.pump.pull import PullOptions, ShardSource
 from binlogd.pump.resolver import Resolver, ResolverStatistics
 from binlogd.pump.route import Router, Share, shard_of
@@ -301,10 +303,10 @@ class Pump:
         )
         return [ShardSource(shard, options, self._reading) for shard in self._shards]
 
-    async def read_binlog(self, ts: Tso) -> bytes | None:
+    async def read_binlog(self, ts: Tso, *, bytes_max: int | None = None) -> bytes | None:
         """The binlog filed under a timestamp as it was written: the commit, or else the prewrite.
 
-        Raises Corrupt or Unavailable.
+        Raises RecordTooLarge above `bytes_max`, Corrupt or Unavailable.
         """
         prewrite = None
         for shard in self._shards:
@@ -312,10 +314,10 @@ class Pump:
             commits = await shard.index.commits_after(Tso(ts - 1), upto=ts, limit=2)
             if commits:
                 real = [commit for commit in commits if commit.start_ts != ts] or commits
-                return (await shard.log.read([real[0].place]))[0]
+                return await _read_one(shard, real[0].place, bytes_max)
             prewrite = prewrite or (await shard.index.prewrites([ts])).get(ts)
             if prewrite is not None:
-                return (await shard.log.read([prewrite]))[0]
+                return await _read_one(shard, prewrite, bytes_max)
         return None
 
     # --- state -------------------------------------------------------------------------------
@@ -517,6 +519,12 @@ class Pump:
 def _bytes_held(items: Sequence[Item]) -> int:
     """What binlogs take from the budget: a million small ones are not free."""
     return sum(len(item.payload) + _ITEM_BYTES for item in items if item.tp != WITNESS)
+
+
+async def _read_one(shard: Shard, place: Place, bytes_max: int | None) -> bytes:
+    if bytes_max is not None and place.length > bytes_max:
+        raise RecordTooLarge(place.length, bytes_max)
+    return (await shard.log.read([place]))[0]
 
 
 def _shard_options(options: PumpOptions, shards: int, *, believes_rollbacks: bool) -> ShardOptions:

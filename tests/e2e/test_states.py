@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,6 +112,22 @@ def test_the_drainer_is_paused_and_resumed_while_the_pump_goes_on(appliance: App
     }
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+def test_every_signal_that_asks_for_an_end_pauses(
+    appliance: Appliance, number: signal.Signals
+) -> None:
+    appliance.start()
+    assert put(appliance, "pump0-drainer", "pause")["code"] == 200
+    status = appliance.wait(lambda status: status["drainer"]["node_state"] != "pausing")
+    assert status["drainer"]["node_state"] == "paused", "although nobody has written yet"
+    assert put(appliance, "pump0-drainer", "resume")["code"] == 200
+    write(appliance, prewrite(1), commit(1, 2))
+    appliance.wait(lambda status: status["lag_s"] == 0)
+    appliance.signal(number)
+    assert appliance.end() == 0, appliance.log()
+    assert asyncio.run(registered(appliance.data_dir))[PUMP, "pump0"] == "paused"
+
+
 def test_the_registry_follows_and_a_socket_outlives_a_kill(appliance: Appliance) -> None:
     text = appliance.config_file.read_text()
     appliance.config_file.write_text(
@@ -213,6 +230,8 @@ def test_a_new_pump_tells_the_drainers_before_it_serves_and_a_known_one_does_not
         return told
 
     assert asyncio.run(start_beside_a_drainer()) == 1
+    states = asyncio.run(registered(appliance.data_dir))
+    assert states[PUMP, "pump0"] == states[DRAINER, "pump0-drainer"] == "paused"
 
 
 def test_a_new_pump_does_not_start_past_a_drainer_that_cannot_be_told(
@@ -224,6 +243,7 @@ def test_a_new_pump_does_not_start_past_a_drainer_that_cannot_be_told(
     assert "fail to notify all living drainer: notify drainer(far" in answer.stderr
     states = asyncio.run(registered(appliance.data_dir))
     assert states[PUMP, "pump0"] == "offline"
+    assert states[DRAINER, "pump0-drainer"] == "paused", "nobody would find it to tell it"
     asyncio.run(register_drainer(appliance.data_dir, "127.0.0.1:1", 1, "paused"))
     appliance.start()
     assert appliance.stop() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from binlogd.assembly import Setup, identity
 from binlogd.closing import Closing
-from binlogd.errors import UpstreamUnavailable
+from binlogd.config import parse
+from binlogd.errors import ConfigError, LogFailed, RecordTooLarge, UpstreamUnavailable
+from binlogd.host.disk import PosixDisk
 from binlogd.membership import Identity, Membership
 from binlogd.operations import Node
 from binlogd.pump.pump import Pump
@@ -114,6 +118,41 @@ async def test_a_time_source_that_fails_is_said_in_its_place(alone: Standing) ->
     status = await alone.node.status()
     assert (status["status"], status["CommitTS"]) == (None, 0)
     assert status["ErrMsg"] == "no time today"
+
+
+async def test_a_binlog_that_is_too_large_to_be_shown_is_not_read(alone: Standing) -> None:
+    await written(alone.pump, prewrite(1, 500))
+    with pytest.raises(RecordTooLarge):
+        await alone.pump.read_binlog(at(1), bytes_max=100)
+    assert "prewrite_key" in await alone.node.binlog_text(at(1))
+
+
+# --- its name --------------------------------------------------------------------------------
+
+
+async def test_the_name_of_the_first_start_is_kept_and_counts(tmp_path: Path) -> None:
+    disk = PosixDisk(threads=1)
+
+    async def names(text: str = "") -> Identity:
+        given = f'data-dir = "{tmp_path}"\naddr = "127.0.0.1:8250"\n{text}'
+        return await identity(Setup(parse(given, "t"), tmp_path), disk)
+
+    try:
+        first = await names()
+        assert first.pump == f"{socket.gethostname()}:8250"
+        assert first.drainer == f"{first.pump}-drainer"
+        assert first.host == "127.0.0.1:8250"
+        (tmp_path / ".node").write_text("  kept\n")
+        assert (await names()).pump == "kept"
+        assert (await names('node-id = "given"')).pump == "given"
+        with pytest.raises(ConfigError, match="is the name of the Pump already"):
+            await names('[drainer]\nnode-id = "kept"')
+        (tmp_path / ".node").unlink()
+        (tmp_path / ".node").mkdir()
+        with pytest.raises(LogFailed, match=r"\.node"):
+            await names()
+    finally:
+        disk.close()
 
 
 # --- the registry ----------------------------------------------------------------------------
