@@ -5,13 +5,13 @@ Source: tidb pkg/tidb-binlog/pump_client, which reads and watches PD's etcd.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import aiohttp
+import msgspec
 import structlog
 
 from binlogd.errors import PumpUnavailable
@@ -54,6 +54,21 @@ class FixedPumps:
         return self._nodes
 
 
+class _Entry(msgspec.Struct, rename={"node_id": "nodeId", "update_ts": "updateTS"}):
+    """What a `/status` says of one Pump."""
+
+    node_id: str
+    host: str
+    state: str
+    update_ts: int
+    score: int = 0
+
+
+class _Status(msgspec.Struct, rename={"error": "ErrMsg"}):
+    status: dict[str, _Entry] | None
+    error: str
+
+
 class AskedPumps:
     """What the nodes at some addresses know of each other, by `/status` of binlogd or a Go Pump."""
 
@@ -62,35 +77,39 @@ class AskedPumps:
 
     async def pumps(self) -> Sequence[PumpNode]:
         """The freshest entry of each Pump that any of the nodes names."""
-        found: dict[str, Mapping[str, Any]] = {}
+        found: dict[str, tuple[int, PumpNode]] = {}
         reasons: list[str] = []
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             for host, port in self._addresses:
                 try:
-                    said = await _status(session, f"http://{host}:{port}/status")
-                except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                    said = await _told(session, f"http://{host}:{port}/status")
+                except (aiohttp.ClientError, TimeoutError, PumpUnavailable) as error:
                     reasons.append(f"{host}:{port}: {error or type(error).__name__}")
                     continue
-                for name, node in said.items():
-                    if name not in found or found[name]["updateTS"] < node["updateTS"]:
-                        found[name] = node
+                for update_ts, node in said:
+                    if node.node_id not in found or found[node.node_id][0] < update_ts:
+                        found[node.node_id] = update_ts, node
         if not found:
             raise PumpUnavailable(f"no pump found: {', '.join(reasons) or 'nobody was named'}")
         if reasons:
             log.warning("pumps_not_asked", reasons=reasons)
-        return [_node(found[name]) for name in sorted(found)]
+        return [node for _, (_, node) in sorted(found.items())]
 
 
-async def _status(session: aiohttp.ClientSession, url: str) -> Mapping[str, Mapping[str, Any]]:
+async def _told(session: aiohttp.ClientSession, url: str) -> list[tuple[int, PumpNode]]:
     async with session.get(url) as answer:
-        document = json.loads(await answer.read())
-    nodes: Mapping[str, Mapping[str, Any]] | None = document["status"]
-    if nodes is None:
-        raise ValueError(document["ErrMsg"])
-    return nodes
+        body = await answer.read()
+    try:
+        said = msgspec.json.decode(body, type=_Status)
+        if said.status is None:
+            raise PumpUnavailable(said.error)
+        return [(each.update_ts, _node(each)) for each in said.status.values()]
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise PumpUnavailable(f"{url} is no status of a pump: {error}") from error
 
 
-def _node(said: Mapping[str, Any]) -> PumpNode:
-    host, _, port = said["host"].rpartition(":")
-    return PumpNode(said["nodeId"], (host.strip("[]"), int(port)), said["state"], said["score"])
+def _node(said: _Entry) -> PumpNode:
+    """Raises ValueError for a host without a port."""
+    host, _, port = said.host.rpartition(":")
+    return PumpNode(said.node_id, (host.strip("[]"), int(port)), said.state, said.score)
