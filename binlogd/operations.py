@@ -129,6 +129,8 @@ class Node:
                         "recoveries": shard.chaser.recoveries,
                         "records_read": shard.chaser.records_read,
                     },
+                    "index_rebuilds": shard.index_rebuilds,
+                    "index_damage": shard.index_damage,
                     "written": shard.written_records,
                     "log_bytes": shard.log_bytes,
                 }

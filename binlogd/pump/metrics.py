@@ -185,6 +185,7 @@ def _say_shards(out: Exposition, now: PumpStatistics) -> None:
         "written_bytes": "Since the start, payloads only.",
         "groups": "Writes of the value log, each with one fdatasync.",
         "late_commits": "Below the watermark when they came.",
+        "index_rebuilds": "Indexes that were damaged in use and made again from the log.",
     }
     for name, meaning in counters.items():
         out.counter(
@@ -218,4 +219,5 @@ def _counters(shard: ShardStatistics) -> dict[str, int]:
         "written_bytes": shard.written_bytes,
         "groups": shard.groups,
         "late_commits": shard.late_commits,
+        "index_rebuilds": shard.index_rebuilds,
     }

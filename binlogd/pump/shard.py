@@ -53,7 +53,10 @@ class ShardOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardStatistics:
-    """How one shard stands. Ages and `since` values are in seconds of the event loop's clock."""
+    """How one shard stands. Ages and `since` values are in seconds of the event loop's clock.
+
+    `index_damage` says what is wrong with the index while it is made again, "" if nothing is.
+    """
 
     name: str
     max_commit_ts: Tso
@@ -71,6 +74,8 @@ class ShardStatistics:
     oldest_open_start_ts: Tso | None
     oldest_open_age_s: float | None
     late_commits: int
+    index_rebuilds: int
+    index_damage: str
     segments: int
     log_bytes: int
     chaser: ChaserStatistics
@@ -260,6 +265,8 @@ class Shard:
             oldest_open_start_ts=None if oldest is None else oldest.start_ts,
             oldest_open_age_s=None if oldest is None else now_s - oldest.since_s,
             late_commits=self.filer.late_commits,
+            index_rebuilds=self.filer.remade_count,
+            index_damage=self.index.damage or "",
             segments=len(segments),
             log_bytes=sum(segment.size_bytes for segment in segments),
             chaser=self.filer.statistics(now_s),

@@ -86,7 +86,8 @@ async def test_an_index_that_is_damaged_while_it_is_used_is_made_again(world: Wo
         with pytest.raises(IndexUnavailable, match="made again"):
             await shard.index.outcome(at(12))
         await written(pump, prewrite(2_000), commit(2_000, 2_001))
-        await eventually(lambda: shard.filer.remade_count == 1 and shard.index.damage is None)
+        await eventually(lambda: shard.statistics().index_rebuilds == 1)
+        await eventually(lambda: shard.statistics().index_damage == "")
         await written(pump, prewrite(3_000), commit(3_000, 3_001))
         found = await pulled(pump, upto=at(3_001))
         assert numbers(found) == [(n, n + 1) for n in [*range(10, 2_002, 2), 3_000]]
