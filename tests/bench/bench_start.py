@@ -1,5 +1,5 @@
 """How long a Pump takes to start with a million binlogs: after a clean stop, after kill -9, and
-without its index.
+without its index; and how long a check of all of them takes.
 
 kill -9 is played by going back to the marks of a second earlier: what a restart scans is what was
 written since then.
@@ -18,6 +18,8 @@ from tempfile import TemporaryDirectory
 import structlog
 import uvloop
 
+from binlogd.host.disk import PosixDisk
+from binlogd.pump.check import check
 from tests.bench.pump_load import batches, last_commit, report, running_pump
 
 SHARDS = 4
@@ -36,6 +38,16 @@ async def opened_s(directory: Path, transactions: int) -> float:
     async with running_pump(directory, shards=SHARDS) as pump:
         took_s = time.perf_counter() - begin_s
         assert pump.max_commit_ts == last_commit(transactions)
+    return took_s
+
+
+async def checked_s(directory: Path) -> float:
+    """Seconds of CPU that `binlogd check` takes; it must find nothing."""
+    disk = PosixDisk(threads=2)
+    begin_s = time.process_time()
+    assert (await check(directory, disk, lambda *_: None)).is_clean
+    took_s = time.process_time() - begin_s
+    disk.close()
     return took_s
 
 
@@ -67,6 +79,8 @@ async def main(binlogs: int) -> None:
         report("start_fill", binlogs / (time.perf_counter() - begin_s), "binlogs/s")
         for _ in range(2):
             report("start_clean", await opened_s(directory, transactions), "s", binlogs=binlogs)
+        took_s = await checked_s(directory)
+        report("check", binlogs / took_s, "binlogs/s of CPU", binlogs=binlogs)
         for share in (0.03, 0.3):
             await asyncio.get_running_loop().run_in_executor(None, go_back, directory, share)
             scanned = int(binlogs * share)
