@@ -57,10 +57,11 @@ def _keys_met(
     keys = own.keys()
     is_shared = target.by_key and target.name not in bound and None not in own.values()
     for part in ahead:
-        if target.name not in _tables(part):
+        of_name = [each for each in _targets(part) if each.name == target.name]
+        if not of_name:
             continue
         states = part.merged.get(target)
-        if states is None or not is_shared or None in states.values():
+        if of_name != [target] or states is None or not is_shared or None in states.values():
             return None
         met |= keys & states.keys()
     return met

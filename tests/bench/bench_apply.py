@@ -100,13 +100,16 @@ async def _submit(sink: MySqlSink, txns: Iterator[Txn]) -> None:
     await sink.flush()
 
 
-async def through_the_sink(mariadb: MariaDb, load: Load, lanes: int) -> Cost:
+async def through_the_sink(
+    mariadb: MariaDb, load: Load, lanes: int, *, is_transactional: bool = False
+) -> Cost:
     """Rows from joined binlogs in memory."""
     mariadb.reset()
     schema = SchemaTracker()
     schema.load(jobs_from_json(load.history))
     translator = Translator(schema, TableFilter(), Dialect.MYSQL)
-    sink = MySqlSink(server_of(mariadb), 1, MySqlSinkOptions(lanes=lanes), Random(1))
+    options = MySqlSinkOptions(lanes=lanes, is_transactional=is_transactional)
+    sink = MySqlSink(server_of(mariadb), 1, options, Random(1))
     await sink.open()
     async with asyncio.TaskGroup() as group:
         group.create_task(sink.run())
