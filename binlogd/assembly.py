@@ -24,6 +24,8 @@ from binlogd.drainer.filter import TableFilter, TablePattern
 from binlogd.drainer.kafka.broker import BrokerOptions
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
+from binlogd.drainer.kafka.message import Notation
+from binlogd.drainer.kafka.original import OriginalMessages
 from binlogd.drainer.kafka.sink import KafkaSink
 from binlogd.drainer.loopback import LoopControl
 from binlogd.drainer.measures import DrainerMeasures, MeasuredSources
@@ -307,7 +309,17 @@ def _kafka_sink(to: DownstreamConfig, cluster_id: int) -> KafkaSink:
         partitions=to.partitions,
         message_bytes_max=config.size_bytes(to.kafka_max_message_size),
     )
-    return KafkaSink(options, CanalJson() if to.protocol == "canal-json" else DebeziumJson(topic))
+    return KafkaSink(options, _notation(to.protocol, topic))
+
+
+def _notation(protocol: str, topic: str) -> Notation:
+    match protocol:
+        case "canal-json":
+            return CanalJson()
+        case "debezium":
+            return DebeziumJson(topic)
+        case _:
+            return OriginalMessages()
 
 
 def downstream_server(setup: Setup) -> Server:

@@ -141,7 +141,7 @@ class DownstreamConfig(_Table, frozen=True):
     kafka_max_message_size: int | str = "1 GiB"
     zookeeper_addrs: Literal[""] = ""
     topic_name: str = ""
-    protocol: Literal["canal-json", "debezium"] = "canal-json"
+    protocol: Literal["tidb-binlog", "canal-json", "debezium"] = "tidb-binlog"
     partitions: int = 1
     checkpoint: CheckpointConfig = CheckpointConfig()
 
@@ -332,6 +332,11 @@ def _check_kafka(to: DownstreamConfig, source: str) -> None:
     if fields - {"schema", "table"}:
         raise ConfigError(
             f"{source}: syncer.to.topic-name: only {{schema}} and {{table}} are known"
+        )
+    if to.protocol == "tidb-binlog" and (fields or to.partitions > 1):
+        raise ConfigError(
+            f'{source}: syncer.to.protocol "tidb-binlog" has one topic with one partition: a'
+            ' message is a whole transaction; use "canal-json" or "debezium" for more'
         )
 
 

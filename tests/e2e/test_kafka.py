@@ -21,6 +21,7 @@ def test_each_row_is_there_once_whatever_is_killed(tmp_path: Path, kafka: Kafka)
     syncer = (
         '[syncer]\ndb-type = "kafka"\n[syncer.to]\n'
         f'kafka-addrs = "{kafka.address}"\ntopic-name = "kills"\npartitions = 3\n'
+        'protocol = "canal-json"\n'
     )
     recording = RECORDINGS / "keys"
     appliance = Appliance(tmp_path, history=history(recording), syncer=syncer)

@@ -20,7 +20,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced
 from aiokafka.partitioner import murmur2
 
-from binlogd.drainer.kafka.message import Message
+from binlogd.drainer.kafka.message import FIRST_PARTITION, Message
 from binlogd.errors import ConfigError, DownstreamUnavailable
 
 IN_FLIGHT_MAX = 1000
@@ -134,9 +134,10 @@ class Broker:
         if message.route is None:
             partitions = range(count)
         else:
-            # as Kafka's own clients place a key; "" stands for the first partition
-            hashed = (murmur2(message.route) & 0x7FFFFFFF) % count if message.route else 0
-            partitions = range(hashed, hashed + 1)
+            is_first = message.route == FIRST_PARTITION
+            # as Kafka's own clients place a key
+            place = 0 if is_first else (murmur2(message.route) & 0x7FFFFFFF) % count
+            partitions = range(place, place + 1)
         return [_Placed(topic, each, message.key, message.value) for each in partitions]
 
     async def _topic(self, topic: str, partitions: int, settings: dict[str, str]) -> int:

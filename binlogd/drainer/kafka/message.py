@@ -12,6 +12,9 @@ from typing import NamedTuple, Protocol
 
 from binlogd.drainer.txn import Ddl, Dml
 
+FIRST_PARTITION = b""
+"""The `route` of what belongs into partition 0, whatever else there is."""
+
 
 class Message(NamedTuple):
     """One record for Kafka; `database` and `table` choose the topic."""

@@ -1,0 +1,39 @@
+"""The original's messages: one for each transaction, in the one partition of one topic.
+
+A message is a secondary `Binlog` in protobuf, as the Go Drainer sends it, without a key; its
+readers (the arbiter, consumers made with tidb-tools) read ours.
+Source: tidb-binlog drainer/sync/kafka.go, drainer/translator/kafka.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from binlogd.drainer.kafka.message import FIRST_PARTITION, Message
+from binlogd.drainer.kafka.row_events import PerTable
+from binlogd.drainer.secondary_write import SecondaryEncoder, ddl_message, dml_message
+from binlogd.drainer.txn import Ddl, Dml
+
+
+class OriginalMessages:
+    """A `Notation`."""
+
+    def __init__(self) -> None:
+        self._encoders = PerTable(SecondaryEncoder)
+
+    def rows(self, dml: Dml) -> Iterator[Message]:
+        """One message."""
+        tables = []
+        for change in dml.changes:
+            encoder = self._encoders.of(change.table)
+            tables.append(encoder.table(encoder.mutations(change.mutation)))
+        first = dml.changes[0].table
+        value = dml_message(dml.commit_ts, tables)
+        yield Message(first.database, first.info.name, FIRST_PARTITION, None, value)
+
+    def ddl(self, ddl: Ddl) -> Iterator[Message]:
+        """One message for each statement."""
+        for statement in ddl.statements:
+            query = statement.encode("utf-8", "surrogateescape")
+            value = ddl_message(ddl.commit_ts, ddl.database, ddl.table, query)
+            yield Message(ddl.database, ddl.table, FIRST_PARTITION, None, value)
