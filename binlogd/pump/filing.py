@@ -32,6 +32,7 @@ _SNAPSHOTS_MAX = 1024
 _SUSPECTS_MAX = 4096
 _UNPLACED_MAX = 65_536
 _MEASURE_AGAIN_S = 60.0
+_READS_MAX = 10
 _REMADE_MAX = 3
 """An index that is damaged again and again stands on a disk that nobody should trust."""
 
@@ -353,12 +354,20 @@ class Filer:
 
     async def _from_log(self, limit: int) -> list[Entry]:
         """The next records to file, read from the log: at most a few megabytes of them."""
-        records = self._log.scan(self._marks.head)
-        try:
-            batch = await anext(records)  # there is one: what was acknowledged is in the log
-        finally:
-            await records.aclose()
-        return [entry_of(pointer, payload, self._log.path) for pointer, payload in batch[:limit]]
+        failures = 0
+        while True:  # ends with the records, or after some failures
+            records = self._log.scan(self._marks.head)
+            try:
+                batch = await anext(records)  # there is one: what was acknowledged is in the log
+                return [entry_of(*each, self._log.path) for each in batch[:limit]]
+            except LogFailed as error:
+                failures += 1
+                if failures >= _READS_MAX or self._closing.is_set():
+                    raise
+                log.warning("log_not_read", cause=str(error), attempts_left=_READS_MAX - failures)
+                await is_set_within(self._closing, self._options.retry_s)
+            finally:
+                await records.aclose()
 
     async def _check_suspects(self) -> None:
         suspects = list(self._suspects)

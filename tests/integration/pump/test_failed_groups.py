@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -123,6 +124,34 @@ async def test_a_log_that_failed_goes_on_with_the_next_group(home: Path) -> None
             await shard.submit([a_prewrite(start, 900) for start in (10, 20, 30)])
         await shard.submit([a_prewrite(10), a_commit(10, 40)])
         assert shard.watermark == at(40)
+
+
+class UnreadableDisk(SimDisk):
+    """A disk that fails to read some times."""
+
+    failures = 0
+
+    async def read(self, path: Path, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return await super().read(path, ranges)
+
+
+async def test_a_log_that_cannot_be_read_for_a_while_is_read_later(home: Path) -> None:
+    disk = UnreadableDisk(random.Random(1))
+    async with running(home, disk) as shard:
+        with sqlite3.connect(home / FILES[0], isolation_level=None) as blocker:
+            blocker.execute("BEGIN IMMEDIATE")
+            for start in range(100, 140, 2):  # more than the queue holds
+                await shard.submit([a_prewrite(start), a_commit(start, start + 1)])
+            disk.failures = 3
+            blocker.execute("ROLLBACK")
+        blocker.close()
+        await eventually(lambda: not shard.filer.waiting)
+        assert disk.failures == 0
+        found = await shard.index.commits_after(NO_TS, upto=MAX_TS, limit=1_000)
+        assert [each.start_ts - at(0) for each in found] == list(range(100, 140, 2))
 
 
 HOME = Path("/log/value")

@@ -374,7 +374,14 @@ async def test_a_sealed_segment_is_held_to_what_is_remembered(
         sealed = value_log.segments()[0]
         await value_log.confirm([FileId(0)])
         path = tmp_path / "000000.vlog"
-        path.write_bytes(path.read_bytes()[:-1] + b"x")
+        whole = path.read_bytes()
+        for bit in range(64):  # of max_ts: too small, it would be deleted too early
+            damaged = bytearray(whole)
+            damaged[len(whole) - 12 + bit // 8] ^= 1 << bit % 8
+            path.write_bytes(damaged)
+            with pytest.raises(CorruptRecord, match="not as remembered"):
+                await value_log.confirm([FileId(0)])
+        path.write_bytes(whole[:-1] + b"x")
         with pytest.raises(CorruptRecord, match="not as remembered"):
             await value_log.confirm([FileId(0)])
     path.write_bytes(path.read_bytes() + b"more")
