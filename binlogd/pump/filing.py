@@ -330,7 +330,13 @@ class Filer:
             if self.remade_count > _REMADE_MAX:
                 raise CorruptIndex(self.index.path, f"damaged {self.remade_count} times: {damage}")
             await self.index.close()
-            self.index = await self._remade(self._saved)
+            try:
+                self.index = await self._remade(self._saved)
+            except IndexUnavailable as error:  # no room, say: its damage stays noted
+                self.remade_count -= 1
+                log.warning("index_not_made_again", cause=str(error))
+                await is_set_within(self._closing, self._options.retry_s)
+                return
             self.index.on_damage(self._work.set)
             log.warning("index_made_again", upto=self._saved.head)
 

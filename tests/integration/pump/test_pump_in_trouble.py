@@ -14,7 +14,7 @@ import pytest
 from binlogd.errors import CorruptIndex, IndexUnavailable
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.gc import Segment
-from binlogd.pump.index import FILES
+from binlogd.pump.index import FILES, Marks, SqliteIndex
 from binlogd.pump.pump import Pump
 from tests.pump_world import (
     ROOMY,
@@ -93,6 +93,26 @@ async def test_an_index_that_is_damaged_while_it_is_used_is_made_again(world: Wo
         assert numbers(found) == [(n, n + 1) for n in [*range(10, 2_002, 2), 3_000]]
     async with world.pump(options) as pump:
         assert await pulled(pump, upto=at(3_001)) == found
+
+
+async def test_an_index_that_cannot_be_made_again_yet_is_made_later(world: World) -> None:
+    async with world.pump() as pump:
+        await written(pump, prewrite(1), commit(1, 2))
+        filer, failures = pump._shards[0].filer, [1, 2]
+        remade = filer._remade
+
+        async def refusing(marks: Marks) -> SqliteIndex:
+            if failures:
+                failures.pop()
+                raise IndexUnavailable("index.db", "database or disk is full")
+            return await remade(marks)
+
+        filer._remade = refusing
+        filer._options = replace(filer._options, retry_s=0.01)
+        filer.index.found_damage("ruined")
+        await eventually(lambda: filer.remade_count == 1 and filer.index.damage is None)
+        await written(pump, prewrite(3), commit(3, 4))
+        assert numbers(await pulled(pump, upto=at(4))) == [(1, 2), (3, 4)]
 
 
 async def test_a_row_that_leads_to_another_binlog_is_no_answer(world: World) -> None:
