@@ -24,6 +24,7 @@ from binlogd.commands.replay import replay
 from binlogd.commands.restore import restore
 from binlogd.commands.serve import serve
 from binlogd.commands.skip import skip
+from binlogd.commands.state import state
 from binlogd.commands.status import status
 from binlogd.commands.txn import txn
 from binlogd.commands.undo import undo
@@ -46,6 +47,7 @@ _DISK = "Look after the data directory"
 
 cli.command(rich_help_panel=_RUN)(serve)
 cli.command(rich_help_panel=_RUN)(status)
+cli.command(rich_help_panel=_RUN)(state)
 cli.command(rich_help_panel=_RUN)(skip)
 cli.command("check-config", rich_help_panel=_RUN)(check_config)
 cli.command(rich_help_panel=_DATA)(export)

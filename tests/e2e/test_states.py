@@ -247,3 +247,22 @@ def test_a_new_pump_does_not_start_past_a_drainer_that_cannot_be_told(
     asyncio.run(register_drainer(appliance.data_dir, "127.0.0.1:1", 1, "paused"))
     appliance.start()
     assert appliance.stop() == 0
+
+
+def test_the_command_line_pauses_and_resumes(appliance: Appliance) -> None:
+    def state(*words: str) -> tuple[int, str]:
+        config = ("--config", str(appliance.config_file))
+        answer = run(appliance.directory, "state", *words, *config)
+        return answer.returncode, answer.stdout + answer.stderr
+
+    appliance.start()
+    write(appliance, prewrite(1), commit(1, 2))
+    assert state("pause", "--drainer", "--wait", "30") == (0, "the drainer is paused\n")
+    code, said = state("pause", "--drainer", "--json")
+    assert (code, json.loads(said)["code"]) == (1, 3)
+    assert state("resume", "--drainer", "--wait", "30") == (0, "the drainer is online\n")
+    code, said = state("close", "--wait", "30")
+    assert code == 0, said
+    assert "the node has ended" in said
+    assert appliance.end() == 0
+    assert asyncio.run(registered(appliance.data_dir))[PUMP, "pump0"] == "offline"

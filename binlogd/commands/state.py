@@ -1,0 +1,90 @@
+"""`binlogd state`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+
+from binlogd import app
+from binlogd.assembly import Setup
+from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_setup
+from binlogd.commands.running import get_json, put
+from binlogd.errors import ConfigError, NotRunning, Unavailable
+
+_ACTIONS = ("pause", "close", "resume")
+_DONE = 200
+_POLL_S = 0.3
+_SETTLED = {"pause": "paused", "close": "offline", "resume": "online"}
+
+
+def state(
+    action: Annotated[str, typer.Argument(help="pause, close or resume.")],
+    drainer: Annotated[
+        bool, typer.Option("--drainer", help="The replicating half alone; the Pump goes on.")
+    ] = False,
+    wait: Annotated[
+        float,
+        typer.Option("--wait", min=0, help="Seconds to wait until it is done, saying for what."),
+    ] = 0.0,
+    config_file: ConfigOption = None,
+    addr: AddrOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Pause or close a running node, or pause, close and resume its replication.
+
+    `pause` ends the process in good order: applied, checkpointed, to be started again. `close`
+    takes the node away for good: it first waits until every transaction has its outcome and every
+    Drainer has it all. With --drainer only replicating rests or goes on, and binlogs are received
+    all the while; `resume` is for that half alone.
+    """
+    if action not in _ACTIONS or (action == "resume" and not drainer):
+        raise ConfigError(
+            f'"{action}": expected {", ".join(_ACTIONS)}'
+            if action not in _ACTIONS
+            else "a Pump that has ended is started with `binlogd serve`; resume goes with --drainer"
+        )
+    setup = load_setup(config_file, addr=addr)
+    before = get_json(setup, "/status")
+    node_id = before["drainer"]["node_id"] if drainer else before["node_id"]
+    if not node_id:
+        raise ConfigError("there is no drainer in this node: drainer.enabled = false")
+    answer = put(setup, f"/state/{node_id}/{action}")
+    if answer["code"] == _DONE and wait:
+        answer["message"] = app.run(_wait(setup, action, is_drainer=drainer, wait_s=wait))
+    if as_json:
+        sys.stdout.write(json.dumps(answer) + "\n")
+    else:
+        Console().print(escape(str(answer["message"])), highlight=False, soft_wrap=True)
+    if answer["code"] != _DONE:
+        raise typer.Exit(1)
+
+
+async def _wait(setup: Setup, action: str, *, is_drainer: bool, wait_s: float) -> str:
+    """Until the half is what it was asked to be. Raises Unavailable when that takes too long."""
+    clock = asyncio.get_running_loop().time
+    until_s = clock() + wait_s
+    reason = ""
+    with Console(stderr=True).status("waiting") as spinner:
+        while clock() < until_s:
+            try:
+                now = get_json(setup, "/status")
+            except NotRunning:
+                return f"the node has ended; {reason or 'its log has the last word'}"
+            if is_drainer and now["drainer"]["node_state"] == _SETTLED[action]:
+                return f"the drainer is {_SETTLED[action]}"
+            reason = _show(spinner, now)
+            await asyncio.sleep(_POLL_S)
+    raise Unavailable(f"not done after {wait_s:g} s: {reason or 'see `binlogd status`'}")
+
+
+def _show(spinner: Status, now: dict[str, Any]) -> str:
+    reason = now["close_waits_for"] or now["drainer"].get("blocking", "")
+    spinner.update(f"{now['state']}: {escape(reason)}" if reason else now["state"])
+    return f"it last waited for: {reason}" if reason else ""
