@@ -370,6 +370,7 @@ class Node:
             "failed_in_a_row": now.failed_in_a_row,
             "retry_in_s": round(now.retry_in_s, 1),
             "skipped": now.transactions_skipped,
+            "values_in_doubt": now.values_in_doubt,
             "transactions": now.sink.txns_applied if now.sink else 0,
             "rows": now.sink.rows_applied if now.sink else 0,
             "ddls": now.sink.ddls_applied if now.sink else 0,

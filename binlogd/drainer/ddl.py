@@ -187,18 +187,21 @@ class DdlReplay:
             return None
         if job.type in _UNSUPPORTED_BY_MYSQL:
             wanted = [name for name in effect.created if self._is_wanted(name)]
-            moves = self._trash.taken_back(job, effect, wanted)
+            moves = self._trash.taken_back(job, effect, wanted, self._router.name)
             if isinstance(moves, str):
                 raise UnsupportedDdl(event.commit_ts, event.query, moves)
             return moves
         tables = [
-            (name, table)
+            (self._router.name(name), table)
             for name, table in effect.dropped
             if self._is_wanted(name)
             and not (table.is_view or table.is_sequence or table.references)
             and not self._is_referred_to(name)
         ]
-        return self._trash.put_aside(job, effect, tables)
+        is_database = job.type == ActionType.DROP_SCHEMA
+        return self._trash.put_aside(
+            job, tables, then=self._schema_drops(effect) if is_database else ()
+        )
 
     def _is_referred_to(self, name: Named) -> bool:
         key = name.database.lower(), name.table.lower()
@@ -222,7 +225,7 @@ class DdlReplay:
             text = event.query
             if job.type == ActionType.CREATE_VIEW:
                 text = explicit_view(text, job)
-            text = self._calls.exact(text, effect.name.database, job.table)
+            text = self._calls.exact(text, effect.name.database, job.table, effect.other)
             if job.table is not None and not has_zone(job):
                 text = with_moments_in_utc(text, job.table)
             is_made = job.type in _CREATES

@@ -36,24 +36,28 @@ class Calls:
     def __init__(self, schema: SchemaTracker, router: Router) -> None:
         self._schema, self._router = schema, router
 
-    def exact(self, statement: str, database: str, made: Table | None = None) -> str:
-        """The statement with its tables called as downstream; `database` is that of its session.
+    def exact(
+        self, statement: str, database: str, made: Table | None = None, other: Named | None = None
+    ) -> str:
+        """The statement with its tables called as downstream; `database` is that of its table.
 
-        `made` is the table that a CREATE TABLE makes.
+        `made` is the table that a CREATE or ALTER TABLE leaves, `other` the second table that it
+        names: TiDB looks for it in the database of a session that nobody tells, but the job does.
         """
         found = words(statement)
-        edits = list(self._after_keywords(found, database, made))
+        edits = list(self._after_keywords(found, database, made, other))
         if self._router.has_rules:
             begun = {edit.begin for edit in edits}
             edits += [each for each in self._qualified(found) if each.begin not in begun]
         return applied(statement, sorted(edits, key=lambda edit: edit.begin))
 
     def _after_keywords(
-        self, found: Sequence[Word], database: str, made: Table | None
+        self, found: Sequence[Word], database: str, made: Table | None, other: Named | None
     ) -> Iterator[Edit]:
         for at, word in enumerate(found):
             if not word.says(*_BEFORE_A_NAME):
                 continue
+            is_second = at > 1
             while at + 1 < len(found) and found[at + 1].says("IF", "NOT", "EXISTS"):
                 at += 1
             names = [each for each in found[at + 1 : at + 4] if each.is_name or each.text == "."]
@@ -62,7 +66,12 @@ class Calls:
                 if text:
                     yield Edit(names[0].begin, names[0].end, text)
             elif names and names[0].is_name:
-                yield from self._call(word, names, database)
+                meant = _meant(word, names, made, other if is_second else None)
+                if meant is not None and meant.database.lower() != database.lower():
+                    text = quoted(self._router.name(meant))
+                    yield Edit(names[0].begin, names[0].end, text)
+                else:
+                    yield from self._call(word, names, database)
 
     def _call(self, keyword: Word, names: Sequence[Word], database: str) -> Iterator[Edit]:
         if keyword.says("DATABASE", "SCHEMA"):
@@ -110,6 +119,26 @@ class Calls:
             and _looks(table) == _looks(made)
         ]
         return min(found)[1] if found else ""
+
+
+def _meant(
+    keyword: Word, names: Sequence[Word], made: Table | None, other: Named | None
+) -> Named | None:
+    """The table that a name without a database means, where the job tells."""
+    if len(names) > 1 and names[1].text == ".":
+        return None
+    if keyword.says("TABLE"):
+        return other
+    if not keyword.says("REFERENCES") or made is None:
+        return None
+    return next(
+        (
+            Named(database, table)
+            for database, table in made.references
+            if database and table.lower() == names[0].text.lower()
+        ),
+        None,
+    )
 
 
 def _called(word: Word, name: str) -> Iterator[Edit]:

@@ -17,7 +17,7 @@ Source: pingcap/tidb ddl/table.go (onRecoverTable), ddl/schema.go (onRecoverSche
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,10 +55,12 @@ class Trash:
         self._schema = schema
 
     def put_aside(
-        self, job: Job, effect: Effect, tables: Sequence[tuple[Named, Table]]
+        self, job: Job, tables: Sequence[tuple[Named, Table]], then: Sequence[str] = ()
     ) -> Moves | None:
-        """What to do instead of a DROP or TRUNCATE of these tables; None where it is done as
-        ever."""
+        """What to do instead of a DROP or TRUNCATE of these tables; None where it is done as ever.
+
+        `then` drops what is left of a database.
+        """
         pairs = [(name, self._place(job.start_ts, table.id)) for name, table in tables]
         renames = [f"RENAME TABLE {quoted(name)} TO {quoted(place)}" for name, place in pairs]
         names = tuple(name for name, _ in pairs)
@@ -68,39 +70,47 @@ class Trash:
             ((name, place),) = pairs
             again = f"CREATE TABLE {quoted(name)} LIKE {quoted(place)}"
             return Moves((*renames, again), (name, name))
-        if job.type == ActionType.DROP_SCHEMA:
-            drop = f"DROP DATABASE {quoted(effect.name.database)}"
-            return Moves((*renames, drop), (*names, Named(effect.name.database)))
-        return Moves(tuple(renames), names)
+        return Moves((*renames, *then), (*names, *(Named("") for _ in then)))
 
-    def taken_back(self, job: Job, effect: Effect, wanted: Sequence[Named]) -> Moves | str:
-        """What brings back the tables of a RECOVER or FLASHBACK; or why that cannot be told."""
+    def taken_back(
+        self,
+        job: Job,
+        effect: Effect,
+        wanted: Sequence[Named],
+        called: Callable[[Named], Named],
+    ) -> Moves | str:
+        """What brings back the tables of a RECOVER or FLASHBACK; or why that cannot be told.
+
+        `called` is what an upstream's name is downstream.
+        """
         statements, targets = [], []
         found = recovered_tables(job)
         if not found:
             return "its job does not name what it brings back"
         views = []
+        databases: dict[str, None] = {}
+        if job.type == ActionType.RECOVER_SCHEMA:
+            databases[called(Named(effect.name.database)).database] = None
         for each in found:
             name = Named(effect.name.database, each.table.name)
             if each.table.is_sequence or name not in wanted:
                 continue
+            name = called(name)
+            databases[name.database] = None
             if each.table.is_view:
                 views.append((name, _view(name, each.raw)))
                 continue
             place = self._place(each.dropped_by_ts, each.table.id)
             statements.append(f"RENAME TABLE {quoted(place)} TO {quoted(name)}")
             targets.append(name)
-        if job.type == ActionType.RECOVER_SCHEMA and job.database is not None:
-            database = job.database
-            statements.insert(
-                0,
-                f"CREATE DATABASE IF NOT EXISTS {quoted(database.name)}"
-                f" CHARACTER SET = {database.charset} COLLATE = {database.collate}",
-            )
-            targets.insert(0, Named(database.name))
-        statements += [text for _, text in views]
-        targets += [name for name, _ in views]
-        return Moves(tuple(statements), tuple(targets))
+        charset = ""
+        if job.database is not None:
+            charset = f" CHARACTER SET = {job.database.charset} COLLATE = {job.database.collate}"
+        creates = [f"CREATE DATABASE IF NOT EXISTS {quoted(each)}{charset}" for each in databases]
+        return Moves(
+            (*creates, *statements, *(text for _, text in views)),
+            (*(Named(each) for each in databases), *targets, *(name for name, _ in views)),
+        )
 
     def _place(self, start_ts: int, table_id: int) -> Named:
         return Named(self._schema, f"{start_ts}_{table_id}")

@@ -62,6 +62,8 @@ class DrainerStatistics:
     sessions_begun: int
     transactions_skipped: int
     """For a reason that was logged; not those that filters leave out."""
+    values_in_doubt: int
+    """DDLs before which rows may have had values of the columns that they add; each was logged."""
     failed_in_a_row: int
     """Sessions that ended with an error since the last one that made progress."""
     retry_in_s: float
@@ -86,7 +88,7 @@ class Drainer:
         self._state = DrainerState.STARTING
         self._last_error = ""
         self._retry_at_s = 0.0
-        self._sessions = self._skipped = 0
+        self._sessions = self._skipped = self._in_doubt = 0
         self._mismatches: dict[int, int] = {}
         self._checkpoint = Checkpoint(options.initial_commit_ts)
         self._merge: MergeStatistics | None = None
@@ -145,6 +147,7 @@ class Drainer:
             blocking=_ddl_at_work(sink) or self._blocking(merge, applied_ts, newest_ts),
             sessions_begun=self._sessions,
             transactions_skipped=self._skipped + (session.skipped if session else 0),
+            values_in_doubt=self._in_doubt + (session.values_in_doubt if session else 0),
             failed_in_a_row=self._backoff.attempts,
             retry_in_s=max(0.0, self._retry_at_s - asyncio.get_running_loop().time()),
             merge=merge,
@@ -230,6 +233,7 @@ class Drainer:
         if session is not None:
             self._checkpoint = session.checkpoint
             self._skipped += session.skipped
+            self._in_doubt += session.values_in_doubt
             self._merge, self._sink = session.merge_statistics(), session.sink_statistics()
 
     def _blocking(self, merge: MergeStatistics | None, applied_ts: Tso, newest_ts: Tso) -> str:

@@ -61,6 +61,11 @@ def say_drainer(out: Exposition, now: DrainerStatistics) -> None:
     _say_measures(out, now.measures, ddls)
     written = [each for each in (now.measures.relay, now.sink and now.sink.files) if each]
     _say_files(out, written)
+    out.counter(
+        "binlogd_drainer_values_in_doubt",
+        "DDLs before which rows may have had values of the columns that they add.",
+        now.values_in_doubt,
+    )
     if now.sink is not None:
         _say_sink(out, now.sink)
     if now.relay is not None:

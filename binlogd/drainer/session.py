@@ -117,10 +117,12 @@ class Session:
         self._versions: deque[tuple[Tso, int]] = deque()
         self._queue: asyncio.Queue[list[Txn] | None] = asyncio.Queue(options.parts_ahead_max)
         self._ahead: deque[Tso] = deque(maxlen=_AHEAD_KEPT_MAX)
+        self._rows_ahead: dict[int, Tso] = {}
+        """By table, the last transaction that knew a schema which no DDL binlog had made yet."""
         self._saving, self._relaying = asyncio.Lock(), asyncio.Lock()
         self._is_stopping, self._is_over = False, asyncio.Event()
         self.checkpoint = Checkpoint(options.initial_commit_ts)
-        self.skipped = 0
+        self.skipped = self.values_in_doubt = 0
 
     # --- life ----------------------------------------------------------------------------
 
@@ -286,8 +288,26 @@ class Session:
             self._versions.append((binlog.commit_ts, self._schema.version))
         if isinstance(txn, Dml) and txn.schema_version > self._schema.version:
             self._ahead.append(txn.commit_ts)
+            for change in txn.changes:
+                self._rows_ahead[change.table.info.id] = txn.commit_ts
+        elif isinstance(txn, Ddl) and txn.job.table is not None:
+            self._note_values(txn, self._rows_ahead.pop(txn.job.table.id, NO_TS))
         self._note(txn)
         return txn
+
+    def _note_values(self, ddl: Ddl, last_ts: Tso) -> None:
+        """Says so when rows may have had values for columns that this DDL only now makes here."""
+        if ddl.added and not ddl.is_skipped and last_ts > ddl.job.start_ts:
+            self.values_in_doubt += 1
+            log.warning(
+                "values_of_a_coming_column_in_doubt",
+                database=ddl.database,
+                table=ddl.table,
+                columns=list(ddl.added),
+                after_ts=ddl.job.start_ts,
+                up_to_ts=last_ts,
+                what_to_do="copy these columns of rows changed in this time from the upstream",
+            )
 
     def _note(self, txn: Txn) -> None:
         if isinstance(txn, Ddl | Skip) and txn.reason:

@@ -168,6 +168,7 @@ class Translator:
             is_skipped=bool(reason),
             further=replay.statements[1:],
             targets=replay.targets,
+            added=effect.added,
             reason=reason,
             created=tuple(map(self._router.name, effect.created)),
             renamed=tuple(

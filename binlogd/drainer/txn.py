@@ -72,6 +72,9 @@ class Ddl:
     """What each statement changes, where that is not `table`: what goes into the trash, or comes
     out of it."""
 
+    added: tuple[str, ...] = ()
+    """Columns that rows may have had before this DDL; their values had no place downstream."""
+
     @property
     def takes_back(self) -> bool:
         """Whether it brings rows back out of the trash: what is missing there is not forgiven."""

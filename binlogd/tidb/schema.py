@@ -30,7 +30,7 @@ from typing import Any
 import msgspec
 
 from binlogd.errors import Corrupt
-from binlogd.tidb.ddl_text import renamed_tables
+from binlogd.tidb.ddl_text import changed_columns, renamed_tables
 from binlogd.tidb.job_index import JobEntry, JobIndex
 from binlogd.tidb.model import (
     ActionType,
@@ -109,6 +109,8 @@ class Effect:
     other: Named | None = None
     dropped: tuple[tuple[Named, Table], ...] = ()
     """Tables, views and sequences that went, with their rows; of a TRUNCATE the one before."""
+    added: tuple[str, ...] = ()
+    """Columns that several changes in one ALTER added: rows may have had them before."""
 
 
 def entry_of(job: Job) -> JobEntry:
@@ -380,15 +382,18 @@ class SchemaTracker:
         if tracked is None:
             return Effect(True, self._create(job.schema_id, info, version))
         dropped: tuple[tuple[Named, Table], ...] = ()
+        added: tuple[str, ...] = ()
         if tracked.id != info.id:
             if job.type == ActionType.TRUNCATE_TABLE:
                 dropped = ((self._named(tracked), tracked.info),)
             self._remove(old_id)
             tracked = Tracked(tracked.schema_id, info, version)
         elif tracked.version < version:
+            if job.type == ActionType.MULTI_SCHEMA_CHANGE:
+                added = _added(tracked.info, info, job.query)
             tracked = tracked.replaced(info, version)
         self._put(tracked)
-        return Effect(True, self._named(tracked), dropped=dropped)
+        return Effect(True, self._named(tracked), dropped=dropped, added=added)
 
     # --- tables --------------------------------------------------------------------------
 
@@ -484,6 +489,16 @@ class SchemaTracker:
         if tracked is not None:
             return self._named(tracked)
         return Named(self._database_name(job.schema_id) or job.schema_name, job.table_name)
+
+
+def _added(before: Table, after: Table, query: str) -> tuple[str, ...]:
+    """Columns that are new, and not an old one under a new id or name."""
+    names, renamed = {column.name.lower() for column in before.columns}, changed_columns(query)
+    return tuple(
+        column.name
+        for column in after.columns
+        if renamed.get(column.name.lower(), column.name.lower()) not in names
+    )
 
 
 @dataclass(frozen=True, slots=True)

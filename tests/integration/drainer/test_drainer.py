@@ -375,6 +375,25 @@ async def test_rows_ahead_of_a_job_wait_until_the_history_has_it(place: Place) -
         await until(lambda: drainer.statistics().applied_ts == 14)
 
 
+@pytest.mark.parametrize(("version", "in_doubt"), [(9, 1), (2, 0)])
+async def test_values_that_came_before_their_column_are_told(
+    place: Place, version: int, in_doubt: int
+) -> None:
+    wider = replace(TABLE, columns=(*TABLE.columns, replace(TABLE.columns[1], id=7, name="w")))
+    facts = {"schema_id": 5, "table_id": 10, "version": 9}
+    change = job(9, 14, 61, start_ts=10, TableInfo=json.loads(table_to_json(wider)), **facts)
+    row = encode_insert(wider, {1: 4, 2: 4, 7: 5}, handle=4)
+    value = peek.encode_mutations(version, [peek.Mutation(10, [row], [], [], b"\0")])
+    prewrite = peek.prewrite_binlog(Tso(11), prewrite_value=value)
+    early = peek.join(prewrite, peek.commit_binlog(Tso(11), Tso(12)))
+    place.source.add(*beginning(), CommittedBinlog(Tso(11), Tso(12), early))
+    place.history.known[change.id] = change
+    place.source.add(ddl(change, 14, "ALTER TABLE `t` ADD COLUMN `w` INT, ADD INDEX (`v`)"))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 14)
+        assert drainer.statistics().values_in_doubt == in_doubt
+
+
 async def test_rows_that_stay_unexplained_stop(place: Place) -> None:
     place.source.add(*beginning(), rows(11, [1]), ahead_of_a_drop(12))
     async with place.running() as drainer:

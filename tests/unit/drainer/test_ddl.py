@@ -47,8 +47,9 @@ def said(
     query: str,
     dialect: Dialect = Dialect.MYSQL,
     table_filter: TableFilter | None = None,
+    schema: SchemaTracker | None = None,
 ) -> Replay | Omit:
-    schema = tracker()
+    schema = schema or tracker()
     effect = schema.apply(made, 0)
     replay = DdlReplay(dialect, schema, table_filter or TableFilter())
     return replay.of(DdlEvent(Tso(7), made, query, effect))
@@ -350,3 +351,24 @@ def test_rows_exchanged_with_a_table_that_is_not_replicated_stop() -> None:
         DdlReplay(Dialect.MYSQL, schema, one).of(event)
     none = TableFilter(ignored_databases=["shop"])
     assert DdlReplay(Dialect.MYSQL, schema, none).of(event) == Omit("filtered")
+
+
+def test_a_table_in_the_database_of_a_session_is_the_one_that_the_job_names() -> None:
+    schema = tracker()
+    elsewhere = Database(9, "elsewhere")
+    schema.apply(job(ActionType.CREATE_SCHEMA, 9, database=elsewhere), 0)
+    schema.apply(job(ActionType.CREATE_TABLE, 9, 90, table=Table(90, "orders", ())), 0)
+    parts = job(ActionType.CREATE_TABLE, 2, 50, table=Table(50, "p", (), partition_ids=(51,)))
+    schema.apply(parts, 0)
+    after = Table(50, "p", (), partition_ids=(90,))
+    exchange = job(ActionType.EXCHANGE_TABLE_PARTITION, 9, 90, table=after, schema_version=101)
+    query = "ALTER TABLE `shop`.`p` EXCHANGE PARTITION `a` WITH TABLE `orders`"
+    answer = said(exchange, query, schema=schema)
+    assert statement(answer).endswith("WITH TABLE `elsewhere`.`orders`")
+
+    child = Table(60, "c", (), references=(("elsewhere", "orders"), ("", "p")))
+    create = job(ActionType.CREATE_TABLE, 2, 60, table=child, schema_version=102)
+    keys = "FOREIGN KEY (`a`) REFERENCES `Orders`(`id`), FOREIGN KEY (`b`) REFERENCES `p`(`id`)"
+    answer = said(create, f"CREATE TABLE `c` (`a` INT, `b` INT, {keys})", schema=schema)
+    assert "REFERENCES `elsewhere`.`orders`(`id`)" in statement(answer)
+    assert "REFERENCES `p`(`id`)" in statement(answer)
