@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.kafka import Kafka
@@ -13,6 +14,13 @@ from tests.mariadb import MariaDb
 # how long an example takes says something about the machine only
 settings.register_profile("binlogd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("binlogd")
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """A command that a test runs sets up logging for a stream that ends with the test."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -15,30 +15,23 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, cast
 
-import msgspec
-
 from binlogd.binlog import BinlogType
 from binlogd.errors import MalformedBinlog
 from binlogd.tso import Tso
 from binlogd.wire.fields import (
     BYTES,
-    ONE_BYTE,
     VARINT,
-    Field,
     each_field,
-    end_of,
-    field_at,
-    field_number,
     int64,
     read_uvarint,
     signed,
     signed32,
     uvarint,
 )
-from binlogd.wire.slices import RowSlices
+from binlogd.wire.mutation import Mutation as Mutation
+from binlogd.wire.mutation import encode_table_mutation, table_mutation
 
-LARGE_BYTES = 4 << 20
-"""Rows of a table mutation of this size are cut out of the binlog when they are asked for."""
+_TABLES = 0x12  # the tag of PrewriteValue.mutations
 
 
 class Head(NamedTuple):
@@ -57,20 +50,6 @@ class Body(NamedTuple):
     ddl_query: bytes
     ddl_job_id: int
     ddl_schema_state: int
-
-
-class Mutation(msgspec.Struct, frozen=True, gc=False):
-    """The changes of one table in one transaction; its lists are for reading.
-
-    `sequence` has one byte for each row in the order of execution (0 insert, 1 update, 4 delete):
-    the n-th byte of a kind stands for the n-th row of that kind's list.
-    """
-
-    table_id: int
-    inserted: list[bytes]
-    updated: list[bytes]
-    deleted: list[bytes]
-    sequence: bytes
 
 
 def peek(payload: bytes) -> Head:
@@ -268,7 +247,7 @@ def _mutations_in(data: bytes, pos: int, end: int) -> tuple[int, list[Mutation]]
             pos = begin + size
             if pos > end:
                 return None
-            tables.append(_table_mutation(data, begin, pos))
+            tables.append(table_mutation(data, begin, pos))
     except (IndexError, MalformedBinlog):
         return None
     return (schema_version, tables) if pos == end else None
@@ -281,7 +260,7 @@ def _any_mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
         if field.number == 1:
             schema_version = signed(field.value)
         elif field.number == 2:
-            tables.append(_table_mutation(prewrite_value, field.value, field.end))
+            tables.append(table_mutation(prewrite_value, field.value, field.end))
     return schema_version, tables
 
 
@@ -289,7 +268,7 @@ def encode_mutations(schema_version: int, tables: list[Mutation]) -> bytes:
     """The PrewriteValue of these row changes, as TiDB serialises it."""
     parts = [b"\x08", uvarint(schema_version)]
     for table in tables:
-        encoded = _encode_table_mutation(table)
+        encoded = encode_table_mutation(table)
         parts += (b"\x12", uvarint(len(encoded)), encoded)
     return b"".join(parts)
 
@@ -438,193 +417,4 @@ def _encode(fields: _Fields) -> bytes:
             parts += (tag, uvarint(len(value)), value)
     parts += (b"\x38", uvarint(fields.ddl_job_id), b"\x40", uvarint(fields.ddl_schema_state))
     parts.append(fields.unknown)
-    return b"".join(parts)
-
-
-# --- row changes ---------------------------------------------------------------------------
-
-_TABLE_MUTATION: Mapping[int, tuple[str, int]] = {
-    1: ("TableId", VARINT),
-    2: ("InsertedRows", BYTES),
-    3: ("UpdatedRows", BYTES),
-    5: ("DeletedPks", BYTES),
-    6: ("DeletedRows", BYTES),
-}
-_TABLES = 0x12  # the tag of PrewriteValue.mutations
-_DELETED_IDS, _SEQUENCE = 4, 7  # packed or not
-_SEQUENCE_RUN = re.compile(rb"(?:\x38[\x00-\x7f])+")
-_INSERT, _UPDATE, _DELETE = 0, 1, 4
-
-
-def _table_mutation(data: bytes, begin: int, end: int) -> Mutation:
-    try:
-        plain = _plain_table_mutation(data, begin, end)
-    except IndexError:
-        plain = None
-    return plain or _any_table_mutation(data[begin:end])
-
-
-def _plain_table_mutation(  # noqa: C901, PLR0911, PLR0912 - one loop for every row that comes
-    data: bytes, pos: int, end: int
-) -> Mutation | None:
-    """As TiDB writes it: table id, rows, sequence; None for anything else. Hot: few calls."""
-    if data[pos] != 0x08:
-        return None
-    is_large = end - pos >= LARGE_BYTES
-    table_id = data[pos + 1]
-    pos += 2
-    if table_id > 0x7F:
-        table_id, pos = read_uvarint(data, pos - 1)
-        if table_id >> 56:  # no table has such an id
-            return None
-    if is_large:
-        return _large_table_mutation(data, table_id, pos, end)
-    inserted: list[bytes] = []
-    updated: list[bytes] = []
-    deleted: list[bytes] = []
-    while (tag := data[pos]) != 0x38:
-        size = data[pos + 1]
-        begin = pos + 2
-        if size > 0x7F:
-            more = data[begin]
-            begin += 1
-            if more < 0x80:
-                size = size & 0x7F | more << 7
-            else:
-                size, begin = read_uvarint(data, pos + 1)
-        pos = begin + size
-        if pos >= end:
-            return None
-        if tag == 0x1A:
-            updated.append(data[begin:pos])
-        elif tag == 0x12:
-            inserted.append(data[begin:pos])
-        elif tag == 0x32:
-            deleted.append(data[begin:pos])
-        else:
-            return None
-    if end - pos == 2:  # a single row, as most are
-        kind = data[pos + 1]
-        lists = inserted if kind == _INSERT else updated if kind == _UPDATE else deleted
-        if len(lists) != 1 or kind not in (_INSERT, _UPDATE, _DELETE):
-            return None
-        if len(inserted) + len(updated) + len(deleted) != 1:
-            return None
-        return Mutation(table_id, inserted, updated, deleted, ONE_BYTE[kind])
-    sequence = data[pos + 1 : end : 2]
-    counts = sequence.count(_INSERT), sequence.count(_UPDATE), sequence.count(_DELETE)
-    if (
-        counts != (len(inserted), len(updated), len(deleted))
-        or sum(counts) * 2 != end - pos
-        or data[pos:end:2] != b"\x38" * len(sequence)
-    ):
-        return None
-    return Mutation(table_id, inserted, updated, deleted, sequence)
-
-
-def _large_table_mutation(data: bytes, table_id: int, pos: int, end: int) -> Mutation | None:
-    """The same for megabytes of rows: they stay where they are."""
-    rows = {tag: RowSlices(data) for tag in (0x12, 0x1A, 0x32)}
-    while (tag := data[pos]) != 0x38:
-        of_kind = rows.get(tag)
-        size, begin = data[pos + 1], pos + 2
-        if size > 0x7F:
-            more = data[begin]
-            begin += 1
-            if more < 0x80:
-                size = size & 0x7F | more << 7
-            else:
-                size, begin = read_uvarint(data, pos + 1)
-        pos = begin + size
-        if of_kind is None or pos >= end:
-            return None
-        of_kind.append(begin, pos)
-    sequence = data[pos + 1 : end : 2]
-    counts = sequence.count(_INSERT), sequence.count(_UPDATE), sequence.count(_DELETE)
-    if (
-        counts != tuple(map(len, rows.values()))
-        or sum(counts) * 2 != end - pos
-        or data[pos:end:2] != b"\x38" * len(sequence)
-    ):
-        return None
-    inserted, updated, deleted = (cast("list[bytes]", each) for each in rows.values())
-    return Mutation(table_id, inserted, updated, deleted, sequence)
-
-
-def _any_table_mutation(data: bytes) -> Mutation:
-    table_id, sequence = 0, bytearray()
-    inserted: list[bytes] = []
-    updated: list[bytes] = []
-    deleted: list[bytes] = []
-    rows = {0x12: inserted, 0x1A: updated, 0x32: deleted}
-    pos, end = 0, len(data)
-    while pos < end:
-        tag = data[pos]
-        of_kind = rows.get(tag)
-        if of_kind is not None:
-            length = data[pos + 1] if pos + 1 < end else 0x80
-            if length < 0x80:  # short rows are many: no call for them
-                begin, pos = pos + 2, pos + 2 + length
-            else:
-                length, begin = read_uvarint(data, pos + 1)
-                pos = begin + length
-            if pos > end:
-                pos = end_of(data, begin, length)
-            of_kind.append(data[begin:pos])
-        elif run := _SEQUENCE_RUN.match(data, pos):
-            sequence += run[0][1::2]
-            pos = run.end()
-        else:
-            field = _oddity(data, pos, sequence)
-            if field.number == 1:
-                table_id = signed(field.value)
-            elif field.number << 3 | BYTES in rows:
-                rows[field.number << 3 | BYTES].append(data[field.value : field.end])
-            pos = field.end
-    return Mutation(table_id, inserted, updated, deleted, _checked(sequence, rows))
-
-
-def _oddity(data: bytes, begin: int, sequence: bytearray) -> Field:
-    """A field that is no plain row and no run of the sequence."""
-    tag, pos = read_uvarint(data, begin)
-    number, wire_type = field_number(tag), tag & 7
-    if number not in (_DELETED_IDS, _SEQUENCE):
-        return field_at(data, begin, "TableMutation", _TABLE_MUTATION)
-    if wire_type not in (VARINT, BYTES):
-        name = "Sequence" if number == _SEQUENCE else "DeletedIds"
-        raise MalformedBinlog(f"proto: wrong wireType = {wire_type} for field {name}")
-    value, pos = read_uvarint(data, pos)
-    end = pos if wire_type == VARINT else end_of(data, pos, value)
-    kinds = [value] if wire_type == VARINT else []
-    while pos < end:
-        value, pos = read_uvarint(data[:end], pos)
-        kinds.append(value)
-    if number == _SEQUENCE:
-        sequence += bytes(kind if kind < 0x80 else 0xFF for kind in kinds)
-    return Field(number, 0, begin, end)
-
-
-def _checked(sequence: bytearray, rows: Mapping[int, list[bytes]]) -> bytes:
-    kinds = {_INSERT: rows[0x12], _UPDATE: rows[0x1A], _DELETE: rows[0x32]}
-    for kind, of_kind in kinds.items():
-        if sequence.count(kind) != len(of_kind):
-            raise MalformedBinlog(
-                f"TableMutation: the sequence has {sequence.count(kind)} entries of kind {kind},"
-                f" the list has {len(of_kind)} rows"
-            )
-    if sum(map(len, kinds.values())) != len(sequence):
-        raise MalformedBinlog("TableMutation: the sequence has kinds other than 0, 1 and 4")
-    return bytes(sequence)
-
-
-def _encode_table_mutation(table: Mutation) -> bytes:
-    parts = [b"\x08", uvarint(table.table_id)]
-    for tag, rows in (
-        (b"\x12", table.inserted),
-        (b"\x1a", table.updated),
-        (b"\x32", table.deleted),
-    ):
-        for row in rows:
-            parts += (tag, uvarint(len(row)), row)
-    parts += (b"\x38" + ONE_BYTE[kind] for kind in table.sequence)
     return b"".join(parts)

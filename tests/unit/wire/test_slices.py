@@ -9,7 +9,7 @@ import pytest
 from binlogd.errors import MalformedBinlog
 from binlogd.tso import Tso
 from binlogd.wire import peek
-from binlogd.wire.peek import LARGE_BYTES, Mutation
+from binlogd.wire.mutation import LARGE_BYTES, Mutation
 from binlogd.wire.slices import RowSlices
 
 RNG = Random(3)
