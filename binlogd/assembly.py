@@ -252,6 +252,7 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
         MySqlSinkOptions(
             lanes=lanes_for(syncer.worker_count),
             is_transactional=syncer.consistency == "transaction",
+            has_positions=syncer.db_type == "tidb",
             loop=loop_control(syncer),
             schema=syncer.to.checkpoint.schema,
             checkpoint_table=syncer.to.checkpoint.table,

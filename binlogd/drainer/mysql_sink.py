@@ -36,6 +36,7 @@ from binlogd.drainer.mysql import Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql_store import MySqlStore
 from binlogd.drainer.ordered import LOCK_WAIT, OrderedApplier
 from binlogd.drainer.parts import Gatherer, Limits
+from binlogd.drainer.positions import Positions
 from binlogd.drainer.progress import LanePosition, PendingDdl, Restart
 from binlogd.drainer.shape import Mode, Shapes
 from binlogd.drainer.sink import SinkStatistics
@@ -72,6 +73,8 @@ class MySqlSinkOptions:
 
     lanes: int = 4
     is_transactional: bool = False
+    has_positions: bool = False
+    """The downstream tells a timestamp of its own (TiDB)."""
     loop: LoopControl | None = None
     schema: str = "tidb_binlog"
     checkpoint_table: str = "checkpoint"
@@ -103,6 +106,7 @@ class MySqlSink:
         self._readers: dict[int, Reader] = {}
         self._retired = LaneCounters()
         self._watch = DdlWatch(server)
+        self._positions = Positions() if options.has_positions else None
         self._ddls = 0
 
     # --- the protocol ----------------------------------------------------------------------
@@ -159,6 +163,10 @@ class MySqlSink:
 
     async def submit(self, txns: Sequence[Txn]) -> None:
         """See Sink. Raises also what `run` raises, and StatementRejected of a DDL."""
+        if self._positions is not None and self._positions.is_due:
+            await self.flush()
+            applied_ts, positions = self.applied_ts(), self._positions
+            await self._asked(lambda session: positions.take(session, applied_ts))
         for txn in _combined(txns):
             if txn.commit_ts <= self._low_ts:
                 continue
@@ -186,6 +194,8 @@ class MySqlSink:
 
     async def save(self, checkpoint: Checkpoint) -> None:
         """See Sink."""
+        if self._positions is not None:
+            checkpoint = replace(checkpoint, ts_map=self._positions.onto(checkpoint.ts_map))
         await self._store.save(checkpoint)
 
     async def close(self) -> None:

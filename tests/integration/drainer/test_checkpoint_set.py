@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from binlogd import config
 from binlogd.assembly import Setup
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.mysql_store import MySqlStore
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import LOCK_FILE
@@ -19,7 +22,7 @@ from binlogd.tso import Tso
 from tests.appliance import into_mariadb
 from tests.mariadb import MariaDb
 from tests.mysql_rows import NUMBER, TEXT, dml, inserted, table
-from tests.replay import CLUSTER_ID, running, sink_for
+from tests.replay import CLUSTER_ID, running, server_of, sink_for
 
 T = table(1, "t", NUMBER, TEXT)
 KEYLESS = table(2, "k", NUMBER, has_key=False)
@@ -89,6 +92,17 @@ async def test_a_checkpoint_that_was_deleted_begins_anew(db: MariaDb) -> None:
     assert db.execute(ROWS) == [(b"50", b"50")]
 
 
+async def stored_map(db: MariaDb) -> Mapping[str, int]:
+    """The `ts-map` of the checkpoint."""
+    store = MySqlStore(server_of(db), "tidb_binlog", CLUSTER_ID)
+    try:
+        checkpoint, _ = await store.state()
+    finally:
+        store.close()
+    assert checkpoint is not None
+    return checkpoint.ts_map
+
+
 def setup_for(db: MariaDb, directory: Path) -> Setup:
     return Setup(config.parse(f'data-dir = "{directory}"\n' + into_mariadb(db), "test"), directory)
 
@@ -127,3 +141,63 @@ async def test_where_nothing_is_stored_the_command_says_so(
         mariadb.execute(*statements)
     with pytest.raises(ConfigError):
         await tool.look(setup_for(mariadb, tmp_path))
+
+
+async def test_a_downstream_with_timestamps_of_its_own_is_mapped(
+    db: MariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MariaDB has no such timestamps; what it is asked here has the form of TiDB's answer."""
+    question = b"SELECT 'tidb-binlog', COUNT(*) FROM s.t"
+    monkeypatch.setattr("binlogd.drainer.positions.QUESTION", question)
+    options = MySqlSinkOptions(lanes=2, has_positions=True)
+    sink = MySqlSink(server_of(db), CLUSTER_ID, options, Random(1))
+    later = [dml(ts, inserted(T, (ts, 1, b""))) for ts in (70, 71, 72)]
+    async with running(sink):
+        await sink.submit(later[:1])
+        await sink.submit(later[1:])
+        await sink.flush()
+        await sink.save(Checkpoint(Tso(72), ts_map={"other": 1}))
+    assert await stored_map(db) == {"other": 1, "primary-ts": 59, "secondary-ts": 50}
+
+
+async def test_a_downstream_that_tells_nothing_is_not_mapped(db: MariaDb) -> None:
+    options = MySqlSinkOptions(lanes=2, has_positions=True)
+    sink = MySqlSink(server_of(db), CLUSTER_ID, options, Random(1))
+    async with running(sink):
+        await sink.submit([dml(70, inserted(T, (70, 1, b"")))])
+        await sink.flush()
+        await sink.save(Checkpoint(Tso(70)))
+    assert await stored_map(db) == {}
+
+
+@pytest.mark.parametrize(("schema", "name"), [("tidb_binlog", "checkpoint"), ("my-own", "cp 2")])
+async def test_the_stored_text_is_that_of_the_original(
+    mariadb: MariaDb, schema: str, name: str
+) -> None:
+    store = MySqlStore(server_of(mariadb), schema, CLUSTER_ID, name)
+    try:
+        await store.open(2)
+        await store.save(Checkpoint(Tso(414529105591271429), schema_version=44))
+        await store.save(Checkpoint(Tso(414529105591271430), schema_version=45))
+        rows = mariadb.execute(f"SELECT clusterID, checkPoint FROM `{schema}`.`{name}`")
+    finally:
+        store.close()
+        store.close()
+        mariadb.execute(f"DROP DATABASE `{schema}`")
+    text = b'{"consistent":false,"commitTS":414529105591271430,"ts-map":{},"schema-version":45}'
+    assert rows == [(b"%d" % CLUSTER_ID, text)]
+
+
+async def test_the_checkpoint_of_a_go_drainer_is_gone_on_from(mariadb: MariaDb) -> None:
+    mariadb.execute(
+        "create schema if not exists tidb_binlog",
+        "create table if not exists tidb_binlog.checkpoint"
+        "(clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)",
+        f"replace into tidb_binlog.checkpoint values({CLUSTER_ID},"
+        """ '{"consistent":true,"commitTS":39,"ts-map":{"master-ts":5},"schema-version":2}')""",
+        "CREATE DATABASE s",
+        "CREATE TABLE s.t (id BIGINT PRIMARY KEY, b BIGINT, c VARCHAR(20))",
+        "CREATE TABLE s.k (id BIGINT, b BIGINT)",
+    )
+    assert await again(mariadb) == Checkpoint(Tso(39), True, 2, {"primary-ts": 5})
+    assert mariadb.execute(ROWS) == [(b"20", b"20")]

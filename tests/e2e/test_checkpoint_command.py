@@ -1,0 +1,43 @@
+"""`binlogd checkpoint`: shown, set back with the data, and everything is there again, once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from tests import bank
+from tests.appliance import Appliance, into_mariadb, run
+from tests.mariadb import MariaDb
+
+COUNT = 60
+
+
+def test_a_copy_of_an_earlier_moment_is_brought_up_to_date(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    mariadb.execute(*bank.create())
+    appliance = Appliance(tmp_path, history=bank.history(), syncer=into_mariadb(mariadb))
+    config = str(appliance.config_file)
+    try:
+        appliance.start()
+        asyncio.run(bank.feed(bank.transfers(COUNT), appliance.target))
+        appliance.wait_until_applied(bank.commit_ts_of(COUNT - 1))
+        refused = run(tmp_path, "checkpoint", "--config", config, "--set", "5")
+        assert refused.returncode != 0, "it is running"
+        assert appliance.stop() == 0
+        mariadb.execute("DELETE FROM bank.account", "DELETE FROM bank.ledger")
+        before = run(tmp_path, "checkpoint", "--config", config, "--json")
+        assert json.loads(before.stdout)["consistent"] is True
+        start = str(bank.commit_ts_of(0) - 1)
+        after = run(tmp_path, "checkpoint", "--config", config, "--set", start)
+        assert after.returncode == 0, after.stderr
+        assert f"to {start}" in after.stdout
+        appliance.start()
+        appliance.wait_until_applied(bank.commit_ts_of(COUNT - 1))
+        assert appliance.stop() == 0
+    finally:
+        appliance.close()
+    held = mariadb.execute("SELECT COUNT(*), COUNT(DISTINCT n) FROM bank.ledger")
+    assert held == [(b"%d" % (COUNT - 1), b"%d" % (COUNT - 1))]
+    assert mariadb.execute("SELECT SUM(money) FROM bank.account") == [(b"%d" % bank.TOTAL,)]
