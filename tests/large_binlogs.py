@@ -89,7 +89,7 @@ async def pull_large(channel: Channel, after: Tso, value_bytes: int) -> None:
         await stream.cancel()
 
 
-def memory_bytes(process: int, field: str) -> int:
+def memory_bytes(process: int | str, field: str) -> int:
     """`VmRSS` (now) or `VmHWM` (the most so far) of a process."""
     for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith(field + ":"):
