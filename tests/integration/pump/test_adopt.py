@@ -21,7 +21,7 @@ from binlogd.pump.check import check
 from binlogd.pump.shard import ShardOptions
 from binlogd.pump.valuelog import LogLimits
 from binlogd.tso import MAX_TS, Tso
-from binlogd.wire.peek import peek
+from binlogd.wire.peek import join, peek
 from tests.pump_world import at, commit, numbers, posix_world, prewrite, pulled, written
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "artefacts" / "pump_value_ddl.tar.gz"
@@ -101,6 +101,11 @@ async def test_all_pumps_of_a_cluster_become_one(
     assert (await check(tmp_path / "new", disk, deaf)).findings == []
     found = await everything(tmp_path / "new", shards, done.max_commit_ts)
     assert [(each.start_ts, each.commit_ts) for each in found] == committed(go)
+    logged = {peek(each)[:3]: each for source in go for each in payloads(source)}
+    for each in found:
+        prewritten = logged[BinlogType.PREWRITE, each.start_ts, 0]
+        outcome = logged[BinlogType.COMMIT, each.start_ts, each.commit_ts]
+        assert each.payload == join(prewritten, outcome)
     assert {path: path.read_bytes() for path in (tmp_path / "go").rglob("*.vlog")} == before
     assert not list((tmp_path / "new").glob("pump.adopting"))
 
@@ -224,8 +229,10 @@ def cluster(seed: int, pumps: int, count: int) -> Cluster:
             else:  # a commit_ts is asked for when the prewrite is there, and arrives later
                 running.append((start, ts, pump))
         else:
-            pump = rng.randrange(pumps)
-            made.logs[pump].append(prewrite(ts, rng.randrange(1, 40)))
+            pump, size = rng.randrange(pumps), rng.randrange(1, 40)
+            if rng.random() < 0.2:  # the answer got lost, and the client tried another Pump
+                made.logs[rng.randrange(pumps)].append(prewrite(ts, size))
+            made.logs[pump].append(prewrite(ts, size))
             running.append((ts, 0, pump))
     made.open = [(start, commit_ts) for start, commit_ts, _ in running]
     return made
