@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import sqlite3
 import zlib
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from pathlib import Path
 
 from binlogd.errors import ConfigError, Corrupt
 from binlogd.tidb.model import Job, job_from_json, jobs_from_json
 from binlogd.tools.reading import Source, SourceKind
+from binlogd.upstream.store import kept_jobs
 
 STORE_NAME = "upstream.db"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -24,7 +23,7 @@ def known_jobs(sources: Iterable[Source], history: Path | None) -> list[Job]:
     for source in sources:
         if source.kind is SourceKind.PUMP:
             for store in _stores_beside(source):
-                found |= {job.id: job for job in _kept(store)}
+                found |= {job.id: job for job in map(job_from_json, kept_jobs(store))}
     if history is not None:
         found |= {job.id: job for job in _of_file(history)}
     return [found[job_id] for job_id in sorted(found)]
@@ -34,15 +33,6 @@ def _stores_beside(source: Source) -> Sequence[Path]:
     """In the data directory, three above the segments of a shard: pump/shard-N/value."""
     candidates = {shard.directory.parent.parent.parent / STORE_NAME for shard in source.shards}
     return sorted(path for path in candidates if path.is_file())
-
-
-def _kept(store: Path) -> list[Job]:
-    try:
-        with closing(sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            rows = database.execute("SELECT raw FROM ddl_history ORDER BY id").fetchall()
-    except sqlite3.Error as error:
-        raise ConfigError(f"{store}: cannot be read: {error}") from error
-    return [job_from_json(bytes(raw)) for (raw,) in rows]
 
 
 def _of_file(path: Path) -> list[Job]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -242,6 +242,21 @@ class UpstreamStore:
             yield
         except sqlite3.Error as error:
             raise UpstreamUnavailable(f"{self._path}: {error}") from error
+
+
+def kept_jobs(path: Path) -> list[bytes]:
+    """The JSON of every job that a file holds, by id, while a binlogd may be writing it.
+
+    For tools: it blocks, and changes nothing. Raises ConfigError when it is no such database.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+            table = "ddl_history" if "ddl_history" in tables else "ddl_jobs"  # an older binlogd's
+            rows = database.execute(f"SELECT raw FROM {table} ORDER BY id").fetchall()
+    except sqlite3.Error as error:
+        raise ConfigError(f"{path}: cannot be read as a database: {error}") from error
+    return [bytes(raw) for (raw,) in rows]
 
 
 async def _add_missing_columns(connection: aiosqlite.Connection) -> None:
