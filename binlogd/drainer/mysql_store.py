@@ -67,9 +67,7 @@ class MySqlStore:
             restart = await self._once_more(
                 lambda session: self._taken_over(session, checkpoint, lanes)
             )
-        if checkpoint is not None and restart.is_set_back:  # whoever set it did not ask the schema
-            checkpoint = replace(checkpoint, consistent=False, schema_version=0)
-        return checkpoint, restart
+        return (_as_set(checkpoint) if restart.is_set_back else checkpoint), restart
 
     async def _taken_over(
         self, session: SqlSession, checkpoint: Checkpoint | None, lanes: int
@@ -87,6 +85,8 @@ class MySqlStore:
             if restart.is_set_back:
                 log.warning("checkpoint_was_set_back", commit_ts=restart.low_ts)
                 statements = self.progress.set_to(restart.low_ts)
+                if (order := _as_set(checkpoint)) is not None:
+                    statements += (self._replaced_by(order),)
             if restart.is_level:
                 level = (LanePosition(restart.high_ts),) * lanes
                 restart = Restart(level, restart.ddl, is_set_back=restart.is_set_back)
@@ -195,6 +195,11 @@ class MySqlStore:
             return await work(self._session)
         except SqlRefused as error:
             raise _refused(error) from error
+
+
+def _as_set(checkpoint: Checkpoint | None) -> Checkpoint | None:
+    """What is meant by a checkpoint that was set by hand: whoever did it did not ask the schema."""
+    return checkpoint and replace(checkpoint, consistent=False, schema_version=0)
 
 
 def _row(found: tuple[Any, ...]) -> Row:

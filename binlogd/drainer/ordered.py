@@ -108,7 +108,7 @@ class OrderedApplier(Applier):
             if part is None and not gatherer.is_adding:  # nothing followed the last piece
                 part = Part(end=LanePosition(gatherer.translated_ts), first_ts=self._stream_ts)
         else:
-            is_worth_it = gatherer.changes_waiting >= self._worth_changes
+            is_worth_it = gatherer.changes_waiting >= self._worth_changes or gatherer.is_full()
             part = gatherer.take(0) if is_worth_it or not self._groups else None
         if part is not None:
             if part.end.piece and self._stream is None:

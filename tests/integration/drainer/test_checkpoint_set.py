@@ -86,6 +86,17 @@ async def test_a_checkpoint_set_back_with_its_data_begins_there(
     assert db.execute(ROWS) == [(b"50", b"50")]
 
 
+async def test_an_order_is_remembered_by_a_process_that_dies_with_it(db: MariaDb) -> None:
+    db.execute("DELETE FROM s.t WHERE id > 19", "DELETE FROM s.k WHERE id > 19")
+    _set_row(db, 19)
+    for _ in range(2):
+        sink = sink_for(db, 3)
+        assert await sink.open() == Checkpoint(Tso(19), False, 0, {"primary-ts": 9})
+        await sink.close()
+    await again(db)
+    assert db.execute(ROWS) == [(b"50", b"50")]
+
+
 async def test_a_checkpoint_that_was_deleted_begins_anew(db: MariaDb) -> None:
     db.execute("DELETE FROM s.t", "DELETE FROM s.k", "DELETE FROM tidb_binlog.checkpoint")
     assert await again(db) is None
