@@ -93,8 +93,9 @@ def _print(setup: Setup, done: Adopted) -> None:
             f" {done.gc_ts}"
         )
     lines.append(
-        "next: copy the [syncer] part of the Drainer's configuration, its checkpoint is read where"
-        " it is, and start `binlogd serve`; delete the Pumps' directories when it has caught up"
+        "next: copy the [syncer] part of the Drainer's configuration (its checkpoint is read where"
+        " it is), set upstream.cluster-id, and start `binlogd serve`; delete the Pumps' directories"
+        " when it has caught up"
     )
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True, markup=False)

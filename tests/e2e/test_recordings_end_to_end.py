@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from binlogd.workload.recording import feed_recording
-from tests.appliance import Appliance, into_mariadb, killed_at_random
+from tests.appliance import Appliance, into_mariadb, killed_at_random, run
 from tests.mariadb import MariaDb
 from tests.recordings_reader import compare, connect, history, info
 from tests.replica_reader import replica_differences
 
+GO_PUMPS = Path(__file__).parents[1] / "golden" / "artefacts" / "pump_value_ddl.tar.gz"
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 SYSTEM = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql"
 
@@ -117,6 +119,25 @@ def test_a_replica_in_one_file_survives_kill_9(tmp_path: Path) -> None:
         assert appliance.stop() == 0
         replica = appliance.data_dir / "drainer" / "replica.db"
         assert replica_differences(RECORDINGS / "keys", replica, ["keys_wrong"]) == []
+    finally:
+        appliance.close()
+
+
+def test_go_pumps_are_taken_over(tmp_path: Path, mariadb: MariaDb) -> None:
+    """From what two Go Pumps left on their disks alone, without anybody who writes."""
+    with tarfile.open(GO_PUMPS) as archive:
+        archive.extractall(tmp_path / "go", filter="data")
+    cluster_id = info(RECORDINGS / "ddl")["cluster_id"]
+    appliance = Appliance(tmp_path, syncer=into_mariadb(mariadb, extra=ignoring("ddl")))
+    document = appliance.config_file.read_text()
+    (tmp_path / "ddl_history.json").write_bytes(history(RECORDINGS / "ddl"))
+    upstream = f'[upstream]\ncluster-id = {cluster_id}\nschema-history = "ddl_history.json"\n'
+    appliance.config_file.write_text(document.replace("[upstream]\n", upstream))
+    done = run(tmp_path, "adopt", "go/pump0", "go/pump1", "--config", "binlogd.toml")
+    assert done.returncode == 0, done.stderr
+    try:
+        appliance.start()
+        expect_equal("ddl", appliance, mariadb)
     finally:
         appliance.close()
 
