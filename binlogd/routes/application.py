@@ -120,10 +120,11 @@ def _add_looking(router: web.UrlDispatcher, operations: Operations) -> None:
 
     async def binlog(request: web.Request) -> web.Response:
         ts = request.match_info["ts"]
-        if not (ts.isascii() and ts.isdigit() and int(ts) <= _TS_MAX):
+        number = _timestamp(ts)
+        if number is None:
             return web.Response(text=f"invalid parameter ts: {ts}\n")
         try:
-            return web.Response(text=await operations.binlog_text(int(ts)))
+            return web.Response(text=await operations.binlog_text(number))
         except BinlogdError as error:
             return web.Response(text=f"fail read binlog by ts: {ts}: {error}\n")
 
@@ -147,10 +148,11 @@ def _add_acting(router: web.UrlDispatcher, operations: Operations) -> None:
 
     async def skip(request: web.Request) -> web.Response:
         ts, reason = request.match_info["ts"], request.query.get("reason", "")
-        if not (ts.isascii() and ts.isdigit() and 0 < int(ts) <= _TS_MAX):
+        number = _timestamp(ts)
+        if not number:
             return _reply(Reply(f"invalid parameter ts: {ts}", _REFUSED_CODE))
         try:
-            return _reply(await operations.skip(int(ts), reason))
+            return _reply(await operations.skip(number, reason))
         except BinlogdError as error:
             return _reply(Reply(str(error), _REFUSED_CODE))
 
@@ -173,6 +175,14 @@ async def _in_the_originals_words(
         return web.Response(status=404, text="404 page not found\n")
     except web.HTTPMethodNotAllowed as error:
         return web.Response(status=405, headers={"Allow": ", ".join(sorted(error.allowed_methods))})
+
+
+def _timestamp(text: str) -> int | None:
+    """A timestamp in decimal digits, of which Python would refuse thousands with an error."""
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_TS_MAX))):
+        return None
+    number = int(text)
+    return number if number <= _TS_MAX else None
 
 
 def _reply(reply: Reply) -> web.Response:

@@ -31,7 +31,7 @@ def add_profiling(router: web.UrlDispatcher) -> None:
     router.add_get("/debug/pprof/", _index)
     router.add_get("/debug/pprof/cmdline", _command_line)
     router.add_get("/debug/pprof/goroutine", _stacks)
-    router.add_get("/debug/pprof/profile", _profile)
+    router.add_get("/debug/pprof/profile", _Profiler().profile)
     for name in _GO_ONLY:
         router.add_get(f"/debug/pprof/{name}", _not_here)
     router.add_get("/debug/metrics", _not_here)
@@ -55,17 +55,29 @@ async def _stacks(_: web.Request) -> web.Response:
     return web.Response(text="\n".join(parts))
 
 
-async def _profile(request: web.Request) -> web.Response:
-    try:
-        seconds = float(request.query.get("seconds", _SECONDS))
-    except ValueError:
-        seconds = 0
-    if not 0 < seconds <= SECONDS_MAX:
-        text = f"seconds: expected a number above 0 and up to {SECONDS_MAX:g}\n"
-        return web.Response(status=400, text=text)
-    counts = await sampled(seconds)
-    lines = (f"{stack} {count}\n" for stack, count in counts.most_common())
-    return web.Response(text="".join(lines))
+class _Profiler:
+    """One profile at a time: each is a thread."""
+
+    def __init__(self) -> None:
+        self._is_busy = False
+
+    async def profile(self, request: web.Request) -> web.Response:
+        try:
+            seconds = float(request.query.get("seconds", _SECONDS))
+        except ValueError:
+            seconds = 0
+        if not 0 < seconds <= SECONDS_MAX:
+            text = f"seconds: expected a number above 0 and up to {SECONDS_MAX:g}\n"
+            return web.Response(status=400, text=text)
+        if self._is_busy:
+            return web.Response(status=503, text="a profile is being taken; ask again later\n")
+        self._is_busy = True
+        try:
+            counts = await sampled(seconds)
+        finally:
+            self._is_busy = False
+        lines = (f"{stack} {count}\n" for stack, count in counts.most_common())
+        return web.Response(text="".join(lines))
 
 
 async def _not_here(request: web.Request) -> web.Response:

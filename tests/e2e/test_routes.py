@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -103,7 +104,10 @@ def test_a_binlog_is_shown_as_text(appliance: Appliance) -> None:
     assert commit == f"tp:Commit start_ts:{START} commit_ts:{COMMIT} \n"
     code, missing = ask(appliance, "/debug/binlog/2")
     assert (code, missing) == (200, "fail read binlog by ts: 2: not found\n")
-    assert ask(appliance, "/debug/binlog/x")[1] == "invalid parameter ts: x\n"
+    for word in ("x", "-1", "9" * 19, "9" * 5000, "%D9%A1"):
+        code, said = ask(appliance, f"/debug/binlog/{word}")
+        assert code == 200
+        assert said.startswith("invalid parameter ts: ")
 
 
 def test_garbage_collection_is_triggered(appliance: Appliance) -> None:
@@ -126,5 +130,8 @@ def test_a_running_process_can_be_profiled(appliance: Appliance) -> None:
     assert ";" in stack
     assert int(count) > 0
     assert ask(appliance, "/debug/pprof/profile?seconds=nan")[0] == 400
+    with ThreadPoolExecutor() as asking:
+        both = asking.map(lambda _: ask(appliance, "/debug/pprof/profile?seconds=1")[0], range(2))
+        assert sorted(both) == [200, 503]
     assert ask(appliance, "/debug/pprof/heap")[0] == 501
     assert ask(appliance, "/debug/metrics")[0] == 501
