@@ -48,7 +48,7 @@ from binlogd.snapshot.export import ExportOptions, ExportResult, Progress
 from binlogd.snapshot.export import export as export_snapshot
 from binlogd.tools.restoring import read_checkpoint, restore_from
 from binlogd.tso import Tso
-from binlogd.upstream.registry import DRAINER
+from binlogd.upstream.registry import DRAINER, NodeRegistry
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import NodeStatus, Skip, UpstreamStore
 
@@ -117,6 +117,19 @@ def decided_skips(setup: Setup) -> list[Skip]:
             await store.close()
 
     return run(read())
+
+
+def with_registry(setup: Setup, act: Callable[[NodeRegistry], Coroutine[Any, Any, T]]) -> T:
+    """What `act` makes of the registry in the data directory, whether the node runs or not."""
+
+    async def opened() -> T:
+        store = await _open_store(setup, PosixDisk())
+        try:
+            return await act(NodeRegistry(store))
+        finally:
+            await store.close()
+
+    return run(opened())
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -291,11 +304,10 @@ def _services(node: Node) -> list[Servable]:
 
 
 async def _forget_drainer(node: Node, membership: Membership) -> None:
-    """A node without a Drainer says so, or the entry of the one it had would hold every close."""
-    if node.drainer is None:
-        for each in await membership.others(DRAINER):
-            if each.node_id == node.identity.drainer:
-                await node.registry.register(replace(each, state=NodeState.OFFLINE.value))
+    """A Drainer that was here under another name, or is here no more, would hold every close."""
+    for each in await membership.others(DRAINER):
+        if each.node_id in (node.identity.pump, node.identity.drainer):
+            await node.registry.register(replace(each, state=NodeState.OFFLINE.value))
 
 
 def _settle_memory() -> None:

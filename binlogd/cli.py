@@ -20,6 +20,7 @@ from binlogd.commands.checkpoint import checkpoint
 from binlogd.commands.dump import dump
 from binlogd.commands.export import export
 from binlogd.commands.export_base import base
+from binlogd.commands.nodes import nodes
 from binlogd.commands.replay import replay
 from binlogd.commands.restore import restore
 from binlogd.commands.serve import serve
@@ -48,6 +49,7 @@ _DISK = "Look after the data directory"
 cli.command(rich_help_panel=_RUN)(serve)
 cli.command(rich_help_panel=_RUN)(status)
 cli.command(rich_help_panel=_RUN)(state)
+cli.command(rich_help_panel=_RUN)(nodes)
 cli.command(rich_help_panel=_RUN)(skip)
 cli.command("check-config", rich_help_panel=_RUN)(check_config)
 cli.command(rich_help_panel=_DATA)(export)

@@ -38,6 +38,24 @@ class Identity:
     """`host:port` that others reach."""
 
 
+async def mark(registry: NodeRegistry, node_id: str, state: str) -> Sequence[NodeStatus]:
+    """Sets what the registry says of a node, Pump or Drainer; the node itself hears nothing of it.
+
+    One that lives puts it right with its next heartbeat. Raises ConfigError, UpstreamUnavailable.
+    Source: tidb-binlog binlogctl/nodes.go, UpdateNodeState.
+    """
+    if state not in [each.value for each in NodeState]:
+        known = ", ".join(each.value for each in NodeState)
+        raise ConfigError(f"state {state} is illegal: expected {known}")
+    found = [await registry.node(kind, node_id) for kind in (PUMP, DRAINER)]
+    marked = [replace(node, state=state) for node in found if node is not None]
+    if not marked:
+        raise ConfigError(f"{node_id} is not in the registry; `binlogd nodes` lists who is")
+    for node in marked:
+        await registry.register(node)
+    return marked
+
+
 class Membership:
     """The entries of one process: `entries` gives them as they are now, the Pump's first."""
 
@@ -67,7 +85,7 @@ class Membership:
                 await self._registry.register(replace(entry, state=NodeState.PAUSED.value))
             raise ConfigError(
                 f"fail to notify all living drainer: {error or f'no answer in {NOTIFY_S:g} s'};"
-                " bring it back, or mark it as paused if it is dead"
+                " bring it back, or, if it is dead, `binlogd nodes ID --mark paused`"
             ) from error
 
     async def keep_fresh(self, interval_s: float) -> None:

@@ -73,10 +73,12 @@ async def registered(data_dir: Path) -> dict[tuple[str, str], str]:
     return {(node.kind, node.node_id): node.state for node in nodes}
 
 
-async def register_drainer(data_dir: Path, host: str, position: int, state: str) -> None:
+async def register_drainer(
+    data_dir: Path, host: str, position: int, state: str, *, node_id: str = "far"
+) -> None:
     store = await UpstreamStore.open(data_dir / "upstream.db")
     try:
-        await store.put_node(NodeStatus(DRAINER, "far", host, state, Tso(position), NO_TS))
+        await store.put_node(NodeStatus(DRAINER, node_id, host, state, Tso(position), NO_TS))
     finally:
         await store.close()
 
@@ -244,7 +246,15 @@ def test_a_new_pump_does_not_start_past_a_drainer_that_cannot_be_told(
     states = asyncio.run(registered(appliance.data_dir))
     assert states[PUMP, "pump0"] == "offline"
     assert states[DRAINER, "pump0-drainer"] == "paused", "nobody would find it to tell it"
-    asyncio.run(register_drainer(appliance.data_dir, "127.0.0.1:1", 1, "paused"))
+    config = ("--config", str(appliance.config_file))
+    unknown = run(appliance.directory, "nodes", "nobody", "--mark", "paused", *config)
+    assert (unknown.returncode, "is not in the registry" in unknown.stderr) == (2, True)
+    marked = run(appliance.directory, "nodes", "far", "--mark", "paused", "--json", *config)
+    assert marked.returncode == 0, marked.stderr
+    ((name, state),) = [
+        (each["nodeId"], each["state"]) for each in json.loads(marked.stdout)["drainers"]
+    ]
+    assert (name, state) == ("far", "paused")
     appliance.start()
     assert appliance.stop() == 0
 
@@ -255,6 +265,8 @@ def test_the_command_line_pauses_and_resumes(appliance: Appliance) -> None:
         answer = run(appliance.directory, "state", *words, *config)
         return answer.returncode, answer.stdout + answer.stderr
 
+    before = register_drainer(appliance.data_dir, "h:1", 0, "paused", node_id="pump0")
+    asyncio.run(before)  # what an earlier version called the halves holds nobody
     appliance.start()
     write(appliance, prewrite(1), commit(1, 2))
     assert state("pause", "--drainer", "--wait", "30") == (0, "the drainer is paused\n")

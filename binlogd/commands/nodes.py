@@ -1,0 +1,61 @@
+"""`binlogd nodes`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from binlogd import app
+from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
+from binlogd.errors import ConfigError
+from binlogd.membership import mark as mark_node
+from binlogd.moment import wall_clock_ms
+from binlogd.tso import physical_ms
+from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry, status_json
+from binlogd.upstream.store import NodeStatus
+
+
+def nodes(
+    node_id: Annotated[str, typer.Argument(help="With --mark: whose entry to change.")] = "",
+    mark: Annotated[
+        str, typer.Option("--mark", help="online, pausing, paused, closing or offline.")
+    ] = "",
+    config_file: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the Pumps and Drainers of the registry, or correct what it says of one that is dead.
+
+    A Drainer that died is still waited for: a new Pump does not start while it cannot be told
+    (`--mark paused`), and no Pump goes offline before it has everything (`--mark offline`, for one
+    that will never come back; what it had not pulled it will never get). The node itself hears
+    nothing of it, and a living one corrects the entry with its next heartbeat.
+    """
+    if bool(node_id) != bool(mark):
+        raise ConfigError("a node id and --mark go together; without both, all nodes are listed")
+
+    async def act(registry: NodeRegistry) -> list[NodeStatus]:
+        if node_id:
+            return list(await mark_node(registry, node_id, mark))
+        return [node for kind in (PUMP, DRAINER) for node in await registry.nodes(kind)]
+
+    found = app.with_registry(load_setup(config_file, data_dir), act)
+    if as_json:
+        kinds = {
+            kind: [status_json(each) for each in found if each.kind == kind]
+            for kind in (PUMP, DRAINER)
+        }
+        sys.stdout.write(msgspec.json.encode(kinds).decode() + "\n")
+        return
+    shown = Table("kind", "node id", "address", "state", "up to", "last heard of", box=None)
+    for each in found:
+        heard = wall_clock_ms(physical_ms(each.update_ts))
+        shown.add_row(
+            each.kind, each.node_id, each.host, each.state, str(each.max_commit_ts), heard
+        )
+    Console().print(shown if found else "nobody is registered", highlight=False)
