@@ -131,6 +131,10 @@ class PumpsClient:
             known.written += 1
             self._wrote.pop(head.start_ts, None)
 
+    def use(self, strategy: Strategy) -> None:
+        """From the next transaction on; those that are open stay where they are."""
+        self._selector = Selector(strategy)
+
     async def look(self) -> None:
         """Asks the directory now. Raises PumpUnavailable."""
         nodes = {node.node_id: node for node in await self._directory.pumps()}
