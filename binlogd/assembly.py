@@ -10,7 +10,7 @@ from pathlib import Path
 
 from binlogd import config
 from binlogd.client.pump_list import PumpAddress, PumpList
-from binlogd.config import Config, DownstreamConfig, SyncerConfig
+from binlogd.config import CheckpointConfig, Config, DownstreamConfig, SyncerConfig
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.conflict import lanes_for
@@ -256,6 +256,7 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
             loop=loop_control(syncer),
             schema=syncer.to.checkpoint.schema,
             checkpoint_table=syncer.to.checkpoint.table,
+            checkpoint_server=_checkpoint_server(syncer.to.checkpoint),
             limits=_limits(syncer),
             shapes=_shapes(syncer),
             trash=_trash_options(setup),
@@ -345,7 +346,20 @@ def make_store(setup: Setup, cluster_id: int | None) -> MySqlStore:
             f" {setup.sink_dir}: they go back together, from a copy"
         )
     place = syncer.to.checkpoint
-    return MySqlStore(downstream_server(setup), place.schema, cluster_id or 0, place.table)
+    return MySqlStore(
+        downstream_server(setup),
+        place.schema,
+        cluster_id or 0,
+        place.table,
+        _checkpoint_server(place),
+    )
+
+
+def _checkpoint_server(place: CheckpointConfig) -> Server | None:
+    """None where the checkpoint is with the data."""
+    if not place.host:
+        return None
+    return Server(place.host, place.port, place.user, place.password)
 
 
 def trash(setup: Setup) -> Trash | None:

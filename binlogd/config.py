@@ -111,11 +111,15 @@ class RelayConfig(_Table, frozen=True):
 
 
 class CheckpointConfig(_Table, frozen=True):
-    """Where progress is kept beside the data."""
+    """Where the checkpoint is kept: beside the data, or on another server (`host`)."""
 
     type: Literal["", "mysql", "tidb"] = ""
     schema: str = "tidb_binlog"
     table: str = "checkpoint"
+    host: str = ""
+    port: int = 3306
+    user: str = "root"
+    password: str = ""
 
 
 class DownstreamConfig(_Table, frozen=True):

@@ -78,6 +78,8 @@ class MySqlSinkOptions:
     loop: LoopControl | None = None
     schema: str = "tidb_binlog"
     checkpoint_table: str = "checkpoint"
+    checkpoint_server: Server | None = None
+    """Where the checkpoint is, if not with the data."""
     trash: TrashOptions | None = None
     limits: Limits = field(default_factory=Limits)
     shapes: Shapes = field(default_factory=Shapes)
@@ -96,7 +98,13 @@ class MySqlSink:
     ) -> None:
         self._server, self._options, self._rng = server, options, rng
         self._trash = TrashBin(server, options.trash) if options.trash is not None else None
-        self._store = MySqlStore(server, options.schema, cluster_id, options.checkpoint_table)
+        self._store = MySqlStore(
+            server,
+            options.schema,
+            cluster_id,
+            options.checkpoint_table,
+            options.checkpoint_server,
+        )
         self._control: SqlSession | None = None
         self._applier: Applier | None = None
         """Where transactions go; `run` follows when it is replaced."""

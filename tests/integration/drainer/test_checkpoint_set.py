@@ -12,6 +12,7 @@ import pytest
 from binlogd import config
 from binlogd.assembly import Setup
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.mysql import Server
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql_store import MySqlStore
 from binlogd.errors import ConfigError
@@ -212,3 +213,37 @@ async def test_the_checkpoint_of_a_go_drainer_is_gone_on_from(mariadb: MariaDb) 
     )
     assert await again(mariadb) == Checkpoint(Tso(39), True, 2, {"primary-ts": 5})
     assert mariadb.execute(ROWS) == [(b"20", b"20")]
+
+
+async def test_the_checkpoint_may_be_on_another_server(mariadb: MariaDb) -> None:
+    """Another name of the same server, which is what counts here."""
+    mariadb.execute(
+        "CREATE DATABASE s",
+        "CREATE TABLE s.t (id BIGINT PRIMARY KEY, b BIGINT, c VARCHAR(20))",
+        "CREATE TABLE s.k (id BIGINT, b BIGINT)",
+        "CREATE OR REPLACE USER keeper@'%'",
+        "GRANT ALL ON tidb_binlog.* TO keeper@'%'",
+    )
+    keeper = Server(mariadb.host, mariadb.port, "keeper", "")
+    options = MySqlSinkOptions(lanes=2, checkpoint_server=keeper)
+
+    def sink() -> MySqlSink:
+        return MySqlSink(server_of(mariadb), CLUSTER_ID, options, Random(1))
+
+    first = sink()
+    async with running(first):
+        await first.submit(TXNS[:25])
+        await first.flush()
+        await first.save(Checkpoint(Tso(34)))
+        await first.submit(TXNS[25:])
+        await first.flush()
+    async with running(sink()) as ahead:
+        await ahead.submit(TXNS)
+        await ahead.flush()
+    assert mariadb.execute(ROWS) == [(b"50", b"50")]
+    mariadb.execute("DELETE FROM s.t WHERE id > 19", "DELETE FROM s.k WHERE id > 19")
+    _set_row(mariadb, 19)
+    async with running(sink()) as back:
+        await back.submit(TXNS)
+        await back.flush()
+    assert mariadb.execute(ROWS) == [(b"50", b"50")]
