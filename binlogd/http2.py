@@ -192,16 +192,13 @@ class GrpcProtocol(H2Protocol):
     """
 
     def __init__(self, handler: Any, config: Any, limits: Http2Limits) -> None:
-        # h2's own checks of each header cost as much as all the rest of a call that we add
-        unchecked = H2Configuration(
+        checked = H2Configuration(  # of what goes out, h2 need not check our own
             client_side=False,
             header_encoding="ascii",
-            validate_inbound_headers=False,
-            normalize_inbound_headers=False,
             validate_outbound_headers=False,
             normalize_outbound_headers=False,
         )
-        super().__init__(handler, config, unchecked)
+        super().__init__(handler, config, checked)
         self._limits = limits
         self._is_leaving = False  # one side has said GOAWAY
         self._may_close = False  # and whatever the peer sent before it heard that, is here

@@ -295,9 +295,14 @@ class PumpService:
         begin_s = clock()
         outcomes: list[BinlogdError | GRPCError | None] = [None] * len(requests)
         places, payloads = [], []
+        own = self._cluster.cluster_id
         for place, request in enumerate(requests):
             if isinstance(request, GRPCError):
                 outcomes[place] = request
+                continue
+            if request.cluster_id == own:
+                payloads.append(request.payload)
+                places.append(place)
                 continue
             try:
                 payloads.append(await self._admitted(request))

@@ -1,10 +1,11 @@
-"""WriteBinlog over loopback: the whole appliance's front half against grpclib answering by itself.
+"""Writing over loopback: what a call costs, through grpclib, through the fast lane, in batches.
 
-64 unary calls in flight on one connection, each slot writes a prewrite of some 200 bytes and then
-its commit; 4 shards, fdatasync on. The client is a second process that writes frames by hand, so
-that the server is what is measured. In the same run, in turn: grpclib with a handler that answers
-at once (`echo`), then the port with a Pump behind it (`pump`). CPU is that of the server's process,
-threads included. Run: python -m tests.bench.bench_write_rpc
+Each slot writes a prewrite and then its commit; 4 shards, fdatasync on, everything behind it (peek,
+log, index, watermark). The client is a second process that writes frames by hand, with the header
+blocks of a Go client that sets a deadline, so that the server is what is measured. `echo` is
+grpclib with a handler that answers at once. CPU is that of the server's process, threads included,
+and what repeats; rates depend on who else uses the machine. In turn, best of ROUNDS.
+Run: python -m tests.bench.bench_write_rpc [name of a case]
 """
 
 from __future__ import annotations
@@ -12,20 +13,22 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, cast
 
+import structlog
 import uvloop
 from grpclib.const import Cardinality, Handler
 from grpclib.server import Server as GrpcServer
 from grpclib.server import Stream
+from hpack import Encoder
 
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
@@ -38,48 +41,98 @@ from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
-from binlogd.wire import codec, peek
+from binlogd.wire import batch as batch_wire
+from binlogd.wire import codec, http2, peek
 
-IN_FLIGHT = 64
-SECONDS = 2.0
+SECONDS = 1.0
 WARM_UP_SECONDS = 0.5
-ROUNDS = 3
-VALUE_BYTES = 160
+ROUNDS = 2
 CLUSTER = 6791641053252586769
+BATCH = 128
+GO_PUMP_US = {200: 32.5, 1024: 39.0}
+"""CPU of the Go Pump for a binlog of a prewrite and commit pair, 64 in flight, such a machine."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the client does; `server` is what it does it to."""
+
+    name: str
+    server: str = "fast"
+    connections: int = 1
+    in_flight: int = 64  # calls, or binlogs in batches
+    size: int = 200  # of a prewrite
+    is_batched: bool = False
+    batch: int = BATCH
+
+
+CASES = [
+    Case("echo", server="echo"),
+    Case("grpclib", server="grpclib"),
+    Case("unary"),
+    Case("unary_c4", connections=4),
+    Case("unary_c16", connections=16),
+    Case("unary_256", in_flight=256),
+    Case("unary_c4_256", connections=4, in_flight=256),
+    Case("unary_1k", size=1024),
+    Case("unary_1k_c4_256", connections=4, in_flight=256, size=1024),
+    Case("batched", in_flight=512, is_batched=True),
+    Case("batched_c4", connections=4, in_flight=2048, is_batched=True),
+    Case("batched_c16", connections=16, in_flight=8192, is_batched=True),
+    Case("batched_1k", in_flight=512, size=1024, is_batched=True),
+]
 
 
 def main() -> None:
     """Prints one JSON line for each figure."""
-    if len(sys.argv) > 1:
-        asyncio.run(_client(int(sys.argv[1])))
+    if len(sys.argv) > 2:
+        uvloop.run(_client(int(sys.argv[1]), Case(**json.loads(sys.argv[2]))))
         return
-    uvloop.run(_measure())
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    wanted = [case for case in CASES if sys.argv[1:] in ([], [case.name])]
+    uvloop.run(_measure(wanted))
 
 
-async def _measure() -> None:
+async def _measure(cases: list[Case]) -> None:
     best: dict[str, dict[str, float]] = {}
     for _ in range(ROUNDS):
-        for name, serving in (("echo", _echo), ("pump", _pump)):
-            async with serving() as port:
-                result = await _run_client(port)
-            if result["calls_per_s"] > best.get(name, {}).get("calls_per_s", 0):
-                best[name] = result
-    ratio = best["pump"]["calls_per_s"] / best["echo"]["calls_per_s"]
-    for name, result in best.items():
-        _report(f"write_rpc_{name}", result["calls_per_s"], "calls/s")
-        _report(f"write_rpc_{name}_cpu", result["cpu_us"], "us/call")
-        _report(f"write_rpc_{name}_p50", result["p50_ms"], "ms")
-        _report(f"write_rpc_{name}_p99", result["p99_ms"], "ms")
-    _report("write_rpc_pump_to_echo", ratio, "ratio")
+        for case in cases:
+            async with _SERVERS[case.server]() as port:
+                result = await run_client(port, case)
+            known = best.setdefault(case.name, result)
+            known["cpu_us"] = min(known["cpu_us"], result["cpu_us"])
+            if result["per_s"] > known["per_s"]:
+                known.update({key: result[key] for key in ("per_s", "p50_ms", "p99_ms")})
+    base = best.get("grpclib", best.get(cases[0].name, {}))
+    for case in cases:
+        result = best[case.name]
+        _report(f"write_rpc_{case.name}", result["per_s"], "binlogs/s", base["per_s"])
+        _report(f"write_rpc_{case.name}_cpu", result["cpu_us"], "us/binlog", base["cpu_us"])
+        if case.server == "fast":
+            _report(
+                f"write_rpc_{case.name}_cpu_to_go",
+                result["cpu_us"],
+                "us/binlog",
+                GO_PUMP_US[case.size],
+            )
+        _report(f"write_rpc_{case.name}_p50", result["p50_ms"], "ms", base["p50_ms"])
+        _report(f"write_rpc_{case.name}_p99", result["p99_ms"], "ms", base["p99_ms"])
 
 
-def _report(bench: str, value: float, unit: str) -> None:
-    print(json.dumps({"bench": bench, "value": round(value, 3), "unit": unit}), flush=True)
+def _report(bench: str, value: float, unit: str, base: float) -> None:
+    line = {"bench": bench, "value": round(value, 3), "unit": unit, "ratio": round(value / base, 3)}
+    print(json.dumps(line), flush=True)
 
 
-async def _run_client(port: int) -> dict[str, float]:
+async def run_client(port: int, case: Case) -> dict[str, float]:
+    """Figures of one run against a port."""
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.bench.bench_write_rpc", str(port), stdout=subprocess.PIPE
+        sys.executable,
+        "-m",
+        "tests.bench.bench_write_rpc",
+        str(port),
+        json.dumps(asdict(case)),
+        stdout=subprocess.PIPE,
     )
     assert child.stdout is not None
     await child.stdout.readline()  # warm
@@ -87,16 +140,16 @@ async def _run_client(port: int) -> dict[str, float]:
     measured = json.loads(await child.stdout.readline())
     cpu_s = process_time() - begin_cpu
     await child.wait()
-    assert measured["failed"] == 0, f"{measured['failed']} calls failed"
+    assert measured["failed"] == 0, f"{measured['failed']} failed"
     return {
-        "calls_per_s": measured["calls"] / measured["took_s"],
-        "cpu_us": cpu_s * 1e6 / measured["calls"],
+        "per_s": measured["binlogs"] / measured["took_s"],
+        "cpu_us": cpu_s * 1e6 / measured["binlogs"],
         "p50_ms": measured["p50_ms"],
         "p99_ms": measured["p99_ms"],
     }
 
 
-# --- the two servers -----------------------------------------------------------------------
+# --- the servers ---------------------------------------------------------------------------
 
 
 class _Echo:
@@ -123,7 +176,8 @@ async def _echo() -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def _pump() -> AsyncIterator[int]:
+async def pump_behind_port(*, fast_lane: bool = True) -> AsyncIterator[int]:
+    """The front half of the appliance on a new data directory."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         tso, disk = ObservedTso(), PosixDisk()
@@ -138,7 +192,7 @@ async def _pump() -> AsyncIterator[int]:
             options=PumpOptions(),
         )
         service = PumpService(pump, await StoredClusterIdentity.open(store, CLUSTER))
-        server = Server([service], sinks=service.sinks())
+        server = Server([service], sinks=service.sinks() if fast_lane else None)
         async with asyncio.TaskGroup() as group:
             group.create_task(pump.run())
             _, port = await server.start("127.0.0.1", 0)
@@ -152,134 +206,235 @@ async def _pump() -> AsyncIterator[int]:
                 disk.close()
 
 
+_SERVERS: dict[str, Callable[[], AbstractAsyncContextManager[int]]] = {
+    "echo": _echo,
+    "grpclib": lambda: pump_behind_port(fast_lane=False),
+    "fast": pump_behind_port,
+}
+
+
 # --- the client ------------------------------------------------------------------------------
 
-_HEAD = struct.Struct(">IBI")
-_DATA, _HEADERS, _SETTINGS, _PING, _WINDOW_UPDATE = 0, 1, 4, 6, 8
+_BLOCKS = 80_000
+_GREETING = http2.PREFACE + http2.frame(http2.SETTINGS, 0, 0) + http2.window_update(0, 1 << 30)
 
 
-def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
-    return _HEAD.pack(len(body) << 8 | kind, flags, stream) + body
+def _blocks(path: str, count: int) -> list[bytes]:
+    """Header blocks of calls one after the other; the last one can be repeated.
 
-
-def _block() -> bytes:
-    """Request headers, none of them indexed: the same bytes for every call."""
+    A deadline of 15 s is written in microseconds, another value in most calls.
+    """
+    seed, encoder = random.Random(1), Encoder()
+    timeouts = [f"{14_999_990 - seed.randrange(120)}u" for _ in range(count)] + ["15S"] * 2
     fields = [
-        (b":method", b"POST"),
-        (b":scheme", b"http"),
-        (b":path", b"/binlog.Pump/WriteBinlog"),
-        (b":authority", b"127.0.0.1"),
-        (b"content-type", b"application/grpc"),
-        (b"user-agent", b"bench"),
-        (b"te", b"trailers"),
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", path),
+        (":authority", "127.0.0.1:8250"),
+        ("content-type", "application/grpc"),
+        ("user-agent", "grpc-go/1.75.0"),
+        ("te", "trailers"),
     ]
-    return b"".join(
-        b"\x10" + bytes([len(name)]) + name + bytes([len(value)]) + value for name, value in fields
-    )
+    return [encoder.encode([*fields, ("grpc-timeout", timeout)]) for timeout in timeouts]
 
 
-class _Client(asyncio.Protocol):
-    """Keeps calls in flight; an answer to a slot's prewrite is followed by its commit."""
+class _Load:
+    """The binlogs that all connections write, and what became of them."""
 
-    def __init__(self) -> None:
-        self.took: list[float] = []
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.took: list[tuple[float, int]] = []
         self.failed = 0
+        self.is_sending = True
+        self.ts = int(compose(1_700_000_000_000))
+        self.blocks = _blocks("/binlog.Pump/WriteBinlog", 0 if case.is_batched else _BLOCKS)
+        self.value = random.Random(1).randbytes(case.size - 40)
+
+    def prewrite(self) -> tuple[bytes, int]:
+        """A new transaction."""
+        self.ts += 1
+        payload = peek.prewrite_binlog(
+            Tso(self.ts), prewrite_key=b"t_row_key", prewrite_value=self.value
+        )
+        return payload, self.ts
+
+    def commit(self, start_ts: int) -> bytes:
+        """Its end."""
+        self.ts += 1
+        return peek.commit_binlog(Tso(start_ts), Tso(self.ts))
+
+
+class _Connection(asyncio.Protocol):
+    """Frames in, frames out; a subclass knows what they are about."""
+
+    def __init__(self, load: _Load, slots: int) -> None:
+        self.load = load
+        self.slots = slots
         self.is_over = asyncio.Event()
         self._buffer = b""
-        self._block = _block()
-        self._stream = -1
-        self._open: dict[int, tuple[float, int]] = {}  # stream: begin, start_ts or 0
-        self._answered: set[int] = set()
-        self._ts = compose(1_700_000_000_000)
-        self._value = random.Random(1).randbytes(VALUE_BYTES)
-        self._freed = 0
-        self.is_sending = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-            + _frame(_SETTINGS, 0, 0, b"")
-            + _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", (1 << 30)))
-            + b"".join(self._call(0) for _ in range(IN_FLIGHT))
-        )
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.write(_GREETING + self.begin())
 
-    def _call(self, start_ts: int) -> bytes:
-        self._ts = Tso(self._ts + 1)
-        if start_ts:
-            payload, start_ts = peek.commit_binlog(Tso(start_ts), self._ts), 0
-        else:
-            start_ts = self._ts
-            payload = peek.prewrite_binlog(
-                Tso(start_ts), prewrite_key=b"t_row_key", prewrite_value=self._value
-            )
-        self._stream += 2
-        self._open[self._stream] = (perf_counter(), start_ts)
-        message = codec.prefixed(codec.encode_write_request(CLUSTER, payload))
-        return _frame(_HEADERS, 4, self._stream, self._block) + _frame(
-            _DATA, 1, self._stream, message
-        )
+    def begin(self) -> bytes:
+        raise NotImplementedError
+
+    def frame(self, kind: int, flags: int, stream: int, body: bytes) -> bytes:
+        raise NotImplementedError
+
+    @property
+    def open(self) -> int:
+        raise NotImplementedError
 
     def data_received(self, data: bytes) -> None:
         data = self._buffer + data
         at, out = 0, []
         while len(data) - at >= 9:
-            word, flags, stream = _HEAD.unpack_from(data, at)
+            word, flags, stream = http2.frame_head.unpack_from(data, at)
             stop = at + 9 + (word >> 8)
             if stop > len(data):
                 break
             kind = word & 0xFF
-            if kind == _DATA:
-                self._answered.add(stream)
-            elif kind == _HEADERS and flags & 1:
-                begin, start_ts = self._open.pop(stream)
-                self.took.append(perf_counter() - begin)
-                self.failed += stream not in self._answered
-                self._answered.discard(stream)
-                if self.is_sending:
-                    out.append(self._call(start_ts))
-            elif kind == _SETTINGS and not flags & 1:
-                out.append(_frame(_SETTINGS, 1, 0, b""))
-            elif kind == _PING and not flags & 1:
-                out.append(_frame(_PING, 1, 0, data[at + 9 : stop]))
+            if kind == http2.SETTINGS and not flags:
+                out.append(http2.frame(http2.SETTINGS, http2.ACK, 0))
+            elif kind == http2.PING and not flags:
+                out.append(http2.frame(http2.PING, http2.ACK, 0, data[at + 9 : stop]))
+            else:
+                out.append(self.frame(kind, flags, stream, data[at + 9 : stop]))
             at = stop
         self._buffer = data[at:]
-        if out:
-            self._transport.write(b"".join(out))
-        if not self._open:
+        if any(out):
+            self.transport.write(b"".join(out))
+        if not self.open:
             self.is_over.set()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self.failed += len(self._open)
+        self.load.failed += self.open
         self.is_over.set()
 
 
-async def _client(port: int) -> None:
+class _Unary(_Connection):
+    """Keeps calls in flight; an answer to a slot's prewrite is followed by its commit."""
+
+    def begin(self) -> bytes:
+        self._number = 0
+        self._calls: dict[int, tuple[float, int]] = {}  # stream: begin, start_ts or 0
+        self._answered: set[int] = set()
+        return b"".join(self._call(0) for _ in range(self.slots))
+
+    @property
+    def open(self) -> int:
+        return len(self._calls)
+
+    def _call(self, start_ts: int) -> bytes:
+        if start_ts:
+            payload, start_ts = self.load.commit(start_ts), 0
+        else:
+            payload, start_ts = self.load.prewrite()
+        number, self._number = self._number, self._number + 1
+        block = self.load.blocks[min(number, len(self.load.blocks) - 1)]
+        stream = 2 * number + 1
+        self._calls[stream] = (perf_counter(), start_ts)
+        message = codec.prefixed(codec.encode_write_request(CLUSTER, payload))
+        return http2.frame(http2.HEADERS, http2.END_HEADERS, stream, block) + http2.frame(
+            http2.DATA, http2.END_STREAM, stream, message
+        )
+
+    def frame(self, kind: int, flags: int, stream: int, body: bytes) -> bytes:
+        if kind == http2.DATA:
+            self._answered.add(stream)
+        elif kind == http2.HEADERS and flags & http2.END_STREAM:
+            begin, start_ts = self._calls.pop(stream)
+            self.load.took.append((perf_counter() - begin, 1))
+            self.load.failed += stream not in self._answered
+            self._answered.discard(stream)
+            if self.load.is_sending:
+                return self._call(start_ts)
+        return b""
+
+
+class _Batches(_Connection):
+    """Keeps batches in flight on one stream; prewrites are followed by their commits."""
+
+    def begin(self) -> bytes:
+        self._number = 0
+        self._cutter = codec.MessageCutter(1 << 20)
+        self._batches: dict[int, tuple[float, list[int]]] = {}
+        return http2.frame(
+            http2.HEADERS, http2.END_HEADERS, 1, _blocks(batch_wire.WRITE_BATCH, 0)[0]
+        ) + b"".join(self._batch([]) for _ in range(max(1, self.slots // self.load.case.batch)))
+
+    @property
+    def open(self) -> int:
+        return len(self._batches)
+
+    def _batch(self, starts: list[int]) -> bytes:
+        load, payloads = self.load, []
+        if starts:
+            payloads, starts = [load.commit(start_ts) for start_ts in starts], []
+        else:
+            for _ in range(load.case.batch):
+                payload, start_ts = load.prewrite()
+                payloads.append(payload)
+                starts.append(start_ts)
+        self._number += 1
+        self._batches[self._number] = (perf_counter(), starts)
+        message = codec.prefixed(
+            batch_wire.encode_batch(batch_wire.Batch(self._number, CLUSTER, payloads))
+        )
+        return b"".join(
+            http2.frame(http2.DATA, 0, 1, message[at : at + 16_384])
+            for at in range(0, len(message), 16_384)
+        )
+
+    def frame(self, kind: int, flags: int, stream: int, body: bytes) -> bytes:
+        out = []
+        if kind == http2.DATA:
+            out.append(http2.window_update(1, len(body)))
+            for message in self._cutter.feed(body):
+                answer = batch_wire.decode_answer(message)
+                begin, starts = self._batches.pop(answer.number)
+                self.load.failed += len(answer.refusals)
+                self.load.took.append((perf_counter() - begin, self.load.case.batch))
+                if self.load.is_sending:
+                    out.append(self._batch(starts))
+        return b"".join(out)
+
+
+async def _client(port: int, case: Case) -> None:
     loop = asyncio.get_running_loop()
-    transport, client = await loop.create_connection(_Client, "127.0.0.1", port)
+    load = _Load(case)
+    kind = _Batches if case.is_batched else _Unary
+    connections: list[_Connection] = []
+    for _ in range(case.connections):
+        connection: _Connection = kind(load, max(1, case.in_flight // case.connections))
+        connections.append(connection)
+        await loop.create_connection(lambda made=connection: made, "127.0.0.1", port)  # type: ignore[misc]
     await asyncio.sleep(WARM_UP_SECONDS)
     print("warm", flush=True)
-    client.took.clear()
+    load.took.clear()
     begin_s = perf_counter()
     await asyncio.sleep(SECONDS)
     took_s = perf_counter() - begin_s
-    took = sorted(client.took)
+    took = sorted(load.took)
     print(
         json.dumps(
             {
-                "calls": len(took),
+                "binlogs": sum(count for _, count in took),
                 "took_s": took_s,
-                "failed": client.failed,
-                "p50_ms": took[len(took) // 2] * 1e3,
-                "p99_ms": took[len(took) * 99 // 100] * 1e3,
+                "failed": load.failed,
+                "p50_ms": took[len(took) // 2][0] * 1e3,
+                "p99_ms": took[len(took) * 99 // 100][0] * 1e3,
             }
         ),
         flush=True,
     )
-    client.is_sending = False
+    load.is_sending = False
     async with asyncio.timeout(10):
-        await client.is_over.wait()
-    transport.close()
+        for connection in connections:
+            await connection.is_over.wait()
+            connection.transport.close()
 
 
 if __name__ == "__main__":

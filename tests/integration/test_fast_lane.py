@@ -119,7 +119,6 @@ ODD_HEADERS: list[dict[str, str | None]] = [
     {"x_trace": "long"},  # more than a frame: CONTINUATION
     {"_path": "/binlog.Pump/Rewind"},
     {"_path": "/binlog.Cistern/Notify"},
-    {"_path": None},
 ]
 
 
@@ -314,6 +313,16 @@ async def test_what_is_odd_about_headers_is_for_grpclib(changed: dict[str, str |
         again = client.call(request(2))
         await client.send()
         assert (await client.wait(again))[0].is_ok
+
+
+@pytest.mark.parametrize("fast_lane", [True, False], ids=["fast lane", "grpclib"])
+async def test_headers_without_a_path_end_the_connection(fast_lane: bool) -> None:  # noqa: FBT001
+    async with running(fast_lane=fast_lane) as at:
+        client = await at.client()
+        client.call(request(1), written({"_path": None}))
+        await client.send()
+        await client.wait_closed()
+        assert client.goaway == http2.PROTOCOL_ERROR
 
 
 async def test_a_body_in_frames_of_one_byte_and_an_end_alone_are_taken() -> None:
