@@ -223,6 +223,36 @@ async def test_a_long_ddl_is_shown_and_left_to_the_server(db: MariaDb) -> None:
     assert db.execute("SELECT COUNT(*) FROM s.t WHERE d IS NULL") == [(b"0",)]
 
 
+async def test_a_server_that_dies_in_a_ddl_has_it_done_once(db: MariaDb) -> None:
+    change = ddl(20, "ALTER TABLE t ADD COLUMN d INT")
+    sink = sink_at(db.port)
+    await sink.open()
+
+    async def submit() -> None:
+        with pytest.raises(DownstreamUnavailable):
+            await sink.submit([change])
+
+    async with (
+        holding(db, "START TRANSACTION", "SELECT * FROM s.t"),
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(submit())
+        await until(lambda: _is_altering(db))
+        db.restart()
+    await sink.close()
+    again = sink_at(db.port)
+    async with running(again):
+        await again.submit([change, *TXNS[11:]])
+        await again.flush()
+    assert db.execute("SELECT COUNT(*) FROM s.t WHERE d IS NULL") == [(b"189",)]
+    assert db.execute("SELECT COUNT(*) FROM tidb_binlog.progress WHERE lane = -1") == [(b"0",)]
+
+
+def _is_altering(db: MariaDb) -> bool:
+    found = db.execute("SELECT info FROM information_schema.processlist WHERE info LIKE 'ALTER%'")
+    return bool(found)
+
+
 async def test_a_ddl_whose_connection_died_in_silence_is_not_waited_for(db: MariaDb) -> None:
     frozen: list[bytes] = []
 

@@ -41,14 +41,18 @@ def _check(mariadb: MariaDb, upstream: Upstream) -> None:
         assert _held(mariadb, table) == rows, table
 
 
-@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize(
+    ("lanes", "is_transactional"), [(1, False), (3, False), (3, True)], ids=["1", "3", "whole"]
+)
 @pytest.mark.parametrize("seed", range(4))
 async def test_tables_of_every_shape_end_as_upstream(
-    seed: int, lanes: int, mariadb: MariaDb
+    seed: int, lanes: int, mariadb: MariaDb, *, is_transactional: bool
 ) -> None:
     upstream = Upstream(Random(seed))
     mariadb.execute(*upstream.create())
-    await apply_all(sink_for(mariadb, lanes), iter(upstream.transactions(400)))
+    limits = SMALL if is_transactional else None
+    sink = sink_for(mariadb, lanes, limits=limits, is_transactional=is_transactional)
+    await apply_all(sink, iter(upstream.transactions(400)))
     _check(mariadb, upstream)
 
 
@@ -80,7 +84,9 @@ async def test_tables_of_every_shape_survive_many_lives_of_the_sink(
     txns = upstream.transactions(300)
     abandoned = 0
     for _ in range(12):
-        sink = sink_for(mariadb, rng.choice([1, 2, 4]), limits=SMALL)
+        is_transactional = rng.random() < 0.4
+        lanes = rng.choice([1, 2, 4])
+        sink = sink_for(mariadb, lanes, limits=SMALL, is_transactional=is_transactional)
         try:
             await _live_for(rng.randrange(10, 500), sink, txns)
         except* Abandoned:
