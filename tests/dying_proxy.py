@@ -8,11 +8,13 @@ connection is made any more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from binlogd.drainer.mysql import Server
+from binlogd.errors import DownstreamUnavailable
 
 _HEAD_BYTES = 4
 
@@ -23,7 +25,7 @@ class DyingProxy:
     def __init__(self, target: Server, *, dies_at: int = 0, is_answer_lost: bool = False) -> None:
         self.commands = 0
         self._target, self._dies_at, self._is_answer_lost = target, dies_at, is_answer_lost
-        self.is_dead = False
+        self.died = asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
         self._port = 0
 
@@ -43,8 +45,24 @@ class DyingProxy:
             self._cut(*self._writers)
             listener.close()
 
+    async def kills(self, work: Coroutine[Any, Any, object]) -> bool:
+        """Does the work by this way, until it is done or the way dies: whether it died."""
+
+        async def watch(worker: asyncio.Task[object]) -> None:
+            await self.died.wait()
+            worker.cancel()  # the process is gone: it tries nothing again
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                worker = group.create_task(work)
+                watching = group.create_task(watch(worker))
+                worker.add_done_callback(lambda _: watching.cancel())
+        except* DownstreamUnavailable:
+            assert self.died.is_set(), "the server went away, and not the way to it"
+        return self.died.is_set()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.is_dead:
+        if self.died.is_set():
             writer.transport.abort()
             return
         back, on = await asyncio.open_connection(self._target.host, self._target.port)
@@ -84,7 +102,7 @@ class DyingProxy:
         raise ConnectionResetError
 
     def _die(self) -> None:
-        self.is_dead = True
+        self.died.set()
         self._cut(*self._writers)
 
     def _cut(self, *writers: asyncio.StreamWriter) -> None:

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.appliance import free_port
+from tests.dying_proxy import DyingProxy
+from tests.integration.drainer.test_restore_crash_points import TABLES, Scene, scene
 from tests.integration.drainer.test_restore_original import LAST_TS, load, relay, tables
 from tests.mariadb import MariaDb
+from tests.replay import CLUSTER_ID as SCENE_CLUSTER_ID
+from tests.replay import server_of
 
 CLUSTER_ID = 7710497923671030381
-__all__ = ["relay"]
-"""A fixture: the relay directory that a Go Drainer left."""
+__all__ = ["relay", "scene"]
+"""Fixtures: the relay directory that a Go Drainer left, and one of binlogd."""
 
 
-def config(directory: Path, relay_dir: Path, mariadb: MariaDb) -> Path:
+def config(
+    directory: Path,
+    relay_dir: Path,
+    mariadb: MariaDb,
+    *,
+    cluster_id: int = CLUSTER_ID,
+    tables: Sequence[str] = (),
+) -> Path:
     """The upstream's HTTP port does not answer any more."""
+    wanted = "".join(
+        f'[[syncer.replicate-do-table]]\ndb-name = "keys"\ntbl-name = "{name}"\n' for name in tables
+    )
     path = directory / "binlogd.toml"
     path.write_text(
         f'data-dir = "{directory / "data"}"\naddr = "127.0.0.1:{free_port()}"\n'
-        f"[upstream]\ncluster-id = {CLUSTER_ID}\n"
+        f"[upstream]\ncluster-id = {cluster_id}\n"
         f'schema-history = "http://127.0.0.1:{free_port()}/ddl/history"\n'
-        f'[syncer]\ndb-type = "mysql"\n[syncer.relay]\nlog-dir = "{relay_dir}"\n'
+        f'[syncer]\ndb-type = "mysql"\n{wanted}[syncer.relay]\nlog-dir = "{relay_dir}"\n'
         f'[syncer.to]\nhost = "127.0.0.1"\nport = {mariadb.port}\nuser = "{mariadb.user}"\n'
     )
     return path
@@ -52,6 +68,17 @@ def test_a_start_without_upstream_restores_marks_consistent_and_exits_with_zero(
     checkpoint = json.loads(stored or b"")
     assert checkpoint["consistent"] is True
     assert checkpoint["commitTS"] == LAST_TS
-    again = run("restore", "--config", path, "--json")
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["was_consistent"] is True
+
+
+async def test_what_binlogd_itself_left_is_completed_at_a_start_without_upstream(
+    scene: Scene, tmp_path: Path, mariadb: MariaDb
+) -> None:
+    commands = await scene.prepare()
+    scene.clean()
+    await scene.first_checkpoint()
+    async with DyingProxy(server_of(mariadb), dies_at=commands // 2).running() as proxy:
+        assert await proxy.kills(scene.replicate(proxy.server))
+    path = config(tmp_path, scene.relay, mariadb, cluster_id=SCENE_CLUSTER_ID, tables=TABLES)
+    done = await asyncio.to_thread(run, "serve", "--config", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert scene.found() == scene.tables

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -18,7 +17,6 @@ from binlogd.drainer.parts import Limits
 from binlogd.drainer.restore import Restored, restore
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Dml, Txn
-from binlogd.errors import DownstreamUnavailable
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.frame import RelayEntry
 from binlogd.relay.log import RelayWriter
@@ -133,17 +131,16 @@ async def died_and_restored(scene: Scene, dies_at: int, *, is_answer_lost: bool)
     server = server_of(scene.mariadb)
     scene.clean()
     await scene.first_checkpoint()
-    dying = DyingProxy(server, dies_at=dies_at, is_answer_lost=is_answer_lost)
-    async with dying.running() as proxy:
-        with suppress(DownstreamUnavailable, BaseExceptionGroup):
-            await scene.replicate(proxy.server)
-        assert proxy.is_dead, "it was to die"
-    again_at = 1 + dies_at * 7 % 90
     async with DyingProxy(
-        server, dies_at=again_at, is_answer_lost=not is_answer_lost
-    ).running() as p:
-        with suppress(DownstreamUnavailable):
-            await scene.restore(p.server)
+        server, dies_at=dies_at, is_answer_lost=is_answer_lost
+    ).running() as proxy:
+        assert await proxy.kills(scene.replicate(proxy.server)), "it was to die"
+    again_at = 1 + dies_at * 7 % 90
+    is_lost_again = not is_answer_lost
+    async with DyingProxy(
+        server, dies_at=again_at, is_answer_lost=is_lost_again
+    ).running() as proxy:
+        await proxy.kills(scene.restore(proxy.server))
     done = await scene.restore(server)
     assert done.to_ts == scene.last_ts
     where = f"died at command {dies_at}, then at {again_at}, answer lost: {is_answer_lost}"
