@@ -25,6 +25,7 @@ from typing import Protocol
 import structlog
 
 from binlogd.binlog import CommittedBinlog, Pulled
+from binlogd.drainer.carry import Carry, InDoubt
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.ddl_trash import Trash
@@ -117,8 +118,7 @@ class Session:
         self._versions: deque[tuple[Tso, int]] = deque()
         self._queue: asyncio.Queue[list[Txn] | None] = asyncio.Queue(options.parts_ahead_max)
         self._ahead: deque[Tso] = deque(maxlen=_AHEAD_KEPT_MAX)
-        self._rows_ahead: dict[int, Tso] = {}
-        """By table, the last transaction that knew a schema which no DDL binlog had made yet."""
+        self._carry: Carry | None = None
         self._saving, self._relaying = asyncio.Lock(), asyncio.Lock()
         self._is_stopping, self._is_over = False, asyncio.Event()
         self.checkpoint = Checkpoint(options.initial_commit_ts)
@@ -195,6 +195,7 @@ class Session:
         except (Stuck, Corrupt):
             await self._settle(is_consistent=False)
             raise
+        self._note_what_is_due()
         await self._settle(is_consistent=True)
 
     async def _take(self, pulled: Pulled) -> None:
@@ -204,7 +205,13 @@ class Session:
         for part in self._parts(binlogs):
             await self._walk(part)
         if not binlogs or binlogs[-1].commit_ts < pulled.resolved_ts:
-            await self._queue.put([Skip(pulled.resolved_ts)])
+            due = self._carried(Tso(pulled.resolved_ts + 1))
+            await self._queue.put([*due, Skip(pulled.resolved_ts)])
+
+    def _carried(self, before_ts: Tso) -> list[Txn]:
+        """What must be written before a transaction with this commit_ts."""
+        due = self._carry.due(before_ts) if self._carry is not None else None
+        return [due] if due is not None else []
 
     async def _walk(self, part: Sequence[CommittedBinlog]) -> None:
         found, failure = await self._with_jobs(part)
@@ -224,6 +231,7 @@ class Session:
         txns: list[Txn] = []
         try:
             for binlog, job in found:
+                txns += self._carried(binlog.commit_ts)
                 txns.append(self._translated(binlog, job))
         except Stuck as error:
             failure = error
@@ -288,25 +296,39 @@ class Session:
             self._versions.append((binlog.commit_ts, self._schema.version))
         if isinstance(txn, Dml) and txn.schema_version > self._schema.version:
             self._ahead.append(txn.commit_ts)
-            for change in txn.changes:
-                self._rows_ahead[change.table.info.id] = txn.commit_ts
-        elif isinstance(txn, Ddl) and txn.job.table is not None:
-            self._note_values(txn, self._rows_ahead.pop(txn.job.table.id, NO_TS))
+        assert self._carry is not None, "it begins with the translator"
+        doubt = self._carry.saw(txn)
+        if doubt is not None and isinstance(txn, Ddl):
+            self._note_values(txn, doubt)
         self._note(txn)
         return txn
 
-    def _note_values(self, ddl: Ddl, last_ts: Tso) -> None:
-        """Says so when rows may have had values for columns that this DDL only now makes here."""
-        if ddl.added and not ddl.is_skipped and last_ts > ddl.job.start_ts:
+    def _note_values(self, ddl: Ddl, doubt: InDoubt) -> None:
+        """Says that rows may have had values for columns that this DDL only now makes here."""
+        self.values_in_doubt += 1
+        log.warning(
+            "values_of_a_coming_column_in_doubt",
+            database=ddl.database,
+            table=ddl.table,
+            columns=list(doubt.columns),
+            after_ts=doubt.after_ts,
+            up_to_ts=doubt.up_to_ts,
+            what_to_do="copy these columns of rows changed in this time from the upstream",
+        )
+
+    def _note_what_is_due(self) -> None:
+        """At a stop right behind an ALTER, before anything told what may be written after it."""
+        if self._carry is None:
+            return
+        due = self._carry.due(NO_TS)
+        for change in due.changes if due is not None else ():
             self.values_in_doubt += 1
             log.warning(
                 "values_of_a_coming_column_in_doubt",
-                database=ddl.database,
-                table=ddl.table,
-                columns=list(ddl.added),
-                after_ts=ddl.job.start_ts,
-                up_to_ts=last_ts,
-                what_to_do="copy these columns of rows changed in this time from the upstream",
+                database=change.table.database,
+                table=change.table.info.name,
+                rows=len(change.mutation.updated),
+                what_to_do="copy the columns that the last ALTER added from the upstream",
             )
 
     def _note(self, txn: Txn) -> None:
@@ -366,6 +388,7 @@ class Session:
         self._translator = Translator(
             self._schema, self._ports.table_filter, self._options.dialect, self._options.trash
         )
+        self._carry = Carry(self._schema, self._ports.table_filter.routes)
 
     async def _apply_history(self, first_ts: Tso) -> None:
         """Applies what is behind the first transaction, some jobs at a time."""

@@ -169,6 +169,7 @@ class Translator:
             further=replay.statements[1:],
             targets=replay.targets,
             added=effect.added,
+            rewrites=effect.rewrites,
             reason=reason,
             created=tuple(map(self._router.name, effect.created)),
             renamed=tuple(

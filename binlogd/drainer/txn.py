@@ -74,6 +74,8 @@ class Ddl:
 
     added: tuple[str, ...] = ()
     """Columns that rows may have had before this DDL; their values had no place downstream."""
+    rewrites: bool = False
+    """Whether it gives another column a new id at the same time."""
 
     @property
     def takes_back(self) -> bool:

@@ -11,7 +11,7 @@ addUpdateBinlog, addDeleteBinlog), tablecodec/tablecodec.go; tidb-binlog drainer
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -78,6 +78,10 @@ class RowDecoder:
     def columns_held(self, update: bytes) -> frozenset[int]:
         """The ids of the columns whose values an update row itself has. Raises CorruptRow."""
         return _guarded("an update", self._held, update)
+
+    def defaults(self, columns: Iterable[int]) -> dict[int, Value]:
+        """What it means that a row lacks these columns."""
+        return {each: self._default(each) for each in columns}
 
     # --- the three kinds ----------------------------------------------------------------
 

@@ -10,8 +10,8 @@ columns are not public then, and unknown ids can be passed over. A multi-schema 
 rows may lack a dropped column, or hold a rewritten column under its new id only. So the next job of
 each table, when the history has it already, is looked at: `TableAt.aliases` maps its new ids to
 the columns of the same name (or the name that a CHANGE COLUMN gave), `may_lack_columns` allows what
-it drops to be missing. A value of a column that only the coming schema has cannot be kept: the
-downstream does not have that column yet.
+it drops to be missing. A value of a column that only the coming schema has waits for it
+(drainer/carry).
 
 Tolerance. A job for a table or schema that is not known (the history was cut) makes it known, and
 applying a job twice changes nothing more. A row of a table that is not known is the caller's to
@@ -111,6 +111,8 @@ class Effect:
     """Tables, views and sequences that went, with their rows; of a TRUNCATE the one before."""
     added: tuple[str, ...] = ()
     """Columns that several changes in one ALTER added: rows may have had them before."""
+    rewrites: bool = False
+    """Whether another column of these changes has a new id now."""
 
 
 def entry_of(job: Job) -> JobEntry:
@@ -383,6 +385,7 @@ class SchemaTracker:
             return Effect(True, self._create(job.schema_id, info, version))
         dropped: tuple[tuple[Named, Table], ...] = ()
         added: tuple[str, ...] = ()
+        rewrites = False
         if tracked.id != info.id:
             if job.type == ActionType.TRUNCATE_TABLE:
                 dropped = ((self._named(tracked), tracked.info),)
@@ -391,9 +394,11 @@ class SchemaTracker:
         elif tracked.version < version:
             if job.type == ActionType.MULTI_SCHEMA_CHANGE:
                 added = _added(tracked.info, info, job.query)
+                before = {column.id for column in tracked.info.columns}
+                rewrites = sum(each.id not in before for each in info.columns) > len(added)
             tracked = tracked.replaced(info, version)
         self._put(tracked)
-        return Effect(True, self._named(tracked), dropped=dropped, added=added)
+        return Effect(True, self._named(tracked), dropped=dropped, added=added, rewrites=rewrites)
 
     # --- tables --------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from binlogd.errors import DownstreamUnavailable, StatementRejected
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.log import RelayWriter
+from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY
 from binlogd.tidb.model import Column, FieldType, Job, Table, Tp, job_from_json, table_to_json
 from binlogd.tidb.row import encode_delete, encode_insert, encode_update
 from binlogd.tso import NO_TS, Tso, compose
@@ -377,23 +378,40 @@ async def test_rows_ahead_of_a_job_wait_until_the_history_has_it(place: Place) -
         await until(lambda: drainer.statistics().applied_ts == 14)
 
 
-@pytest.mark.parametrize(("version", "in_doubt"), [(9, 1), (2, 0)])
-async def test_values_that_came_before_their_column_are_told(
-    place: Place, version: int, in_doubt: int
+@pytest.mark.parametrize(("id_of_v", "in_doubt"), [(2, 0), (8, 1)])
+async def test_values_that_came_before_their_column_are_written_behind_it_or_said_to_be_in_doubt(
+    place: Place, id_of_v: int, in_doubt: int
 ) -> None:
-    wider = replace(TABLE, columns=(*TABLE.columns, replace(TABLE.columns[1], id=7, name="w")))
-    facts = {"schema_id": 5, "table_id": 10, "version": 9}
-    change = job(9, 14, 61, start_ts=10, TableInfo=json.loads(table_to_json(wider)), **facts)
-    row = encode_insert(wider, {1: 4, 2: 4, 7: 5}, handle=4)
-    value = peek.encode_mutations(version, [peek.Mutation(10, [row], [], [], b"\0")])
+    """In doubt, where the ALTER rewrites another column at the same time."""
+    key, old = TABLE.columns
+    key = replace(key, field_type=FieldType(Tp.LONG, FLAG_PRIMARY_KEY | FLAG_NOT_NULL))
+    keyed = replace(TABLE, id=11, name="k", columns=(key, old), pk_is_handle=True)
+    columns = (key, replace(old, id=id_of_v), replace(old, id=9, name="w", offset=2))
+    wider = replace(keyed, columns=columns)
+    create, change = (
+        job(n, ts, kind, start_ts=ts - 1, schema_id=5, table_id=11, version=n, TableInfo=info)
+        for n, ts, kind, info in [
+            (3, 5, 3, json.loads(table_to_json(keyed))),
+            (9, 14, 61, json.loads(table_to_json(wider))),
+        ]
+    )
+    change = replace(change, start_ts=10)
+    row = encode_insert(wider, {1: 4, id_of_v: 4, 9: 5}, handle=None)
+    value = peek.encode_mutations(9, [peek.Mutation(11, [row], [], [], b"\0")])
     prewrite = peek.prewrite_binlog(Tso(11), prewrite_value=value)
     early = peek.join(prewrite, peek.commit_binlog(Tso(11), Tso(12)))
-    place.source.add(*beginning(), CommittedBinlog(Tso(11), Tso(12), early))
-    place.history.known[change.id] = change
-    place.source.add(ddl(change, 14, "ALTER TABLE `t` ADD COLUMN `w` INT, ADD INDEX (`v`)"))
+    place.history.known |= {create.id: create, change.id: change}
+    place.source.add(
+        *beginning(),
+        ddl(create, 5, "CREATE TABLE `k` (`id` INT PRIMARY KEY,`v` BIGINT);"),
+        CommittedBinlog(Tso(11), Tso(12), early),
+        ddl(change, 14, "ALTER TABLE `k` ADD COLUMN `w` INT, ADD INDEX (`v`)"),
+        rows(18, [1]),
+    )
     async with place.running() as drainer:
-        await until(lambda: drainer.statistics().applied_ts == 14)
+        await until(lambda: drainer.statistics().applied_ts == 18)
         assert drainer.statistics().values_in_doubt == in_doubt
+        assert (17 in place.store.commit_tss) != in_doubt
 
 
 async def test_rows_that_stay_unexplained_stop(place: Place) -> None:

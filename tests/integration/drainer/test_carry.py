@@ -1,0 +1,112 @@
+"""Values that came before their column stand in it downstream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from binlogd.drainer.carry import Carry, InDoubt
+from binlogd.drainer.route import Router
+from binlogd.drainer.txn import Dml, TableChange, Txn
+from binlogd.tidb.model import ActionType, Table
+from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
+from binlogd.tso import Tso
+from binlogd.wire.peek import Mutation
+from binlogd.workload import schema as tidb
+from binlogd.workload.schema import ColumnDef
+from tests.integration.drainer.test_ddl_downstream import ID, Upstream, table, with_column
+from tests.mariadb import MariaDb
+from tests.replay import apply_all, sink_for
+
+WORD = ColumnDef("v", tidb.varchar(20))
+BEFORE = table(10, "t", ID, WORD)
+AFTER = with_column(BEFORE, ColumnDef("w", tidb.integer()), origin="7")
+CREATE = "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY, `v` VARCHAR(20))"
+ALTER = "ALTER TABLE `t` ADD COLUMN `w` INT DEFAULT 7, ADD INDEX (`v`)"
+
+
+class Ahead(Upstream):
+    """Rows of someone who has the new column already."""
+
+    def rows(
+        self,
+        inserted: Sequence[Sequence[Value]] = (),
+        updated: Sequence[tuple[Sequence[Value], Sequence[Value]]] = (),
+        deleted: Sequence[Sequence[Value]] = (),
+        info: Table = AFTER,
+    ) -> None:
+        self._ts += 10
+        at = self.schema.table_at(10, self._ts)
+        assert at is not None
+
+        def values(row: Sequence[Value]) -> dict[int, Value]:
+            return {c.id: v for c, v in zip(info.columns, row, strict=True)}
+
+        mutation = Mutation(
+            10,
+            [encode_insert(info, values(row), handle=None) for row in inserted],
+            [encode_update(info, values(a), values(b), handle=None) for a, b in updated],
+            [encode_delete(info, values(row), handle=None) for row in deleted],
+            b"\0" * len(inserted) + b"\1" * len(updated) + b"\4" * len(deleted),
+        )
+        change = TableChange(at, mutation)
+        self.txns.append(Dml(Tso(self._ts - 1), Tso(self._ts), self._ts + 5, (change,)))
+
+
+def carried(txns: Sequence[Txn]) -> Iterator[tuple[Txn, InDoubt | None]]:
+    """What the sink is given, as the walk does it, and what was said to be in doubt."""
+    upstream = Upstream()
+    carry = Carry(upstream.schema, Router())
+    for txn in txns:
+        due = carry.due(txn.commit_ts)
+        if due is not None:
+            yield due, None
+        if not isinstance(txn, Dml):
+            upstream.schema.apply(txn.job, 5)  # type: ignore[union-attr] # the others are DDL
+        yield txn, carry.saw(txn)
+
+
+async def test_the_last_value_of_each_row_stands_in_the_new_column(mariadb: MariaDb) -> None:
+    upstream = Ahead()
+    upstream.database("shop", "CREATE DATABASE `shop`;")
+    upstream.ddl(ActionType.CREATE_TABLE, CREATE, BEFORE)
+    upstream.insert(10, [1, b"old"], [2, b"old"])
+    upstream.rows(inserted=[[3, b"a", 30], [4, b"b", 7], [5, b"c", 50]])
+    upstream.rows(updated=[([1, b"old", 7], [1, b"new", 10]), ([3, b"a", 30], [8, b"a", 80])])
+    upstream.rows(deleted=[[5, b"c", 50]])
+    upstream.ddl(ActionType.MULTI_SCHEMA_CHANGE, ALTER, AFTER, start_ts=121)
+    upstream.rows(updated=[([8, b"a", 80], [8, b"z", 81])])
+    found = list(carried(upstream.txns))
+    assert [doubt for _, doubt in found if doubt] == []
+    await apply_all(sink_for(mariadb), (txn for txn, _ in found))
+    assert mariadb.execute("SELECT * FROM shop.t ORDER BY id") == [
+        (b"1", b"new", b"10"),
+        (b"2", b"old", b"7"),
+        (b"4", b"b", b"7"),
+        (b"8", b"z", b"81"),
+    ]
+
+
+@pytest.mark.parametrize("reason", ["began before", "no key", "another column is rewritten"])
+def test_what_cannot_be_carried_is_said_to_be_in_doubt(reason: str) -> None:
+    upstream = Ahead()
+    before, after = BEFORE, AFTER
+    if reason == "no key":
+        before = table(10, "t", ID, WORD, primary="")
+        after = with_column(before, ColumnDef("w", tidb.integer()), origin="7")
+    if reason == "another column is rewritten":
+        after = with_column(table(10, "t", ID), WORD)
+        after = with_column(after, ColumnDef("w", tidb.integer()))
+        moved = [c if c.name == "id" else replace(c, id=c.id + 5) for c in after.columns]
+        after = Table(10, "t", tuple(moved), indexes=after.indexes, pk_is_handle=True)
+    upstream.database("shop", "CREATE DATABASE `shop`;")
+    upstream.ddl(ActionType.CREATE_TABLE, CREATE, before)
+    upstream.rows(inserted=[[3, b"a", 30]])
+    start_ts = 5 if reason == "began before" else 121
+    upstream.ddl(ActionType.MULTI_SCHEMA_CHANGE, ALTER, after, start_ts=start_ts)
+    ((_, doubt),) = [each for each in carried(upstream.txns) if each[1] is not None]
+    assert doubt is not None
+    assert doubt.columns == ("w",)
+    assert doubt.after_ts == start_ts
