@@ -215,6 +215,16 @@ class _Either(Container[Tso]):
         return commit_ts in self.one or commit_ts in self.other
 
 
+def keeps_transactions_whole(syncer: SyncerConfig) -> bool:
+    """Whether each source transaction is one downstream, in source order.
+
+    Without dispatch the original applies each transaction alone, one after the other; this is what
+    was asked for by it.
+    """
+    has_dispatch = syncer.enable_dispatch and not syncer.disable_dispatch
+    return syncer.consistency == "transaction" or not has_dispatch
+
+
 def loop_control(syncer: SyncerConfig) -> LoopControl | None:
     """The channel of a pair that replicates both ways; None where there is no loop."""
     return LoopControl(syncer.channel_id) if syncer.loopback_control else None
@@ -251,7 +261,7 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
         cluster_id or 0,
         MySqlSinkOptions(
             lanes=lanes_for(syncer.worker_count),
-            is_transactional=syncer.consistency == "transaction",
+            is_transactional=keeps_transactions_whole(syncer),
             has_positions=syncer.db_type == "tidb",
             loop=loop_control(syncer),
             schema=syncer.to.checkpoint.schema,

@@ -201,8 +201,9 @@ _WITHOUT_EFFECT: dict[str, Any] = {
 
 Without effect unless `syncer.to.sql-shape` is "original": `safe-mode` (a row is always written so
 that writing it twice is right), `txn-batch` and `merge` (statements are as large as what waits).
-Ignored at any value, because what they steer does not exist here: `enable-dispatch`,
-`enable-detect` and their opposites, `read-timeout`, `kafka-version` and `kafka-max-messages` (what
+`enable-dispatch = false` or its opposite stand for `consistency = "transaction"`. Ignored at any
+value, because what they steer does not exist here: `enable-detect`, `disable-detect`,
+`read-timeout`, `kafka-version` and `kafka-max-messages` (what
 the broker speaks is asked, what waits is sent)."""
 
 
