@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import MalformedBinlog
@@ -27,6 +27,7 @@ from binlogd.wire.fields import (
     uvarint,
 )
 
+_LARGE_BYTES = 1 << 20  # above it a copy costs more than the care to avoid it
 MESSAGE_PREFIX_BYTES = 5
 """What stands before each message of a gRPC stream: a compressed flag and the length."""
 
@@ -164,7 +165,8 @@ def decode_pull_answer(message: bytes) -> CommittedBinlog:
     for number, value, _, end in each_field(message, "PullBinlogResp", _PULL_ANSWER):
         if number == 1:
             begin, message = value, message[:end]
-    for number, value, _, end in each_field(message[begin:], "Entity", _ENTITY):
+    entity = message[begin:] if len(message) <= _LARGE_BYTES else memoryview(message)[begin:]
+    for number, value, _, end in each_field(cast(bytes, entity), "Entity", _ENTITY):
         if number == 2:
             payload_at, payload_end = begin + value, begin + end
         elif number == 4:
@@ -234,6 +236,8 @@ class MessageCutter:
         self._held += len(data)
         if self._held < self._needed:
             return []
+        if self._needed > _LARGE_BYTES:
+            return self._large()
         data = b"".join(self._rest)
         messages, pos, end = [], 0, len(data)
         self._needed = MESSAGE_PREFIX_BYTES
@@ -254,6 +258,16 @@ class MessageCutter:
         self._rest = [data[pos:]] if pos < end else []
         self._held = end - pos
         return messages
+
+    def _large(self) -> list[bytes]:
+        """The large message that has just become whole, copied once, and what came behind it."""
+        last = self._rest.pop()
+        cut = len(last) - (self._held - self._needed)
+        pieces = [*(memoryview(piece) for piece in self._rest), memoryview(last)[:cut]]
+        pieces[0] = pieces[0][MESSAGE_PREFIX_BYTES:]  # the piece in which it was seen to be large
+        message = b"".join(pieces)
+        self._rest, self._held, self._needed = [], 0, MESSAGE_PREFIX_BYTES
+        return [message, *(self.feed(last[cut:]) if cut < len(last) else ())]
 
 
 def _bytes_field(tag: bytes, value: bytes) -> bytes:

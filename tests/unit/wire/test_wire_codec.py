@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +115,41 @@ def test_chunks_end_at_the_first_message_that_reaches_their_size() -> None:
     chunks = list(codec.pull_chunks(binlogs, chunk_bytes=300))
     assert len(chunks) == 4
     assert all(len(chunk) < 500 for chunk in chunks)
+
+
+@pytest.mark.parametrize("piece_bytes", [65_536, 1_000_003, 9_000_000])
+def test_a_large_message_among_small_ones_survives_any_cut(piece_bytes: int) -> None:
+    sizes = (10, 3_000_000, 0, 2_000_000, 2_000_000, 7)
+    binlogs = [CommittedBinlog(Tso(n), Tso(n + 1), bytes([n]) * n) for n in sizes if n < 100]
+    large = [CommittedBinlog(Tso(n), Tso(n + 1), b"x" * n) for n in sizes if n > 100]
+    binlogs = [*binlogs, *large, *binlogs]
+    stream = b"".join(codec.pull_chunks(binlogs, chunk_bytes=65_536))
+    cutter = codec.MessageCutter(1 << 30)
+    messages = []
+    for begin in range(0, len(stream), piece_bytes):
+        messages += cutter.feed(stream[begin : begin + piece_bytes])
+    assert not cutter.is_inside
+    assert [codec.decode_pull_answer(message) for message in messages] == binlogs
+
+
+def test_a_large_answer_is_held_twice_at_most_while_it_is_read() -> None:
+    size = 20_000_000
+    stream = b"".join(
+        codec.pull_chunks([CommittedBinlog(Tso(1), Tso(2), b"x" * size)], chunk_bytes=65_536)
+    )
+    cutter = codec.MessageCutter(1 << 30)
+    tracemalloc.start()
+    try:
+        messages: list[bytes] = []
+        for begin in range(0, len(stream), 65_536):
+            messages += cutter.feed(stream[begin : begin + 65_536])
+        (message,) = messages
+        binlog = codec.decode_pull_answer(message)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(binlog.payload) == size
+    assert peak < 2.1 * size
 
 
 def test_a_prefix_that_announces_too_much_is_refused_before_it_is_buffered() -> None:
