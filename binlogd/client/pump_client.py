@@ -24,6 +24,7 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.binlog import BinlogType, Pulled
+from binlogd.client.channel import LastingChannel
 from binlogd.client.codec import BytesCodec
 from binlogd.client.inbox import Inbox
 from binlogd.errors import Corrupt, MalformedBinlog, PumpUnavailable, Refused
@@ -172,8 +173,8 @@ class PumpClient:
 
     def _dial(self) -> Channel:
         if isinstance(self._host, Path):
-            return Channel(path=str(self._host), codec=BytesCodec())
-        return Channel(self._host, self._port, codec=BytesCodec())
+            return LastingChannel(path=str(self._host), codec=BytesCodec())
+        return LastingChannel(self._host, self._port, codec=BytesCodec())
 
     def _said(self, what: str) -> str:
         where = self._host if isinstance(self._host, Path) else f"{self._host}:{self._port}"

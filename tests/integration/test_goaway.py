@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from grpclib.client import Channel
 
+from binlogd.client.pump_client import PumpClient
 from binlogd.pump.service import PumpService
 from binlogd.server import Server, ServerLimits
 from binlogd.tso import Tso
@@ -118,3 +119,24 @@ async def test_grpclibs_own_client_sees_a_closing_server_as_a_lost_connection() 
         await stub.write_binlog(pb.WriteBinlogReq(cluster_id=7, payload=payload))
         await server.close()
         assert not channel._connected
+
+
+@LANES
+async def test_our_client_gets_its_answers_from_a_server_that_closes(fast_lane: bool) -> None:  # noqa: FBT001
+    pump = MemoryPump()
+    pump.gate.clear()
+    service = PumpService(pump, Cluster(7))
+    server = Server([service], sinks=service.sinks() if fast_lane else None)
+    host, port = await server.start("127.0.0.1", 0)
+    async with PumpClient(host, port, cluster_id=7) as client, asyncio.TaskGroup() as group:
+        writing = group.create_task(client.write(peek.prewrite_binlog(Tso(1), prewrite_value=b"v")))
+        while not service.statistics().writes_in_flight:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        closing = group.create_task(server.close())
+        channel = client._channel
+        while channel._connected:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        pump.gate.set()
+        await writing
+        await closing
+        assert (client.statistics().written, client.statistics().retried) == (1, 0)

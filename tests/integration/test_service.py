@@ -14,6 +14,7 @@ import pytest
 from grpclib.client import Channel
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
+from h2.settings import SettingCodes
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRecord, RecordTooLarge, Refused
@@ -30,6 +31,7 @@ from binlogd.tso import Tso
 from binlogd.wire import codec, peek
 from binlogd.wire.generated import binlog as pb
 from tests.memory_pump import Cluster, MemoryPump, nothing_to_do
+from tests.raw_http2 import RawClient, call_headers
 
 CLUSTER = 6791641053252586769
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -366,6 +368,30 @@ async def test_a_puller_that_does_not_read_holds_nobody_up() -> None:
         for start_ts in range(1, 50):
             await writer.write_binlog(request(prewrite(start_ts)))
         assert at.service.statistics().bytes_sent < 20_000_000
+
+
+async def test_a_puller_never_starves_writers() -> None:
+    """Its window never closes; a write still waits for a few of its chunks only."""
+    async with running() as at, pump_stub(at) as writer:
+        at.pump.source.add(*binlogs(1, 400, 250_000))  # 100 MB
+        puller = RawClient()
+        await puller.connect(at.host, at.port)
+        puller.h2.increment_flow_control_window(1 << 30)
+        puller.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1 << 30})
+        message = codec.encode_pull_request(CLUSTER, Tso(0))
+        puller.call(message, call_headers("/binlog.Pump/PullBinlogs"))
+        await puller.send()
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(puller.wait())
+            await until(lambda: at.service.statistics().bytes_sent > 0)
+            most = 0
+            for start_ts in range(1, 21):
+                before = at.service.statistics().bytes_sent
+                await writer.write_binlog(request(prewrite(start_ts)))
+                most = max(most, at.service.statistics().bytes_sent - before)
+            assert most < 20 << 20
+            reading.cancel()
+        puller.hang_up()
 
 
 # --- Cistern -----------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from h2.frame_buffer import FrameBuffer
 from hpack import Decoder
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable, table_entry_size
+from hyperframe.frame import GoAwayFrame
 
 from binlogd.pump.messages import BytesCodec
 
@@ -78,6 +79,14 @@ def test_grpclibs_answers_can_be_written_below_its_own_streams() -> None:
     assert "self.write_ready" in inspect.getsource(Connection.__init__)
     assert "self.streams" in inspect.getsource(EventsProcessor.register)
     assert list(inspect.signature(EventsProcessor.register).parameters)[1:] == ["stream"]
+
+
+def test_grpclibs_channel_is_put_together_as_we_do_it() -> None:
+    source = inspect.getsource(Channel._protocol_factory)
+    assert "H2Protocol(Handler(), self._config, self._h2_config)" in source
+    assert "self._protocol.handler.connection_lost" in inspect.getsource(Channel)
+    h2 = H2Connection(H2Configuration(client_side=True))
+    assert GoAwayFrame in h2._frame_dispatch_table
 
 
 def test_h2_shares_the_state_of_its_connection() -> None:

@@ -1,0 +1,41 @@
+"""grpclib's channel, for servers that leave in good order.
+
+grpclib cancels every open call when the server says GOAWAY. Here they get their answers, and new
+calls are made on a new connection. Source: RFC 9113 section 6.8.
+"""
+
+from __future__ import annotations
+
+from asyncio import BaseTransport
+
+from grpclib.client import Channel, Handler
+from grpclib.protocol import H2Protocol
+from h2.errors import ErrorCodes
+from h2.events import ConnectionTerminated, Event
+from hyperframe.frame import Frame, GoAwayFrame
+
+
+class LastingChannel(Channel):
+    """A channel whose calls outlive a GOAWAY."""
+
+    def _protocol_factory(self) -> H2Protocol:
+        return _Protocol(Handler(), self._config, self._h2_config)
+
+
+class _Protocol(H2Protocol):
+    def connection_made(self, transport: BaseTransport) -> None:
+        super().connection_made(transport)
+        h2 = self.connection._connection  # noqa: SLF001 # h2 would end all streams by itself
+        h2._frame_dispatch_table[GoAwayFrame] = self._leave  # noqa: SLF001 # see above
+
+    def _leave(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
+        """The server closes the connection after its last answer."""
+        if frame.error_code != ErrorCodes.NO_ERROR:
+            event = ConnectionTerminated()
+            event.error_code = frame.error_code
+            return [], [event]
+        self.handler.connection_lost = True  # type: ignore[attr-defined] # so the channel dials anew
+        for stream_id, stream in list(self.processor.streams.items()):
+            if stream_id > frame.last_stream_id:
+                stream.__terminated__("the server has left before it saw this call")
+        return [], []
