@@ -103,12 +103,12 @@ def expect_no_halves(seen: set[Seen]) -> None:
 
 
 def test_whole_transactions_survive_kills_of_both_sides(tmp_path: Path, mariadb: MariaDb) -> None:
-    seen = survives(tmp_path, mariadb, "transaction", txns=3000, kills=4, seed=1)
+    seen = survives(tmp_path, mariadb, "transaction", txns=1800, kills=4, seed=1)
     expect_no_halves(seen)
 
 
 def test_lanes_survive_kills_of_both_sides(tmp_path: Path, mariadb: MariaDb) -> None:
-    survives(tmp_path, mariadb, "key", txns=1500, kills=3, seed=2)
+    survives(tmp_path, mariadb, "key", txns=800, kills=2, seed=2)
 
 
 @pytest.mark.soak

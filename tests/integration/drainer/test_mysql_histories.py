@@ -52,7 +52,7 @@ async def test_tables_of_every_shape_end_as_upstream(
     mariadb.execute(*upstream.create())
     limits = SMALL if is_transactional else None
     sink = sink_for(mariadb, lanes, limits=limits, is_transactional=is_transactional)
-    await apply_all(sink, iter(upstream.transactions(400)))
+    await apply_all(sink, iter(upstream.transactions(200 if is_transactional else 400)))
     _check(mariadb, upstream)
 
 
