@@ -55,6 +55,7 @@ def test_the_example_is_valid() -> None:
         ("[pump]\nshards = 0", "pump.shards: must be above 0"),
         ("[drainer]\ninitial-commit-ts = -1", "initial-commit-ts: must not be negative"),
         ("[pump]\ngc = 0", "pump.gc: 0: must be above 0"),
+        ('[pump]\nmemory-budget = "1 GiB"', "less than twice pump.max-message-size (1073741824)"),
         ('[pump]\ngc = "7x"', 'use 7 for 7 days, "7h" for 7 hours'),
         ('addr = "8250"', 'expected "host:port"'),
         ('[upstream]\npumps = ["there"]', 'upstream.pumps: expected "host:port", got "there"'),
