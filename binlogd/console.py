@@ -167,6 +167,7 @@ def print_status(document: dict[str, Any]) -> None:
         console.print(f"[yellow]closing:[/] {waits_for}", highlight=False, soft_wrap=True)
     if document["blocked_by"]:
         console.print(f"[yellow]waiting:[/] {document['blocked_by']}", highlight=False)
+    _print_kept(console, document)
     for source in drainer.get("sources", ()):
         if source["trouble"] or (source["name"] == drainer["blocking"] and source["silent_s"] > 10):
             console.print(
@@ -188,6 +189,18 @@ def print_status(document: dict[str, Any]) -> None:
     for shard in document["shards"]:
         shards.add_row(*(str(shard[key]) for key in _SHARD_COLUMNS))
     console.print(shards, highlight=False)
+
+
+def _print_kept(console: Console, document: dict[str, Any]) -> None:
+    """Why no prewrite is taken, and who keeps binlogs that are old enough to go."""
+    gc = document["gc"]
+    for label, text in (
+        ("[bold red]refusing writes:[/]", document["refuses_because"]),
+        ("[yellow]old binlogs are kept for:[/]", ", ".join(gc["held_by"])),
+        ("[bold red]nothing is deleted:[/]", gc["failed"]),
+    ):
+        if text:
+            console.print(label, escape(text), highlight=False, soft_wrap=True)
 
 
 _SHARD_COLUMNS = ("name", "max_commit_ts", "open_prewrites", "queued", "chaser", "log_bytes")

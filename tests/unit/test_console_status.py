@@ -20,6 +20,8 @@ def document(**drainer: Any) -> dict[str, Any]:
         "lag_s": 1.5,
         "blocked_by": "",
         "close_waits_for": "",
+        "refuses_because": "",
+        "gc": {"holds": {}, "held_by": [], "gc_ts": 0, "failed": ""},
         "late_commits": 0,
         "shards": [],
         "drainer": {
@@ -67,3 +69,17 @@ def test_a_retry_says_when_it_is_and_how_often_it_failed(
 
 def test_a_stuck_replication_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert "stuck: error 1146" in shown(capsys, state="stuck", error="error 1146")
+
+
+def test_who_keeps_old_binlogs_and_why_writes_stop_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = document()
+    now["refuses_because"] = "only 5 bytes are free"
+    now["gc"] = {"held_by": ["drainer", "export base [a]"], "failed": "bases/odd: no timestamp"}
+    print_status(now)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "refusing writes: only 5 bytes are free" in text
+    assert "old binlogs are kept for: drainer, export base [a]" in text
+    assert "nothing is deleted: bases/odd: no timestamp" in text
+    assert "kept for" not in shown(capsys)
