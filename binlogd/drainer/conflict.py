@@ -25,9 +25,8 @@ def lanes_for(worker_count: int) -> int:
     """How many lanes the original's `worker-count` stands for.
 
     One worker is one lane, which shows only states that the upstream had. A worker of the original
-    applies some twenty rows at a time, a lane thousands: 16 workers (the default) are 4 lanes, more
-    than that are a quarter of it.
+    applies some twenty rows at a time, a lane thousands: sixteen workers (the default) are two
+    lanes, which is what one process can keep busy; each eight stand for one. More lanes make
+    smaller statements, and help where the downstream is far away.
     """
-    if worker_count <= 16:
-        return max(1, min(worker_count, 4))
-    return worker_count // 4
+    return max(min(worker_count, 2), worker_count // 8)

@@ -6,7 +6,7 @@ merge option), and beside MariaDB alone in the same run: plain 128-row REPLACE s
 rows, on as many connections. CPU is of this process and of mariadbd. Absolute rates are of one
 machine and moment; CPU a row repeats better.
 
-    python tests/bench/bench_apply.py [--share 0.25] [--lanes 4] [--sink] [load ...]
+    python tests/bench/bench_apply.py [--share 0.25] [--lanes 2] [--sink] [load ...]
 
 `--sink` leaves out Pump and relay: joined binlogs from memory into the sink.
 """
@@ -187,7 +187,7 @@ def main() -> None:
     """Prints its figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--share", type=float, default=0.25)
-    parser.add_argument("--lanes", type=int, default=4)
+    parser.add_argument("--lanes", type=int, default=2)
     parser.add_argument("--sink", action="store_true")
     parser.add_argument("loads", nargs="*", metavar="load")
     options = parser.parse_args()

@@ -75,7 +75,7 @@ def replicate(directory: Path, outline: Outline, mariadb: Address) -> tuple[floa
     async def run() -> float:
         async with running_pump(directory / "pump", shards=SHARDS, options=OPTIONS) as pump:
             begin_s = time.perf_counter()
-            async with draining(pump, mariadb, load, directory, lanes=4) as drainer:
+            async with draining(pump, mariadb, load, directory, lanes=2) as drainer:
                 await until_applied(drainer, outline.last_ts)
                 return time.perf_counter() - begin_s
 

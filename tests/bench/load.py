@@ -117,13 +117,13 @@ def hot_key(rows: int = 200_000) -> Load:
 def many_tables(rows: int = 100_000, tables: int = 1000) -> Load:
     """Inserts, updates and deletes as in `mixed`, over a thousand tables."""
     maker = _Maker(tables)
-    maker.fill(5)
-    changes = [maker.any_change(5) for _ in range(rows)]
+    maker.fill(20)
+    changes = [maker.any_change(20) for _ in range(rows)]
     return maker.load("many_tables", maker.transactions(changes, 4), rows)
 
 
-def wide_rows(rows: int = 2_000, columns: int = 200) -> Load:
-    """Inserts of rows with many columns, some 20 KB each, ten a transaction."""
+def wide_rows(rows: int = 8_000, columns: int = 100) -> Load:
+    """Inserts of rows with many columns, some 6 KB each, ten a transaction."""
     maker = _Maker(1, wide_def("t0", columns))
     changes = [maker.wide_insert(number, columns) for number in range(1, rows + 1)]
     return maker.load("wide_rows", maker.transactions(changes, 10), rows)
@@ -199,7 +199,7 @@ class _Maker:
     def wide_insert(self, number: int, columns: int) -> _Change:
         """A row of `wide_def`."""
         texts = b"".join(
-            b"\x08" + varint(column_id) + b"\x02" + compact_bytes(self._text(100))
+            b"\x08" + varint(column_id) + b"\x02" + compact_bytes(self._text(60))
             for column_id in range(2, columns + 2)
         )
         return self.tables[0], number, 0, b"\x08" + varint(number) + texts
@@ -221,7 +221,7 @@ class _Maker:
         table = self.rng.choice(self.tables)
         ids, rows = self._ids[table.id], self._rows[table.id]
         chance = self.rng.random()
-        if chance < 0.2:
+        if chance < 0.2 or not rows:
             return self.insert(table, max(first_new, ids[-1]) + 1)
         while True:  # ends: most ids are there
             number = self.rng.choice(ids)
