@@ -11,6 +11,7 @@ Run: python -m tests.bench.bench_write_rpc [name of a case]
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import subprocess
@@ -30,6 +31,7 @@ from grpclib.server import Server as GrpcServer
 from grpclib.server import Stream
 from hpack import Encoder
 
+from binlogd.app import GC_YOUNG_OBJECTS, GIL_SWITCH_S
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.messages import BytesCodec
@@ -89,6 +91,9 @@ def main() -> None:
         uvloop.run(_client(int(sys.argv[1]), Case(**json.loads(sys.argv[2]))))
         return
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    sys.setswitchinterval(GIL_SWITCH_S)  # as the appliance does
+    gc.freeze()
+    gc.set_threshold(GC_YOUNG_OBJECTS, 20, 50)
     wanted = [case for case in CASES if case.name in sys.argv[1:2] or len(sys.argv) == 1]
     uvloop.run(_measure(wanted))
 
