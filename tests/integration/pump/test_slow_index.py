@@ -80,27 +80,31 @@ async def test_acknowledgements_stay_fast_and_the_chaser_catches_up_twice_in_a_r
     expected: list[tuple[int, int]] = []
     async with world.pump(options) as pump:
         for times in (1, 2):
-            begin = 10_000 * times
+            begin, most_waiting, was_shown = 10_000 * times, 0, False
+            before = pump.statistics().shards[0].chaser
             with slow_sqlite(world.directory / INDEX):
                 for number in range(begin, begin + 3_000, 2):
                     await written(pump, prewrite(number), commit(number, number + 1))
                     expected.append((number, number + 1))
-                shard = pump.statistics().shards[0]
-                # Every writer has its answer while most of it waits for the index.
-                assert shard.index_queue_records > 1_000
-                assert shard.chaser.is_on
-                assert shard.chaser.on_since_s is not None
-                assert exposed(pump)['binlogd_shard_chaser_on{shard="shard-0"}'] == "1"
+                    shard = pump.statistics().shards[0]
+                    # Every writer has its answer while what was written before waits.
+                    most_waiting = max(most_waiting, shard.index_queue_records)
+                    if shard.chaser.is_on and not was_shown:
+                        shown = exposed(pump)
+                        was_shown = shown['binlogd_shard_chaser_on{shard="shard-0"}'] == "1"
+                        assert shard.chaser.on_since_s is not None
+                assert was_shown
+                assert most_waiting > 300  # the queue has room for 50
                 # And who reads does not wait for the index either.
                 assert numbers(await pulled(pump, after=at(1), upto=at(begin + 2_999))) == expected
             await eventually(lambda: not pump.statistics().shards[0].chaser.is_on)
             shard = pump.statistics().shards[0]
             assert shard.index_queue_records <= 50
-            assert (shard.chaser.turned_on, shard.chaser.recoveries) == (times, times)
-            assert shard.chaser.records_read > 1_000 * times
+            assert shard.chaser.turned_on == shard.chaser.recoveries > before.turned_on
+            assert shard.chaser.records_read > before.records_read + 300
             shown = exposed(pump)
             for kind in ("turned_on", "turned_off", "recovery"):
-                assert shown[COUNTER % kind] == str(times)
+                assert shown[COUNTER % kind] == str(shard.chaser.turned_on)
             assert shown['binlogd_shard_chaser_on{shard="shard-0"}'] == "0"
     async with world.pump(options) as pump:  # and all of it is in the index
         assert numbers(await pulled(pump, upto=at(22_999))) == expected
