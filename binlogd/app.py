@@ -24,9 +24,11 @@ from binlogd import telemetry
 from binlogd.assembly import (
     Setup,
     Standalone,
+    client_tls,
     identity,
     make_replication,
     open_pump,
+    server_tls,
 )
 from binlogd.closing import Closing
 from binlogd.config import listen_address, size_bytes
@@ -42,8 +44,10 @@ from binlogd.operations import Node
 from binlogd.pump.pump import LOCK_FILE, Pump
 from binlogd.pump.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
+from binlogd.reloading import Reloading
 from binlogd.routes.application import application
-from binlogd.server import Server
+from binlogd.routes.guard import Guard
+from binlogd.server import Server, ServerLimits
 from binlogd.snapshot.export import ExportOptions, ExportResult, Progress
 from binlogd.snapshot.export import export as export_snapshot
 from binlogd.tools.restoring import read_checkpoint, restore_from
@@ -60,7 +64,8 @@ GIL_SWITCH_S = 0.001
 TICK_S = 10.0
 DRAINERS_EVERY_S = 600.0
 """Between two looks at who is behind what garbage collection deletes."""
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+RELOAD_SIGNAL = signal.SIGHUP
 ABANDON_S = 3.0
 STOP_S = 9.5
 """SIGTERM ends the process within ten seconds, drained or not."""
@@ -68,12 +73,13 @@ STOP_S = 9.5
 log = structlog.get_logger(__name__)
 
 
-def serve(setup: Setup) -> int:
-    """Runs the appliance until it is told to stop; the exit code."""
+def serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
+    """Runs the appliance until it is told to stop; the exit code. `read_again` reads the
+    configuration anew when that is asked for, and may raise ConfigError."""
     telemetry.set_up_logging(setup.config.log_level)
     sys.setswitchinterval(GIL_SWITCH_S)
     try:
-        return run(_serve(setup))
+        return run(_serve(setup, read_again))
     except TimeoutError:
         # A thread may be in a system call that does not return, and would keep the process alive.
         # Nothing acknowledged depends on it: the log is read again at the next start.
@@ -186,7 +192,8 @@ async def _export(
     return await export_snapshot(options, progress)
 
 
-async def _serve(setup: Setup) -> int:
+async def _serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
+    reloading = Reloading(setup, read_again)
     disk = PosixDisk()
     store = await _open_store(setup, disk)
     try:
@@ -210,10 +217,11 @@ async def _serve(setup: Setup) -> int:
             registry=upstream.registry,
             tso=upstream.tso,
             clock=WallClock(),
-            drainer=make_replication(setup, disk, pump, upstream),
+            drainer=make_replication(lambda: reloading.setup, disk, pump, upstream),
             skips=upstream.skips,
+            reload_now=reloading.reload,
         )
-        return await _live(setup, node, upstream)
+        return await _live(setup, node, upstream, Guard(lambda: reloading.admin_token))
     finally:
         await store.close()
 
@@ -239,13 +247,19 @@ def _not_ours(data_dir: Path, reason: str) -> ConfigError:
     )
 
 
-async def _live(setup: Setup, node: Node, upstream: Standalone) -> int:
+async def _live(setup: Setup, node: Node, upstream: Standalone, guard: Guard) -> int:
     """From the first task to the last; the exit code. Raises what ended it, in a group."""
-    membership = Membership(upstream.registry, node.entries)
+    membership = Membership(upstream.registry, node.entries, client_tls(setup))
+    security = setup.config.security
     server = Server(
         _services(node),
-        application(node),
+        application(node, guard),
+        ServerLimits(
+            connections_max=security.connections_max,
+            connections_per_client_max=security.connections_per_client_max,
+        ),
         sinks=node.service.sinks() if setup.config.pump.fast_lane else None,
+        tls=server_tls(setup),
     )
     was_done = True
     try:
@@ -333,6 +347,7 @@ def _listen_for_signals(node: Node) -> None:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, node.stopping.set)
+    loop.add_signal_handler(RELOAD_SIGNAL, node.take_configuration)
 
 
 async def _stop(node: Node, server: Server) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
 import random
 import socket
-from collections.abc import Container, Sequence
+import ssl
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from binlogd import config
 from binlogd.client.pump_list import PumpAddress, PumpList
-from binlogd.config import CheckpointConfig, Config, DownstreamConfig, SyncerConfig
+from binlogd.config import Config, DownstreamConfig, SyncerConfig
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.conflict import lanes_for
@@ -49,6 +51,7 @@ from binlogd.ports import TsoSource
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.relay.log import RelayWriter
 from binlogd.replication import Replication
+from binlogd.tls import ClientTls, ServerTls, TlsFiles
 from binlogd.tso import Tso
 from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.history import SchemaHistory
@@ -174,6 +177,53 @@ async def node_id(setup: Setup, disk: PosixDisk) -> str:
     return name
 
 
+def tls_files(setup: Setup, table: config.TlsConfig) -> TlsFiles | None:
+    """The files of a security table, beside the configuration; None where there is no TLS."""
+    if not table.ssl_ca:
+        return None
+    return TlsFiles(
+        ca=setup.directory / table.ssl_ca,
+        cert=setup.directory / table.ssl_cert if table.ssl_cert else None,
+        key=setup.directory / table.ssl_key if table.ssl_key else None,
+        allowed_names=tuple(name.strip() for name in table.cert_allowed_cn),
+    )
+
+
+def server_tls(setup: Setup) -> ServerTls | None:
+    """Of the port. Raises ConfigError when its files do not load."""
+    files = tls_files(setup, setup.config.security)
+    return ServerTls(files) if files is not None else None
+
+
+def client_tls(setup: Setup) -> ClientTls | None:
+    """Towards other nodes. Raises ConfigError when its files do not load."""
+    files = tls_files(setup, setup.config.security)
+    return ClientTls(files, is_grpc=True) if files is not None else None
+
+
+def http_tls(setup: Setup, host: str) -> ssl.SSLContext | None:
+    """For a command that speaks to a running node. At a loopback address it is this machine that
+    answers, whatever name its certificate has; the CA is asked for all the same."""
+    files = tls_files(setup, setup.config.security)
+    if files is None:
+        return None
+    context = ClientTls(files).fresh()
+    context.check_hostname = not _is_loopback(host)
+    return context
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _sql_tls(setup: Setup, table: config.TlsConfig) -> ClientTls | None:
+    files = tls_files(setup, table)
+    return ClientTls(files) if files is not None else None
+
+
 def table_filter(syncer: SyncerConfig, skipped: Container[Tso] = ()) -> TableFilter:
     """What is replicated; `skipped` is asked again for each transaction.
 
@@ -266,7 +316,7 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
             loop=loop_control(syncer),
             schema=syncer.to.checkpoint.schema,
             checkpoint_table=syncer.to.checkpoint.table,
-            checkpoint_server=_checkpoint_server(syncer.to.checkpoint),
+            checkpoint_server=_checkpoint_server(setup),
             limits=_limits(syncer),
             shapes=_shapes(syncer),
             trash=_trash_options(setup),
@@ -344,6 +394,7 @@ def downstream_server(setup: Setup) -> Server:
         password=to.password,
         sql_mode=setup.config.syncer.sql_mode,
         params=to.params,
+        tls=_sql_tls(setup, to.security),
     )
 
 
@@ -361,15 +412,17 @@ def make_store(setup: Setup, cluster_id: int | None) -> MySqlStore:
         place.schema,
         cluster_id or 0,
         place.table,
-        _checkpoint_server(place),
+        _checkpoint_server(setup),
     )
 
 
-def _checkpoint_server(place: CheckpointConfig) -> Server | None:
+def _checkpoint_server(setup: Setup) -> Server | None:
     """None where the checkpoint is with the data."""
+    place = setup.config.syncer.to.checkpoint
     if not place.host:
         return None
-    return Server(place.host, place.port, place.user, place.password)
+    tls = _sql_tls(setup, place.security)
+    return Server(place.host, place.port, place.user, place.password, tls=tls)
 
 
 def trash(setup: Setup) -> Trash | None:
@@ -424,6 +477,7 @@ def make_drainer(
         [PumpAddress(*each) for each in config.pump_addresses(setup.config.upstream.pumps)],
         upstream.cluster.wait_known,
         upstream.tso.observe,
+        client_tls(setup),
     )
     ports = DrainerPorts(
         sources=MeasuredSources(pumps, measures, clock),
@@ -446,9 +500,11 @@ def make_drainer(
 
 
 def make_replication(
-    setup: Setup, disk: PosixDisk, pump: Pump, upstream: Standalone
+    current: Callable[[], Setup], disk: PosixDisk, pump: Pump, upstream: Standalone
 ) -> Replication | None:
-    """The replicating half with its life; None when it is turned off."""
+    """The replicating half with its life; None when it is turned off. Each of its Drainers is made
+    by what `current` says then."""
+    setup = current()
     if not setup.config.drainer.enabled:
         return None
     measures = DrainerMeasures()
@@ -458,7 +514,7 @@ def make_replication(
             pump.release_gc(name)
 
     return Replication(
-        lambda: make_drainer(setup, disk, pump, upstream, measures),
+        lambda: make_drainer(current(), disk, pump, upstream, measures),
         release,
         upstream.cluster.wait_known,
     )

@@ -27,11 +27,40 @@ from binlogd.errors import ConfigError
 _SIZE = re.compile(r"^\s*([0-9.]+)\s*([kmgtpe]?i?b?)\s*$", re.IGNORECASE)
 _DURATION = re.compile(r"([0-9.]+)(ns|us|ms|s|m|h)")
 _WILDCARDS = ("0.0.0.0", "::")
+HIDDEN = "***"
+SECRETS = frozenset({"password", "encrypted_password", "admin_token"})
+"""Fields whose values are never shown."""
+TOKEN_CHARS_MIN = 16
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class _Table(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """A TOML table: strict, immutable, keys in kebab case."""
+    """A TOML table: strict, immutable, keys in kebab case. Secrets are not shown."""
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{name}={HIDDEN if name in SECRETS and value else repr(value)}"
+            for name, value in ((each, getattr(self, each)) for each in self.__struct_fields__)
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class TlsConfig(_Table, frozen=True):
+    """Certificates, in PEM files; TLS is on where there is a CA."""
+
+    ssl_ca: str = ""
+    ssl_cert: str = ""
+    ssl_key: str = ""
+    cert_allowed_cn: tuple[str, ...] = ()
+
+
+class SecurityConfig(TlsConfig, frozen=True):
+    """TLS of the port and towards other nodes, who may act, and how many may connect."""
+
+    admin_token: str = ""
+    admin_token_file: str = ""
+    connections_max: int = 1024
+    connections_per_client_max: int = 512
 
 
 class UpstreamConfig(_Table, frozen=True):
@@ -120,6 +149,9 @@ class CheckpointConfig(_Table, frozen=True):
     port: int = 3306
     user: str = "root"
     password: str = ""
+    password_file: str = ""
+    encrypted_password: str = ""
+    security: TlsConfig = TlsConfig()
 
 
 class DownstreamConfig(_Table, frozen=True):
@@ -129,6 +161,9 @@ class DownstreamConfig(_Table, frozen=True):
     port: int = 3306
     user: str = "root"
     password: str = ""
+    password_file: str = ""
+    encrypted_password: str = ""
+    security: TlsConfig = TlsConfig()
     params: dict[str, str] = {}
     sync_mode: Literal[0, 1, 2] = 0
     merge: bool = False
@@ -188,6 +223,7 @@ class Config(_Table, frozen=True):
     binlog_socket: str = ""
     node_id: str = ""
     log_level: Literal["debug", "info", "warn", "error"] = "info"
+    security: SecurityConfig = SecurityConfig()
     upstream: UpstreamConfig = UpstreamConfig()
     pump: PumpConfig = PumpConfig()
     drainer: DrainerConfig = DrainerConfig()
@@ -209,21 +245,34 @@ the broker speaks is asked, what waits is sent)."""
 
 def load(path: Path) -> Config:
     """Reads and validates one TOML file. Raises ConfigError."""
+    return parse(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """Raises ConfigError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text") from error
-    return parse(text, str(path))
 
 
 def parse(text: str, source: str) -> Config:
     """Validates TOML text; `source` names it in errors. Raises ConfigError."""
+    return from_tree(read_toml(text, source), source)
+
+
+def read_toml(text: str, source: str) -> dict[str, Any]:
+    """TOML as it is written, but for `_` in a key, which is taken for `-`. Raises ConfigError."""
     try:
-        tree = tomllib.loads(text)
+        return _hyphenated(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source}: is not TOML: {error}") from error
+
+
+def from_tree(tree: dict[str, Any], source: str) -> Config:
+    """Validates what was read. Raises ConfigError."""
     _refuse_unknown_keys(tree, Config, "", source)
     try:
         config = msgspec.convert(tree, Config)
@@ -231,6 +280,19 @@ def parse(text: str, source: str) -> Config:
         raise ConfigError(f"{source}: {_in_toml_words(str(error))}") from error
     _check(config, tree, source)
     return config
+
+
+_NAMED_BY_OPERATORS = frozenset({"params", "binlog-filter-rule"})
+"""Tables whose keys are names, taken as they are."""
+
+
+def _hyphenated(tree: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        key = name.replace("_", "-")
+        keeps = key in _NAMED_BY_OPERATORS or not isinstance(value, dict)
+        found[key if key not in tree else name] = value if keeps else _hyphenated(value)
+    return found
 
 
 def _refuse_unknown_keys(
@@ -267,6 +329,7 @@ def _in_toml_words(message: str) -> str:
 
 def _check(config: Config, tree: dict[str, Any], source: str) -> None:
     _check_rule_names(config.syncer, source)
+    _check_security(config, source)
     _check_kafka(config.syncer.to, source)
     _check_retention(config.syncer.to, source)
     for key, harmless in _WITHOUT_EFFECT.items():
@@ -286,6 +349,8 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
         "syncer.txn-batch": config.syncer.txn_batch,
         "syncer.to.partitions": config.syncer.to.partitions,
         "syncer.relay.max-file-size": config.syncer.relay.max_file_size,
+        "security.connections-max": config.security.connections_max,
+        "security.connections-per-client-max": config.security.connections_per_client_max,
     }
     for key, value in positive.items():
         if value <= 0:
@@ -319,6 +384,38 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
     if config.syncer.relay.log_dir and config.syncer.db_type not in ("mysql", "tidb"):
         raise ConfigError(
             f'{source}: syncer.relay.log-dir: a relay log goes with db-type "mysql" or "tidb" only'
+        )
+
+
+def _check_security(config: Config, source: str) -> None:
+    to = config.syncer.to
+    tables = {
+        "security": config.security,
+        "syncer.to.security": to.security,
+        "syncer.to.checkpoint.security": to.checkpoint.security,
+    }
+    for name, table in tables.items():
+        if bool(table.ssl_cert) != bool(table.ssl_key):
+            raise ConfigError(f"{source}: {name}: ssl-cert and ssl-key go together")
+        if not table.ssl_ca and (table.ssl_cert or table.cert_allowed_cn):
+            raise ConfigError(
+                f"{source}: {name}.ssl-ca: is missing; without it there is no TLS, and neither"
+                " ssl-cert nor cert-allowed-cn would do anything"
+            )
+    if config.security.ssl_ca and not config.security.ssl_cert:
+        raise ConfigError(
+            f"{source}: security.ssl-cert, security.ssl-key: are missing; with ssl-ca the port"
+            " speaks TLS, and needs a certificate"
+        )
+    check_token(config.security.admin_token, f"{source}: security.admin-token")
+
+
+def check_token(token: str, name: str) -> None:
+    """Raises ConfigError for one that is too short, or that no header can carry."""
+    if token and (len(token) < TOKEN_CHARS_MIN or not re.fullmatch(r"[!-~]+", token)):
+        raise ConfigError(
+            f"{name}: expected at least {TOKEN_CHARS_MIN} letters, digits and signs of ASCII"
+            " without spaces; `openssl rand -hex 32` makes one"
         )
 
 

@@ -19,6 +19,7 @@ from binlogd.client.notify import notify
 from binlogd.config import listen_address
 from binlogd.errors import ConfigError, DrainerUnavailable, UpstreamUnavailable
 from binlogd.pump.state import NodeState
+from binlogd.tls import ClientTls
 from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
 from binlogd.upstream.store import NodeStatus
 
@@ -59,7 +60,14 @@ async def mark(registry: NodeRegistry, node_id: str, state: str) -> Sequence[Nod
 class Membership:
     """The entries of one process: `entries` gives them as they are now, the Pump's first."""
 
-    def __init__(self, registry: NodeRegistry, entries: Callable[[], Sequence[NodeStatus]]) -> None:
+    def __init__(
+        self,
+        registry: NodeRegistry,
+        entries: Callable[[], Sequence[NodeStatus]],
+        tls: ClientTls | None = None,
+    ) -> None:
+        """With `tls`, Drainers are spoken to by it."""
+        self._tls = tls
         self._registry = registry
         self._entries = entries
 
@@ -114,5 +122,5 @@ class Membership:
                     host, port = listen_address(drainer.host)
                 except ConfigError as error:
                     raise DrainerUnavailable(f"drainer {drainer.node_id}: {error}") from error
-                await notify(drainer.node_id, host, port)
+                await notify(drainer.node_id, host, port, tls=self._tls)
                 log.info("drainer_notified", drainer=drainer.node_id, host=drainer.host)

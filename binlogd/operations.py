@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -61,6 +61,7 @@ class Node:
     clock: Clock
     drainer: Replication | None
     skips: SkipList
+    reload_now: Callable[[Callable[[], None]], Reply]
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     closing: Closing | None = None
     purged: Counter[str] = field(default_factory=Counter)
@@ -218,6 +219,14 @@ class Node:
         return binlog_text(payload, chars_max=TEXT_CHARS_MAX)
 
     # --- acting ----------------------------------------------------------------------------
+
+    async def reload(self) -> Reply:
+        """Reads the configuration again, and takes what can change while it runs."""
+        return self.take_configuration()
+
+    def take_configuration(self) -> Reply:
+        """As `reload`, for a signal."""
+        return self.reload_now(self.drainer.renew if self.drainer is not None else _nothing)
 
     def trigger_gc(self) -> bool:
         """Begins to collect garbage; False if that is going on already."""
@@ -380,6 +389,10 @@ class Node:
             "lanes": list(now.sink.lane_ts) if now.sink else [],
             "trash": _trash(now.sink.trash if now.sink else None),
         }
+
+
+def _nothing() -> None:
+    """There is no Drainer to renew."""
 
 
 def _replication_changed(drainer: Replication, action: str) -> Reply:

@@ -37,6 +37,7 @@ class Replication:
         self._state = NodeState.ONLINE
         self._asked, self._resumed = asyncio.Event(), asyncio.Event()
         self._ending, self._ended = asyncio.Event(), asyncio.Event()
+        self._is_renewing = False
 
     @property
     def state(self) -> NodeState:
@@ -51,7 +52,15 @@ class Replication:
         """Pause or close, after what was pulled is applied. Raises Refused unless online."""
         self._state = asked(self._state, action)
         log.info("drainer_state_changed", state=self._state.value)
+        self._is_renewing = False
         self._asked.set()
+
+    def renew(self) -> None:
+        """Lets another Drainer go on, made anew, after what this one pulled is applied. One that
+        rests is made anew when it is resumed."""
+        if self._state is NodeState.ONLINE:
+            self._is_renewing = True
+            self._asked.set()
 
     def resume(self) -> None:
         """Goes on from the checkpoint. Raises Refused unless it is paused or offline."""
@@ -75,6 +84,12 @@ class Replication:
                     async with asyncio.TaskGroup() as group:
                         group.create_task(self._drainer.run(), name="drainer")
                         group.create_task(self._drain_when_asked(), name="drainer's end")
+                if self._is_renewing and not self._ending.is_set():
+                    self._is_renewing = False
+                    self._asked.clear()
+                    self._drainer = self._make()
+                    log.info("drainer_renewed")
+                    continue
                 if self._state is NodeState.CLOSING:
                     self._release()
                 self._state = settled(self._state)

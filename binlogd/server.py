@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +27,7 @@ from binlogd.fastlane import FastGrpcHalf
 from binlogd.host.socket_file import SocketFile
 from binlogd.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable
 from binlogd.pump.sink import CallSink
+from binlogd.tls import ServerTls
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +42,10 @@ class ServerLimits:
     """What peers may make one process hold."""
 
     connections_max: int = 1024
+    connections_per_client_max: int = 512  # of one address; the unix socket is not counted
+    handshake_timeout_s: float = 10.0
+    http_idle_s: float = 75.0  # an HTTP connection without a request
+    http_headers_max: int = 64
     sniff_timeout_s: float = 10.0
     leave_timeout_s: float = 1.0
     flush_timeout_s: float = 1.0
@@ -47,7 +54,8 @@ class ServerLimits:
 
 class Server:
     """Listens on one address, and hands each connection to the protocol that it speaks: gRPC to
-    `services`, HTTP/1.1 to `application`. With `sinks` there is a fast lane for their paths."""
+    `services`, HTTP/1.1 to `application`. With `sinks` there is a fast lane for their paths; with
+    `tls` both speak it, but for the unix socket, whose file says who may use it."""
 
     def __init__(
         self,
@@ -55,12 +63,20 @@ class Server:
         application: web.Application | None = None,
         limits: ServerLimits | None = None,
         sinks: Mapping[bytes, CallSink] | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
+        self._tls = tls
         self._limits = limits or ServerLimits()
         http2 = self._limits.http2
         self._grpc = FastGrpcHalf(services, http2, sinks) if sinks else GrpcHalf(services, http2)
-        self._web = web.AppRunner(application or web.Application(), access_log=None)
+        self._web = web.AppRunner(
+            application or web.Application(),
+            access_log=None,
+            keepalive_timeout=self._limits.http_idle_s,
+            max_headers=self._limits.http_headers_max,
+        )
         self._connections: dict[_Connection, asyncio.Transport] = {}
+        self._of_client: Counter[str] = Counter()
         self._empty = asyncio.Event()
         self._listeners: list[asyncio.Server] = []
         self._socket_file: SocketFile | None = None
@@ -76,7 +92,14 @@ class Server:
         try:
             if socket_file is not None:
                 self._socket_file = SocketFile(socket_file)
-            tcp = await loop.create_server(self._accepted, host, port, backlog=_BACKLOG)
+            tcp = await loop.create_server(
+                self._accepted,
+                host,
+                port,
+                backlog=_BACKLOG,
+                ssl=self._tls.listener() if self._tls else None,
+                ssl_handshake_timeout=self._limits.handshake_timeout_s if self._tls else None,
+            )
             self._listeners.append(tcp)
             if self._socket_file is not None:
                 self._listeners.append(
@@ -140,16 +163,37 @@ class Server:
         return _Connection(self)
 
     def opened(self, connection: _Connection, transport: asyncio.Transport) -> bool:
-        """Counts a connection in; False if there are too many."""
-        if len(self._connections) >= self._limits.connections_max:
-            log.warning("connection_refused", connections=len(self._connections))
+        """Counts a connection in; False if there are too many, or its peer may not connect."""
+        client = connection.client
+        reason = self._refusal(client, transport)
+        if reason:
+            log.warning("connection_refused", client=client, cause=reason)
             return False
         self._connections[connection] = transport
+        self._of_client[client] += 1
         return True
+
+    def _refusal(self, client: str, transport: asyncio.Transport) -> str:
+        limits = self._limits
+        if len(self._connections) >= limits.connections_max:
+            return f"{len(self._connections)} connections are open: security.connections-max"
+        if client and self._of_client[client] >= limits.connections_per_client_max:
+            return (
+                f"it has {self._of_client[client]} connections open:"
+                " security.connections-per-client-max"
+            )
+        if self._tls is not None and client:
+            return self._tls.refusal(transport.get_extra_info("peercert"))
+        return ""
 
     def closed(self, connection: _Connection) -> None:
         """Counts it out."""
-        self._connections.pop(connection, None)
+        transport = self._connections.pop(connection, None)
+        if transport is not None:
+            client = connection.client
+            self._of_client[client] -= 1
+            if not self._of_client[client]:
+                del self._of_client[client]
         self._empty.set()
 
     def protocol_for(self, opening: bytes) -> asyncio.Protocol:
@@ -175,9 +219,12 @@ class _Connection(asyncio.Protocol):
         self._inner: asyncio.Protocol | None = None
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.client = ""
+        """Its address, without the port; "" by the unix socket."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.client = _client_of(self._transport)
         if not self._server.opened(self, self._transport):
             self._transport.abort()
             return
@@ -233,6 +280,13 @@ class _Connection(asyncio.Protocol):
         self._server.closed(self)
         if self._inner is not None:
             self._inner.connection_lost(cast(Exception | None, exc))
+
+
+def _client_of(transport: asyncio.Transport) -> str:
+    """The peer's address; "" of the unix socket."""
+    peer = transport.get_extra_info("peername")
+    family = transport.get_extra_info("socket").family
+    return str(peer[0]) if peer and family != socket.AF_UNIX else ""
 
 
 def _why_not_listening(host: str, port: int, error: OSError) -> str:

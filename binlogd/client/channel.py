@@ -1,4 +1,4 @@
-"""grpclib's channel, for servers that leave in good order.
+"""grpclib's channel, for servers that leave in good order, and by TLS.
 
 grpclib cancels every open call when the server says GOAWAY. Here they get their answers, and new
 calls are made on a new connection. Source: RFC 9113 section 6.8.
@@ -7,6 +7,7 @@ calls are made on a new connection. Source: RFC 9113 section 6.8.
 from __future__ import annotations
 
 from asyncio import BaseTransport
+from pathlib import Path
 
 from grpclib.client import Channel, Handler
 from grpclib.protocol import H2Protocol
@@ -14,8 +15,36 @@ from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event
 from hyperframe.frame import Frame, GoAwayFrame
 
+from binlogd.client.codec import BytesCodec
+from binlogd.tls import ClientTls
 
-class LastingChannel(Channel):
+
+class PlainChannel(Channel):
+    """A channel to a host and port, or to the path of a unix socket, where there is no TLS.
+
+    `tls` gives the certificates as they are now, and judges the server's before the first call.
+    """
+
+    def __init__(self, host: str | Path, port: int = 0, tls: ClientTls | None = None) -> None:
+        self._tls = None if isinstance(host, Path) else tls
+        if isinstance(host, Path):
+            super().__init__(path=str(host), codec=BytesCodec())
+        else:
+            super().__init__(host, port, codec=BytesCodec(), ssl=tls.fresh() if tls else None)
+
+    async def _create_connection(self) -> H2Protocol:
+        """Raises OSError, also for a server that is not who it should be."""
+        protocol = await super()._create_connection()
+        if self._tls is not None:
+            transport = protocol.connection._transport  # noqa: SLF001 # told nowhere else
+            refusal = self._tls.refusal(transport.get_extra_info("peercert"))
+            if refusal:
+                transport.abort()
+                raise ConnectionError(refusal)
+        return protocol
+
+
+class LastingChannel(PlainChannel):
     """A channel whose calls outlive a GOAWAY."""
 
     def _protocol_factory(self) -> H2Protocol:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 
 import structlog
-from grpclib.client import Channel
 from grpclib.const import Cardinality
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
-from binlogd.client.codec import BytesCodec
+from binlogd.client.channel import PlainChannel
 from binlogd.errors import DrainerUnavailable
+from binlogd.tls import ClientTls
 
 log = structlog.get_logger(__name__)
 
@@ -23,7 +23,9 @@ _WAITS_S = (1.0, 2.0)
 _NO_ANSWER = (GRPCError, StreamTerminatedError, ProtocolError, OSError, TimeoutError, RuntimeError)
 
 
-async def notify(node_id: str, host: str, port: int, *, attempt_s: float = 3.0) -> None:
+async def notify(
+    node_id: str, host: str, port: int, *, tls: ClientTls | None = None, attempt_s: float = 3.0
+) -> None:
     """Returns when the Drainer has looked at the registry anew; up to three attempts.
 
     Raises DrainerUnavailable when it gives no answer, or another one.
@@ -31,7 +33,7 @@ async def notify(node_id: str, host: str, port: int, *, attempt_s: float = 3.0) 
     for wait_s in (*_WAITS_S, None):
         try:
             async with asyncio.timeout(attempt_s):
-                await _call(host, port)
+                await _call(host, port, tls)
         except _NO_ANSWER as error:
             cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             if wait_s is None:
@@ -43,9 +45,9 @@ async def notify(node_id: str, host: str, port: int, *, attempt_s: float = 3.0) 
             return
 
 
-async def _call(host: str, port: int) -> None:
+async def _call(host: str, port: int, tls: ClientTls | None) -> None:
     async with (
-        Channel(host, port, codec=BytesCodec()) as channel,
+        PlainChannel(host, port, tls) as channel,
         channel.request(_NOTIFY, Cardinality.UNARY_UNARY, bytes, bytes) as stream,
     ):
         await stream.send_message(b"", end=True)

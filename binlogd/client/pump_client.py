@@ -24,10 +24,10 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.binlog import BinlogType, Pulled
-from binlogd.client.channel import LastingChannel
-from binlogd.client.codec import BytesCodec
+from binlogd.client.channel import LastingChannel, PlainChannel
 from binlogd.client.inbox import Inbox
 from binlogd.errors import Corrupt, MalformedBinlog, PumpUnavailable, Refused
+from binlogd.tls import ClientTls
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
 
@@ -72,10 +72,12 @@ class PumpClient:
         *,
         cluster_id: int,
         limits: ClientLimits | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         """A path instead of a host is that of a unix socket; it has no port."""
         self._host, self._port = host, port
         self._cluster_id = cluster_id
+        self._tls = tls
         self._limits = limits or ClientLimits()
         self._channel = self._dial()
         self._users: Counter[Channel] = Counter()
@@ -172,9 +174,7 @@ class PumpClient:
             broken.close()
 
     def _dial(self) -> Channel:
-        if isinstance(self._host, Path):
-            return LastingChannel(path=str(self._host), codec=BytesCodec())
-        return LastingChannel(self._host, self._port, codec=BytesCodec())
+        return LastingChannel(self._host, self._port, self._tls)
 
     def _said(self, what: str) -> str:
         where = self._host if isinstance(self._host, Path) else f"{self._host}:{self._port}"
@@ -201,7 +201,9 @@ class RemoteSource:
         *,
         cluster_id: int,
         limits: ClientLimits | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
+        self._tls = tls
         self._name = name
         self._host, self._port = host, port
         self._cluster_id = cluster_id
@@ -217,7 +219,7 @@ class RemoteSource:
 
         Raises PumpUnavailable when the stream ends, Corrupt when it makes no sense.
         """
-        channel = Channel(self._host, self._port, codec=BytesCodec())
+        channel = PlainChannel(self._host, self._port, self._tls)
         try:
             async with aclosing(self._messages(channel, after)) as batches:
                 async for messages in batches:

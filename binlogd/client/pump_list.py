@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from binlogd.binlog import Pulled
 from binlogd.client.pump_client import RemoteSource
 from binlogd.ports import BinlogSource, Member
+from binlogd.tls import ClientTls
 from binlogd.tso import Tso
 
 
@@ -36,10 +37,12 @@ class PumpList:
         remote: Sequence[PumpAddress],
         cluster_id: Callable[[], Awaitable[int]],
         observe: Callable[[Tso], None],
+        tls: ClientTls | None = None,
     ) -> None:
         """`observe` is told every commit_ts that another Pump has promised: a shard in this process
         that nobody writes to may then promise the same."""
         self._local, self._remote = local, remote
+        self._tls = tls
         self._cluster_id, self._observe = cluster_id, observe
 
     async def watch(self) -> AsyncIterator[Sequence[Member]]:
@@ -47,7 +50,8 @@ class PumpList:
         cluster_id = await self._cluster_id()
         others = [
             _Observed(
-                RemoteSource(str(each), each.host, each.port, cluster_id=cluster_id), self._observe
+                RemoteSource(str(each), each.host, each.port, cluster_id=cluster_id, tls=self._tls),
+                self._observe,
             )
             for each in self._remote
         ]

@@ -22,6 +22,7 @@ from binlogd.client.directory import ONLINE, Directory, PumpNode
 from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.client.strategy import Candidate, Selector, Strategy
 from binlogd.errors import PumpUnavailable, Refused
+from binlogd.tls import ClientTls
 from binlogd.wire import peek
 
 log = structlog.get_logger(__name__)
@@ -83,7 +84,9 @@ class PumpsClient:
         cluster_id: int,
         strategy: Strategy = Strategy.RANGE,
         limits: PumpsLimits | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
+        self._tls = tls
         self._directory = directory
         self._cluster_id = cluster_id
         self._limits = limits or PumpsLimits()
@@ -274,7 +277,9 @@ class PumpsClient:
 
     def _dial(self, node: PumpNode) -> PumpClient:
         host, port = (node.address, 0) if not isinstance(node.address, tuple) else node.address
-        return PumpClient(host, port, cluster_id=self._cluster_id, limits=self._limits.each)
+        return PumpClient(
+            host, port, cluster_id=self._cluster_id, limits=self._limits.each, tls=self._tls
+        )
 
     async def _keep_looking(self) -> None:
         while True:  # until cancelled

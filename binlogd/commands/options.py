@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
-from binlogd import config
+from binlogd import settings
 from binlogd.assembly import Setup
+from binlogd.settings import Settings
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", help="TOML file; without it the built-in defaults hold."),
+    typer.Option(
+        "--config",
+        "-c",
+        envvar=settings.CONFIG_VARIABLE,
+        help="TOML file; without it the built-in defaults hold, and variables BINLOGD_... .",
+    ),
 ]
 DataDirOption = Annotated[
     str | None, typer.Option("--data-dir", help="Overrides data-dir of the configuration.")
@@ -24,23 +30,24 @@ AddrOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="For machines: one JSON document.")]
 
 
+def load_settings(path: Path | None, **words: str | None) -> Settings:
+    """The configuration of a file, or the defaults, with what the environment says on top, and then
+    the command line: `words` by key, with `_` for `-`.
+
+    Raises ConfigError.
+    """
+    given = {key.replace("_", "-"): word for key, word in words.items() if word is not None}
+    return settings.read(path, os.environ, given)
+
+
 def load_setup(
     path: Path | None,
     data_dir: str | None = None,
     addr: str | None = None,
     schema_history: str | None = None,
 ) -> Setup:
-    """The configuration of a file, or the defaults, with what the command line says on top.
-
-    Raises ConfigError.
-    """
-    loaded = config.Config() if path is None else config.load(path)
-    if schema_history is not None:
-        upstream = msgspec.structs.replace(loaded.upstream, schema_history=schema_history)
-        loaded = msgspec.structs.replace(loaded, upstream=upstream)
-    changes = {
-        key: value for key, value in (("data_dir", data_dir), ("addr", addr)) if value is not None
-    }
-    loaded = msgspec.structs.replace(loaded, **changes)
-    config.listen_address(loaded.addr)
-    return Setup(loaded, Path.cwd() if path is None else path.resolve().parent)
+    """The configuration, and the directory that its paths count from. Raises ConfigError."""
+    given = {"data_dir": data_dir, "addr": addr, "upstream.schema_history": schema_history}
+    return Setup(
+        load_settings(path, **given).config, Path.cwd() if path is None else path.resolve().parent
+    )

@@ -1,38 +1,88 @@
-"""Asking a running binlogd over HTTP."""
+"""Asking a running binlogd over HTTP: by its address or its unix socket, with TLS and the token."""
 
 from __future__ import annotations
 
+import http.client
 import json
-import urllib.error
-import urllib.request
+import socket
+from pathlib import Path
 from typing import Any
 
 from binlogd import config
-from binlogd.assembly import Setup
+from binlogd.assembly import Setup, http_tls
 from binlogd.errors import NotRunning
 
 ANSWER_S = 10.0
+_ANSWER_BYTES_MAX = 64 << 20
 
 
 def get_json(setup: Setup, route: str) -> Any:
     """The document at `route` of the process that listens at `addr`. Raises NotRunning."""
-    return _asked(setup, route, "GET")
+    return _document(setup, "GET", route)
 
 
 def put(setup: Setup, route: str) -> dict[str, Any]:
     """The answer to a request to act. Raises NotRunning."""
-    answer: dict[str, Any] = _asked(setup, route, "PUT")
+    answer: dict[str, Any] = _document(setup, "PUT", route)
     return answer
 
 
-def _asked(setup: Setup, route: str, method: str) -> Any:
-    host, port = config.listen_address(setup.config.addr)
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
-    url = f"http://{host}:{port}{route}"
+def post(setup: Setup, route: str) -> dict[str, Any]:
+    """As `put`."""
+    answer: dict[str, Any] = _document(setup, "POST", route)
+    return answer
+
+
+def asked(setup: Setup, method: str, route: str, timeout_s: float = ANSWER_S) -> tuple[int, bytes]:
+    """Status and body of an answer. The unix socket is taken where there is one, unless the
+    command line named an address. Raises NotRunning."""
+    connection, where = _connection(setup, timeout_s)
+    token = setup.config.security.admin_token
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        request = urllib.request.Request(url, method=method)
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-            return json.load(answer)
-    except (urllib.error.URLError, OSError, json.JSONDecodeError) as error:
-        reason = getattr(error, "reason", error)
-        raise NotRunning(url, str(reason)) from error
+        connection.request(method, route, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read(_ANSWER_BYTES_MAX)
+    except (OSError, http.client.HTTPException) as error:
+        raise NotRunning(where + route, _reason(error)) from error
+    finally:
+        connection.close()
+
+
+def _document(setup: Setup, method: str, route: str) -> Any:
+    status, body = asked(setup, method, route)
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise NotRunning(route, f"an answer {status} that is no JSON") from error
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _connection(setup: Setup, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:
+    path = setup.binlog_socket
+    if path is not None and path.exists():
+        return _UnixConnection(path, timeout_s), f"unix:{path}:"
+    host, port = config.listen_address(setup.config.addr)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    shown = f"[{host}]" if ":" in host else host
+    tls = http_tls(setup, host)
+    if tls is None:
+        return http.client.HTTPConnection(host, port, timeout=timeout_s), f"http://{shown}:{port}"
+    return (
+        http.client.HTTPSConnection(host, port, timeout=timeout_s, context=tls),
+        f"https://{shown}:{port}",
+    )
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))

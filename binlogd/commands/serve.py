@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from binlogd import app
+from binlogd.assembly import Setup
 from binlogd.commands.options import AddrOption, ConfigOption, DataDirOption, load_setup
 
 
@@ -14,6 +15,12 @@ def serve(
     """Run the appliance: receive binlogs and replicate them, until SIGTERM.
 
     SIGTERM and SIGINT finish what has been received, save a consistent checkpoint and end within
-    ten seconds. Nothing that was acknowledged is lost by kill -9.
+    ten seconds. SIGHUP reads the configuration again: filters, workers, log level and admin token
+    change at once, the rest is named and waits for a restart. Nothing that was acknowledged is lost
+    by kill -9.
     """
-    raise typer.Exit(app.serve(load_setup(config_file, data_dir, addr)))
+
+    def read() -> Setup:
+        return load_setup(config_file, data_dir, addr)
+
+    raise typer.Exit(app.serve(read(), read))

@@ -23,6 +23,7 @@ from pymysql.err import MySQLError
 from binlogd.drainer import sql
 from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable
 from binlogd.histogram import Histogram, HistogramStatistics, doubling
+from binlogd.tls import ClientTls
 
 CONNECT_TIMEOUT_S = 10.0
 PACKET_TOO_LARGE = 1153
@@ -124,6 +125,8 @@ class Server:
     password: str = field(repr=False)
     sql_mode: str | None = None
     params: Mapping[str, str] = field(default_factory=dict)
+    tls: ClientTls | None = None
+    """With it, nothing is said to a server that does not speak TLS."""
     times: QueryTimes = field(default_factory=lambda: QueryTimes(), repr=False, compare=False)
     """Of all sessions."""
 
@@ -155,6 +158,16 @@ class _Connection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no
 
     async def open(self) -> None:
         await self._connect()
+
+    async def _get_server_information(self) -> None:
+        """Raises OSError where aiomysql would go on without the TLS that was asked for."""
+        await super()._get_server_information()
+        if self._ssl_context and not self.server_capabilities & CLIENT.SSL:
+            raise ConnectionError("the server offers no TLS, and syncer.to.security asks for it")
+
+    @property
+    def certificate(self) -> Any:
+        return self._writer.transport.get_extra_info("peercert")
 
     @property
     def result(self) -> Any:
@@ -195,12 +208,15 @@ class SqlSession:
             autocommit=not for_rows,
             client_flag=CLIENT.FOUND_ROWS,
             connect_timeout=CONNECT_TIMEOUT_S,
+            ssl=server.tls.fresh() if server.tls else None,
         )
         session = cls(connection, server, answer_timeout_s)
         is_ready = False
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await connection.open()
+            if server.tls and (refusal := server.tls.refusal(connection.certificate)):
+                raise ConnectionError(refusal)
             await session._prepare(for_rows=for_rows, wishes=wishes)
             is_ready = True
         except (SqlRefused, MySQLError, OSError, TimeoutError) as error:

@@ -16,10 +16,12 @@ import msgspec
 from aiohttp import web
 
 from binlogd.errors import BinlogdError
+from binlogd.routes.guard import Guard, add_headers, guarding
 from binlogd.routes.profiling import add_profiling
 
 _TS_MAX = (1 << 63) - 1
 _REFUSED_CODE = 3
+_BODY_BYTES_MAX = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,10 @@ class Operations(Protocol):
         """The binlog of a timestamp in words. Raises Corrupt or Unavailable."""
         ...
 
+    async def reload(self) -> Reply:
+        """Reads the configuration again, and takes from it what can change while it runs."""
+        ...
+
     def trigger_gc(self) -> bool:
         """Begins to collect garbage; False if that is going on already."""
         ...
@@ -75,9 +81,12 @@ class Operations(Protocol):
         ...
 
 
-def application(operations: Operations) -> web.Application:
+def application(operations: Operations, guard: Guard) -> web.Application:
     """Everything that is answered over HTTP/1.1."""
-    routes = web.Application(middlewares=[_in_the_originals_words])
+    routes = web.Application(
+        middlewares=[_in_the_originals_words, guarding(guard)], client_max_size=_BODY_BYTES_MAX
+    )
+    routes.on_response_prepare.append(add_headers)
     _add_health(routes.router, operations)
     _add_looking(routes.router, operations)
     _add_acting(routes.router, operations)
@@ -142,6 +151,9 @@ def _add_acting(router: web.UrlDispatcher, operations: Operations) -> None:
             )
         )
 
+    async def reload(_: web.Request) -> web.Response:
+        return _reply(await operations.reload())
+
     async def trigger_gc(_: web.Request) -> web.Response:
         began = operations.trigger_gc()
         return web.Response(text="trigger gc success\n" if began else "gc is working\n")
@@ -163,6 +175,7 @@ def _add_acting(router: web.UrlDispatcher, operations: Operations) -> None:
     router.add_put("/skips/{ts}", skip)
     router.add_put("/state/{node_id}/{action}", change_state)
     router.add_post("/debug/gc/trigger", trigger_gc)
+    router.add_post("/reload", reload)
 
 
 @web.middleware

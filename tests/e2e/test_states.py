@@ -114,7 +114,7 @@ def test_the_drainer_is_paused_and_resumed_while_the_pump_goes_on(appliance: App
     }
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
 def test_every_signal_that_asks_for_an_end_pauses(
     appliance: Appliance, number: signal.Signals
 ) -> None:

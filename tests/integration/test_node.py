@@ -22,6 +22,7 @@ from binlogd.operations import Node
 from binlogd.pump.pump import Pump
 from binlogd.pump.service import PumpService
 from binlogd.pump.state import Action
+from binlogd.routes.application import Reply
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
 from binlogd.upstream.skips import SkipList
@@ -81,6 +82,7 @@ async def standing(directory: Path, segment_bytes_max: int = 1 << 20) -> AsyncIt
             clock=world.clock,
             drainer=None,
             skips=await SkipList.open(store, world.clock),
+            reload_now=lambda _: Reply("nothing to take has changed", 200),
         )
         yield Standing(world, node, Membership(node.registry, node.entries), store)
         await store.close()

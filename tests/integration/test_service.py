@@ -26,6 +26,7 @@ from binlogd.pump.service import (
 )
 from binlogd.pump.state import NodeState
 from binlogd.routes.application import Reply, application
+from binlogd.routes.guard import Guard
 from binlogd.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
@@ -64,6 +65,9 @@ class Operations:
     async def binlog_text(self, ts: int) -> str:
         raise Refused("not found")
 
+    async def reload(self) -> Reply:
+        return Reply("nothing to take has changed", 200)
+
     def trigger_gc(self) -> bool:
         return True
 
@@ -97,7 +101,7 @@ async def running(
     operations = Operations()
     server = Server(
         [service, CisternService(nothing_to_do)],
-        application(operations),
+        application(operations, Guard(lambda: "")),
         server_limits,
         sinks=service.sinks() if fast_lane else None,
     )

@@ -1,0 +1,97 @@
+"""Taking a changed configuration while the node runs: filters, lanes, log level and admin token.
+
+All or nothing: a configuration that is wrong anywhere is refused whole, and the one before stays.
+Filters and lanes belong to a Drainer; it finishes what it has pulled and another one goes on, so
+each transaction is judged by one set of rules. What else has changed is named, and waits for a
+restart. Certificates need none of this: they are followed by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import structlog
+
+from binlogd import config, telemetry
+from binlogd.assembly import Setup, table_filter
+from binlogd.config import Config
+from binlogd.errors import ConfigError
+from binlogd.operations import DONE_CODE, REFUSED_CODE
+from binlogd.routes.application import Reply
+from binlogd.settings import flattened, replaced
+
+log = structlog.get_logger(__name__)
+
+LOG_LEVEL = "log-level"
+TOKEN_KEYS = frozenset({"security.admin-token", "security.admin-token-file"})
+DRAINER_KEYS = frozenset(
+    {
+        "syncer.worker-count",
+        "syncer.ignore-schemas",
+        "syncer.ignore-txn-commit-ts",
+        "syncer.replicate-do-db",
+        "syncer.replicate-do-table",
+        "syncer.ignore-table",
+        "syncer.table-migrate-rule",
+        "syncer.binlog-filter-rule",
+        "syncer.case-sensitive",
+    }
+)
+RELOADABLE = DRAINER_KEYS | TOKEN_KEYS | {LOG_LEVEL}
+
+
+class Reloading:
+    """The configuration of a running node. `read_again` may raise ConfigError."""
+
+    def __init__(self, setup: Setup, read_again: Callable[[], Setup]) -> None:
+        self.setup = setup
+        """As it holds now."""
+        self._read_again = read_again
+
+    @property
+    def admin_token(self) -> str:
+        """What actions ask for; "" when there is none."""
+        return self.setup.config.security.admin_token
+
+    def reload(self, renew_drainer: Callable[[], None]) -> Reply:
+        """Reads again, and takes what can be taken; `renew_drainer` is called where needed."""
+        try:
+            wanted = self._read_again().config
+            changed = changed_keys(self.setup.config, wanted)
+            taken = self._with(wanted, changed & RELOADABLE)
+            table_filter(taken.syncer)
+        except ConfigError as error:
+            log.warning("reload_refused", cause=str(error))
+            return Reply(f"{error}; the configuration before stays in force", REFUSED_CODE)
+        self.setup = replace(self.setup, config=taken)
+        applied, waiting = sorted(changed & RELOADABLE), sorted(changed - RELOADABLE)
+        if LOG_LEVEL in changed:
+            telemetry.set_up_logging(taken.log_level)
+        if changed & DRAINER_KEYS:
+            renew_drainer()
+        log.info("configuration_reloaded", applied=applied, needs_restart=waiting)
+        return Reply(_said(applied, waiting), DONE_CODE, {"applied": applied, "restart": waiting})
+
+    def _with(self, wanted: Config, keys: frozenset[str]) -> Config:
+        """The present configuration with some keys of another. Raises ConfigError for a pair of old
+        and new that does not go together."""
+        values = dict(flattened(wanted))
+        taken = self.setup.config
+        for key in keys:
+            taken = replaced(taken, key, values[key])
+        return config.from_tree(msgspec.to_builtins(taken), "with what needs no restart")
+
+
+def changed_keys(before: Config, after: Config) -> frozenset[str]:
+    """What differs; a key that holds a list or a table by names is one."""
+    values = dict(flattened(before))
+    return frozenset(key for key, value in flattened(after) if values[key] != value)
+
+
+def _said(applied: list[str], waiting: list[str]) -> str:
+    parts = [f"taken: {', '.join(applied)}" if applied else "nothing to take has changed"]
+    if waiting:
+        parts.append(f"needs a restart: {', '.join(waiting)}")
+    return "; ".join(parts)
