@@ -226,7 +226,7 @@ class Gatherer:
         rows_left, bytes_left = SLICE_ROWS, SLICE_BYTES
         for change, reader in zip(dml.changes, readers, strict=True):
             mutation = change.mutation
-            rows, size = len(mutation.sequence), _size_of(mutation)
+            rows, size = len(mutation.sequence), size_of(mutation)
             self.rows_added += rows
             rest = iter(mutation.inserted), iter(mutation.updated), iter(mutation.deleted)
             if rows <= rows_left and size <= bytes_left:
@@ -438,7 +438,7 @@ _Rows = tuple[Iterator[bytes], Iterator[bytes], Iterator[bytes]]
 """What remains of a mutation: rows inserted, updated and deleted."""
 
 
-def _size_of(mutation: Mutation) -> int:
+def size_of(mutation: Mutation) -> int:
     """Bytes of all its rows."""
     if len(mutation.sequence) == 1:  # most are so
         return len((mutation.inserted or mutation.updated or mutation.deleted)[0])

@@ -41,6 +41,7 @@ class Catalog:
     """The tables of a replica by upstream id."""
 
     def __init__(self, tables: Mapping[int, Held]) -> None:
+        self._changed: set[int] = set()
         self._tables = dict(tables)
         self._ids = {held.name.lower(): each for each, held in tables.items()}
 
@@ -49,16 +50,26 @@ class Catalog:
         return self._tables.get(table_id)
 
     def put(self, held: Held) -> None:
-        """Takes a table in, or its new name or shape."""
+        """Takes a table in, or its new name or shape; whatever had its name is forgotten."""
         self.remove(held.info.id)
+        namesake = self.named(held.name)
+        if namesake is not None:
+            self.remove(namesake.info.id)
         self._tables[held.info.id] = held
         self._ids[held.name.lower()] = held.info.id
+        self._changed.add(held.info.id)
 
     def remove(self, table_id: int) -> None:
         """Forgets a table; nothing where it is not held."""
         held = self._tables.pop(table_id, None)
         if held is not None:
             self._ids.pop(held.name.lower(), None)
+            self._changed.add(table_id)
+
+    def changes(self) -> dict[int, Held | None]:
+        """What is to be kept anew since this was last asked; None for what is gone."""
+        changed, self._changed = self._changed, set()
+        return {each: self._tables.get(each) for each in sorted(changed)}
 
     def named(self, name: str) -> Held | None:
         """The table of a name, whatever its case."""
@@ -70,14 +81,13 @@ class Catalog:
         prefix = name_of(database, "").lower()
         return [held for held in self._tables.values() if held.name.lower().startswith(prefix)]
 
-    def held(self) -> Mapping[int, Held]:
-        """All of them."""
-        return self._tables
-
 
 def name_of(database: str, table: str) -> str:
-    """What a table is called in the replica."""
-    return f"{database}.{table}"
+    """What a table is called in the replica.
+
+    A dot in the name of a database is written otherwise, so that the first one ends it.
+    """
+    return f"{database.replace('%', '%25').replace('.', '%2E')}.{table}"
 
 
 def changes_of(ddl: Ddl, catalog: Catalog) -> list[Statement]:
@@ -97,6 +107,17 @@ def changes_of(ddl: Ddl, catalog: Catalog) -> list[Statement]:
     if kind == ActionType.TRUNCATE_TABLE:
         return _plain(_truncated(ddl, catalog))
     return _shaped(ddl, catalog)
+
+
+def follow(ddl: Ddl, catalog: Catalog) -> None:
+    """A DDL that an operator passed over, and does here by hand: what is held is so now."""
+    for old, new in ddl.renamed:
+        held = catalog.named(name_of(old.database, old.table))
+        if held is not None:
+            catalog.put(Held(name_of(new.database, new.table), replace(held.info, name=new.table)))
+    info = ddl.job.table
+    if info is not None and (held := catalog.get(info.id)) is not None:
+        catalog.put(Held(held.name, info))
 
 
 def _plain(texts: Iterable[str]) -> list[Statement]:

@@ -66,15 +66,18 @@ class RowWriter:
                 values = self._decoder.insert(next(inserted))
                 yield Change(self._put, _stored(self._storers, values), must_match=False)
             elif kind == 1:
-                yield self._changed(*self._decoder.update(next(updated)))
+                yield from self._changed(*self._decoder.update(next(updated)))
             else:
                 yield self._deleted(self._decoder.delete(next(deleted)))
 
-    def _changed(self, old: Mapping[int, Value], new: Mapping[int, Value]) -> Change:
+    def _changed(self, old: Mapping[int, Value], new: Mapping[int, Value]) -> Iterator[Change]:
         after = _stored(self._storers, new)
-        if self._has_key:
-            return Change(self._put, after, must_match=False)
-        return Change(self._update, after + _stored(self._storers, old), must_match=True)
+        if not self._has_key:
+            yield Change(self._update, after + _stored(self._storers, old), must_match=True)
+            return
+        if any(old[each] != new[each] for each, _ in self._key if each in old):
+            yield self._deleted(old)
+        yield Change(self._put, after, must_match=False)
 
     def _deleted(self, values: Mapping[int, Value]) -> Change:
         """A column on its way out may be missing: what is there must do to find the row."""

@@ -103,7 +103,7 @@ def _indexes(name: str, info: Table) -> Iterator[tuple[str, str]]:
     for number, (names, is_unique) in enumerate(keys.items()):
         unique = "UNIQUE " if is_unique else ""
         of = ", ".join(quoted(each) for each in names)
-        label = f"{name}#{number}"
+        label = f".{name}#{number}"  # no table's name begins so: there is a database before its dot
         yield label, f"CREATE {unique}INDEX {quoted(label)} ON {quoted(name)} ({of})"
 
 
@@ -119,7 +119,7 @@ def reshape(
     is_same = create(name, old) == create(name, new) and all(map(_is_kept, before, after))
     if is_same and [each.id for each in before] == [each.id for each in after]:
         return []
-    fresh = f"{name}#new"
+    fresh = f"..{name}"
     sources: list[str] = []
     given: list[Stored] = []
     for column in after:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +25,12 @@ import structlog
 
 from binlogd.drainer import replica_table
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.replica_ddl import Catalog, Held, changes_of, name_of
+from binlogd.drainer.pending import Pending, PendingLimits, rows_of
+from binlogd.drainer.replica_ddl import Catalog, Held, changes_of, follow, name_of
 from binlogd.drainer.replica_rows import Change, RowWriter
 from binlogd.drainer.replica_table import NotStorable
 from binlogd.drainer.sink import SinkStatistics
-from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
+from binlogd.drainer.txn import BY_DECISION, Ddl, Dml, TableChange, Txn
 from binlogd.errors import (
     BinlogdError,
     ConfigError,
@@ -44,9 +44,7 @@ from binlogd.ports import Disk
 from binlogd.tidb.model import TableAt, table_from_json, table_to_json
 from binlogd.tso import NO_TS, Tso
 
-QUEUED_ROWS_MAX = 100_000
-GROUP_ROWS_MAX = 20_000
-"""Rows of one SQLite transaction; one upstream transaction is never cut."""
+_LIMITS = PendingLimits(queued_rows=100_000, group_rows=20_000)
 SLICE_ROWS = 500
 WRITERS_MAX = 4096
 LOCK_WAIT_S = 10.0
@@ -74,67 +72,56 @@ class _Counters:
 class SqliteSink:
     """A `Sink` that writes `path`; see the module."""
 
-    def __init__(self, path: Path, disk: Disk) -> None:
-        self._path, self._disk = path, disk
+    def __init__(self, path: Path, disk: Disk, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
+        self._path, self._disk, self._lock_wait_s = path, disk, lock_wait_s
         self._connection: aiosqlite.Connection | None = None
         self._catalog = Catalog({})
         self._writers: dict[tuple[int, int], tuple[TableAt, RowWriter]] = {}
-        self._applied_ts = self._submitted_ts = NO_TS
-        self._queue: deque[Txn] = deque()
-        self._queued_rows = 0
-        self._queued, self._moved = asyncio.Event(), asyncio.Event()
+        self._applied_ts = NO_TS
+        self._pending = Pending(_LIMITS)
         self._writing = asyncio.Lock()
-        self._is_closing = False
-        self._failure: BinlogdError | None = None
         self._done = _Counters()
 
     # --- opening -----------------------------------------------------------------------------
 
     async def open(self) -> Checkpoint | None:
-        """Opens or makes the file. Raises ConfigError when it is something else."""
+        """Opens or makes the file.
+
+        Raises ConfigError when it is something else, DownstreamUnavailable when it is locked.
+        """
         try:
             await self._disk.make_directory(self._path.parent)
             self._connection = connection = await aiosqlite.connect(
-                self._path, isolation_level=None, timeout=LOCK_WAIT_S
+                self._path, isolation_level=None, timeout=self._lock_wait_s
             )
             await connection.execute("PRAGMA journal_mode = WAL")
             await connection.execute("PRAGMA synchronous = FULL")
+            # a table that is made anew under its name: views that others have put on it stay
+            await connection.execute("PRAGMA legacy_alter_table = ON")
             await connection.executescript(_SCHEMA)
             (progress,) = await connection.execute_fetchall(
                 "SELECT commit_ts, checkpoint FROM _binlogd_progress"
             )
             tables = await connection.execute_fetchall("SELECT name, info FROM _binlogd_tables")
         except (sqlite3.Error, OSError) as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
+                raise DownstreamUnavailable(f"{self._path}: {error}") from error
             raise ConfigError(f"{self._path}: cannot be opened as a replica: {error}") from error
         held = [Held(name, table_from_json(info)) for name, info in tables]
         self._catalog = Catalog({each.info.id: each for each in held})
-        self._applied_ts = self._submitted_ts = Tso(progress[0])
+        self._applied_ts = Tso(progress[0])
+        self._pending.begin(self._applied_ts)
         return Checkpoint.from_json(progress[1]) if progress[1] else None
 
     # --- submitting --------------------------------------------------------------------------
 
     async def submit(self, txns: Sequence[Txn]) -> None:
         """Queues; waits for room. Raises what `run` failed with."""
-        for txn in txns:
-            if txn.commit_ts <= self._submitted_ts:
-                continue
-            self._queue.append(txn)
-            self._queued_rows += _rows_of(txn)
-            self._submitted_ts = txn.commit_ts
-            self._queued.set()
-            while self._queued_rows > QUEUED_ROWS_MAX and not self._is_over():
-                await self._move()
-            self._raise_failure()
+        await self._pending.submit(txns)
 
     async def flush(self) -> None:
         """Returns when everything submitted is durable. Raises what `run` failed with."""
-        while self._queue and not self._is_over():
-            await self._move()
-        self._raise_failure()
-
-    async def _move(self) -> None:
-        self._moved.clear()
-        await self._moved.wait()
+        await self._pending.flush()
 
     # --- applying ----------------------------------------------------------------------------
 
@@ -142,25 +129,23 @@ class SqliteSink:
         """Applies what is queued; ends after `close`."""
         try:
             while True:  # until closed, or a statement fails
-                while not self._queue and not self._is_closing:
-                    self._queued.clear()
-                    await self._queued.wait()
+                await self._pending.wait()
                 async with self._writing:
-                    if self._is_closing:
+                    if self._pending.is_closing:
                         return
                     await self._apply_group()
         except BinlogdError as error:
-            self._failure = error
+            self._pending.end(error)
             raise
-        finally:
-            self._moved.set()
 
     async def _apply_group(self) -> None:
         """Some whole transactions in one of SQLite's, with the progress."""
         assert self._connection is not None, "run before open"
-        group = self._group()
+        group = self._pending.group()
+        last_ts = group[-1].commit_ts
         await self._execute("BEGIN IMMEDIATE", (), self._applied_ts)
         try:
+            await self._progress("commit_ts", last_ts)
             for txn in group:
                 match txn:
                     case Dml():
@@ -168,32 +153,17 @@ class SqliteSink:
                             await self._change(change, txn.commit_ts)
                     case Ddl():
                         await self._alter(txn)
-            last_ts = group[-1].commit_ts
-            await self._execute("UPDATE _binlogd_progress SET commit_ts = ?", (last_ts,), last_ts)
             await self._execute("COMMIT", (), last_ts)
         except BaseException:
             if self._connection.in_transaction:
                 await self._connection.rollback()
             raise
         for txn in group:
-            self._queue.popleft()
-            rows = _rows_of(txn)
-            self._queued_rows -= rows
-            self._done.rows += rows
+            self._done.rows += rows_of(txn)
             self._done.txns += isinstance(txn, Dml)
             self._done.ddls += isinstance(txn, Ddl) and not txn.is_skipped
         self._applied_ts = last_ts
-        self._moved.set()
-
-    def _group(self) -> list[Txn]:
-        group: list[Txn] = []
-        rows = 0
-        for txn in self._queue:
-            rows += _rows_of(txn) + 1
-            if group and rows > GROUP_ROWS_MAX:
-                break
-            group.append(txn)
-        return group
+        self._pending.done(group)
 
     async def _change(self, change: TableChange, commit_ts: Tso) -> None:
         """The rows of one table: runs of one statement go together."""
@@ -237,10 +207,15 @@ class SqliteSink:
         return writer
 
     async def _take_in(self, table: TableAt, commit_ts: Tso) -> Held:
-        """A table that was there before this replica began."""
+        """A table that was there before this replica began.
+
+        Where one of this name is held it has got another id by a DDL that was left out here, such
+        as a TRUNCATE: it goes on with the rows that it has.
+        """
         held = Held(name_of(table.database, table.info.name), table.info)
-        for text in replica_table.create(held.name, held.info):
-            await self._execute(text, (), commit_ts)
+        if self._catalog.named(held.name) is None:
+            for text in replica_table.create(held.name, held.info):
+                await self._execute(text, (), commit_ts)
         self._catalog.put(held)
         await self._keep_tables(commit_ts)
         log.info("table_taken_in", table=held.name, commit_ts=commit_ts)
@@ -249,6 +224,9 @@ class SqliteSink:
     async def _alter(self, ddl: Ddl) -> None:
         self._writers.clear()
         if ddl.is_skipped:
+            if ddl.reason == BY_DECISION:
+                follow(ddl, self._catalog)
+                await self._keep_tables(ddl.commit_ts)
             return
         try:
             statements = changes_of(ddl, self._catalog)
@@ -259,27 +237,21 @@ class SqliteSink:
         await self._keep_tables(ddl.commit_ts)
 
     async def _keep_tables(self, commit_ts: Tso) -> None:
-        """The catalog as it is now; unchanged rows are not written."""
-        assert self._connection is not None
-        rows = {
-            each: (each, held.name, table_to_json(held.info))
-            for each, held in self._catalog.held().items()
-        }
-        stored = await self._connection.execute_fetchall(
-            "SELECT id, name, info FROM _binlogd_tables"
-        )
-        for old in stored:
-            if rows.get(old[0]) == tuple(old):
-                del rows[old[0]]
-            else:
-                await self._execute("DELETE FROM _binlogd_tables WHERE id = ?", old[:1], commit_ts)
-        for row in rows.values():
-            await self._execute("INSERT INTO _binlogd_tables VALUES (?, ?, ?)", row, commit_ts)
+        """What has changed in the catalog; first what goes, since its name may come again."""
+        changes = self._catalog.changes()
+        for table_id in changes:
+            text = "DELETE FROM _binlogd_tables WHERE id = ?"
+            await self._execute(text, (table_id,), commit_ts)
+        for table_id, held in changes.items():
+            if held is not None:
+                row = table_id, held.name, table_to_json(held.info)
+                await self._execute("INSERT INTO _binlogd_tables VALUES (?, ?, ?)", row, commit_ts)
 
-    async def _execute(self, text: str, values: Iterable[object], commit_ts: Tso) -> None:
+    async def _execute(self, text: str, values: Iterable[object], commit_ts: Tso) -> int:
+        """Rows that it changed."""
         assert self._connection is not None
         try:
-            await self._connection.execute(text, tuple(values))
+            return (await self._connection.execute(text, tuple(values))).rowcount
         except sqlite3.Error as error:
             raise _refused(error, text, commit_ts) from error
 
@@ -292,17 +264,23 @@ class SqliteSink:
     async def save(self, checkpoint: Checkpoint) -> None:
         """Replaces the checkpoint. Raises DownstreamUnavailable."""
         async with self._writing:
-            await self._execute(
-                "UPDATE _binlogd_progress SET checkpoint = ?",
-                (checkpoint.to_json().decode(),),
-                checkpoint.commit_ts,
+            await self._progress("checkpoint", checkpoint.to_json().decode())
+
+    async def _progress(self, column: str, value: int | str) -> None:
+        """Raises DownstreamUnavailable where somebody else has moved it: rows would come twice."""
+        moved = await self._execute(
+            f"UPDATE _binlogd_progress SET {column} = ? WHERE commit_ts = ?",
+            (value, self._applied_ts),
+            self._applied_ts,
+        )
+        if not moved:
+            raise DownstreamUnavailable(
+                f"another process writes to {self._path}: only one may, stop it"
             )
 
     async def close(self) -> None:
         """Drops what is queued, waits for a group that is under way, closes the file."""
-        self._is_closing = True
-        self._queued.set()
-        self._moved.set()
+        self._pending.close()
         async with self._writing:
             connection, self._connection = self._connection, None
             if connection is not None:
@@ -316,20 +294,13 @@ class SqliteSink:
             rows_applied=self._done.rows,
             ddls_applied=self._done.ddls,
             lane_ts=(),
-            txns_queued=len(self._queue),
-            rows_queued=self._queued_rows,
+            txns_queued=self._pending.txns,
+            rows_queued=self._pending.rows,
             bytes_written=0,
             retries=0,
-            last_error=str(self._failure or ""),
+            last_error=str(self._pending.failure or ""),
             is_safe_mode=False,
         )
-
-    def _is_over(self) -> bool:
-        return self._is_closing or self._failure is not None
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
 
 _PASSING = frozenset(
@@ -342,10 +313,6 @@ def _refused(error: sqlite3.Error, text: str, commit_ts: Tso) -> BinlogdError:
     if code & 0xFF in _PASSING:
         return DownstreamUnavailable(f"the replica cannot be written now: {error}")
     return StatementRejected(commit_ts, text, code, str(error))
-
-
-def _rows_of(txn: Txn) -> int:
-    return txn.row_count if isinstance(txn, Dml) else 0
 
 
 def _name_of(table: TableAt) -> str:

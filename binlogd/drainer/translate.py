@@ -18,7 +18,7 @@ from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.ddl_trash import Trash
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.loopback import LoopControl
-from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
+from binlogd.drainer.txn import BY_DECISION, Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import MalformedBinlog, MissingDdlJob, RowMismatch, UnknownTable
 from binlogd.tidb.model import Job, TableAt
 from binlogd.tidb.schema import Effect, Named, SchemaTracker, is_reserved
@@ -72,11 +72,11 @@ class Translator:
                 if body.ddl_job_id > 0:
                     return self._ddl(binlog, body, job)
             if self._filter.ignores_transaction(binlog.commit_ts):
-                return Skip(binlog.commit_ts, "ignore-txn-commit-ts")
+                return Skip(binlog.commit_ts, BY_DECISION)
             return self._dml(binlog)
         except MalformedBinlog as error:
             if self._filter.ignores_transaction(binlog.commit_ts):
-                return Skip(binlog.commit_ts, "ignore-txn-commit-ts")
+                return Skip(binlog.commit_ts, BY_DECISION)
             raise _unreadable(binlog, error) from error
 
     def _dml(self, binlog: CommittedBinlog) -> Txn:
@@ -181,7 +181,7 @@ class Translator:
     def _decision(self, event: DdlEvent) -> Replay | Omit:
         """Whether and how it is executed. Raises UnsupportedDdl."""
         if self._filter.ignores_transaction(event.commit_ts):
-            return Omit("ignore-txn-commit-ts")
+            return Omit(BY_DECISION)
         loop = self._filter.loop
         if loop is not None and loop.is_own_ddl(event.job, event.query):
             return Omit(f"came through channel {loop.channel_id}")

@@ -15,6 +15,9 @@ from binlogd.tidb.schema import Named
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
 
+BY_DECISION = "ignore-txn-commit-ts"
+"""The `reason` of what an operator chose to pass over, and does by hand."""
+
 _OF_THE_DATABASE_ITSELF = frozenset(
     {ActionType.CREATE_SCHEMA, ActionType.DROP_SCHEMA, ActionType.RECOVER_SCHEMA}
 )

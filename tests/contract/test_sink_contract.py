@@ -205,6 +205,19 @@ async def test_what_is_applied_already_is_passed_over_when_it_comes_again(place:
     await check_holds(place, history.after[end])
 
 
+async def test_transactions_of_one_commit_ts_are_all_there(place: Place) -> None:
+    """Each with changes of its own, many more than go into one group of a sink."""
+    txns = [changes(110, "plain", (n, None, "x")) for n in range(500)]
+    for _ in range(2):
+        sink = place.sink()
+        await sink.open()
+        async with running(sink):
+            await sink.submit([*tables(), *txns, Skip(Tso(110)), Skip(Tso(111))])
+            await sink.flush()
+            assert sink.applied_ts() == 111
+    await check_holds(place, {"plain": Counter({(n, "x"): 1 for n in range(500)})})
+
+
 async def test_a_ddl_is_a_barrier(place: Place) -> None:
     sink = place.sink()
     await sink.open()

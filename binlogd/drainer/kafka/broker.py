@@ -9,6 +9,7 @@ Source: Apache Kafka documentation, "Message Delivery Semantics"; KIP-98.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -17,7 +18,12 @@ from typing import Any, NamedTuple
 
 import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced
+from aiokafka.errors import (
+    InvalidTransactionTimeout,
+    KafkaError,
+    MessageSizeTooLargeError,
+    ProducerFenced,
+)
 from aiokafka.partitioner import murmur2
 
 from binlogd.drainer.kafka.message import FIRST_PARTITION, Message
@@ -25,14 +31,21 @@ from binlogd.errors import ConfigError, DownstreamUnavailable
 
 IN_FLIGHT_MAX = 1000
 SLICE_MESSAGES = 256
-TRANSACTION_TIMEOUT_MS = 60_000
+TRANSACTION_TIMEOUT_MS = 900_000
+"""As long as a broker allows by default: a large upstream transaction is one of Kafka's, and one
+that takes longer is broken off by the broker, again and again."""
 REQUEST_TIMEOUT_MS = 10_000
 TOPIC_WAIT_S = 30.0
 READ_WAIT_MS = 1000
+PROGRESS_WAIT_S = 60.0
+TOPIC_NAME_MAX = 249
 REPLICAS_WISHED = 3
 _ENVELOPE_BYTES = 100
 _TOPIC_EXISTS = 36
 _PROGRESS_KEY = b"progress"
+
+
+_NOT_IN_A_TOPIC = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class TooLarge(Exception):
@@ -41,7 +54,10 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """`topic` may have `{schema}` and `{table}` in it; progress is kept in `progress_topic`."""
+    """`topic` may have `{schema}` and `{table}` in it; progress is kept in `progress_topic`.
+
+    What Kafka allows in no topic's name becomes `_`, as with other senders of changes.
+    """
 
     addresses: tuple[str, ...]
     topic: str
@@ -87,7 +103,8 @@ class Broker:
         async with self._errors():
             await self._producer.start()
             await self._topic(options.progress_topic, 1, {"cleanup.policy": "compact"})
-            return await self._last_progress()
+            async with asyncio.timeout(PROGRESS_WAIT_S):
+                return await self._last_progress()
 
     async def publish(self, messages: Iterable[Message], progress: bytes) -> int:
         """All of them or none; returns the bytes sent. Raises TooLarge, and what iterating does."""
@@ -129,7 +146,7 @@ class Broker:
         return size
 
     async def _placed(self, message: Message) -> list[_Placed]:
-        topic = self._options.topic.format(schema=message.database, table=message.table)
+        topic = _topic_name(self._options.topic, message.database, message.table)
         count = await self._topic(topic, self._options.partitions, {})
         if message.route is None:
             partitions = range(count)
@@ -200,11 +217,23 @@ class Broker:
             raise TooLarge(str(error)) from error
         except ProducerFenced as error:
             raise DownstreamUnavailable(
-                "another binlogd has begun to write to these topics: only one may"
+                "another binlogd has begun to write to these topics (only one may: stop it), or the"
+                " broker broke off a Kafka transaction that took more than"
+                f" {TRANSACTION_TIMEOUT_MS // 60_000} minutes"
+            ) from error
+        except InvalidTransactionTimeout as error:
+            raise DownstreamUnavailable(
+                "the broker's transaction.max.timeout.ms is below"
+                f" {TRANSACTION_TIMEOUT_MS}, its default: raise it"
             ) from error
         except (KafkaError, TimeoutError, OSError) as error:
             addresses = ", ".join(self._options.addresses)
             raise DownstreamUnavailable(f"Kafka at {addresses}: {error!r}") from error
+
+
+def _topic_name(template: str, database: str, table: str) -> str:
+    schema, of = (_NOT_IN_A_TOPIC.sub("_", each) for each in (database, table))
+    return template.format(schema=schema, table=of)[:TOPIC_NAME_MAX]
 
 
 async def _newest(consumer: Any, place: Any, end: int) -> bytes | None:

@@ -8,7 +8,6 @@ process keeps nothing of its own: on another host it goes on where it was.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -16,13 +15,13 @@ import msgspec
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.kafka.broker import Broker, BrokerOptions, TooLarge
 from binlogd.drainer.kafka.message import Message, Notation
+from binlogd.drainer.pending import Pending, PendingLimits, rows_of
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import BinlogdError, ConfigError, CorruptRow, RowMismatch, StatementRejected
 from binlogd.tso import NO_TS, Tso
 
-QUEUED_ROWS_MAX = 50_000
-GROUP_ROWS_MAX = 10_000
+_LIMITS = PendingLimits(queued_rows=50_000, group_rows=10_000)
 
 
 class KafkaSink:
@@ -31,13 +30,9 @@ class KafkaSink:
     def __init__(self, options: BrokerOptions, notation: Notation) -> None:
         self._broker, self._notation = Broker(options), notation
         self._checkpoint: Checkpoint | None = None
-        self._applied_ts = self._submitted_ts = NO_TS
-        self._queue: deque[Txn] = deque()
-        self._queued_rows = 0
-        self._queued, self._moved = asyncio.Event(), asyncio.Event()
+        self._applied_ts = NO_TS
+        self._pending = Pending(_LIMITS)
         self._writing = asyncio.Lock()
-        self._is_closing = False
-        self._failure: BinlogdError | None = None
         self._at = NO_TS
         self._txns = self._rows = self._ddls = self._bytes = 0
 
@@ -49,64 +44,44 @@ class KafkaSink:
                 stored = msgspec.json.decode(text, type=_Progress)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise ConfigError(f"the progress in Kafka is not binlogd's: {error}") from error
-            self._applied_ts = self._submitted_ts = Tso(stored.commit_ts)
+            self._applied_ts = Tso(stored.commit_ts)
+            self._pending.begin(self._applied_ts)
             if stored.checkpoint is not None:
                 self._checkpoint = Checkpoint.from_json(stored.checkpoint)
         return self._checkpoint
 
     async def submit(self, txns: Sequence[Txn]) -> None:
         """Queues; waits for room. Raises what `run` failed with."""
-        for txn in txns:
-            if txn.commit_ts <= self._submitted_ts:
-                continue
-            self._queue.append(txn)
-            self._queued_rows += _rows_of(txn)
-            self._submitted_ts = txn.commit_ts
-            self._queued.set()
-            while self._queued_rows > QUEUED_ROWS_MAX and not self._is_over():
-                await self._move()
-            self._raise_failure()
+        await self._pending.submit(txns)
 
     async def flush(self) -> None:
         """Returns when everything submitted is in Kafka. Raises what `run` failed with."""
-        while self._queue and not self._is_over():
-            await self._move()
-        self._raise_failure()
-
-    async def _move(self) -> None:
-        self._moved.clear()
-        await self._moved.wait()
+        await self._pending.flush()
 
     async def run(self) -> None:
         """Sends what is queued; ends after `close`."""
         try:
             while True:  # until closed, or Kafka fails
-                while not self._queue and not self._is_closing:
-                    self._queued.clear()
-                    await self._queued.wait()
+                await self._pending.wait()
                 async with self._writing:
-                    if self._is_closing:
+                    if self._pending.is_closing:
                         return
                     await self._send_group()
         except BinlogdError as error:
-            self._failure = error
+            self._pending.end(error)
             raise
-        finally:
-            self._moved.set()
 
     async def _send_group(self) -> None:
-        group = self._group()
+        group = self._pending.group()
         last_ts = group[-1].commit_ts
         if any(_has_messages(txn) for txn in group):
             await self._publish(group, last_ts)
         for txn in group:
-            self._queue.popleft()
-            self._queued_rows -= _rows_of(txn)
-            self._rows += _rows_of(txn)
+            self._rows += rows_of(txn)
             self._txns += isinstance(txn, Dml)
             self._ddls += isinstance(txn, Ddl) and not txn.is_skipped
         self._applied_ts = last_ts
-        self._moved.set()
+        self._pending.done(group)
 
     async def _publish(self, group: Sequence[Txn], applied_ts: Tso) -> None:
         progress = self._progress(applied_ts, self._checkpoint)
@@ -116,6 +91,9 @@ class KafkaSink:
             raise StatementRejected(self._at, "a message to Kafka", 0, str(error)) from error
         except CorruptRow as error:
             raise RowMismatch("a message to Kafka", self._at, str(error)) from error
+        except UnicodeEncodeError as error:
+            reason = f"it holds text that is no UTF-8, which JSON cannot hold: {error}"
+            raise RowMismatch("a message to Kafka", self._at, reason) from error
 
     def _messages(self, group: Sequence[Txn]) -> Iterator[Message]:
         for txn in group:
@@ -125,16 +103,6 @@ class KafkaSink:
                     yield from self._notation.rows(txn)
                 case Ddl() if not txn.is_skipped:
                     yield from self._notation.ddl(txn)
-
-    def _group(self) -> list[Txn]:
-        group: list[Txn] = []
-        rows = 0
-        for txn in self._queue:
-            rows += _rows_of(txn) + 1
-            if group and rows > GROUP_ROWS_MAX:
-                break
-            group.append(txn)
-        return group
 
     def applied_ts(self) -> Tso:
         """Everything up to here is in Kafka, confirmed by all replicas."""
@@ -152,9 +120,7 @@ class KafkaSink:
 
     async def close(self) -> None:
         """Drops what is queued, waits for a group that is under way, lets go of Kafka."""
-        self._is_closing = True
-        self._queued.set()
-        self._moved.set()
+        self._pending.close()
         async with self._writing:
             await self._broker.stop()
 
@@ -166,29 +132,18 @@ class KafkaSink:
             rows_applied=self._rows,
             ddls_applied=self._ddls,
             lane_ts=(),
-            txns_queued=len(self._queue),
-            rows_queued=self._queued_rows,
+            txns_queued=self._pending.txns,
+            rows_queued=self._pending.rows,
             bytes_written=self._bytes,
             retries=0,
-            last_error=str(self._failure or ""),
+            last_error=str(self._pending.failure or ""),
             is_safe_mode=False,
         )
-
-    def _is_over(self) -> bool:
-        return self._is_closing or self._failure is not None
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
 
 class _Progress(msgspec.Struct, rename="kebab"):
     commit_ts: int
     checkpoint: str | None = None
-
-
-def _rows_of(txn: Txn) -> int:
-    return txn.row_count if isinstance(txn, Dml) else 0
 
 
 def _has_messages(txn: Txn) -> bool:

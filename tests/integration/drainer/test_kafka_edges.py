@@ -1,0 +1,96 @@
+"""What a Kafka can be found like: broken-off transactions, odd names, nobody there."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import aiokafka
+import pytest
+
+from binlogd.drainer.kafka.broker import Broker, BrokerOptions
+from binlogd.drainer.kafka.canal_json import CanalJson
+from binlogd.drainer.kafka.debezium_json import DebeziumJson
+from binlogd.drainer.kafka.message import FIRST_PARTITION, Message
+from binlogd.drainer.kafka.sink import KafkaSink
+from binlogd.drainer.txn import Ddl
+from binlogd.errors import DownstreamUnavailable, RowMismatch
+from binlogd.tidb.model import ActionType, job_from_json
+from binlogd.tso import Tso
+from tests.kafka import Kafka, read_committed
+
+OPTIONS = BrokerOptions(
+    addresses=(),
+    topic="edges",
+    progress_topic="",
+    client_id="edges",
+    partitions=1,
+    message_bytes_max=1 << 20,
+)
+
+
+def options(kafka: Kafka, name: str) -> BrokerOptions:
+    return replace(OPTIONS, addresses=(kafka.address,), progress_topic=f"progress-{name}")
+
+
+async def broken_off(kafka: Kafka, topic: str, times: int) -> None:
+    """Transactions that leave nothing but records nobody sees, and their markers."""
+    producer = aiokafka.AIOKafkaProducer(
+        bootstrap_servers=kafka.address, transactional_id=f"other-{topic}"
+    )
+    await producer.start()
+    for _ in range(times):
+        await producer.begin_transaction()
+        await producer.send(topic, b"never", partition=0)
+        await producer.flush()
+        await producer.abort_transaction()
+    await producer.stop()
+
+
+async def test_progress_is_found_behind_any_number_of_broken_off_transactions(kafka: Kafka) -> None:
+    first = Broker(options(kafka, "markers"))
+    assert await first.start() is None
+    await broken_off(kafka, "progress-markers", 20)
+    await first.stop()
+    second = Broker(options(kafka, "markers"))
+    assert await second.start() is None
+    await second.publish([], b"here")
+    await broken_off(kafka, "progress-markers", 40)
+    await second.stop()
+    third = Broker(options(kafka, "markers"))
+    assert await third.start() == b"here"
+    await third.stop()
+
+
+async def test_a_topic_for_a_table_with_letters_that_kafka_has_not(kafka: Kafka) -> None:
+    broker = Broker(replace(options(kafka, "odd"), topic="odd.{schema}.{table}"))
+    await broker.start()
+    message = Message("a b", "größe$`", FIRST_PARTITION, None, b"row")
+    await broker.publish([message], b"1")
+    await broker.stop()
+    after = Broker(options(kafka, "odd"))
+    await after.start()  # waits until the transaction before is over for readers too
+    await after.stop()
+    (found,) = await read_committed(kafka.address, "odd.a_b.gr__e__")
+    assert found.value == b"row"
+
+
+async def test_a_ddl_that_json_cannot_hold_stops_with_the_way_past(kafka: Kafka) -> None:
+    job = replace(job_from_json(b"{}"), type=ActionType.CREATE_TABLE)
+    text = b"CREATE TABLE t (a INT) COMMENT 'caf\xe9'".decode("utf-8", "surrogateescape")
+    ddl = Ddl(Tso(6), Tso(7), 1, job, text, "s", "t", is_skipped=False)
+    for notation in (CanalJson(), DebeziumJson("edges")):
+        sink = KafkaSink(options(kafka, "text"), notation)
+        await sink.open()
+        await sink.submit([ddl])
+        with pytest.raises(RowMismatch, match=r"no UTF-8.*binlogd skip 7"):
+            await sink.run()
+        await sink.close()
+
+
+async def test_nobody_there_is_said_and_leaves_nothing_behind() -> None:
+    broker = Broker(replace(OPTIONS, addresses=("127.0.0.1:1",), progress_topic="p"))
+    with pytest.raises(DownstreamUnavailable, match=r"Kafka at 127\.0\.0\.1:1"):
+        await broker.start()
+    await broker.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
