@@ -20,6 +20,7 @@ import msgspec
 
 from binlogd.drainer.kafka.message import Message
 from binlogd.drainer.kafka.row_events import (
+    ColumnWriters,
     PerTable,
     RowEvent,
     RowKind,
@@ -104,11 +105,11 @@ class CanalJson:
             "type": event.kind.name,
             "sqlType": shape.sql_types,
             "mysqlType": shape.mysql_types,
-            "data": [shape.texts(event.present)],
+            "data": [shape.columns.values(event.present)],
         }
         if event.kind is RowKind.UPDATE and event.old is not None:
-            document["old"] = [shape.texts(event.old)]
-        key = shape.key(event.present)
+            document["old"] = [shape.columns.values(event.old)]
+        key = shape.columns.key(event.present)
         route = key or f"{database}.{table}".encode()
         return Message(database, table, route, key, msgspec.json.encode(document))
 
@@ -142,24 +143,7 @@ class _Shape:
         self.key_names = [each.name for each in keys] or None
         self.sql_types = {each.name: _jdbc(each) for each in columns}
         self.mysql_types = {each.name: _type_name(each) for each in columns}
-        self._writers = [(each.id, each.name, _writer(each)) for each in columns]
-        self._key_ids = {each.id for each in keys}
-
-    def texts(self, values: Mapping[int, Value]) -> dict[str, str | None]:
-        """Column names to texts; columns that the row does not hold are left out."""
-        return {
-            name: None if values[each] is None else write(values[each])
-            for each, name, write in self._writers
-            if each in values
-        }
-
-    def key(self, values: Mapping[int, Value]) -> bytes | None:
-        """The key columns as JSON; None for a table without a key."""
-        if not self._key_ids:
-            return None
-        return msgspec.json.encode(
-            {name: write(values[n]) for n, name, write in self._writers if n in self._key_ids}
-        )
+        self.columns = ColumnWriters(table.info, _writer)
 
 
 def _type_name(column: Column) -> str:

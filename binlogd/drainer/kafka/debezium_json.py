@@ -34,12 +34,11 @@ import msgspec
 from binlogd import __version__
 from binlogd.drainer.kafka.message import Message
 from binlogd.drainer.kafka.row_events import (
+    ColumnWriters,
     PerTable,
     RowEvent,
     RowKind,
     RowReader,
-    key_columns,
-    visible_columns,
 )
 from binlogd.drainer.kafka.text import shortest_single, text_of
 from binlogd.drainer.txn import Ddl, Dml
@@ -64,7 +63,7 @@ class DebeziumJson:
     def __init__(self, name: str) -> None:
         self._name = name
         self._reader = RowReader()
-        self._shapes = PerTable(_Shape)
+        self._columns = PerTable(_columns)
 
     def rows(self, dml: Dml) -> Iterator[Message]:
         """A message for each row, and one without a value after each delete."""
@@ -97,19 +96,19 @@ class DebeziumJson:
     def _messages(
         self, event: RowEvent, commit_ts: Tso, transaction: Mapping[str, Any]
     ) -> Iterator[Message]:
-        shape, info = self._shapes.of(event.table), event.table.info
+        columns, info = self._columns.of(event.table), event.table.info
         database = event.table.database
         value = msgspec.json.encode(
             {
-                "before": None if event.old is None else shape.values(event.old),
-                "after": None if event.new is None else shape.values(event.new),
+                "before": None if event.old is None else columns.values(event.old),
+                "after": None if event.new is None else columns.values(event.new),
                 "source": self._source(database, info.name, commit_ts),
                 "op": _OPS[event.kind],
                 "ts_ms": physical_ms(commit_ts),
                 "transaction": transaction,
             }
         )
-        key = shape.key(event.present)
+        key = columns.key(event.present)
         route = key or f"{database}.{info.name}".encode()
         yield Message(database, info.name, route, key, value)
         if event.kind is RowKind.DELETE and key is not None:
@@ -128,30 +127,8 @@ class DebeziumJson:
         }
 
 
-class _Shape:
-    """How the values of a table become JSON."""
-
-    def __init__(self, table: TableAt) -> None:
-        self._writers = [
-            (each.id, each.name, _writer(each)) for each in visible_columns(table.info)
-        ]
-        self._key_ids = {each.id for each in key_columns(table.info)}
-
-    def values(self, values: Mapping[int, Value]) -> dict[str, Json]:
-        """Column names to JSON; columns that the row does not hold are left out."""
-        return {
-            name: None if values[each] is None else write(values[each])
-            for each, name, write in self._writers
-            if each in values
-        }
-
-    def key(self, values: Mapping[int, Value]) -> bytes | None:
-        """The key columns as JSON; None for a table without a key."""
-        if not self._key_ids:
-            return None
-        return msgspec.json.encode(
-            {name: write(values[n]) for n, name, write in self._writers if n in self._key_ids}
-        )
+def _columns(table: TableAt) -> ColumnWriters[Json]:
+    return ColumnWriters(table.info, _writer)
 
 
 def _writer(column: Column) -> Writer:

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
+import msgspec
+
 from binlogd.drainer.txn import Dml
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.row import RowDecoder, Value
 
 TABLES_KEPT_MAX = 4096
 T = TypeVar("T")
+W = TypeVar("W")
 
 
 class RowKind(Enum):
@@ -82,6 +85,30 @@ class PerTable(Generic[T]):
         made = self._make(table)
         self._kept[place] = table, made
         return made
+
+
+class ColumnWriters(Generic[W]):
+    """How the values of a table's visible columns are written down, by `writer_of` a column."""
+
+    def __init__(self, info: Table, writer_of: Callable[[Column], Callable[[Value], W]]) -> None:
+        self._writers = [(each.id, each.name, writer_of(each)) for each in visible_columns(info)]
+        self._key_ids = {each.id for each in key_columns(info)}
+
+    def values(self, values: Mapping[int, Value]) -> dict[str, W | None]:
+        """Column names to what is written; columns that the row does not hold are left out."""
+        return {
+            name: None if values[each] is None else write(values[each])
+            for each, name, write in self._writers
+            if each in values
+        }
+
+    def key(self, values: Mapping[int, Value]) -> bytes | None:
+        """The key columns as JSON; None for a table without a key."""
+        if not self._key_ids:
+            return None
+        return msgspec.json.encode(
+            {name: write(values[n]) for n, name, write in self._writers if n in self._key_ids}
+        )
 
 
 class RowReader:
