@@ -1,5 +1,6 @@
 # docker build -t binlogd .                        the appliance
 # docker build -t binlogd:spark --target spark .   with a Java runtime for `binlogd export`
+# docker build --target check .                    lint, types, import contracts and the quick tests
 # docker run -v data:/var/lib/binlogd -p 8250:8250 binlogd
 #
 # BASE is any Debian with python3 (3.11 or newer) and its venv module. An index of your own:
@@ -10,6 +11,7 @@ FROM ${BASE} AS deps
 WORKDIR /src
 # pip stays in an environment of its own, and in this stage.
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/binlogd
+# Every version comes from the lock, those of the builds of packages too.
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/src/constraints.txt
 # README.md is part of the package's metadata: without it nothing is built.
 COPY constraints.txt pyproject.toml README.md ./
@@ -23,7 +25,22 @@ ARG PIP_INDEX_URL
 ARG PIP_CONFIG_FILE
 RUN /opt/pip/bin/pip --python /opt/binlogd/bin/python install '.[spark]'
 
+# Beside the images, not below them: `docker build --target check .` succeeds, or says what is wrong.
+FROM deps-spark AS check
+ARG PIP_INDEX_URL
+ARG PIP_CONFIG_FILE
+RUN /opt/binlogd/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' > /opt/dev.txt \
+ && /opt/pip/bin/pip --python /opt/binlogd/bin/python install --requirement /opt/dev.txt
+# What is checked is /src, not the copy that was installed.
+ENV PATH=/opt/binlogd/bin:$PATH PYTHONPATH=/src
+COPY . .
+RUN ruff check . && ruff format --check . && mypy && lint-imports
+RUN pytest tests/unit tests/test_tidy.py -m "not soak" --numprocesses 2 --dist worksteal
+
 FROM ${BASE} AS base
+# tini is process 1: it reaps what a health check leaves and hands SIGTERM on.
+RUN command -v tini >/dev/null \
+ || { apt-get update && apt-get install -y --no-install-recommends tini && rm -rf /var/lib/apt/lists/*; }
 # The data directory exists, empty and owned, before it is a volume: a new volume begins as its copy.
 RUN groupadd --gid 8250 binlogd \
  && useradd --uid 8250 --gid binlogd --home-dir /var/lib/binlogd --no-create-home \
@@ -33,11 +50,19 @@ ENV PATH=/opt/binlogd/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /var/lib/binlogd
 EXPOSE 8250
 STOPSIGNAL SIGTERM
-ENTRYPOINT ["binlogd"]
+ENTRYPOINT ["tini", "--", "binlogd"]
 # Inside a container the built-in 127.0.0.1 would be heard by nobody.
 CMD ["serve", "--addr", "0.0.0.0:8250"]
+# Unhealthy is a process that does not answer; one whose replication waits or is stuck is well.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=3 CMD ["binlogd", "health"]
+ARG BASE
+ARG VERSION=0.1.0
+ARG REVISION=unknown
 LABEL org.opencontainers.image.title="binlogd" \
-      org.opencontainers.image.description="A TiDB cluster's changes, somewhere else"
+      org.opencontainers.image.description="A TiDB cluster's changes, somewhere else" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${BASE}"
 
 FROM base AS spark
 RUN apt-get update \

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from binlogd.workload.recording import feed_recording
 from tests.appliance import Appliance, into_mariadb
+from tests.deployment import Selector, expressions, selectors
 from tests.mariadb import MariaDb
 from tests.recordings_reader import history
 
@@ -136,3 +137,31 @@ def test_the_rows_of_the_recording_are_counted(scraped: str) -> None:
     capacity = said['binlog_pump_storage_storage_size_bytes{type="capacity"}']
     assert int(capacity) > int(said['binlog_pump_storage_storage_size_bytes{type="available"}'])
     assert float(said['binlogd_shard_watermark_lag_seconds{shard="shard-0"}']) == 0
+
+
+FROM_PROMETHEUS = {"instance", "job"}
+"""Labels that a scrape adds."""
+WHEN_IT_HAPPENS = {"binlogd_drainer_retries_by_kind"}
+"""A series that begins with its first value, which this test does not bring about."""
+
+
+@pytest.mark.parametrize(("where", "expression"), list(expressions()))
+def test_what_a_rule_or_panel_reads_is_exposed(where: str, expression: str, scraped: str) -> None:
+    for selector in selectors(expression):
+        assert is_exposed(selector, scraped), f"{where}: {selector}"
+
+
+def is_exposed(selector: Selector, scraped: str) -> bool:
+    """With a series that has the labels, and the values that are asked for."""
+    if selector.metric == "up":  # Prometheus' own, of each scrape
+        return dict(selector.equal).keys() <= FROM_PROMETHEUS
+    family = selector.metric.removesuffix("_bucket")
+    if family in WHEN_IT_HAPPENS:
+        return f"# TYPE {family} " in scraped
+    series = re.findall(rf"^{selector.metric}(?:\{{(.*)\}})? ", scraped, re.MULTILINE)
+    labels = {label for label in selector.labels if label not in FROM_PROMETHEUS}
+    return any(
+        all(f'{label}="' in each for label in labels)
+        and all(f'{label}="{value}"' in each for label, value in selector.equal)
+        for each in series
+    )

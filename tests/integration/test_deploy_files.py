@@ -1,0 +1,236 @@
+"""What stands below `deploy/` loads, and agrees with the image and the configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from binlogd import config
+from binlogd.config import Config
+from tests.deployment import DEPLOY, ROOT, dashboard, document, documents, expressions, unit
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+PORT, UID, VOLUME = 8250, 8250, "/var/lib/binlogd"
+ROUTES = (ROOT / "binlogd" / "routes" / "application.py").read_text()
+
+
+def instructions(word: str) -> list[str]:
+    """What follows an instruction of the Dockerfile, each time it is there."""
+    joined = DOCKERFILE.replace("\\\n", " ")
+    return [re.sub(" +", " ", rest) for rest in re.findall(rf"^{word} (.*)$", joined, re.MULTILINE)]
+
+
+def kind(name: str) -> Any:
+    """The document of a kind in the Kubernetes example."""
+    return next(each for each in documents("kubernetes.yaml") if each["kind"] == name)
+
+
+def pod() -> Any:
+    return kind("StatefulSet")["spec"]["template"]["spec"]
+
+
+def check_serve(words: list[str]) -> Path:
+    """`serve --config FILE` and nothing else; the file."""
+    assert words[:2] == ["serve", "--config"]
+    assert len(words) == 3
+    return Path(words[2])
+
+
+# --- the image --------------------------------------------------------------------------
+
+
+def test_the_image_is_what_the_documents_say() -> None:
+    assert instructions("EXPOSE") == [str(PORT)]
+    assert set(instructions("USER")) == {f"{UID}:{UID}"}
+    assert set(instructions("VOLUME")) == {VOLUME}
+    assert Config().data_dir == VOLUME
+    assert instructions("ENTRYPOINT") == ['["tini", "--", "binlogd"]']
+    assert json.loads(instructions("CMD")[0]) == ["serve", "--addr", f"0.0.0.0:{PORT}"]
+    (health,) = instructions("HEALTHCHECK")
+    assert json.loads(health.partition("CMD ")[2]) == ["binlogd", "health"]
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE)
+    assert stages[-1] == "run", "the default is the small one"
+    assert {"check", "spark"} <= set(stages)
+    assert "base" in stages
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"VERSION={project['version']}" in instructions("ARG")
+    labels = re.findall(r"org\.opencontainers\.image\.([\w.]+)=", instructions("LABEL")[0])
+    assert set(labels) == {"title", "description", "version", "revision", "base.name"}
+
+
+def test_what_the_image_is_built_from_reaches_the_build() -> None:
+    let_in = [
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"
+    ]
+    copied = [
+        word for line in instructions("COPY") if "--from" not in line for word in line.split()[:-1]
+    ]
+    for path in (*(set(copied) - {"."}), "tests", "config", "docs", "deploy", ".importlinter"):
+        assert path in let_in
+        assert (ROOT / path).exists()
+
+
+# --- compose ----------------------------------------------------------------------------
+
+
+def test_the_compose_file_runs_the_image_as_it_is_meant() -> None:
+    compose = document("compose.yaml")
+    service = compose["services"]["binlogd"]
+    assert (DEPLOY / service["build"]["context"] / "Dockerfile").exists()
+    assert service["ports"] == [f"{PORT}:{PORT}"]
+    assert f"data:{VOLUME}" in service["volumes"]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "user" not in service, "the image's own"
+    mounts = dict(each.split(":")[:2] for each in service["volumes"])
+    inside = check_serve(service["command"])
+    file = next(DEPLOY / source for source, target in mounts.items() if target == str(inside))
+    loaded = config.load(file)
+    assert loaded.addr == f"0.0.0.0:{PORT}"
+    assert loaded.data_dir == VOLUME
+    assert loaded.advertise_addr == f"binlogd:{PORT}", "the name of the service"
+    assert loaded.syncer.to.host in compose["services"]
+    assert loaded.syncer.to.password_file == f"/run/secrets/{service['secrets'][0]}"
+    sockets = str(Path(loaded.binlog_socket).parent)
+    assert [each for each in service["tmpfs"] if each.startswith(f"{sockets}:uid={UID},")]
+    assert service["depends_on"] == {"mariadb": {"condition": "service_healthy"}}
+    assert "healthcheck" in compose["services"]["mariadb"]
+
+
+def test_whatever_a_service_names_is_there() -> None:
+    compose = document("compose.yaml")
+    for service in compose["services"].values():
+        for each in service.get("volumes", ()):
+            source = each.split(":")[0]
+            assert (
+                (DEPLOY / source).exists()
+                if source.startswith(".")
+                else source in compose["volumes"]
+            )
+        assert set(service.get("secrets", ())) <= set(compose["secrets"])
+        assert {each["source"] for each in service.get("configs", ())} <= set(compose["configs"])
+    for each in compose["configs"].values():
+        assert yaml.safe_load(each["content"])["apiVersion"] == 1
+
+
+# --- systemd ----------------------------------------------------------------------------
+
+
+def test_the_unit_runs_the_command_in_the_directories_of_the_configuration() -> None:
+    service = unit()["Service"]
+    program, *words = shlex.split(service["ExecStart"])
+    assert Path(program).name == "binlogd"
+    check_serve(words)
+    assert f"/var/lib/{service['StateDirectory']}" == VOLUME
+    assert service["RestartPreventExitStatus"] == "2", "the exit code of a wrong configuration"
+    assert service["User"] == "binlogd"
+    assert int(service["TimeoutStopSec"]) > 10
+    assert service["ProtectSystem"] == "strict"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+def test_systemd_understands_the_unit_and_finds_it_closed(tmp_path: Path) -> None:
+    text = (DEPLOY / "binlogd.service").read_text()
+    file = tmp_path / "binlogd.service"
+    file.write_text(text.replace("/opt/binlogd/bin/binlogd", "/bin/true"))
+    environ = {**os.environ, "SYSTEMD_LOG_LEVEL": "warning"}
+    verify = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(file)]
+    said = subprocess.run(verify, capture_output=True, text=True, check=False, env=environ)
+    assert (said.returncode, said.stdout + said.stderr) == (0, "")
+    security = ["systemd-analyze", "security", "--offline=yes", "--threshold=20", str(file)]
+    judged = subprocess.run(security, capture_output=True, text=True, check=False, env=environ)
+    assert judged.returncode == 0, judged.stdout[-500:]
+
+
+# --- Kubernetes -------------------------------------------------------------------------
+
+
+def test_the_stateful_set_runs_the_image_as_it_is_meant() -> None:
+    spec, (container,) = kind("StatefulSet")["spec"], pod()["containers"]
+    assert spec["replicas"] == 1
+    assert spec["serviceName"] == kind("Service")["metadata"]["name"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"] == labels == kind("Service")["spec"]["selector"]
+    assert pod()["securityContext"]["runAsUser"] == UID
+    assert pod()["securityContext"]["fsGroup"] == UID
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["ports"] == [{"name": "binlogd", "containerPort": PORT}]
+    assert kind("Service")["spec"]["ports"][0]["port"] == PORT
+    assert pod()["terminationGracePeriodSeconds"] > 10
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        asked = container[probe]["httpGet"]
+        assert asked["port"] == "binlogd"
+        assert f'add_get("{asked["path"]}"' in ROUTES
+
+
+def test_what_the_stateful_set_mounts_is_there_and_the_configuration_loads(tmp_path: Path) -> None:
+    spec, (container,) = kind("StatefulSet")["spec"], pod()["containers"]
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    claims = {each["metadata"]["name"] for each in spec["volumeClaimTemplates"]}
+    assert set(mounts) == claims | {each["name"] for each in pod()["volumes"]}
+    assert mounts["data"] == VOLUME
+    inside = check_serve(container["args"])
+    assert mounts["config"] == str(inside.parent)
+    file = tmp_path / inside.name
+    file.write_text(kind("ConfigMap")["data"][inside.name])
+    loaded = config.load(file)
+    assert loaded.addr == f"0.0.0.0:{PORT}"
+    name, service = kind("StatefulSet")["metadata"]["name"], spec["serviceName"]
+    assert loaded.advertise_addr == f"{name}-0.{service}:{PORT}"
+    secret = Path(loaded.syncer.to.password_file)
+    assert mounts["secret"] == str(secret.parent)
+    assert secret.name in kind("Secret")["stringData"]
+
+
+# --- Prometheus and Grafana -------------------------------------------------------------
+
+
+def test_prometheus_scrapes_the_service_and_reads_the_rules() -> None:
+    scrape = document("prometheus.yml")
+    assert [(DEPLOY / each).exists() for each in scrape["rule_files"]] == [True]
+    (job,) = scrape["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"binlogd:{PORT}"]}]
+    assert 'add_get("/metrics"' in ROUTES, "the path that Prometheus asks when none is given"
+    for group in document("alerts.yml")["groups"]:
+        for rule in group["rules"]:
+            assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+            assert set(rule["annotations"]) == {"summary", "description"}
+            assert rule["labels"]["severity"] in {"warning", "critical"}
+
+
+def test_each_page_that_an_alert_names_is_there() -> None:
+    text = (DEPLOY / "alerts.yml").read_text()
+    assert all((ROOT / page).exists() for page in re.findall(r"docs/\w+\.md", text))
+    commands = re.findall(r"`binlogd ([\w-]+)", text)
+    names = {path.stem for path in (ROOT / "binlogd" / "commands").glob("*.py")}
+    assert set(commands) <= names
+
+
+def test_the_dashboard_is_whole() -> None:
+    board = dashboard()
+    assert {each["name"] for each in board["templating"]["list"]} == {"datasource", "instance"}
+    numbers = [panel["id"] for panel in board["panels"]]
+    assert len(set(numbers)) == len(numbers)
+    taken: set[tuple[int, int]] = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+        assert panel["type"] == "row" or panel["targets"]
+    assert len(list(expressions())) > 40
