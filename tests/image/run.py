@@ -1,9 +1,11 @@
 """Builds the image and runs it for real, on a Debian machine without a Docker engine.
 
 debootstrap makes a base, buildah builds the Dockerfile's default target on it, podman and runc
-start the container as `docker run` would, without arguments. Then: acknowledged over gRPC, stopped
-by SIGTERM with a consistent checkpoint, killed, and everything still in the volume. Run as root by
-`make image-test`; not collected by pytest. See docs/IMAGE.md.
+start the container as `docker run` would, without arguments, with a read-only root. Then: healthy,
+acknowledged over gRPC, stopped by SIGTERM with a consistent checkpoint, killed, and everything
+still in the volume. TARGETS names what is built, `run` by default; `check` is lint and quick tests,
+`spark` has a Java runtime. Run as root by `make image-test`; not collected by pytest. See
+docs/IMAGE.md.
 """
 
 from __future__ import annotations
@@ -31,11 +33,14 @@ from binlogd.wire import peek
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("debootstrap", "buildah", "podman", "runc")
 SUITE = "bookworm"
-INSIDE = "python3,python3-venv,ca-certificates"
+INSIDE = "python3,python3-venv,tini,ca-certificates"
 BASE, IMAGE = "localhost/binlogd-base", "localhost/binlogd"
 PORT, CLUSTER, UID = 8250, 7, 8250
 START_S, STOP_S, BUILD_S = 60.0, 10, 1800.0
 TRANSACTIONS = 200
+TARGETS = os.environ.get("TARGETS", "run").split()
+LABELS = {"title": "binlogd", "version": "0.1.0", "base.name": ""}
+"""Of the image; empty: any text."""
 PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout")
 """What of this machine's pip settings says how an index is reached; the build gets these alone."""
 
@@ -79,7 +84,9 @@ class Store:
     def podman(self, *words: str) -> str:
         runs = ("--runtime", "runc", "--cgroup-manager", "cgroupfs", "--events-backend", "file")
         state = ("--tmpdir", str(self.directory / "tmp"))
-        return command("podman", *self._places, *runs, *state, *words)
+        # without systemd nobody would run the health check by the clock
+        quiet = ("env", "DISABLE_HC_SYSTEMD=true")
+        return command(*quiet, "podman", *self._places, *runs, *state, *words)
 
     def close(self) -> None:
         """Containers first: they hold mounts below the directory."""
@@ -145,13 +152,15 @@ def build(store: Store) -> None:
     begin_s = time.monotonic()
     base = make_base(store)
     say(f"base image: {time.monotonic() - begin_s:.0f} s")
-    begin_s = time.monotonic()
-    store.buildah(
-        *("bud", "--isolation", "chroot", "--build-arg", f"BASE={base}"),
-        *(*pip_settings(store.directory / "pip"), "--tag", IMAGE, str(ROOT)),
-    )
-    sizes = f"{megabytes(store, IMAGE)} MB, of which {megabytes(store, base)} MB are the base"
-    say(f"image: {time.monotonic() - begin_s:.0f} s, {sizes}")
+    pip = pip_settings(store.directory / "pip")
+    words = ("bud", "--isolation", "chroot", "--format", "docker", "--layers")
+    for target in TARGETS:
+        begin_s = time.monotonic()
+        tag = IMAGE if target == "run" else f"{IMAGE}:{target}"
+        at = ("--target", target, "--tag", tag, "--build-arg", f"BASE={base}")
+        store.buildah(*words, *at, *pip, str(ROOT))
+        sizes = f"{megabytes(store, tag)} MB, of which {megabytes(store, base)} MB are the base"
+        say(f"{target}: {time.monotonic() - begin_s:.0f} s, {sizes}")
 
 
 def megabytes(store: Store, image: str) -> int:
@@ -172,8 +181,9 @@ class Container:
         """Seconds until `/status` answered, and what it said."""
         limits = ("--ulimit", "nofile=8192:8192", "--ulimit", "nproc=4096:4096")
         places = ("--network", "host", "--volume", "data:/var/lib/binlogd")
+        closed = ("--read-only", "--read-only-tmpfs=false", "--cap-drop", "ALL")
         begin_s = time.monotonic()
-        self._store.podman("run", "--detach", "--name", "binlogd", *limits, *places, IMAGE)
+        self._store.podman("run", "--detach", "--name", "binlogd", *limits, *places, *closed, IMAGE)
         while time.monotonic() < begin_s + START_S:
             try:
                 url = f"http://127.0.0.1:{PORT}/status"
@@ -203,8 +213,19 @@ class Container:
 
     def uid(self) -> int:
         """Of the process itself, seen from outside."""
-        pid = self._store.podman("inspect", "--format", "{{.State.Pid}}", "binlogd")
-        return Path(f"/proc/{pid}").stat().st_uid
+        return Path(f"/proc/{self._pid()}").stat().st_uid
+
+    def first_process(self) -> str:
+        """Its name."""
+        return Path(f"/proc/{self._pid()}/comm").read_text().strip()
+
+    def is_healthy(self) -> bool:
+        """What the image's own health check says."""
+        self._store.podman("healthcheck", "run", "binlogd")
+        return True
+
+    def _pid(self) -> str:
+        return self._store.podman("inspect", "--format", "{{.State.Pid}}", "binlogd")
 
     def shell(self, script: str) -> str:
         return self._store.podman("exec", "binlogd", "sh", "-c", script)
@@ -261,12 +282,35 @@ def expect_clean_stop(container: Container, log: Log) -> None:
     expect(f"checkpoint {savepoint}", is_so=savepoint["consistent"] is True and reached)
 
 
+def prove_labels(store: Store) -> None:
+    """What the image says of itself."""
+    said = json.loads(store.podman("image", "inspect", "--format", "{{json .Labels}}", IMAGE))
+    prefix = "org.opencontainers.image."
+    found = {key.removeprefix(prefix): value for key, value in said.items()}
+    right = all(found.get(key) and found[key].startswith(value) for key, value in LABELS.items())
+    expect(f"labelled {found}", is_so=right)
+
+
+def prove_spark(store: Store) -> None:
+    """The other image has Java and PySpark, and is binlogd too."""
+    limits = ("--ulimit", "nofile=8192:8192", "--ulimit", "nproc=4096:4096", "--network", "host")
+    run = ("run", "--rm", *limits, "--entrypoint", "sh", f"{IMAGE}:spark", "-c")
+    said = store.podman(
+        *run, "java -version 2>&1 && python3 -c 'import pyspark' && binlogd --version"
+    )
+    expect(f"spark: {said.splitlines()[0]}, {said.splitlines()[-1]}", is_so="binlogd" in said)
+
+
 def prove(container: Container) -> None:
     took_s, status = container.start()
     is_online = status["state"] == "online"
     expect(f"without arguments /status answers after {took_s:.2f} s", is_so=is_online)
     uid = container.uid()
     expect(f"the process runs as user {uid}", is_so=uid == UID)
+    expect("the first process is tini", is_so=container.first_process() == "tini")
+    expect("the image's health check passes", is_so=container.is_healthy())
+    writable = container.shell("touch /tmp/x /etc/x /x 2>/dev/null && echo writable || true")
+    expect("the root file system is read-only", is_so=not writable)
     tools = container.shell("for t in cc gcc g++ make ld; do command -v $t || true; done")
     expect(f"no compiler inside{tools and ': ' + tools}", is_so=not tools)
     traces = container.shell("ls -A /mnt; env | grep PIP_ || true")
@@ -301,7 +345,11 @@ def main() -> None:
     store = Store(Path(tempfile.mkdtemp(prefix="binlogd-image-", dir="/var/tmp")))
     try:
         build(store)
-        prove(Container(store))
+        if "run" in TARGETS:
+            prove_labels(store)
+            prove(Container(store))
+        if "spark" in TARGETS:
+            prove_spark(store)
     finally:
         store.close()
     say("the image builds, runs and keeps what it acknowledged")
