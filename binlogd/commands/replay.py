@@ -137,15 +137,15 @@ def _say(done: Replayed, *, as_json: bool) -> None:
         )
 
 
-def server_of(url: str, time_zone: str) -> Server:
-    """The server that a URL names. Raises ConfigError."""
+def server_of(url: str, time_zone: str, option: str = "--into") -> Server:
+    """The server that a URL names, which `option` gave. Raises ConfigError."""
     parts = urllib.parse.urlsplit(url)
     try:
         port = parts.port or 3306
     except ValueError:
         port = 0
     if parts.scheme not in ("mysql", "mariadb", "tidb") or not parts.hostname or not port:
-        raise ConfigError(f"--into {url!r}: expected mysql://user:password@host:port")
+        raise ConfigError(f"{option} {url!r}: expected mysql://user:password@host:port")
     password = os.environ.get("MYSQL_PSWD", "")
     if parts.password is not None:
         password = urllib.parse.unquote(parts.password)

@@ -58,16 +58,24 @@ def verify(
     """
     setup = load_setup(config_file)
     target, schema = _downstream(downstream, setup), setup.config.syncer.to.checkpoint.schema
-    source = server_of(upstream, "+00:00")
+    source = server_of(upstream, "+00:00", "--upstream")
     wanted = table_filter(setup.config.syncer)
     if table:
         wanted = TableFilter(
-            do_tables=table_patterns(table, "--table"), ignored_databases=DEFAULT_IGNORED_SCHEMAS
+            do_tables=table_patterns(table, "--table"),
+            ignored_databases=DEFAULT_IGNORED_SCHEMAS,
+            routes=wanted.routes,
         )
     at_ts = app.run(_moment(at, target, schema))
-    request = Request(source, target, wanted, at_ts, schema)
+    own = tuple(each for each in (schema, setup.config.drainer.trash_schema) if each)
+    request = Request(source, target, wanted, at_ts, own)
     with VerifyProgress(Console(stderr=True)) as shown:
         verdicts = app.run(_all(request, shown))
+    if not verdicts:
+        raise ConfigError(
+            "neither server has a table that is replicated and that its user may see: check"
+            " --table, the filters of the configuration, and the rights of both users"
+        )
     differing = [each for each in verdicts if each.reason]
     if as_json:
         for each in verdicts:
@@ -80,7 +88,7 @@ def verify(
 
 def _downstream(url: str | None, setup: Setup) -> Server:
     if url is not None:
-        return server_of(url, "+00:00")
+        return server_of(url, "+00:00", "--downstream")
     if setup.config.syncer.db_type not in ("mysql", "tidb"):
         raise ConfigError(
             f'the configured downstream is "{setup.config.syncer.db_type}", no database server;'

@@ -22,14 +22,17 @@ from typing import Any, NamedTuple
 from binlogd.drainer import sql
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.loopback import MARK_DATABASE, MARK_TABLE
 from binlogd.drainer.mysql import Server, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
+from binlogd.tidb.schema import Named
 from binlogd.tso import Tso
 
 PART_ROWS = 20_000
 LOOKS = 5
 LOOK_AGAIN_S = 1.0
 SHOWN_ROWS_MAX = 10
+SHOWN_LETTERS_MAX = 80
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
 _NUMBERED = frozenset({"bit", "enum", "set"})
 _OWN_PRINT = frozenset({"float", "double", "json", "longtext"})
@@ -40,13 +43,16 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is compared: the replicated tables of both servers; `at_ts` 0 is now."""
+    """What is compared: the replicated tables of both servers; `at_ts` 0 is now.
+
+    `own_schemas` are those that binlogd keeps downstream for itself.
+    """
 
     upstream: Server
     downstream: Server
     wanted: TableFilter
     at_ts: Tso
-    checkpoint_schema: str
+    own_schemas: tuple[str, ...]
     part_rows: int = PART_ROWS
     look_again_s: float = LOOK_AGAIN_S
 
@@ -134,30 +140,45 @@ async def verify(
     request: Request, progress: Callable[[Step], None] = lambda _: None
 ) -> AsyncIterator[TableVerdict]:
     """The verdict on each replicated table of either server. Raises DownstreamUnavailable."""
+    wanted, routes = request.wanted, request.wanted.routes
     async with _connected(request) as both:
         ours = await _tables(both.upstream, request)
-        theirs = await _tables(both.downstream, request)
-        for name in sorted(ours | theirs, key=lambda each: (each[0].lower(), each[1].lower())):
-            if name not in theirs:
-                yield TableVerdict(*ours[name], 0, "is missing downstream")
-            elif name not in ours:
-                yield TableVerdict(*theirs[name], 0, "is not upstream")
+        theirs = {_key(name): name for name in await _tables(both.downstream, request)}
+        routed = {_key(routes.name(name)) for name in ours}
+        ours = [name for name in ours if wanted.replicates(name.database, name.table)]
+        for name in sorted(ours, key=_key):
+            target = routes.name(name)
+            there = theirs.get(_key(target))
+            if there is None:
+                called = f" (as {target.database}.{target.table})" if target != name else ""
+                yield TableVerdict(name.database, name.table, 0, "is missing downstream" + called)
             else:
-                yield await _Pair(both, ours[name], theirs[name], request, progress).verdict()
+                yield await _Pair(both, name, there, request, progress).verdict()
+        databases = {routes.name(name).database.lower() for name in ours}
+        for key, name in sorted(theirs.items()):
+            is_expected = (
+                key[0] in databases
+                if routes.has_rules
+                else wanted.replicates(name.database, name.table)
+            )
+            if key not in routed and is_expected:
+                yield TableVerdict(name.database, name.table, 0, "is not upstream")
 
 
-async def _tables(session: SqlSession, request: Request) -> dict[tuple[str, str], tuple[str, str]]:
-    """Lower-cased names to names."""
+def _key(name: Named) -> tuple[str, str]:
+    return name.database.lower(), name.table.lower()
+
+
+async def _tables(session: SqlSession, request: Request) -> list[Named]:
+    """All that this user may see, but those of the server and of binlogd."""
     rows = await session.rows(
         b"SELECT table_schema, table_name FROM information_schema.tables"
         b" WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ('mysql', 'sys',"
         b" 'information_schema', 'performance_schema', 'metrics_schema', 'inspection_schema')"
     )
-    return {
-        (database.lower(), table.lower()): (database, table)
-        for database, table in rows
-        if database != request.checkpoint_schema and request.wanted.replicates(database, table)
-    }
+    own = {each.lower() for each in request.own_schemas}
+    found = [Named(database, table) for database, table in rows if database.lower() not in own]
+    return [name for name in found if _key(name) != (MARK_DATABASE, MARK_TABLE)]
 
 
 class _Pair:
@@ -166,24 +187,26 @@ class _Pair:
     def __init__(
         self,
         both: _Both,
-        upstream: tuple[str, str],
-        downstream: tuple[str, str],
+        upstream: Named,
+        downstream: Named,
         request: Request,
         progress: Callable[[Step], None],
     ) -> None:
         self._both, self._request, self._progress = both, request, progress
         self._name = upstream
-        self._tables = sql.qualified(*upstream), sql.qualified(*downstream)
+        self._tables = _qualified(upstream), _qualified(downstream)
         self._downstream = downstream
 
     async def verdict(self) -> TableVerdict:
-        ours = await _shape(self._both.upstream, *self._name)
-        theirs = await _shape(self._both.downstream, *self._downstream)
+        ours = await _shape(self._both.upstream, self._name)
+        theirs = await _shape(self._both.downstream, self._downstream)
         names = {each.name.lower() for each in ours.columns}
         others = {each.name.lower() for each in theirs.columns}
         if names != others:
             odd = ", ".join(sorted(names ^ others))
-            return TableVerdict(*self._name, 0, f"has other columns: {odd}")
+            return TableVerdict(
+                self._name.database, self._name.table, 0, f"has other columns: {odd}"
+            )
         rows, parts = await self._parts(ours)
         kinds = {each.name.lower(): each.data_type for each in theirs.columns}
         selected = [_reader(each, kinds[each.name.lower()]) for each in ours.columns]
@@ -191,9 +214,13 @@ class _Pair:
             examples = await self._differences(selected, part)
             if examples:
                 reason = f"rows differ in part {number + 1} of {len(parts)}"
-                return TableVerdict(*self._name, rows, reason, tuple(examples))
-            self._progress(Step(".".join(self._name), number + 1, len(parts)))
-        return TableVerdict(*self._name, rows)
+                return TableVerdict(
+                    self._name.database, self._name.table, rows, reason, tuple(examples)
+                )
+            self._progress(
+                Step(f"{self._name.database}.{self._name.table}", number + 1, len(parts))
+            )
+        return TableVerdict(self._name.database, self._name.table, rows)
 
     async def _parts(self, shape: _Shape) -> tuple[int, list[bytes]]:
         """How many rows the upstream has, and conditions that divide those of both servers."""
@@ -208,6 +235,8 @@ class _Pair:
         buckets = -(-count // size)
         of = [each for each in shape.key if kinds[each] not in _OWN_PRINT]
         of = of or [each.name for each in shape.columns if each.data_type not in _OWN_PRINT]
+        if not of:
+            return count, [b"1 = 1"]
         texts = b", ".join(_hex(sql.ident(each), kinds[each]) for each in of)
         bucket = b"CRC32(CONCAT_WS('#', " + texts + b"))"
         return count, [bucket + b" %% %d = %d" % (buckets, each) for each in range(buckets)]
@@ -248,13 +277,19 @@ class _Pair:
         return examples
 
     async def _has_equal_sums(self, selected: Sequence[_Reader], part: bytes) -> bool:
+        """Rows that are there more than once take each other out of a XOR, hence the sum; a row
+        that is too long for a server's max_allowed_packet has no checksum (CONCAT of a NULL, where
+        CONCAT_WS would step over it), hence the count."""
         if any(each.has_own_print for each in selected):
             return False
-        texts = b", ".join(b"COALESCE(" + each.as_hex + b", 'N')" for each in selected)
-        statement = b"SELECT COUNT(*), BIT_XOR(CRC32(CONCAT_WS('#', " + texts + b"))) FROM "
+        texts = b", '#', ".join(
+            b"IF(%b IS NULL, 'N', %b)" % (sql.ident(each.name), each.as_hex) for each in selected
+        )
+        row = b"CRC32(CONCAT(" + texts + b"))"
+        statement = b"SELECT COUNT(*), COUNT(%b), SUM(%b), BIT_XOR(%b) FROM " % (row, row, row)
         ours = await self._both.upstream.rows(statement + self._tables[0] + b" WHERE " + part)
         theirs = await self._both.downstream.rows(statement + self._tables[1] + b" WHERE " + part)
-        return ours == theirs
+        return ours == theirs and ours[0][0] == ours[0][1]
 
     async def _rows(
         self, session: SqlSession, table: bytes, selected: Sequence[_Reader], part: bytes
@@ -273,12 +308,28 @@ def _some(rows: Counter[Row]) -> Iterator[Row]:
 
 def _shown(selected: Sequence[_Reader], row: Row) -> str:
     return ", ".join(
-        f"{each.name}={str(value)[:80]}" for each, value in zip(selected, row, strict=True)
+        f"{each.name}={_text(value)}" for each, value in zip(selected, row, strict=True)
     )
 
 
-async def _shape(session: SqlSession, database: str, table: str) -> _Shape:
-    where = b" WHERE table_schema = " + sql.text(database) + b" AND table_name = " + sql.text(table)
+def _text(value: Any) -> str:
+    if not isinstance(value, bytes):
+        return str(value)[:SHOWN_LETTERS_MAX]
+    try:
+        return value.decode()[:SHOWN_LETTERS_MAX]
+    except UnicodeDecodeError:
+        return f"x'{value.hex()[:SHOWN_LETTERS_MAX]}'"
+
+
+def _qualified(name: Named) -> bytes:
+    return sql.qualified(name.database, name.table)
+
+
+async def _shape(session: SqlSession, name: Named) -> _Shape:
+    where = b" WHERE table_schema = %b AND table_name = %b" % (
+        sql.text(name.database),
+        sql.text(name.table),
+    )
     columns = await session.rows(
         b"SELECT column_name, data_type FROM information_schema.columns"
         + where
@@ -317,10 +368,12 @@ def _reader(column: _Column, downstream_type: str) -> _Reader:
         expression = name + b" + 0"
     elif kind == "json":
         expression, read = b"CAST(" + name + b" AS CHAR)", _json
-    elif kind in _INTEGERS:
+    elif kind in _INTEGERS or "blob" in kind or "binary" in kind:
         expression = name
-    else:
-        expression = _hex(name, kind)
+    elif kind in _TEMPORAL:
+        expression = b"CAST(" + name + b" AS CHAR)"
+    else:  # not in hexadecimal digits: twice as long, it may be too long for a server
+        expression = b"CAST(CONVERT(" + name + b" USING utf8mb4) AS BINARY)"
     # a server without a JSON type keeps it as text, so that both are read as JSON
     own = kind in ("float", "double", "json") or downstream_type == "json"
     return _Reader(column.name, expression, _hex(name, kind), own, read)

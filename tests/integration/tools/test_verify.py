@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from binlogd.cli import cli
-from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.filter import TableFilter, TablePattern
+from binlogd.drainer.route import Router, RouteRule
 from binlogd.errors import ConfigError
 from binlogd.tools.verify import Request, TableVerdict, verify
 from binlogd.tso import NO_TS, Tso
@@ -50,7 +51,7 @@ async def verdicts(
         server_of(replica),
         wanted or TableFilter(),
         at_ts,
-        "tidb_binlog",
+        ("tidb_binlog",),
         part_rows=60,
         look_again_s=0.0,
     )
@@ -86,6 +87,57 @@ async def test_whatever_differs_is_found_whatever_the_key(
     assert (await verdicts(mariadb, replica))["orders"].reason == "has other columns: w"
 
 
+async def test_rows_that_are_there_twice_do_not_hide_each_other(
+    mariadb: MariaDb, replica: MariaDb
+) -> None:
+    for server, value in ((mariadb, 1), (replica, 2)):
+        server.execute(
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.plain (a INT)",
+            f"INSERT INTO shop.plain VALUES ({value}), ({value})",
+        )
+    found = await verdicts(mariadb, replica)
+    assert found["plain"].examples == ("missing: a=1",) * 2 + ("surplus: a=2",) * 2
+
+
+async def test_a_row_that_is_too_long_for_a_checksum_is_compared(
+    mariadb: MariaDb, replica: MariaDb
+) -> None:
+    for server, letter in ((mariadb, "x"), (replica, "y")):
+        server.execute(
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.wide (a LONGBLOB)",
+            f"INSERT INTO shop.wide VALUES (REPEAT('{letter}', 1 << 20))",
+            "SET GLOBAL max_allowed_packet = 1 << 20",
+        )
+    assert (await verdicts(mariadb, replica))["wide"].reason == "rows differ in part 1 of 1"
+    mariadb.execute("SET GLOBAL max_allowed_packet = 1 << 24")
+
+
+async def test_tables_are_looked_for_under_the_names_that_routes_give_them(
+    mariadb: MariaDb, replica: MariaDb
+) -> None:
+    mariadb.execute(
+        "CREATE DATABASE shop", "CREATE TABLE shop.o (a INT)", "CREATE TABLE shop.left_out (a INT)"
+    )
+    replica.execute(
+        "CREATE DATABASE store",
+        "CREATE TABLE store.o (a INT)",
+        "CREATE TABLE store.left_out (a INT)",
+        "CREATE TABLE store.surplus (a INT)",
+    )
+    routes = Router([RouteRule("shop", "", "store")])
+    wanted = TableFilter(ignored_tables=[TablePattern("shop", "left_out")], routes=routes)
+    found = await verdicts(mariadb, replica, wanted)
+    assert {name: each.reason for name, each in found.items()} == {
+        "o": "",
+        "surplus": "is not upstream",
+    }
+    replica.execute("DROP TABLE store.o")
+    found = await verdicts(mariadb, replica, wanted)
+    assert found["o"].reason == "is missing downstream (as store.o)"
+
+
 @pytest.mark.parametrize("name", ["types"])
 async def test_a_recording_applied_twice_is_the_same_twice(
     name: str, mariadb: MariaDb, replica: MariaDb
@@ -112,5 +164,11 @@ def test_the_command_says_it_in_words_in_json_and_by_its_exit_code(
     assert differing.exit_code == 1
     (line,) = differing.stdout.splitlines()
     assert json.loads(line)["examples"][0].startswith("missing: id=3")
+    with pytest.raises(ConfigError, match=r"neither server has a table .* check --table"):
+        CliRunner().invoke(cli, [*words, "--table", "shop.none"], catch_exceptions=False)
+    with pytest.raises(ConfigError, match="--upstream 'shop': expected mysql://"):
+        CliRunner().invoke(
+            cli, ["verify", *words[3:], "--upstream", "shop"], catch_exceptions=False
+        )
     with pytest.raises(ConfigError, match="only a TiDB can"):
         CliRunner().invoke(cli, [*words, "--at", "400000000000000000"], catch_exceptions=False)
