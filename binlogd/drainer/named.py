@@ -30,6 +30,8 @@ class NamedColumn(NamedTuple):
     mysql_type: str
     old: Value
     new: Value
+    is_generated: bool = False
+    """Whether the server computes it itself, as far as is told: files do not tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,13 @@ def rows_of(change: TableChange, decoder: RowDecoder) -> Iterator[NamedRow]:
         else:
             row_kind, old, new = RowKind.DELETE, decoder.delete(next(deleted)), nothing
         columns = tuple(
-            NamedColumn(column.name, mysql_type(column), old.get(column.id), new.get(column.id))
+            NamedColumn(
+                column.name,
+                mysql_type(column),
+                old.get(column.id),
+                new.get(column.id),
+                column.is_generated,
+            )
             for column in info.columns
             if column.id in old or column.id in new
         )

@@ -52,9 +52,7 @@ class Log:
 
 def inverse(row: NamedRow) -> NamedRow:
     """The row change that takes this one back."""
-    columns = tuple(
-        NamedColumn(each.name, each.mysql_type, each.new, each.old) for each in row.columns
-    )
+    columns = tuple(each._replace(old=each.new, new=each.old) for each in row.columns)
     return replace(row, kind=_INVERSE[row.kind], columns=columns)
 
 
@@ -133,12 +131,13 @@ async def undo(found: Iterator[NamedTransaction], server: Server) -> NamedCounte
 
 
 def preamble() -> Iterator[str]:
-    """What the statements of a script count on: text, UTC, exact values, and the upstream's own
-    checks of foreign keys."""
+    """What the statements of a script count on: text, UTC, exact values, the upstream's own checks
+    of foreign keys, and in a TiDB (which reads this comment) leave to write an AUTO_RANDOM."""
     yield "SET NAMES utf8mb4;"
     yield (
         "SET time_zone = '+00:00', foreign_key_checks = 0,"
-        " sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION';"
+        " sql_mode = 'NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION'"
+        " /*T! , allow_auto_random_explicit_insert = 1 */;"
     )
 
 
@@ -153,14 +152,15 @@ def script(transaction: NamedTransaction) -> Iterator[str]:
 
 def _statement(row: NamedRow) -> bytes:
     table = sql.qualified(row.database, row.table)
+    written = [each for each in row.columns if not each.is_generated]
     if row.kind is RowKind.INSERT:
-        names = [each.name for each in row.columns]
-        literals = [_literal(each.new, each.mysql_type) for each in row.columns]
+        names = [each.name for each in written]
+        literals = [_literal(each.new, each.mysql_type) for each in written]
         return sql.write_head(b"INSERT", table, names) + b"(" + b",".join(literals) + b")"
     where = b" WHERE " + b" AND ".join(_conditions(row)) + b" LIMIT 1"
     if row.kind is RowKind.DELETE:
         return b"DELETE FROM " + table + where
-    changed = [each for each in row.columns if each.old != each.new] or list(row.columns)
+    changed = [each for each in written if each.old != each.new] or written
     pairs = [(each.name, _literal(each.new, each.mysql_type)) for each in changed]
     return b"UPDATE " + table + b" SET " + sql.assignments(pairs) + where
 
@@ -196,7 +196,16 @@ def _literal(value: Value, mysql_type: str) -> bytes:
     if isinstance(value, float):
         return sql.float_literal(value)
     if isinstance(value, bytes):
-        if any(word in mysql_type for word in _BINARY):
+        is_binary = any(word in mysql_type for word in _BINARY)
+        if is_binary or not _is_text(value):  # a script is text, which cannot hold it
             return b"x'" + value.hex().encode() + b"'"
         return sql.quoted(value)
     return value.encode() if mysql_type == "decimal" else sql.text(value)
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

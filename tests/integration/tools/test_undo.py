@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from typer.testing import CliRunner
 from binlogd.cli import cli
 from binlogd.drainer.ddl_names import name_of
 from binlogd.drainer.filter import TableFilter, TablePattern
-from binlogd.drainer.named import NamedColumn, NamedRow, RowKind
+from binlogd.drainer.named import NamedColumn, NamedRow, NamedTransaction, RowKind
 from binlogd.errors import ConfigError
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import replay
@@ -79,6 +81,36 @@ def test_the_inverse_of_the_inverse_is_the_row() -> None:
         row = NamedRow("s", "t", kind, (NamedColumn("a", "int", 1, 2),))
         assert inverse(inverse(row)) == row
         assert inverse(row) != row
+
+
+def test_a_script_writes_no_generated_column_and_no_byte_that_is_no_text(mariadb: MariaDb) -> None:
+    mariadb.execute(
+        "CREATE DATABASE s",
+        "CREATE TABLE s.t (a INT PRIMARY KEY, v VARBINARY(9), g INT AS (a * 2) STORED)",
+    )
+    columns = (
+        NamedColumn("a", "int", 1, None),
+        NamedColumn("v", "varchar", b"caf\xe9", None),
+        NamedColumn("g", "int", 2, None, is_generated=True),
+    )
+    gone = NamedRow("s", "t", RowKind.DELETE, columns, (("a",),))
+    moved = replace(
+        gone,
+        kind=RowKind.UPDATE,
+        columns=(
+            columns[0]._replace(new=5),
+            columns[1]._replace(old=b"x", new=b"x"),
+            columns[2]._replace(new=10),
+        ),
+    )
+    for row, expected in ((gone, (b"1", b"caf\xe9", b"2")), (moved, (b"1", b"x", b"2"))):
+        mariadb.execute("DELETE FROM s.t", "INSERT INTO s.t (a, v) VALUES (5, 'x')")
+        if row is gone:
+            mariadb.execute("DELETE FROM s.t")
+        back = NamedTransaction(Tso(1), None, partial(iter, (inverse(row),)))
+        lines = [*preamble(), *script(back)]
+        mariadb.execute(*(line for line in lines if not line.startswith("--")))
+        assert mariadb.execute("SELECT * FROM s.t") == [expected]
 
 
 def run(*words: object) -> list[str]:
