@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +51,16 @@ FROM commits c LEFT JOIN prewrites p ON p.start_ts = c.start_ts AND c.start_ts <
 WHERE c.commit_ts > ? AND c.commit_ts <= ? ORDER BY c.commit_ts, c.start_ts LIMIT ?
 """
 _PIECE = 2_000  # rows deleted in one transaction: filing waits for no more than that
+
+
+_MARKS_SAVED = "INSERT OR REPLACE INTO marks VALUES (?,?)"
+
+_VALUES = " VALUES "
+_TOGETHER = 64  # rows of one statement
+
+_Row = tuple[object, ...]
+_Statement = tuple[str, Sequence[_Row]]
+"""What is executed for each of some rows."""
 
 
 class FoundCommit(NamedTuple):
@@ -173,45 +184,44 @@ class SqliteIndex:
         Raises IndexUnavailable (nothing was filed), or CorruptIndex before `on_damage`.
         """
         prewrites, commits, rollbacks = _rows(entries)
-        async with self._transaction() as writer:
-            if prewrites:
-                await _many(writer, "INSERT OR REPLACE INTO prewrites VALUES (?,?,?,?)", prewrites)
-            if commits:
-                await _many(writer, "INSERT OR REPLACE INTO commits VALUES (?,?,?,?,?)", commits)
-            if rollbacks:
-                await _many(writer, "INSERT OR REPLACE INTO rollbacks VALUES (?,?)", rollbacks)
-            if rows := [_segment_row(segment) for segment in segments]:
-                await _many(writer, "INSERT OR REPLACE INTO segments VALUES (?,?,?,?,?,?)", rows)
-            if marks is not None:
-                await _many(writer, "INSERT OR REPLACE INTO marks VALUES (?,?)", _mark_rows(marks))
+        statements: list[_Statement] = [
+            ("INSERT OR REPLACE INTO prewrites VALUES (?,?,?,?)", prewrites),
+            ("INSERT OR REPLACE INTO commits VALUES (?,?,?,?,?)", commits),
+            ("INSERT OR REPLACE INTO rollbacks VALUES (?,?)", rollbacks),
+            (
+                "INSERT OR REPLACE INTO segments VALUES (?,?,?,?,?,?)",
+                [_segment_row(segment) for segment in segments],
+            ),
+            (_MARKS_SAVED, [] if marks is None else _mark_rows(marks)),
+        ]
+        await self._transact(statements)
 
     async def forget_segments(self, fids: Sequence[FileId], *, marks: Marks) -> None:
         """Takes segments out, durably, before their files are deleted. Raises as `put` does."""
-        async with self._transaction(is_durable=True) as writer:
-            await _many(writer, "DELETE FROM segments WHERE fid = ?", [(fid,) for fid in fids])
-            await _many(writer, "INSERT OR REPLACE INTO marks VALUES (?,?)", _mark_rows(marks))
+        statements: list[_Statement] = [
+            ("DELETE FROM segments WHERE fid = ?", [(fid,) for fid in fids]),
+            (_MARKS_SAVED, _mark_rows(marks)),
+        ]
+        await self._transact(statements, is_durable=True)
 
     async def forget_rows(self, *, first_fid: FileId, upto: Tso) -> int:
         """Deletes some rows, with timestamps <= upto, of segments before `first_fid`.
 
         Returns how many; call again until it is 0. Raises as `put` does.
         """
-        deleted = 0
-        async with self._transaction() as writer:
-            for table, key in (
-                ("prewrites", "start_ts"),
-                ("commits", "commit_ts, start_ts"),
-                ("rollbacks", "start_ts"),
-            ):
-                first = key.partition(",")[0]
-                cursor = await writer.execute(
-                    f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table}"
-                    f" WHERE {first} <= ? AND fid < ? LIMIT {_PIECE})",
-                    (upto, first_fid),
-                )
-                deleted += cursor.rowcount
-                await cursor.close()
-        return deleted
+        statements: list[_Statement] = []
+        for table, key in (
+            ("prewrites", "start_ts"),
+            ("commits", "commit_ts, start_ts"),
+            ("rollbacks", "start_ts"),
+        ):
+            first = key.partition(",")[0]
+            statement = (
+                f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table}"
+                f" WHERE {first} <= ? AND fid < ? LIMIT {_PIECE})"
+            )
+            statements.append((statement, [(upto, first_fid)]))
+        return await self._transact(statements)
 
     # --- reading ---------------------------------------------------------------------------
 
@@ -286,23 +296,51 @@ class SqliteIndex:
                 raise
             raise self.found_damage(error.reason) from error
 
-    @asynccontextmanager
-    async def _transaction(
-        self, *, is_durable: bool = False
-    ) -> AsyncIterator[aiosqlite.Connection]:
+    async def _transact(self, statements: Sequence[_Statement], *, is_durable: bool = False) -> int:
+        """One transaction, in one hop to the writer's thread. Returns how many rows it changed."""
+        writer = self._writer
         async with self._writing:
             with self._guarded():
-                if is_durable:
-                    await (await self._writer.execute("PRAGMA synchronous = FULL")).close()
-                try:
-                    yield self._writer
-                    await self._writer.commit()
-                except sqlite3.Error:
-                    await self._writer.rollback()
-                    raise
-                finally:
-                    if is_durable:
-                        await (await self._writer.execute("PRAGMA synchronous = NORMAL")).close()
+                # aiosqlite's own way to its thread: a hop for each statement costs more than they
+                hop: Any = writer._execute  # noqa: SLF001 - see above
+                connection = writer._conn  # noqa: SLF001 - see above
+                return int(
+                    await hop(lambda: _transacted(connection, statements, is_durable=is_durable))
+                )
+
+
+def _transacted(
+    connection: sqlite3.Connection, statements: Sequence[_Statement], *, is_durable: bool
+) -> int:
+    if is_durable:
+        connection.execute("PRAGMA synchronous = FULL")
+    changed = 0
+    try:
+        for statement, rows in statements:
+            changed += _executed(connection, statement, rows)
+        connection.commit()
+    except sqlite3.Error:
+        connection.rollback()
+        raise
+    finally:
+        if is_durable:
+            connection.execute("PRAGMA synchronous = NORMAL")
+    return changed
+
+
+def _executed(connection: sqlite3.Connection, statement: str, rows: Sequence[_Row]) -> int:
+    """Executes it for each row, and inserts many rows by one statement: the interpreter is let go
+    of and taken back for each, which the event loop feels."""
+    changed = at = 0
+    head, is_insert, values = statement.partition(_VALUES)
+    while is_insert and len(rows) - at >= _TOGETHER:
+        some = rows[at : at + _TOGETHER]
+        together = f"{head}{_VALUES}{','.join([values] * _TOGETHER)}"
+        changed += connection.execute(together, list(chain.from_iterable(some))).rowcount
+        at += _TOGETHER
+    if at < len(rows):
+        changed += connection.executemany(statement, rows[at:]).rowcount
+    return changed
 
 
 class _Translated:
@@ -335,12 +373,6 @@ async def _check_format(path: Path, writer: aiosqlite.Connection) -> None:
             f"{path} has format {rows[0][0]}, this binlogd knows {FORMAT}: use the version that"
             " wrote it, or delete the index, which is then made again from the log"
         )
-
-
-async def _many(
-    writer: aiosqlite.Connection, statement: str, rows: Sequence[tuple[object, ...]]
-) -> None:
-    await (await writer.executemany(statement, rows)).close()
 
 
 def _rows(

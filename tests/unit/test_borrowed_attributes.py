@@ -4,7 +4,9 @@ show here, by name, before it shows in a connection."""
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
+import aiosqlite
 from grpclib.client import Channel
 from grpclib.client import Stream as ClientStream
 from grpclib.events import _DispatchServerEvents
@@ -124,3 +126,9 @@ def test_h2_has_what_we_replace() -> None:
     assert h2.open_inbound_streams == 0
     assert h2.state_machine.state is not None
     assert h2.max_inbound_frame_size == 16_384
+
+
+async def test_aiosqlite_runs_what_it_is_given_in_the_thread_of_its_connection() -> None:
+    async with aiosqlite.connect(":memory:") as connection:
+        hop: Any = connection._execute
+        assert (await hop(lambda: connection._conn.execute("SELECT 1").fetchone())) == (1,)
