@@ -16,16 +16,13 @@ import shutil
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import google_crc32c
 
 from binlogd.errors import ConfigError
+from binlogd.host.threads import Threads
 from binlogd.ports import Space
-
-T = TypeVar("T")
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GAP_BYTES = 16 << 10  # reading over a gap is cheaper than a second system call
@@ -39,7 +36,8 @@ class PosixDisk:
     """A local file system. `threads` bounds how many system calls wait at the same time."""
 
     def __init__(self, *, threads: int = 8) -> None:
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+        self._threads = Threads(threads, name="disk")
+        self._hop = self._threads.run
         self._boot_id = _read_boot_id()
 
     async def make_directory(self, directory: Path) -> None:
@@ -126,10 +124,7 @@ class PosixDisk:
 
     def close(self) -> None:
         """Ends the threads; nothing may be in flight."""
-        self._executor.shutdown(wait=True)
-
-    async def _hop(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+        self._threads.close()
 
 
 class PosixAppendFile:

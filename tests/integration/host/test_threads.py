@@ -1,0 +1,77 @@
+"""Calls in threads: results, errors, limits, cancellation and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from binlogd.host.threads import Threads
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    made = Threads(2, name="test")
+    yield made
+    made.close()
+
+
+async def test_each_call_gets_its_own_result_or_error(threads: Threads) -> None:
+    def half(number: int) -> int:
+        if number % 2:
+            raise ValueError(f"{number} is odd")
+        return number // 2
+
+    ended = await asyncio.gather(
+        *(threads.run(lambda number=number: half(number)) for number in range(200)),  # type: ignore[misc]  # the default binds it
+        return_exceptions=True,
+    )
+    for number, result in enumerate(ended):
+        assert str(result) == (f"{number} is odd" if number % 2 else str(number // 2))
+
+
+async def test_never_more_threads_than_allowed(threads: Threads) -> None:
+    names = await asyncio.gather(
+        *(threads.run(lambda: threading.current_thread().name) for _ in range(50))
+    )
+    assert set(names) <= {"test_0", "test_1"}
+
+
+async def test_a_call_that_has_not_begun_can_be_cancelled_and_nobody_else_suffers(
+    threads: Threads,
+) -> None:
+    may_go_on = threading.Event()
+    called: list[int] = []
+    blocking = [threads.run(may_go_on.wait) for _ in range(2)]
+    cancelled, kept = threads.run(lambda: called.append(1)), threads.run(lambda: called.append(2))
+    cancelled.cancel()
+    blocking[0].cancel()  # that one goes on in its thread
+    may_go_on.set()
+    await kept
+    await blocking[1]
+    assert called == [2]
+
+
+async def test_who_closes_waits_for_what_was_queued() -> None:
+    threads = Threads(1, name="closing")
+    called: list[int] = []
+    ended = [threads.run(lambda: called.append(1)) for _ in range(20)]
+    threads.close()
+    assert len(called) == 20
+    await asyncio.gather(*ended)
+    with pytest.raises(RuntimeError, match="closing have ended"):
+        threads.run(lambda: None)
+
+
+def test_one_loop_after_the_other_may_call(threads: Threads) -> None:
+    async def left_behind() -> None:
+        threads.run(lambda: 1)
+
+    async def waited_for() -> int:
+        return await threads.run(lambda: 2)
+
+    for _ in range(20):
+        asyncio.run(left_behind())
+        assert asyncio.run(waited_for()) == 2
