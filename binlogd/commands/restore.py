@@ -64,6 +64,12 @@ def restore(
         f" transactions, {done.rows} rows; the checkpoint is consistent",
         highlight=False,
     )
+    if done.values_in_doubt:
+        console.print(
+            f"{done.values_in_doubt} ALTERs made columns that rows may have had values for before;"
+            " see values_of_a_coming_column_in_doubt in the log for what to copy",
+            highlight=False,
+        )
 
 
 def _print_plan(setup: Setup, end: Tso | None, *, as_json: bool) -> None:

@@ -9,6 +9,10 @@ whatever follows.
 What cannot be carried is in doubt, which the caller says aloud: changes that are no longer kept (a
 restart in between, too many of them), rows without a primary key, an ALTER that rewrites another
 column at the same time (rows of the moments in between have it under either id).
+
+Invariant. No checkpoint is saved between a DDL and the values that go behind it (`savable`).
+So a process that dies there meets the DDL again: with the rows, where the checkpoint saved last is
+older than the job, and otherwise it says that they are in doubt.
 """
 
 from __future__ import annotations
@@ -39,6 +43,11 @@ class _Kept(NamedTuple):
     size_bytes: int
 
 
+class _Written(NamedTuple):
+    kept_after: Tso
+    values_ts: Tso
+
+
 class InDoubt(NamedTuple):
     """Rows of a table that changed in `after_ts < commit_ts <= up_to_ts` may lack values."""
 
@@ -48,23 +57,23 @@ class InDoubt(NamedTuple):
 
 
 class Carry:
-    """Fed with every transaction in order; asked what is due before each."""
+    """Fed with every transaction above `after`, in order; asked what is due before each."""
 
-    def __init__(self, schema: SchemaTracker, router: Router) -> None:
+    def __init__(self, schema: SchemaTracker, router: Router, after: Tso) -> None:
         self._schema, self._router = schema, router
         self._kept: deque[_Kept] = deque()
         self._kept_bytes = 0
         self._last_ahead: dict[int, Tso] = {}
-        self._complete_after: Tso | None = None
-        """Everything above has been kept, so far as it ran ahead; None before the first."""
+        self._complete_after = after
+        """Everything above has been kept, so far as it ran ahead."""
         self._due: list[TableChange] = []
-        self._due_after = NO_TS
+        self._due_after = self._kept_after = NO_TS
+        self._written: deque[_Written] = deque()
+        """DDLs whose values were handed out, and are not known to be applied."""
         self.rows_carried = 0
 
     def saw(self, txn: Txn) -> InDoubt | None:
         """Takes note of a transaction; says when values of a DDL's new columns are in doubt."""
-        if self._complete_after is None:
-            self._complete_after = Tso(txn.commit_ts - 1)
         if isinstance(txn, Dml) and txn.schema_version > self._schema.version:
             for change in txn.changes:
                 self._keep(txn.commit_ts, change)
@@ -74,11 +83,25 @@ class Carry:
 
     def due(self, before_ts: Tso) -> Dml | None:
         """What is to be written before a transaction with this commit_ts; once."""
-        if not self._due:
+        changes = self.left()
+        if not changes:
             return None
-        changes, self._due = tuple(self._due), []
         commit_ts = max(Tso(before_ts - 1), Tso(self._due_after + 1))
+        self._written.append(_Written(self._kept_after, commit_ts))
         return Dml(self._due_after, commit_ts, self._schema.version, changes)
+
+    def left(self) -> tuple[TableChange, ...]:
+        """What is due and cannot be written any more, since nothing will follow."""
+        changes, self._due = tuple(self._due), []
+        return changes
+
+    def savable(self, applied_ts: Tso) -> Tso:
+        """Up to where a checkpoint may stand when everything up to `applied_ts` is applied."""
+        while self._written and self._written[0].values_ts <= applied_ts:
+            self._written.popleft()
+        if self._written:
+            return min(applied_ts, self._written[0].kept_after)
+        return min(applied_ts, self._kept_after) if self._due else applied_ts
 
     # --- keeping ---------------------------------------------------------------------------
 
@@ -97,7 +120,7 @@ class Carry:
         assert ddl.job.table is not None, "a DDL that adds columns leaves a table"
         table_id, since = ddl.job.table.id, Tso(ddl.job.start_ts)
         last_ts = self._last_ahead.pop(table_id, NO_TS)
-        is_complete = self._complete_after is not None and self._complete_after <= since
+        is_complete = self._complete_after <= since
         if last_ts <= since and is_complete:
             return None
         changes = [
@@ -113,6 +136,7 @@ class Carry:
             return InDoubt(ddl.added, since, max(last_ts, ddl.commit_ts))
         if carried.updated:
             called = self._router.table(after) if self._router.has_rules else after
+            self._kept_after = min(since, self._kept_after) if self._due else since
             self._due.append(TableChange(called, carried))
             self._due_after = ddl.commit_ts
             self.rows_carried += len(carried.updated)

@@ -432,17 +432,7 @@ class MySqlSink:
         await self._store.begin_ddl(note, [position] * len(applier.positions))
         applier.stand_at(position)
         try:
-            if ddl.session_database:
-                await self._patiently(session, b"USE " + sql.ident(ddl.session_database))
-            settings = ddl_session.settings(ddl.job)
-            for setting in settings:
-                await self._set(session, setting)
-            loop = self._options.loop
-            sent = loop.marked(text) if loop is not None else text
-            work = self._patiently(session, sent.encode("utf-8", "surrogateescape"))
-            await self._watch.over(ddl.commit_ts, _shown(text), session, work)
-            if settings:  # they were for this statement
-                session.close()
+            await self._run_as_upstream(session, ddl, text)
         except SqlRefused as error:
             other = self._changed(ddl, text, error)
             if other == text:
@@ -450,6 +440,22 @@ class MySqlSink:
                 await self._execute_parts(ddl, step, text, again)
             elif other:
                 await self._execute(ddl, step, other, again, part)
+
+    async def _run_as_upstream(self, session: SqlSession, ddl: Ddl, text: str) -> None:
+        """In the database, at the time and in the zone of the DDL. Raises as `SqlSession.run`."""
+        if ddl.session_database:
+            await self._patiently(session, b"USE " + sql.ident(ddl.session_database))
+        settings = ddl_session.settings(ddl.job)
+        try:
+            for setting in settings:
+                await self._set(session, setting)
+            loop = self._options.loop
+            sent = loop.marked(text) if loop is not None else text
+            work = self._patiently(session, sent.encode("utf-8", "surrogateescape"))
+            await self._watch.over(ddl.commit_ts, _shown(text), session, work)
+        finally:
+            if settings:  # they were for this statement
+                session.close()
 
     async def _execute_parts(
         self, ddl: Ddl, step: int, text: str, again: PendingDdl | None

@@ -19,7 +19,9 @@ from pathlib import Path
 import structlog
 
 from binlogd.binlog import CommittedBinlog
+from binlogd.drainer.carry import Carry
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.doubt import say_in_doubt, say_left
 from binlogd.drainer.session import leading_error
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.translate import Translator
@@ -46,6 +48,9 @@ class Restored:
     rows: int
     was_consistent: bool
     """There was nothing to do."""
+    values_in_doubt: int = 0
+    """ALTERs before which rows may have had values of the columns that they add; each was logged.
+    A log in the original's format does not tell."""
 
 
 async def restore(
@@ -82,7 +87,9 @@ async def restore(
         await begin(sink, checkpoint)
         translator = translator_for(tracker)
         last_ts = MAX_TS if to_ts is None else to_ts
-        return await _apply(sink, checkpoint, relay, translator, last_ts)
+        carry = Carry(tracker, translator.router, relay.base_ts)
+        entries = _Entries(relay, translator, carry, checkpoint.commit_ts, last_ts)
+        return await _apply(sink, checkpoint, entries)
     finally:
         await sink.close()
 
@@ -109,15 +116,13 @@ async def begin(sink: Sink, checkpoint: Checkpoint) -> None:
         await sink.save(replace(checkpoint, consistent=False))
 
 
-async def _apply(
-    sink: Sink, checkpoint: Checkpoint, relay: Relay, translator: Translator, last_ts: Tso
-) -> Restored:
+async def _apply(sink: Sink, checkpoint: Checkpoint, entries: _Entries) -> Restored:
     progress = _Progress(checkpoint)
-    log.info("restore_begun", checkpoint_ts=checkpoint.commit_ts, relay_base_ts=relay.base_ts)
+    log.info("restore_begun", checkpoint_ts=checkpoint.commit_ts)
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(sink.run(), name="sink")
-            async for txns in _translated(relay, translator, checkpoint.commit_ts, last_ts):
+            async for txns in entries.translated():
                 await sink.submit(txns)
                 progress.count(txns)
             await sink.flush()
@@ -128,34 +133,54 @@ async def _apply(
         if error is None:
             raise
         raise error from group
-    done = progress.restored()
+    done = replace(progress.restored(), values_in_doubt=entries.values_in_doubt)
     log.info("restored", to_ts=done.to_ts, transactions=done.transactions, rows=done.rows)
     return done
 
 
-async def _translated(
-    relay: Relay, translator: Translator, applied_ts: Tso, last_ts: Tso
-) -> AsyncIterator[list[Txn]]:
-    """What lies beyond `applied_ts`, up to `last_ts`; the DDL before it moves the schema."""
-    async for batch in relay.batches:
-        txns = []
-        for entry in batch:
-            if entry.commit_ts > last_ts:
+class _Entries:
+    """A relay log as a sink is given it."""
+
+    def __init__(
+        self, relay: Relay, translator: Translator, carry: Carry, applied_ts: Tso, last_ts: Tso
+    ) -> None:
+        self._relay, self._translator, self._carry = relay, translator, carry
+        self._applied_ts, self._last_ts = applied_ts, last_ts
+        self.values_in_doubt = 0
+
+    async def translated(self) -> AsyncIterator[list[Txn]]:
+        """What lies beyond `applied_ts`, up to `last_ts`.
+
+        The DDL before it moves the schema, and the rows before it may hold values for a column
+        that a DDL behind it makes.
+        """
+        async for batch in self._relay.batches:
+            txns: list[Txn] = []
+            for entry in batch:
+                if entry.commit_ts > self._last_ts:
+                    break
+                found = self._with_what_is_due(entry)
+                if entry.commit_ts > self._applied_ts:
+                    txns += found
+            if txns:
+                yield txns
+            if batch and batch[-1].commit_ts > self._last_ts:
                 break
-            if entry.commit_ts > applied_ts:
-                txns.append(_translate(translator, entry))
-            elif entry.job:
-                _translate(translator, entry)
-        if txns:
-            yield txns
-        if batch and batch[-1].commit_ts > last_ts:
-            return
+        left = self._carry.left()
+        self.values_in_doubt += len(left)
+        say_left(left)
 
-
-def _translate(translator: Translator, entry: RelayEntry) -> Txn:
-    start_ts = Tso(peek(entry.payload).start_ts)
-    job = job_from_json(entry.job) if entry.job else None
-    return translator.translate(CommittedBinlog(start_ts, entry.commit_ts, entry.payload), job)
+    def _with_what_is_due(self, entry: RelayEntry) -> list[Txn]:
+        due = self._carry.due(entry.commit_ts)
+        start_ts = Tso(peek(entry.payload).start_ts)
+        job = job_from_json(entry.job) if entry.job else None
+        binlog = CommittedBinlog(start_ts, entry.commit_ts, entry.payload)
+        txn = self._translator.translate(binlog, job)
+        doubt = self._carry.saw(txn)
+        if doubt is not None and isinstance(txn, Ddl) and entry.commit_ts > self._applied_ts:
+            self.values_in_doubt += 1
+            say_in_doubt(txn, doubt)
+        return [txn] if due is None else [due, txn]
 
 
 class _Progress:

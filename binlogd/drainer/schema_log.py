@@ -11,7 +11,8 @@ version cannot name when DDLs ran side by side, and without the history that led
 
 Invariant. Every DDL that the sink was given is in the log (synced) before. A new file is begun
 when the DDLs outweigh the snapshot; the one before goes when the saved checkpoint has passed the
-new one's base. What is damaged, or does not lead to the checkpoint's schema version, is passed
+new one's base, and the new one when a checkpoint before its base is taken up: one file has all that
+follows its base. What is damaged, or does not lead to the checkpoint's schema version, is passed
 over, which is logged: the history has it all.
 """
 
@@ -86,12 +87,22 @@ class SchemaLog:
             usable = [base for base in self._bases if base <= checkpoint.commit_ts]
             for base in reversed(usable if checkpoint.schema_version else ()):
                 try:
-                    return await self._read(base, checkpoint)
+                    tracker = await self._read(base, checkpoint)
                 except Corrupt as error:
                     log.warning("schema_snapshot_passed_over", cause=str(error))
+                    continue
+                await self._only_up_to(base)
+                return tracker
         except OSError as error:
             raise LogFailed(self._directory, error) from error
         return None
+
+    async def _only_up_to(self, base_ts: Tso) -> None:
+        """Removes what was begun later: the DDLs that come go to this file, not to those."""
+        later = [base for base in self._bases if base > base_ts]
+        if later:
+            await self._disk.remove([self._path(base) for base in later])
+            self._bases = [base for base in self._bases if base <= base_ts]
 
     async def begin(self, tracker: SchemaTracker, base_ts: Tso) -> None:
         """Begins a file with the schema as of `base_ts`; nothing beyond it is known any more."""

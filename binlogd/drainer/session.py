@@ -25,10 +25,11 @@ from typing import Protocol
 import structlog
 
 from binlogd.binlog import CommittedBinlog, Pulled
-from binlogd.drainer.carry import Carry, InDoubt
+from binlogd.drainer.carry import Carry
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.ddl_trash import Trash
+from binlogd.drainer.doubt import say_in_doubt, say_left
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.measures import DrainerMeasures
 from binlogd.drainer.relay_original import OriginalRelay
@@ -121,6 +122,8 @@ class Session:
         self._carry: Carry | None = None
         self._saving, self._relaying = asyncio.Lock(), asyncio.Lock()
         self._is_stopping, self._is_over = False, asyncio.Event()
+        self._is_settled = False
+        """A consistent checkpoint is saved, and nothing was done since."""
         self.checkpoint = Checkpoint(options.initial_commit_ts)
         self.skipped = self.values_in_doubt = 0
 
@@ -206,6 +209,7 @@ class Session:
             await self._walk(part)
         if not binlogs or binlogs[-1].commit_ts < pulled.resolved_ts:
             due = self._carried(Tso(pulled.resolved_ts + 1))
+            await self._relay_translated([(txn, b"") for txn in due])
             await self._queue.put([*due, Skip(pulled.resolved_ts)])
 
     def _carried(self, before_ts: Tso) -> list[Txn]:
@@ -228,23 +232,27 @@ class Session:
                     asyncio.get_running_loop().time() - begin_s,
                 )
         await self._load_coming(part, [job for _, job in found if job is not None])
-        txns: list[Txn] = []
+        translated: list[tuple[Txn, bytes]] = []
         try:
             for binlog, job in found:
-                txns += self._carried(binlog.commit_ts)
-                txns.append(self._translated(binlog, job))
+                translated += [(due, b"") for due in self._carried(binlog.commit_ts)]
+                translated.append((self._translated(binlog, job), binlog.payload))
         except Stuck as error:
             failure = error
-        if isinstance(self._relay, OriginalRelay) and txns:
-            async with self._relaying:
-                payloads = [binlog.payload for binlog, _ in found]
-                await self._relay.append(list(zip(txns, payloads, strict=False)))
+        txns = [txn for txn, _ in translated]
+        await self._relay_translated(translated)
         if self._events:
             await self._log_events(txns[-1].commit_ts if failure is None else None)
         if txns:
             await self._queue.put(txns)
         if failure is not None:
             raise failure
+
+    async def _relay_translated(self, translated: Sequence[tuple[Txn, bytes]]) -> None:
+        """Each with its binlog; of values that are carried there is none."""
+        if isinstance(self._relay, OriginalRelay) and translated:
+            async with self._relaying:
+                await self._relay.append(translated)
 
     async def _load_coming(self, part: Sequence[CommittedBinlog], jobs: list[Job]) -> None:
         """Jobs that rows of this part may run ahead of: its own, and those in flight meanwhile."""
@@ -299,37 +307,16 @@ class Session:
         assert self._carry is not None, "it begins with the translator"
         doubt = self._carry.saw(txn)
         if doubt is not None and isinstance(txn, Ddl):
-            self._note_values(txn, doubt)
+            self.values_in_doubt += 1
+            say_in_doubt(txn, doubt)
         self._note(txn)
         return txn
 
-    def _note_values(self, ddl: Ddl, doubt: InDoubt) -> None:
-        """Says that rows may have had values for columns that this DDL only now makes here."""
-        self.values_in_doubt += 1
-        log.warning(
-            "values_of_a_coming_column_in_doubt",
-            database=ddl.database,
-            table=ddl.table,
-            columns=list(doubt.columns),
-            after_ts=doubt.after_ts,
-            up_to_ts=doubt.up_to_ts,
-            what_to_do="copy these columns of rows changed in this time from the upstream",
-        )
-
     def _note_what_is_due(self) -> None:
         """At a stop right behind an ALTER, before anything told what may be written after it."""
-        if self._carry is None:
-            return
-        due = self._carry.due(NO_TS)
-        for change in due.changes if due is not None else ():
-            self.values_in_doubt += 1
-            log.warning(
-                "values_of_a_coming_column_in_doubt",
-                database=change.table.database,
-                table=change.table.info.name,
-                rows=len(change.mutation.updated),
-                what_to_do="copy the columns that the last ALTER added from the upstream",
-            )
+        left = self._carry.left() if self._carry is not None else ()
+        self.values_in_doubt += len(left)
+        say_left(left)
 
     def _note(self, txn: Txn) -> None:
         if isinstance(txn, Ddl | Skip) and txn.reason:
@@ -388,7 +375,8 @@ class Session:
         self._translator = Translator(
             self._schema, self._ports.table_filter, self._options.dialect, self._options.trash
         )
-        self._carry = Carry(self._schema, self._ports.table_filter.routes)
+        complete_after = after if after > NO_TS else Tso(first_ts - 1)
+        self._carry = Carry(self._schema, self._ports.table_filter.routes, complete_after)
 
     async def _apply_history(self, first_ts: Tso) -> None:
         """Applies what is behind the first transaction, some jobs at a time."""
@@ -436,8 +424,13 @@ class Session:
             except TimeoutError:
                 await self._save_if_moved()
 
+    def _savable_ts(self) -> Tso:
+        applied_ts = self.applied_ts
+        savable = self._carry.savable(applied_ts) if self._carry is not None else applied_ts
+        return max(self.checkpoint.commit_ts, savable)
+
     async def _save_if_moved(self) -> None:
-        if self._sink.applied_ts() <= self.checkpoint.commit_ts:
+        if self._savable_ts() <= self.checkpoint.commit_ts:
             return
         try:
             await self._save(is_consistent=False)
@@ -448,9 +441,9 @@ class Session:
 
     async def _save(self, *, is_consistent: bool) -> None:
         async with self._saving:
-            if self._is_over.is_set():
+            if self._is_over.is_set() or (self._is_settled and not is_consistent):
                 return  # its timer had run out while the session ended: all is saved, the sink gone
-            commit_ts = self.applied_ts
+            commit_ts = self._savable_ts()
             version = self.checkpoint.schema_version
             for ts, since in self._versions:
                 if ts <= commit_ts:
@@ -458,6 +451,7 @@ class Session:
             checkpoint = Checkpoint(commit_ts, is_consistent, version, self.checkpoint.ts_map)
             await self._sink.save(checkpoint)
             self.checkpoint = checkpoint
+            self._is_settled = is_consistent
             while self._versions and self._versions[0][0] <= commit_ts:
                 self._versions.popleft()
             self._ports.on_saved(checkpoint)

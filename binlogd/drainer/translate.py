@@ -18,6 +18,7 @@ from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.ddl_trash import Trash
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.loopback import LoopControl
+from binlogd.drainer.route import Router
 from binlogd.drainer.txn import BY_DECISION, Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import MalformedBinlog, MissingDdlJob, RowMismatch, UnknownTable
 from binlogd.tidb.model import Job, TableAt
@@ -58,6 +59,11 @@ class Translator:
         self._tables: dict[tuple[int, int], TableAt] = {}
         """Answers of the schema about tables that are replicated, by id and schema version."""
         self._as_of = schema.changes
+
+    @property
+    def router(self) -> Router:
+        """How tables are called downstream."""
+        return self._router
 
     def translate(self, binlog: CommittedBinlog, job: Job | None) -> Txn:
         """`job` is the one that `ddl_job_id` asked for; None of an ignored DDL may be missing.

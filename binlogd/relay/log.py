@@ -171,7 +171,12 @@ class RelayWriter:
         await self._file.append(head, sync=True)
         self._head_bytes = self._offset = sum(map(len, head))
         self._files.append(RelayFile(suffix, self._last_ts, kind is FrameKind.START, self._offset))
-        log.info("relay_file_begun", suffix=suffix, base_ts=self._last_ts, head_bytes=len(head))
+        log.info(
+            "relay_file_begun",
+            suffix=suffix,
+            base_ts=self._last_ts,
+            head_bytes=self._head_bytes,
+        )
 
     async def collect(self, saved_ts: Tso) -> int:
         """Removes files that nobody needs once a checkpoint at `saved_ts` is stored: how many.

@@ -58,7 +58,7 @@ class Ahead(Upstream):
 def carried(txns: Sequence[Txn]) -> Iterator[tuple[Txn, InDoubt | None]]:
     """What the sink is given, as the walk does it, and what was said to be in doubt."""
     upstream = Upstream()
-    carry = Carry(upstream.schema, Router())
+    carry = Carry(upstream.schema, Router(), Tso(100))
     for txn in txns:
         due = carry.due(txn.commit_ts)
         if due is not None:
@@ -110,3 +110,24 @@ def test_what_cannot_be_carried_is_said_to_be_in_doubt(reason: str) -> None:
     assert doubt is not None
     assert doubt.columns == ("w",)
     assert doubt.after_ts == start_ts
+
+
+def test_no_checkpoint_stands_between_a_ddl_and_the_values_behind_it() -> None:
+    upstream = Ahead()
+    upstream.database("shop", "CREATE DATABASE `shop`;")
+    upstream.ddl(ActionType.CREATE_TABLE, CREATE, BEFORE)
+    upstream.rows(inserted=[[3, b"a", 30]])
+    upstream.ddl(ActionType.MULTI_SCHEMA_CHANGE, ALTER, AFTER, start_ts=121)
+    walked = Upstream()
+    carry = Carry(walked.schema, Router(), Tso(100))
+    for txn in upstream.txns:
+        if not isinstance(txn, Dml):
+            walked.schema.apply(txn.job, 5)  # type: ignore[union-attr] # the others are DDL
+        assert carry.savable(txn.commit_ts) == txn.commit_ts
+        carry.saw(txn)
+    ddl_ts = upstream.txns[-1].commit_ts
+    assert carry.savable(ddl_ts) == 121
+    due = carry.due(Tso(ddl_ts + 10))
+    assert due is not None
+    assert carry.savable(Tso(due.commit_ts - 1)) == 121
+    assert carry.savable(due.commit_ts) == due.commit_ts

@@ -510,6 +510,26 @@ async def test_a_time_becomes_a_moment_of_the_day_on_which_the_upstream_converte
     assert mariadb.execute("SELECT a FROM shop.t") == [(b"2020-09-13 10:11:12",)]
 
 
+async def test_the_zone_of_a_ddl_that_is_there_already_does_not_stay_for_the_next(
+    mariadb: MariaDb, upstream: Upstream
+) -> None:
+    moment = ColumnDef("a", tidb.temporal(Tp.TIMESTAMP))
+    first = table(10, "t", ID, moment)
+    create = "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY, `a` TIMESTAMP NULL)"
+    upstream.ddl(ActionType.CREATE_TABLE, create, first)
+    upstream.insert(10, [1, "2021-06-01 00:00:00"])
+    upstream.ddl(ActionType.CREATE_TABLE, create, first, location="Asia/Tokyo")
+    text = replace(first.columns[1], id=3, field_type=tidb.temporal(Tp.DATETIME))
+    upstream.ddl(
+        ActionType.MODIFY_COLUMN,
+        "ALTER TABLE `t` MODIFY COLUMN `a` DATETIME",
+        replace(first, columns=(first.columns[0], text)),
+        start_ts=1,
+    )
+    await upstream.replicate(mariadb)
+    assert mariadb.execute("SELECT * FROM shop.t") == [(b"1", b"2021-06-01 00:00:00")]
+
+
 # --- foreign keys that MariaDB refuses -------------------------------------------------------
 
 

@@ -18,8 +18,10 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl_edits import Dialect
 from binlogd.drainer.drainer import Drainer, DrainerState
+from binlogd.drainer.file_log import file_records
 from binlogd.drainer.filter import TableFilter
 from binlogd.drainer.relay_original import OriginalRelay
+from binlogd.drainer.secondary import decode
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Ddl, Dml, Txn
@@ -378,40 +380,113 @@ async def test_rows_ahead_of_a_job_wait_until_the_history_has_it(place: Place) -
         await until(lambda: drainer.statistics().applied_ts == 14)
 
 
-@pytest.mark.parametrize(("id_of_v", "in_doubt"), [(2, 0), (8, 1)])
-async def test_values_that_came_before_their_column_are_written_behind_it_or_said_to_be_in_doubt(
-    place: Place, id_of_v: int, in_doubt: int
-) -> None:
-    """In doubt, where the ALTER rewrites another column at the same time."""
+def with_a_coming_column(place: Place, id_of_v: int = 2) -> list[CommittedBinlog]:
+    """A table, a row that has a value for the column `w`, and the ALTER of commit_ts 14."""
     key, old = TABLE.columns
     key = replace(key, field_type=FieldType(Tp.LONG, FLAG_PRIMARY_KEY | FLAG_NOT_NULL))
     keyed = replace(TABLE, id=11, name="k", columns=(key, old), pk_is_handle=True)
     columns = (key, replace(old, id=id_of_v), replace(old, id=9, name="w", offset=2))
     wider = replace(keyed, columns=columns)
     create, change = (
-        job(n, ts, kind, start_ts=ts - 1, schema_id=5, table_id=11, version=n, TableInfo=info)
-        for n, ts, kind, info in [
-            (3, 5, 3, json.loads(table_to_json(keyed))),
-            (9, 14, 61, json.loads(table_to_json(wider))),
+        job(n, ts, kind, start_ts=start, schema_id=5, table_id=11, version=n, TableInfo=info)
+        for n, ts, kind, start, info in [
+            (3, 5, 3, 4, json.loads(table_to_json(keyed))),
+            (9, 14, 61, 10, json.loads(table_to_json(wider))),
         ]
     )
-    change = replace(change, start_ts=10)
     row = encode_insert(wider, {1: 4, id_of_v: 4, 9: 5}, handle=None)
     value = peek.encode_mutations(9, [peek.Mutation(11, [row], [], [], b"\0")])
     prewrite = peek.prewrite_binlog(Tso(11), prewrite_value=value)
     early = peek.join(prewrite, peek.commit_binlog(Tso(11), Tso(12)))
     place.history.known |= {create.id: create, change.id: change}
-    place.source.add(
+    return [
         *beginning(),
         ddl(create, 5, "CREATE TABLE `k` (`id` INT PRIMARY KEY,`v` BIGINT);"),
         CommittedBinlog(Tso(11), Tso(12), early),
         ddl(change, 14, "ALTER TABLE `k` ADD COLUMN `w` INT, ADD INDEX (`v`)"),
-        rows(18, [1]),
-    )
+    ]
+
+
+@pytest.mark.parametrize(("id_of_v", "in_doubt"), [(2, 0), (8, 1)])
+async def test_values_that_came_before_their_column_are_written_behind_it_or_said_to_be_in_doubt(
+    place: Place, id_of_v: int, in_doubt: int
+) -> None:
+    """In doubt, where the ALTER rewrites another column at the same time."""
+    place.source.add(*with_a_coming_column(place, id_of_v), rows(18, [1]))
     async with place.running() as drainer:
         await until(lambda: drainer.statistics().applied_ts == 18)
         assert drainer.statistics().values_in_doubt == in_doubt
         assert (17 in place.store.commit_tss) != in_doubt
+
+
+@pytest.mark.parametrize("is_saved_between", [False, True])
+async def test_a_crash_between_an_alter_and_the_values_behind_it_loses_none_without_a_word(
+    place: Place, *, is_saved_between: bool
+) -> None:
+    """In doubt, where a checkpoint was saved between the begin of the ALTER and its end."""
+    *before, alter = with_a_coming_column(place)
+    drainer = place.drainer()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(drainer.run())
+        if is_saved_between:
+            place.source.add(*before)
+            await until(lambda: place.saved and place.saved[-1].commit_ts == 12)
+            place.source.add(alter)
+        else:
+            place.source.add(*before, alter)
+        await until(lambda: place.store.applied_ts == 14)
+        for _ in range(20):  # whatever it saves now
+            await asyncio.sleep(place.checkpoint_interval_s)
+        running.cancel()
+    place.source.add(rows(18, [1]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().checkpoint.commit_ts == 18)
+        assert drainer.statistics().values_in_doubt == is_saved_between
+        assert (17 in place.store.commit_tss) != is_saved_between
+
+
+async def test_carried_values_are_in_a_relay_log_of_the_original_in_their_place(
+    place: Place, tmp_path: Path
+) -> None:
+    disk = PosixDisk(threads=2)
+    place.relay = OriginalRelay(tmp_path, disk, WallClock(), max_file_bytes=1 << 20)
+    second = "ALTER TABLE `t` COMMENT = 'x'"
+    change = job(20, 19, 17, schema_id=5, table_id=10, TableInfo=json.loads(table_to_json(TABLE)))
+    place.history.known[change.id] = change
+    place.source.add(*with_a_coming_column(place), rows(18, [1]), ddl(change, 19, second))
+    place.source.add(rows(25, [2]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 25)
+    disk.close()
+    found = [decode(record.payload) for _, record in file_records(tmp_path)]
+    assert [each.commit_ts for each in found] == [2, 3, 5, 12, 14, 17, 18, 19, 25]
+    assert found[7].ddl is not None
+    assert found[7].ddl.text == second
+
+
+class SlowToSave(MemorySink):
+    """A downstream that takes its time for a checkpoint."""
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        await asyncio.sleep(0.01)
+        await super().save(checkpoint)
+
+
+async def test_a_checkpoint_that_was_due_before_does_not_follow_the_consistent_one(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "sink", lambda: SlowToSave(place.store))
+    disk = PosixDisk(threads=2)
+    place.relay = RelayWriter(tmp_path, disk, max_file_bytes=1)
+    place.source.add(*beginning())
+    for life in range(10):
+        async with place.running() as drainer:
+            for ts in range(30 + 10 * life, 40 + 10 * life):
+                place.source.add(rows(ts, range(300)))  # a relay file of its own
+                await until(lambda ts=ts: drainer.statistics().applied_ts == ts)
+        assert place.store.checkpoint is not None
+        assert place.store.checkpoint.consistent
+    disk.close()
 
 
 async def test_rows_that_stay_unexplained_stop(place: Place) -> None:

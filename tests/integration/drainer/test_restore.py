@@ -27,6 +27,8 @@ from binlogd.relay.log import RelayWriter
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
+from tests.contract.memory_sink import MemorySink
+from tests.integration.drainer.test_drainer import Place, rows, with_a_coming_column
 from tests.mariadb import MariaDb
 from tests.recordings_reader import RECORDINGS, committed, compare, history
 from tests.replay import SKIPPED, filter_for, running, sink_for
@@ -238,3 +240,36 @@ async def test_a_database_left_in_the_middle_is_completed(
     assert compare(RECORDINGS / name, connection, SKIPPED[name]) == []
     connection.close()
     assert (await replica.restore(sink_for(mariadb, lanes))).was_consistent
+
+
+@pytest.mark.parametrize("checkpoint", [5, 12])
+@pytest.mark.parametrize("is_followed", [True, False])
+async def test_values_that_came_before_their_column_are_restored_or_said_to_be_in_doubt(
+    disk: PosixDisk, tmp_path: Path, checkpoint: int, *, is_followed: bool
+) -> None:
+    """In doubt, where the log ends with the ALTER."""
+    place = Place()
+    binlogs = with_a_coming_column(place)
+    if is_followed:
+        binlogs.append(rows(18, [1]))
+    jobs = place.history.known
+    entries = [
+        RelayEntry(each.commit_ts, each.payload, job.raw if job else b"")
+        for each in binlogs
+        for job in (jobs.get(ddl_job_id(each)),)
+    ]
+    relay = RelayWriter(tmp_path, disk, max_file_bytes=1 << 20)
+    await relay.open(after=Tso(0), snapshot=SchemaTracker().snapshot)
+    await relay.append(entries)
+    await relay.close()
+    place.store.checkpoint = Checkpoint(Tso(checkpoint))
+    place.store.applied_ts = Tso(checkpoint)
+    done = await restore(
+        disk=disk,
+        relay_directory=tmp_path,
+        sink=MemorySink(place.store),
+        translator_for=into_files,
+    )
+    assert done.to_ts == (18 if is_followed else 14)
+    assert done.values_in_doubt == (0 if is_followed else 1)
+    assert (17 in place.store.commit_tss) == is_followed

@@ -138,9 +138,25 @@ async def test_a_file_goes_when_no_checkpoint_can_need_it(tmp_path: Path) -> Non
     await kept.append([SchemaEvent.of(*event) for event in events[50:]])
     await kept.collect(events[40][0])
     assert len(files(tmp_path)) == 2
-    assert await opened(kept, events[:40]) is not None
     await kept.collect(events[49][0])
     assert len(files(tmp_path)) == 1
+    assert await opened(kept, events) is not None
+
+
+async def test_a_file_that_was_begun_beyond_the_checkpoint_is_not_taken_for_whole_later(
+    tmp_path: Path,
+) -> None:
+    """The process died between the new file and the checkpoint that it was begun for."""
+    events = ddls("ddl")[:60]
+    kept = SchemaLog(tmp_path, PosixDisk())
+    await written(kept, events[:41], 20)
+    await kept.begin(from_history(events[:41]), events[40][0])
+    await kept.collect(events[35][0])
+    version = max(job.schema_version for _, _, job in events[:36])
+    assert await kept.load(Checkpoint(events[35][0], schema_version=version)) is not None
+    for event in events[36:]:
+        await kept.append([SchemaEvent.of(*event)])
+    await kept.collect(events[-1][0])
     assert await opened(kept, events) is not None
 
 
