@@ -26,6 +26,7 @@ from binlogd.assembly import (
     Standalone,
     client_tls,
     identity,
+    make_finder,
     make_replication,
     open_pump,
     server_tls,
@@ -55,6 +56,7 @@ from binlogd.tso import Tso
 from binlogd.upstream.registry import DRAINER, NodeRegistry
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import NodeStatus, Skip, UpstreamStore
+from binlogd.watching import Sight, Watch
 
 T = TypeVar("T")
 
@@ -220,6 +222,7 @@ async def _serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
             drainer=make_replication(lambda: reloading.setup, disk, pump, upstream),
             skips=upstream.skips,
             reload_now=reloading.reload,
+            finder=make_finder(setup),
         )
         return await _live(setup, node, upstream, Guard(lambda: reloading.admin_token))
     finally:
@@ -251,9 +254,10 @@ async def _live(setup: Setup, node: Node, upstream: Standalone, guard: Guard) ->
     """From the first task to the last; the exit code. Raises what ended it, in a group."""
     membership = Membership(upstream.registry, node.entries, client_tls(setup))
     security = setup.config.security
+    watch = Watch(Sight(node.own_status, node.counts, node.decided_skips), node.clock)
     server = Server(
         _services(node),
-        application(node, guard),
+        application(node, guard, watch.hub),
         ServerLimits(
             connections_max=security.connections_max,
             connections_per_client_max=security.connections_per_client_max,
@@ -274,6 +278,7 @@ async def _live(setup: Setup, node: Node, upstream: Standalone, guard: Guard) ->
             )
             watching = group.create_task(_watch_drainers(node), name="drainers")
             telling = group.create_task(_tell(node), name="ticks")
+            showing = group.create_task(watch.run(), name="watch")
             host, port = await server.start(*listen_address(setup.config.addr), setup.binlog_socket)
             _listen_for_signals(node)
             _settle_memory()
@@ -284,6 +289,7 @@ async def _live(setup: Setup, node: Node, upstream: Standalone, guard: Guard) ->
             beating.cancel()
             watching.cancel()
             telling.cancel()
+            showing.cancel()
             await _stop(node, server)
     except BaseException:
         await server.close()

@@ -44,6 +44,7 @@ from binlogd.drainer.sink import Sink
 from binlogd.drainer.sqlite_sink import SqliteSink
 from binlogd.drainer.trash import TrashOptions
 from binlogd.errors import ConfigError, LogFailed
+from binlogd.finder import Finder
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.membership import Identity
@@ -455,6 +456,12 @@ def gc_holders(setup: Setup) -> Sequence[str]:
     """Who needs every binlog behind the saved checkpoint: the Drainer, and the relay log, which a
     restart fills from there on again when its end is torn."""
     return ("drainer",) if setup.relay_dir is None else ("drainer", "relay log")
+
+
+def make_finder(setup: Setup) -> Finder:
+    """Looks through the log of this process; what other Pumps received stands in the relay log."""
+    relay = setup.relay_dir if setup.config.upstream.pumps else None
+    return Finder([setup.data_dir] if relay is None else [setup.data_dir, relay])
 
 
 def make_drainer(

@@ -22,8 +22,10 @@ from binlogd.drainer.ddl_watch import RunningDdl
 from binlogd.drainer.drainer import DrainerState
 from binlogd.drainer.metrics import say_drainer
 from binlogd.errors import RecordTooLarge, Refused, UpstreamUnavailable
+from binlogd.finder import Finder, Question
 from binlogd.membership import Identity
 from binlogd.ports import Clock, TsoSource
+from binlogd.pulse import Counts
 from binlogd.pump.metrics import say_pump, say_service
 from binlogd.pump.pump import Pump, PumpStatistics
 from binlogd.pump.score import score
@@ -62,6 +64,7 @@ class Node:
     drainer: Replication | None
     skips: SkipList
     reload_now: Callable[[Callable[[], None]], Reply]
+    finder: Finder
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     closing: Closing | None = None
     purged: Counter[str] = field(default_factory=Counter)
@@ -71,7 +74,7 @@ class Node:
 
     async def status(self) -> Mapping[str, Any]:
         """The document of `/status`."""
-        return {**self._own_status(), **self._drainer_status(), **await self._pump_status()}
+        return {**self.own_status(), **self._drainer_status(), **await self._pump_status()}
 
     async def _pump_status(self) -> Mapping[str, Any]:
         """The keys of the original Pump: all Pumps, and a timestamp of now."""
@@ -102,7 +105,8 @@ class Node:
             "TsMap": "",
         }
 
-    def _own_status(self) -> Mapping[str, Any]:
+    def own_status(self) -> Mapping[str, Any]:
+        """Of `/status` what this process knows without asking anybody; cheap."""
         pump = self.pump.statistics()
         return {
             "state": pump.state.value,
@@ -154,13 +158,16 @@ class Node:
         everything that was acknowledged is applied; None when nothing is replicated."""
         if self.drainer is None:
             return None
-        now = self.drainer.statistics()
-        newest, applied = self.pump.newest_commit_ts, now.applied_ts
-        if now.merge is not None:
-            newest = max(newest, now.merge.newest_commit_ts)
+        newest, applied = self._newest_commit_ts(), self.drainer.statistics().applied_ts
         if applied >= newest:
             return 0.0
         return max(0.001, (physical_ms(newest) - physical_ms(applied)) / 1000)
+
+    def _newest_commit_ts(self) -> Tso:
+        """That arrived at this Pump or at one that is merged with it."""
+        merge = self.drainer.statistics().merge if self.drainer is not None else None
+        newest = self.pump.newest_commit_ts
+        return max(newest, merge.newest_commit_ts) if merge is not None else newest
 
     def metrics(self) -> bytes:
         """Prometheus text."""
@@ -176,6 +183,15 @@ class Node:
             say_drainer(out, self.drainer.statistics())
             out.gauge("binlogd_lag_seconds", "From arrived to applied.", self.lag_s() or 0.0)
         return out.text() + telemetry.process_metrics()
+
+    def counts(self) -> Counts:
+        """Binlogs that were taken, rows that were applied; the latter by this session."""
+        sink = self.drainer.statistics().sink if self.drainer is not None else None
+        return Counts(self.pump.statistics().accepted, sink.rows_applied if sink else 0)
+
+    async def find(self, question: Question) -> Mapping[str, Any]:
+        """Looks for transactions in the log. Raises Refused, Unavailable."""
+        return await self.finder.find(question, up_to=self._newest_commit_ts())
 
     def figures(self) -> Mapping[str, Any]:
         """How it stands, in one line of the log. Source: tidb-binlog pump/server.go, "server info
@@ -387,6 +403,7 @@ class Node:
             "retries_by_kind": dict(now.sink.retries_by_kind) if now.sink else {},
             "ddl": _running_ddl(now.sink.ddl) if now.sink else None,
             "lanes": list(now.sink.lane_ts) if now.sink else [],
+            "last_ddls": [asdict(each) for each in now.measures.ddls],
             "trash": _trash(now.sink.trash if now.sink else None),
         }
 

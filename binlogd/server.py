@@ -74,6 +74,7 @@ class Server:
             access_log=None,
             keepalive_timeout=self._limits.http_idle_s,
             max_headers=self._limits.http_headers_max,
+            shutdown_timeout=self._limits.leave_timeout_s,
         )
         self._connections: dict[_Connection, asyncio.Transport] = {}
         self._of_client: Counter[str] = Counter()

@@ -5,13 +5,13 @@ Source: tidb-binlog drainer/metrics.go.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 
 from binlogd.binlog import Pulled
-from binlogd.drainer.txn import Dml, Txn
+from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.histogram import Histogram, HistogramStatistics, SizeHistogram, doubling
 from binlogd.ports import BinlogSource, Clock, Member, Sources
 from binlogd.tso import Tso, physical_ms
@@ -19,13 +19,29 @@ from binlogd.tso import Tso, physical_ms
 _SECONDS = doubling(0.00005, 18)
 _DELAY_SECONDS = doubling(0.001, 22)
 _BINLOG_SIZES, _FILE_SIZES = 25, 20
+DDLS_KEPT = 50
+_STATEMENT_CHARS_MAX = 4_000
 _KINDS = {"Insert": 0, "Update": 1, "Delete": 4}
 """Bytes of `Mutation.sequence`."""
 
 
 @dataclass(frozen=True, slots=True)
+class SubmittedDdl:
+    """A DDL that was handed to the sink, or passed over; `reason` says why, "" where a filter or
+    nothing at all is the reason."""
+
+    commit_ts: Tso
+    database: str
+    table: str
+    statement: str
+    is_skipped: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class DrainerMeasuresStatistics:
-    """By the original's label values. Sizes in bytes, durations in seconds."""
+    """By the original's label values. Sizes in bytes, durations in seconds. `ddls` are the last
+    ones, in commit order."""
 
     events: Mapping[str, int]
     undecodable: int
@@ -34,6 +50,7 @@ class DrainerMeasuresStatistics:
     reach_seconds: Mapping[str, HistogramStatistics]
     read_sizes: Mapping[str, HistogramStatistics]
     relay: FileStatistics
+    ddls: tuple[SubmittedDdl, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +89,7 @@ class DrainerMeasures:
         self._checkpoint_delay_s = Histogram(_DELAY_SECONDS)
         self._reach_s: dict[str, Histogram] = {}
         self._read_size: dict[str, SizeHistogram] = {}
+        self._ddls: deque[SubmittedDdl] = deque(maxlen=DDLS_KEPT)
 
     def pulled(self, source: str, pulled: Pulled, wall_ms: int) -> None:
         """A source gave binlogs. The oldest of them stands for how long all of them took."""
@@ -94,6 +112,18 @@ class DrainerMeasures:
                 for change in txn.changes:
                     for kind, byte in _KINDS.items():
                         self._events[kind] += change.mutation.sequence.count(byte)
+            elif isinstance(txn, Ddl):
+                self._note_ddl(txn)
+
+    def _note_ddl(self, ddl: Ddl) -> None:
+        if self._ddls and ddl.commit_ts <= self._ddls[-1].commit_ts:
+            return  # once more, in another session
+        text = ddl.statement or ddl.job.query
+        if len(text) > _STATEMENT_CHARS_MAX:
+            text = f"{text[:_STATEMENT_CHARS_MAX]}…"
+        self._ddls.append(
+            SubmittedDdl(ddl.commit_ts, ddl.database, ddl.table, text, ddl.is_skipped, ddl.reason)
+        )
 
     def saved(self, commit_ts: Tso, wall_ms: int) -> None:
         """A checkpoint is durable."""
@@ -114,6 +144,7 @@ class DrainerMeasures:
             reach_seconds={name: each.statistics() for name, each in self._reach_s.items()},
             read_sizes={name: each.statistics() for name, each in self._read_size.items()},
             relay=self.relay.statistics(),
+            ddls=tuple(self._ddls),
         )
 
 

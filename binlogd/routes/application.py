@@ -16,7 +16,12 @@ import msgspec
 from aiohttp import web
 
 from binlogd.errors import BinlogdError
+from binlogd.finder import Question
+from binlogd.routes.events import Hub
 from binlogd.routes.guard import Guard, add_headers, guarding
+from binlogd.routes.lookup import add_lookup
+from binlogd.routes.openapi import add_description
+from binlogd.routes.page import add_page
 from binlogd.routes.profiling import add_profiling
 
 _TS_MAX = (1 << 63) - 1
@@ -68,6 +73,10 @@ class Operations(Protocol):
         """Reads the configuration again, and takes from it what can change while it runs."""
         ...
 
+    async def find(self, question: Question) -> Mapping[str, Any]:
+        """Transactions of the log. Raises Refused, Unavailable."""
+        ...
+
     def trigger_gc(self) -> bool:
         """Begins to collect garbage; False if that is going on already."""
         ...
@@ -81,8 +90,8 @@ class Operations(Protocol):
         ...
 
 
-def application(operations: Operations, guard: Guard) -> web.Application:
-    """Everything that is answered over HTTP/1.1."""
+def application(operations: Operations, guard: Guard, hub: Hub) -> web.Application:
+    """Everything that is answered over HTTP/1.1; `hub` is who listens to events."""
     routes = web.Application(
         middlewares=[_in_the_originals_words, guarding(guard)], client_max_size=_BODY_BYTES_MAX
     )
@@ -91,6 +100,10 @@ def application(operations: Operations, guard: Guard) -> web.Application:
     _add_looking(routes.router, operations)
     _add_acting(routes.router, operations)
     add_profiling(routes.router)
+    add_lookup(routes.router, operations.find)
+    add_page(routes.router)
+    add_description(routes.router)
+    routes.router.add_get("/events", hub.events)
     return routes
 
 

@@ -1,9 +1,10 @@
 """Who may act over HTTP, and what every answer says to a browser.
 
 An action is what changes something, or shows the inside of the process (`/debug/`: profiles, the
-rows of a binlog). With a token, an action needs it, from wherever it comes. Without one, actions
-are taken from this machine only: by the unix socket, or from a loopback address, and not from a
-page of another site that is open in a browser on this machine, nor through a proxy.
+rows of a binlog) or rows (`/transactions`). With a token, an action needs it, from wherever it
+comes. Without one, actions are taken from this machine only: by the unix socket, or from a loopback
+address, and not from a page of another site that is open in a browser on this machine, nor through
+a proxy.
 
 The originals have no such rule; their binlogctl, which knows no token, works from this machine.
 """
@@ -25,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
-_INSIDE = "/debug/"
+INSIDE = ("/debug/", "/transactions")
 _REFUSED_CODE = 3
 _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 _NEEDS_TOKEN = (
@@ -58,7 +59,7 @@ class Guard:
 
     def refusal(self, request: web.Request) -> tuple[int, str] | None:
         """The status and the reason of an answer that refuses; None lets it pass."""
-        if request.method in _READS and not request.path.startswith(_INSIDE):
+        if request.method in _READS and not request.path.startswith(INSIDE):
             return None
         if _is_of_another_site(request):
             return 403, _ANOTHER_SITE

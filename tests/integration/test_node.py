@@ -16,6 +16,7 @@ from binlogd.assembly import Setup, identity
 from binlogd.closing import Closing
 from binlogd.config import parse
 from binlogd.errors import ConfigError, LogFailed, RecordTooLarge, UpstreamUnavailable
+from binlogd.finder import Finder
 from binlogd.host.disk import PosixDisk
 from binlogd.membership import Identity, Membership
 from binlogd.operations import Node
@@ -83,6 +84,7 @@ async def standing(directory: Path, segment_bytes_max: int = 1 << 20) -> AsyncIt
             drainer=None,
             skips=await SkipList.open(store, world.clock),
             reload_now=lambda _: Reply("nothing to take has changed", 200),
+            finder=Finder([directory]),
         )
         yield Standing(world, node, Membership(node.registry, node.entries), store)
         await store.close()

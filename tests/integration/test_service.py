@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from grpclib.client import Channel
 from grpclib.const import Cardinality, Status
@@ -18,6 +19,7 @@ from h2.settings import SettingCodes
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRecord, RecordTooLarge, Refused
+from binlogd.finder import Question
 from binlogd.pump.messages import BytesCodec
 from binlogd.pump.service import (
     CisternService,
@@ -26,6 +28,7 @@ from binlogd.pump.service import (
 )
 from binlogd.pump.state import NodeState
 from binlogd.routes.application import Reply, application
+from binlogd.routes.events import Hub, event
 from binlogd.routes.guard import Guard
 from binlogd.server import Server, ServerLimits
 from binlogd.tso import Tso
@@ -68,6 +71,9 @@ class Operations:
     async def reload(self) -> Reply:
         return Reply("nothing to take has changed", 200)
 
+    async def find(self, question: Question) -> dict[str, Any]:
+        return {"transactions": [], "question": msgspec.to_builtins(question)}
+
     def trigger_gc(self) -> bool:
         return True
 
@@ -101,7 +107,7 @@ async def running(
     operations = Operations()
     server = Server(
         [service, CisternService(nothing_to_do)],
-        application(operations, Guard(lambda: "")),
+        application(operations, Guard(lambda: ""), Hub(lambda: event("past", b"[]"))),
         server_limits,
         sinks=service.sinks() if fast_lane else None,
     )

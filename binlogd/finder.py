@@ -1,0 +1,77 @@
+"""Looking up transactions in the log of this process, beside everything else that it does.
+
+The reading is a child process (tools/search_job.py): decoding in a thread would take turns with the
+event loop for the interpreter, and a damaged or enormous record would be this process's trouble.
+One look-up at a time; who asks meanwhile is told to wait.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from binlogd.errors import Refused
+from binlogd.host.child import answered
+from binlogd.tso import MAX_TS, Tso
+
+LIMIT_MAX = 100
+SECONDS = 15.0
+START_S = 10.0
+"""For the interpreter to start, on a machine that is busy."""
+MEMORY_BYTES_MAX = 512 << 20
+ANSWER_BYTES_MAX = 16 << 20
+_COMMAND = (sys.executable, "-m", "binlogd.tools.search_job")
+
+
+class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is looked for: `ts` (a commit_ts or start_ts); or `table` and `row`, the newest first;
+    or from `start` on, in commit order; without any of these the newest of all.
+
+    `row` is column names and their values as text. `paths` are filled in by the Finder.
+    """
+
+    ts: int = 0
+    table: str = ""
+    row: dict[str, str] = {}
+    start: int = 0
+    stop: int = MAX_TS
+    limit: int = 20
+    paths: tuple[str, ...] = ()
+    seconds: float = SECONDS
+    memory_bytes_max: int = MEMORY_BYTES_MAX
+
+
+@dataclass(slots=True)
+class Finder:
+    """Looks through `paths`: a data directory, and a relay log where other Pumps are merged."""
+
+    paths: Sequence[Path]
+    _is_busy: bool = False
+
+    async def find(self, question: Question, *, up_to: Tso) -> dict[str, Any]:
+        """What was found, as JSON (tools/search.py has the shape); nothing lies behind `up_to`.
+
+        Raises Refused while another look-up is going on, Unavailable when it cannot be answered.
+        """
+        if self._is_busy:
+            raise Refused("another look-up is going on; ask again in some seconds")
+        self._is_busy = True
+        asked = msgspec.structs.replace(
+            question, stop=min(question.stop, up_to), paths=tuple(map(str, self.paths))
+        )
+        try:
+            answer = await answered(
+                _COMMAND,
+                msgspec.json.encode(asked),
+                timeout_s=asked.seconds + START_S,
+                answer_bytes_max=ANSWER_BYTES_MAX,
+            )
+        finally:
+            self._is_busy = False
+        document: dict[str, Any] = msgspec.json.decode(answer)
+        return document

@@ -1,0 +1,118 @@
+"""Work that would hold up the event loop, in a process of its own: a question in, an answer out.
+
+Invariant. The parent outlives whatever the child does: time and the size of the answer have a
+limit, the child sets one for its memory itself, and it ends with whoever waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from binlogd.errors import Unavailable
+
+_SAID_CHARS_MAX = 2_000
+_READ_BYTES = 1 << 16
+_NICE = 10
+_FIRST_TO_GO = "1000"
+
+
+async def answered(
+    command: Sequence[str], question: bytes, *, timeout_s: float, answer_bytes_max: int
+) -> bytes:
+    """What `command` answers to `question`, from its standard input to its standard output.
+
+    Raises Unavailable when it fails, says more than `answer_bytes_max`, or takes longer than
+    `timeout_s`; it is gone in each of these cases, and when the caller is cancelled.
+    """
+    child = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as group:
+            answer = group.create_task(_whole(child, answer_bytes_max))
+            said = group.create_task(_end_of(child.stderr))
+            await _give(child.stdin, question)
+        code = await child.wait()
+    except TimeoutError:
+        raise Unavailable(f"it took longer than {timeout_s:g} s") from None
+    finally:
+        await _kill(child)
+    if len(answer.result()) > answer_bytes_max:
+        raise Unavailable(f"the answer is larger than {answer_bytes_max} bytes")
+    if code:
+        raise Unavailable(said.result() or f"the process that looked ended with {code}")
+    return answer.result()
+
+
+async def _give(stream: asyncio.StreamWriter | None, question: bytes) -> None:
+    assert stream is not None
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its exit code tells why
+        stream.write(question)
+        await stream.drain()
+    stream.close()
+
+
+async def _whole(child: asyncio.subprocess.Process, bytes_max: int) -> bytes:
+    """What it answers; one byte more than is allowed where there is more, and that is its end."""
+    assert child.stdout is not None
+    found = bytearray()
+    while part := await child.stdout.read(_READ_BYTES):
+        found += part[: bytes_max + 1 - len(found)]
+        if len(found) > bytes_max and child.returncode is None:
+            child.kill()
+    return bytes(found)
+
+
+async def _kill(child: asyncio.subprocess.Process) -> None:
+    """It is gone on return. A pipe that nobody empties would keep its end from being noticed."""
+    with contextlib.suppress(ProcessLookupError):
+        child.kill()
+    for stream in (child.stdout, child.stderr):
+        while stream is not None and await stream.read(_READ_BYTES):
+            continue
+    await child.wait()
+
+
+async def _end_of(stream: asyncio.StreamReader | None) -> str:
+    """The last that it said, while the rest is read and forgotten."""
+    assert stream is not None
+    found = b""
+    while part := await stream.read(_READ_BYTES):
+        found = (found + part)[-_SAID_CHARS_MAX:]
+    return found.decode(errors="replace").strip()
+
+
+# --- what the child does for itself --------------------------------------------------------------
+
+
+class TimeOver(Exception):
+    """The time that a child gave itself is over."""
+
+
+def yield_to_others(memory_bytes_max: int) -> None:
+    """Makes this process the one that waits, and that goes first when memory runs out."""
+    os.nice(_NICE)
+    with contextlib.suppress(OSError):  # not on every system
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = memory_bytes_max if hard == resource.RLIM_INFINITY else min(memory_bytes_max, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+
+def stop_after(seconds: float) -> None:
+    """Raises TimeOver in this thread when the time is over; 0 takes that back."""
+
+    def over(_number: int, _frame: object) -> None:
+        raise TimeOver
+
+    signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)

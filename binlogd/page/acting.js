@@ -1,0 +1,131 @@
+// What changes something: asked first, sent with the admin token where one is wanted. The token is kept
+// for this tab only.
+
+import { $, el, show } from "/page/dom.js";
+import { momentOf, tsTime } from "/page/words.js";
+
+const KEPT = "binlogd-admin-token";
+const token = () => sessionStorage.getItem(KEPT);
+
+// Asks the process; a 401 asks for the token, and once more with it. Returns [HTTP status, document].
+export async function ask(method, path, { signal } = {}) {
+  for (let attempt = 0; ; attempt += 1) {
+    const headers = token() ? { Authorization: `Bearer ${token()}` } : {};
+    const answer = await fetch(path, { method, headers, signal, cache: "no-store" });
+    if (answer.status !== 401) return [answer.status, await read(answer)];
+    if (!(await askForToken(attempt ? "That token is not the one." : ""))) return [401, { message: "not allowed without the token" }];
+  }
+}
+
+async function read(answer) {
+  const text = await answer.text();
+  try { return JSON.parse(text); } catch { return { message: text.trim() || answer.statusText }; }
+}
+
+function askForToken(wrong) {
+  $("token-text").textContent = `${wrong} It stays in this tab, and is forgotten when the tab is closed.`.trim();
+  $("token-value").value = "";
+  return new Promise((done) => {
+    const dialog = $("token");
+    const over = (value) => { dialog.onclose = null; dialog.close(); showToken(); done(value); };
+    $("token-form").onsubmit = (event) => {
+      event.preventDefault();
+      sessionStorage.setItem(KEPT, $("token-value").value.trim());
+      $("token-value").value = "";
+      over(true);
+    };
+    $("token-no").onclick = () => over(false);
+    dialog.onclose = () => over(false);
+    dialog.showModal();
+  });
+}
+
+const showToken = () => { $("forget").hidden = !token(); };
+
+function isSure(title, text, yes) {
+  $("sure-title").textContent = title;
+  $("sure-text").textContent = text;
+  $("sure-yes").textContent = yes;
+  return new Promise((done) => {
+    const dialog = $("sure");
+    const over = (value) => { dialog.onclose = null; dialog.close(); done(value); };
+    $("sure-yes").onclick = () => over(true);
+    $("sure-no").onclick = () => over(false);
+    dialog.onclose = () => over(false);
+    dialog.showModal();
+  });
+}
+
+function said(isDone, text) {
+  $("acted").className = isDone ? "notice good" : "notice bad";
+  $("acted").textContent = text;
+}
+
+async function act(method, path, done) {
+  try {
+    const [status, answer] = await ask(method, path);
+    const isDone = status === 200 && answer.code === 200;
+    said(isDone, isDone ? done : `Refused: ${answer.message}`);
+    return isDone;
+  } catch (error) {
+    said(false, `The process did not answer: ${error.message}`);
+    return false;
+  }
+}
+
+const ids = { pump: "", drainer: "" };
+const state = (half, action) => `/state/${encodeURIComponent(ids[half])}/${action}`;
+
+export const resume = () => act("PUT", state("drainer", "resume"), "Replication goes on.");
+
+async function pause() {
+  if (!await isSure("Pause replication?", "What was pulled is applied, then nothing more until it is resumed. Binlogs are received and kept meanwhile.", "Pause")) return;
+  await act("PUT", state("drainer", "pause"), "Replication pauses when what was pulled is applied.");
+}
+
+async function end(action) {
+  const what = action === "pause"
+    ? "What was received is applied, a consistent checkpoint is saved, and the process ends. TiDB is refused until it is started again."
+    : "No prewrite is taken from now on. The process ends when nobody needs it any more, and leaves the cluster.";
+  if (!await isSure(action === "pause" ? "Pause the whole node?" : "Close the whole node?", what, action === "pause" ? "Pause the node" : "Close the node")) return;
+  await act("PUT", state("pump", action), action === "pause" ? "The node pauses, and ends." : "The node closes.");
+}
+
+export function offerSkip(ts) {
+  const form = $("skip-form");
+  form.elements.ts.value = ts;
+  form.elements.reason.focus();
+  form.scrollIntoView({ block: "center" });
+}
+
+async function skip(event) {
+  event.preventDefault();
+  const form = $("skip-form");
+  const ts = form.elements.ts.value.trim(), reason = form.elements.reason.value.trim();
+  const text = `The transaction of commit_ts ${ts} (${tsTime(ts)}) will never be applied downstream. There is no way to take this back.`;
+  if (!await isSure("Skip this transaction for good?", text, "Skip it")) return;
+  if (await act("PUT", `/skips/${ts}?reason=${encodeURIComponent(reason)}`, `commit_ts ${ts} is passed over.`)) form.reset();
+}
+
+export function showActing(status, skips) {
+  ids.pump = status.node_id;
+  ids.drainer = status.drainer.node_id;
+  const now = status.drainer.node_state;
+  $("pause").disabled = now !== "online";
+  $("resume").disabled = !["paused", "offline"].includes(now);
+  show($("skips"), skips, () => skips.length && el("details", {},
+    el("summary", {}, `${skips.length} skipped so far`),
+    el("ul", { class: "list" }, ...skips.map((each) => el("li", {},
+      el("span", { class: "mono" }, String(each.commit_ts)), " ", each.reason,
+      each.wall_ms ? el("span", { class: "dim" }, ` (decided ${momentOf(each.wall_ms)})`) : "")))));
+}
+
+export function listen() {
+  $("pause").onclick = pause;
+  $("resume").onclick = resume;
+  $("pump-pause").onclick = () => end("pause");
+  $("pump-close").onclick = () => end("close");
+  $("skip-form").onsubmit = skip;
+  $("forget").onclick = () => { sessionStorage.removeItem(KEPT); showToken(); };
+  showToken();
+}

@@ -1,0 +1,197 @@
+// The page: listens to /events, remembers the last minutes, and shows how it stands.
+
+import * as acting from "/page/acting.js";
+import { Chart } from "/page/chart.js";
+import { $, el, show } from "/page/dom.js";
+import * as lookup from "/page/lookup.js";
+import { bytes, count, momentOf, msOf, plural, seconds, timeOf, tsTime } from "/page/words.js";
+
+const MINUTES = 15, LEAST_MINUTES = 2;
+const perSecond = (value) => `${count(value)}/s`;
+const charts = [
+  [1, new Chart($("pictures"), { title: "Lag", name: "lag", format: (value) => seconds(value), least: 1 })],
+  [2, new Chart($("pictures"), { title: "Binlogs received", name: "received", format: perSecond, least: 5 })],
+  [3, new Chart($("pictures"), { title: "Rows applied", name: "rows", format: perSecond, least: 5 })],
+];
+let samples = [];
+let heard = null;
+
+// --- listening ----------------------------------------------------------------------------------
+
+function listen() {
+  const events = new EventSource("/events");
+  events.addEventListener("past", (event) => {
+    const past = JSON.parse(event.data).samples;
+    const first = past.length ? past[0][0] : Infinity;
+    samples = [...samples.filter(([ms]) => ms < first), ...past];
+  });
+  events.addEventListener("now", (event) => {
+    const now = JSON.parse(event.data);
+    heard = now.at_ms;
+    if (now.sample && now.sample[0] > (samples.at(-1)?.[0] ?? 0)) samples.push(now.sample);
+    samples = samples.filter(([ms]) => ms > heard - MINUTES * 60000);
+    live(true);
+    showAll(now);
+  });
+  events.onerror = () => {
+    live(false);
+    if (events.readyState === EventSource.CLOSED) setTimeout(listen, 3000); // refused: it does not try again by itself
+  };
+}
+
+function live(isLive) {
+  $("live").textContent = isLive ? "live" : "reconnecting";
+  $("live").classList.toggle("on", isLive);
+  $("stale").hidden = isLive;
+  document.body.classList.toggle("stale", !isLive);
+  if (!isLive) {
+    $("stale").textContent = heard
+      ? `Not connected. What you see is from ${timeOf(heard)}. Is the process running? This page comes back by itself.`
+      : "Not connected. Is the process running? This page comes back by itself.";
+  }
+}
+
+// --- showing ------------------------------------------------------------------------------------
+
+function showAll({ status, problems, skips }) {
+  showHead(status);
+  showProblems(problems);
+  showFigures(status);
+  const from = Math.max(heard - MINUTES * 60000, Math.min(samples[0]?.[0] ?? heard, heard - LEAST_MINUTES * 60000));
+  for (const [at, chart] of charts) chart.set(samples.map((each) => [each[0], each[at]]), [from, heard]);
+  showShards(status);
+  showLanes(status);
+  showDdls(status.drainer);
+  acting.showActing(status, skips);
+}
+
+const LOOKS = { online: "good", running: "good", stuck: "bad", retrying: "warn", stopped: "bad", offline: "bad" };
+
+function showHead(status) {
+  const { drainer } = status;
+  const doing = ["", "online"].includes(drainer.node_state) ? drainer.state : drainer.node_state;
+  show($("node"), [status.node_id, status.cluster_id], () =>
+    `${status.node_id}${status.cluster_id ? `, cluster ${status.cluster_id}` : ""}`);
+  show($("states"), [status.state, doing], () => [
+    pill("Pump", status.state), pill("Replication", doing)]);
+  show($("version"), status.version, () => `version ${status.version}`);
+  document.title = `${doing === "running" ? "" : `${doing}: `}${lagWords(status)} · ${status.node_id}`;
+}
+
+const pill = (what, state) => el("span", { class: `pill ${LOOKS[state] ?? "calm"}` }, `${what} `, el("b", {}, state));
+const lagWords = ({ lag_s: lag }) => (lag === null ? "not replicating" : lag === 0 ? "up to date" : `${seconds(lag)} behind`);
+
+function showProblems(problems) {
+  show($("attention"), problems, () => problems.length
+    ? problems.map((each) => el("article", { class: `problem ${each.severity}` },
+      el("h2", {}, each.title),
+      el("p", { class: "detail" }, each.detail),
+      el("p", {}, el("b", {}, "What to do: "), each.todo),
+      buttons(each)))
+    : el("p", { class: "notice good" }, "Nothing needs attention."));
+}
+
+function buttons({ action, commit_ts: ts }) {
+  const found = [];
+  if (ts) found.push(el("button", { type: "button", onclick: () => lookup.lookAt(ts) }, "Look at it"));
+  if (action === "skip") found.push(el("button", { type: "button", class: "danger", onclick: () => acting.offerSkip(ts) }, "Skip it…"));
+  if (action === "resume") found.push(el("button", { type: "button", onclick: acting.resume }, "Resume replication"));
+  return found.length ? el("p", { class: "buttons" }, ...found) : null;
+}
+
+// Lag is upstream time; when nothing new comes it stays small, however long what there is has waited.
+let moved = { applied: null, at: 0 };
+function stands(status) {
+  if (moved.applied !== status.drainer.applied_ts || !status.lag_s) moved = { applied: status.drainer.applied_ts, at: heard };
+  const waited = (heard - moved.at) / 1000;
+  return waited > 5 ? waited : 0;
+}
+
+function waitsFor(status) {
+  const { lag_s: lag, drainer } = status;
+  if (lag === null) return "not replicating";
+  if (lag === 0) return "all that arrived is applied";
+  if (stands(status)) return `has not moved for ${seconds(stands(status))}`;
+  return drainer.blocking && !drainer.error ? `waits for ${drainer.blocking}` : "from arrived to applied";
+}
+
+function showFigures(status) {
+  const { drainer, checkpoint } = status;
+  const [, , received = 0, rows = 0] = samples.at(-1) ?? [];
+  const used = status.capacity_bytes ? status.free_bytes / status.capacity_bytes : 1;
+  const tiles = [
+    ["Lag", status.lag_s === null ? "–" : status.lag_s === 0 ? "none" : seconds(status.lag_s),
+      waitsFor(status), status.lag_s > 30 || stands(status) ? "warn" : ""],
+    ["Received", perSecond(received), `newest ${tsTime(status.newest_commit_ts)}`],
+    ["Applied", `${perSecond(rows)}`, `${plural(drainer.transactions ?? 0, "transaction")}, ${plural(drainer.rows ?? 0, "row")}`],
+    ["Applied up to", drainer.applied_ts ? tsTime(drainer.applied_ts) : "–", String(drainer.applied_ts ?? "")],
+    ["Checkpoint", tsTime(checkpoint.commit_ts), checkpoint.consistent ? "consistent" : "moving"],
+    ["Free space", bytes(status.free_bytes), status.capacity_bytes ? `${Math.round(used * 100)} % of ${bytes(status.capacity_bytes)}` : "", used < 0.1 ? "warn" : ""],
+  ];
+  show($("figures"), tiles, () => tiles.map(([name, value, more, look]) =>
+    el("div", { class: `tile ${look ?? ""}` }, el("dt", {}, name), el("dd", {}, el("strong", {}, value), el("span", { class: "dim", title: more }, more)))));
+}
+
+// How far a position lies behind the newest commit, in seconds; nothing is behind when nothing waits.
+const behind = (status, ts) => (status.lag_s === 0 ? 0 : Math.max(0, msOf(status.newest_commit_ts) - msOf(ts)) / 1000);
+
+function table(caption, heads, rows) {
+  return el("table", {}, el("caption", { class: "hidden" }, caption),
+    el("thead", {}, el("tr", {}, ...heads.map(([head, looks]) => el("th", { scope: "col", class: looks }, head)))),
+    el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((cell, at) =>
+      el(at ? "td" : "th", { scope: at ? null : "row", class: heads[at][1] }, cell))))));
+}
+
+function bar(value, most) {
+  const inner = el("i");
+  inner.style.width = `${Math.min(100, (value / Math.max(most, 1)) * 100)}%`;
+  return el("span", { class: "behind" }, el("span", { class: "track", "aria-hidden": "true" }, inner), el("span", {}, value ? seconds(value) : "none"));
+}
+
+function showShards(status) {
+  const waits = status.shards.map((each) => behind(status, each.max_commit_ts));
+  const most = Math.max(...waits, 5);
+  const rows = status.shards.map((each, at) => [
+    each.name, bar(waits[at], most), tsTime(each.max_commit_ts), count(each.open_prewrites), count(each.queued),
+    each.chaser === "on" ? "chasing" : "–", bytes(each.log_bytes)]);
+  show($("shards"), status.shards.map((each, at) => [each, waits[at]]), () => table("Shards",
+    [["Shard", ""], ["Behind", ""], ["Up to", "wide"], ["Open", "number"], ["Queued", "number"], ["Chaser", "wide"], ["Log", "number wide"]], rows));
+}
+
+function showLanes(status) {
+  const { lanes = [], sources = [] } = status.drainer;
+  const waits = lanes.map((ts) => behind(status, ts));
+  const most = Math.max(...waits, 5);
+  show($("lanes"), [lanes, waits], () => lanes.length
+    ? table("Lanes", [["Lane", ""], ["Behind", ""], ["Applied up to", ""], ["commit_ts", "wide mono"]],
+      lanes.map((ts, at) => [`lane ${at}`, bar(waits[at], most), tsTime(ts), String(ts)]))
+    : el("p", { class: "dim" }, status.drainer.state === "off" ? "Replication is turned off." : "This downstream has no lanes: transactions go out one after the other."));
+  const others = sources.filter((each) => !status.shards.some((shard) => shard.name === each.name));
+  show($("sources"), others, () => others.length && [
+    el("h3", {}, "Other Pumps"),
+    table("Other Pumps", [["Pump", ""], ["State", ""], ["Silent", "number"], ["Waiting", "number"]],
+      others.map((each) => [each.name, each.trouble || each.state, seconds(each.silent_s), count(each.binlogs_waiting)]))]);
+}
+
+function showDdls(drainer) {
+  const { ddl, last_ddls: all = [] } = drainer;
+  show($("ddl-now"), ddl, () => ddl && el("div", { class: "notice warn" },
+    el("p", {}, el("b", {}, `At work for ${seconds(ddl.elapsed_s)}`), ddl.stage ? ` (${ddl.stage})` : ""),
+    ddl.percent ? el("progress", { max: 100, value: ddl.percent, "aria-label": "How far the DDL is" }) : null,
+    el("pre", {}, ddl.statement)));
+  const applied = BigInt(drainer.applied_ts ?? 0);
+  const rows = [...all].reverse().map((each) => [each, BigInt(each.commit_ts) <= applied]);
+  show($("ddls"), rows.map(([each, isDone]) => [each.commit_ts, isDone]), () => rows.length
+    ? el("ol", { class: "list ddls", tabindex: "0", "aria-label": "The last DDLs, the newest first" }, ...rows.map(([each, isDone]) => el("li", {},
+      el("div", { class: "line" },
+        el("time", { datetime: new Date(msOf(each.commit_ts)).toISOString() }, momentOf(msOf(each.commit_ts))),
+        el("span", { class: `pill small ${each.is_skipped ? "calm" : isDone ? "good" : "warn"}` }, each.is_skipped ? "passed over" : isDone ? "applied" : "waits"),
+        el("button", { type: "button", class: "plain", "aria-label": `Look up ${each.commit_ts}`, onclick: () => lookup.lookAt(String(each.commit_ts)) }, "look")),
+      el("code", {}, each.statement),
+      each.reason ? el("p", { class: "dim" }, each.reason) : null)))
+    : el("p", { class: "dim" }, "None yet."));
+}
+
+acting.listen();
+lookup.listen();
+listen();

@@ -1,0 +1,181 @@
+"""What an operator should look at, out of the document of `/status`: each with what to do.
+
+Worst first. The words of a failure are those of the error itself, which ends with the way past;
+what is added here is for what has no error of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+WAITS_LONG_S = 30.0
+_TS = re.compile(r"\bcommit_ts (\d{1,19})\b")
+
+
+class Problem(NamedTuple):
+    """`severity` is "bad" (data is not moving, or lost), "warn" (look soon), or "info".
+
+    `action` names what may be pressed: "skip" (of `commit_ts`), "resume", or "".
+    """
+
+    severity: str
+    title: str
+    detail: str
+    todo: str
+    action: str = ""
+    commit_ts: str = ""
+
+
+def problems(status: Mapping[str, Any]) -> list[Problem]:
+    """Empty when all is well."""
+    found = [*_receiving(status), *_replicating(status["drainer"]), *_kept(status)]
+    return sorted(found, key=lambda each: ("bad", "warn", "info").index(each.severity))
+
+
+def _receiving(status: Mapping[str, Any]) -> Iterator[Problem]:
+    if status["refuses_because"]:
+        yield Problem(
+            "bad",
+            "Writers are refused",
+            status["refuses_because"],
+            "Until this is mended, TiDB waits, or goes on without binlogs if it is told to ignore"
+            " errors.",
+        )
+    if status["late_commits"]:
+        yield Problem(
+            "bad",
+            f"{status['late_commits']} commits came too late to be replicated",
+            "They came below the watermark: they are in the log, and not downstream.",
+            "See whether the clock of upstream.tso is ahead of the writers, then compare with"
+            " `binlogd verify`.",
+        )
+    for shard in status["shards"]:
+        if shard["index_damage"]:
+            yield Problem(
+                "warn",
+                f"The index of {shard['name']} was damaged",
+                str(shard["index_damage"]),
+                "It is made again from the log by itself; look at the disk.",
+            )
+    if status["close_waits_for"]:
+        yield Problem(
+            "info",
+            "This Pump is closing",
+            f"It waits for: {status['close_waits_for']}",
+            "It ends when nobody needs it any more, or after pump.close-timeout.",
+        )
+    if status["blocked_by"] and (status["lag_s"] or 0.0) > WAITS_LONG_S:
+        yield Problem(
+            "warn",
+            "Everything waits for one transaction",
+            status["blocked_by"],
+            "Is its writer still there? upstream.abandoned-prewrite says what becomes of a"
+            " transaction without an outcome.",
+        )
+
+
+def _replicating(drainer: Mapping[str, Any]) -> Iterator[Problem]:
+    state = drainer["state"]
+    if state == "off":
+        yield Problem(
+            "info",
+            "Replication is turned off",
+            "drainer.enabled is false: binlogs are received and kept.",
+            "Set drainer.enabled = true and restart to replicate.",
+        )
+        return
+    if drainer["node_state"] in ("paused", "offline"):
+        yield Problem(
+            "info" if drainer["node_state"] == "paused" else "warn",
+            f"Replication is {drainer['node_state']}",
+            "Binlogs are received and kept, and are not applied."
+            if drainer["node_state"] == "paused"
+            else "Binlogs are received; what is old may be deleted before it is applied.",
+            "Resume it when the downstream is ready.",
+            "resume",
+        )
+    elif drainer["error"]:
+        yield _failure(drainer)
+    yield from _in_doubt(drainer)
+
+
+def _failure(drainer: Mapping[str, Any]) -> Problem:
+    """The text of an error names the transaction where there is one, and ends with what to do."""
+    text = drainer["error"]
+    named = _TS.search(text)
+    told, _, todo = text.partition("; ")
+    if drainer["state"] == "stuck":
+        return Problem(
+            "bad",
+            "Replication is stuck",
+            told,
+            todo or "Mend the cause; a restart or a skip lets it try again.",
+            "skip" if named else "",
+            named.group(1) if named else "",
+        )
+    return Problem(
+        "warn",
+        f"Replication failed {drainer['failed_in_a_row']} times in a row, and tries again",
+        told,
+        todo or f"The next attempt is in {drainer['retry_in_s']:.0f} s, by itself.",
+    )
+
+
+def _in_doubt(drainer: Mapping[str, Any]) -> Iterator[Problem]:
+    ddl = drainer.get("ddl")
+    if ddl and ddl["elapsed_s"] > WAITS_LONG_S:
+        yield Problem(
+            "info",
+            f"A DDL has been at work for {ddl['elapsed_s']:.0f} s",
+            ddl["statement"],
+            "Everything behind it waits; nothing is to be done unless it hangs downstream.",
+        )
+    for source in drainer.get("sources", ()):
+        if source["trouble"]:
+            yield Problem(
+                "warn",
+                f"The Pump {source['name']} cannot be read",
+                f"{source['trouble']} (silent for {source['silent_s']:.0f} s)",
+                "Everything waits for what it has: bring it back, or take it offline with"
+                " `binlogctl` when it has nothing that is needed.",
+            )
+    if drainer.get("values_in_doubt"):
+        yield Problem(
+            "warn",
+            f"{drainer['values_in_doubt']} DDLs may have missed values of new columns",
+            "Rows had values for a column before it existed here; each case is in the log.",
+            "Compare these tables with `binlogd verify`.",
+        )
+    trash_error = (drainer.get("trash") or {}).get("error")
+    if trash_error:
+        yield Problem(
+            "warn",
+            "The trash downstream cannot be tidied",
+            str(trash_error),
+            "Look at drainer.trash-schema in the downstream.",
+        )
+
+
+def _kept(status: Mapping[str, Any]) -> Iterator[Problem]:
+    gc: Mapping[str, Any] = status["gc"]
+    if gc["failed"]:
+        yield Problem(
+            "warn",
+            "Garbage collection failed",
+            str(gc["failed"]),
+            "It tries again in an hour; until then the log only grows.",
+        )
+    holders: Sequence[str] = gc["held_by"]
+    if (
+        holders
+        and status["capacity_bytes"]
+        and status["free_bytes"] * 10 < status["capacity_bytes"]
+    ):
+        yield Problem(
+            "warn",
+            "Less than a tenth of the disk is free, and old binlogs are still needed",
+            f"They are kept for: {', '.join(holders)}",
+            "Let what they are kept for catch up, or give the disk more room.",
+        )

@@ -1,0 +1,85 @@
+"""`/events`: how it stands, told once a second to whoever listens (server-sent events).
+
+Invariant. Listeners cost the process no more than LISTENERS_MAX queues of QUEUED_MAX events, each
+of which is one byte string for all of them. Who does not read as fast as it is told is let go of,
+and a browser comes back by itself.
+Source: WHATWG HTML, server-sent events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from aiohttp import web
+
+LISTENERS_MAX = 32
+QUEUED_MAX = 8
+RETRY_MS = 2_000
+_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",  # nginx would gather events otherwise
+}
+
+log = structlog.get_logger(__name__)
+
+
+def event(name: str, data: bytes) -> bytes:
+    """One event; `data` is a line."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+class Hub:
+    """Everybody who listens. `opening` is what a new listener is told first."""
+
+    def __init__(self, opening: Callable[[], bytes]) -> None:
+        self._opening = opening
+        self._listeners: dict[asyncio.Queue[bytes | None], web.Request] = {}
+        self._is_closed = False
+
+    @property
+    def listeners(self) -> int:
+        """How many there are."""
+        return len(self._listeners)
+
+    def publish(self, told: bytes) -> None:
+        """Tells everybody; lets go of those who are behind."""
+        for queue, request in list(self._listeners.items()):
+            try:
+                queue.put_nowait(told)
+            except asyncio.QueueFull:
+                log.info("listener_dropped", peer=request.remote, behind=queue.qsize())
+                del self._listeners[queue]
+                if request.transport is not None:
+                    request.transport.abort()
+
+    def close(self) -> None:
+        """Lets everybody go, because the process ends."""
+        self._is_closed = True
+        for queue in self._listeners:
+            while queue.full():
+                queue.get_nowait()
+            queue.put_nowait(None)
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """Answers until the listener or the process goes."""
+        if self._is_closed or len(self._listeners) >= LISTENERS_MAX:
+            reason = (
+                "the process is ending" if self._is_closed else f"{LISTENERS_MAX} listen already"
+            )
+            return web.Response(status=503, text=f"{reason}; /status tells the same once\n")
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUED_MAX)
+        self._listeners[queue] = request
+        response = web.StreamResponse(headers=_HEADERS)
+        try:
+            await response.prepare(request)
+            await response.write(b"retry: %d\n\n" % RETRY_MS + self._opening())
+            while (told := await queue.get()) is not None:
+                await response.write(told)
+        except ConnectionError:
+            log.debug("listener_left", peer=request.remote)
+        finally:
+            self._listeners.pop(queue, None)
+        return response

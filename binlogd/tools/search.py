@@ -1,0 +1,260 @@
+"""Transactions that somebody looks for in a log: by a timestamp, by a time, or by table and row.
+
+What comes out are plain documents, bounded: a transaction may be larger than a page can show. By
+table and row the newest come first: the window is read in slices from its end, each four times as
+long as the one behind it, so that what happened a minute ago does not wait for last week.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.named import NamedColumn, NamedRow, RowKind
+from binlogd.errors import ConfigError, CorruptPayload, CorruptRow
+from binlogd.moment import wall_clock
+from binlogd.tidb.columns import Value
+from binlogd.tidb.model import Job
+from binlogd.tools.chosen import chosen, table_patterns
+from binlogd.tools.reading import Source, SourceKind, transactions
+from binlogd.tools.records import records
+from binlogd.tools.shown import json_value, printable, value_text
+from binlogd.tools.transaction import Meter, Transaction, Window
+from binlogd.tso import MAX_TS, NO_TS, Tso, compose, physical_ms
+
+ROWS_MAX = 100
+VALUE_CHARS_MAX = 400
+SQL_CHARS_MAX = 20_000
+_FIRST_SLICE_MS, _LONGER = 60_000, 4
+_KINDS = {RowKind.INSERT: "insert", RowKind.UPDATE: "update", RowKind.DELETE: "delete"}
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found so far, and how far the looking has come; it may be read at any moment.
+
+    `is_complete` says that the whole window was looked at, or as much as was asked for found.
+    """
+
+    transactions: list[dict[str, Any]] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    looked_from: Tso = MAX_TS
+    looked_to: Tso = NO_TS
+    is_complete: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """As JSON; timestamps as text, because they exceed 2^53."""
+        return {
+            "transactions": self.transactions,
+            "records": self.records,
+            "looked_from": _moment(self.looked_from),
+            "looked_to": _moment(self.looked_to),
+            "complete": self.is_complete,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What is looked through."""
+
+    sources: Sequence[Source]
+    jobs: Sequence[Job]
+
+    def between(self, start: Tso, stop: Tso) -> Iterator[Transaction]:
+        """The transactions of a window. Raises Corrupt, OSError."""
+        return transactions(self.sources, Window(start, stop), jobs=self.jobs, meter=Meter())
+
+
+def by_timestamp(log: Log, ts: Tso, found: Found) -> None:
+    """The transaction whose commit_ts or start_ts it is; else the records that carry it.
+
+    Raises Corrupt, OSError.
+    """
+    found.looked_from = ts
+    for transaction in log.between(ts, MAX_TS):  # a commit lies behind its start
+        if ts in (transaction.commit_ts, transaction.start_ts):
+            found.transactions.append(_document(transaction, transaction.rows()))
+            break
+        found.looked_to = transaction.commit_ts
+    else:
+        _records(log, ts, found)
+    found.is_complete = True
+
+
+def by_time(log: Log, start: Tso, stop: Tso, limit: int, found: Found) -> None:
+    """The first transactions of a window, in commit order. Raises Corrupt, OSError."""
+    found.looked_from = start
+    for transaction in islice(log.between(start, stop), limit):
+        found.transactions.append(_document(transaction, transaction.rows()))
+        found.looked_to = transaction.commit_ts
+    found.is_complete = True
+
+
+def by_row(log: Log, question: RowQuestion, found: Found) -> None:
+    """The last changes of some rows, or of all, the newest first.
+
+    Raises Corrupt, OSError, ConfigError.
+    """
+    wanted = (
+        TableFilter(do_tables=table_patterns([question.table], "table"), ignored_databases=())
+        if question.table
+        else None
+    )
+    for start, stop in _slices(question.start, question.stop):
+        newest: list[dict[str, Any]] = []
+        for transaction, rows in chosen(log.between(start, stop), wanted):
+            document = _document(transaction, _matching(rows, question.row))
+            is_ddl = transaction.ddl is not None and not question.row
+            if is_ddl or document["rows"] or document["note"]:
+                newest = [*newest, document][-question.limit :]
+        found.looked_to = max(found.looked_to, stop)
+        found.looked_from = start
+        found.transactions += newest[::-1]
+        if len(found.transactions) >= question.limit:
+            del found.transactions[question.limit :]
+            break
+    found.is_complete = True
+
+
+@dataclass(frozen=True, slots=True)
+class RowQuestion:
+    """Which rows of which table ("" is any), `row` by column names and values as text; both ends
+    are included."""
+
+    table: str
+    row: Mapping[str, str]
+    start: Tso
+    stop: Tso
+    limit: int
+
+
+def _slices(start: Tso, stop: Tso) -> Iterator[tuple[Tso, Tso]]:
+    """A window in parts, the last first."""
+    length_ms, end = _FIRST_SLICE_MS, stop
+    while end >= start:  # ends: they get longer
+        begin = Tso(max(start, compose(max(0, physical_ms(end) - length_ms))))
+        yield begin, end
+        end, length_ms = Tso(begin - 1), length_ms * _LONGER
+
+
+def _matching(rows: Iterator[NamedRow], wanted: Mapping[str, str]) -> Iterator[NamedRow]:
+    if not wanted:
+        return rows
+    by_name = {name.lower(): text for name, text in wanted.items()}
+    return (row for row in rows if _is_it(row, by_name))
+
+
+def _is_it(row: NamedRow, wanted: Mapping[str, str]) -> bool:
+    matched = 0
+    for column in row.columns:
+        text = wanted.get(column.name.lower())
+        if text is None:
+            continue
+        values = [column.new] if row.kind is RowKind.INSERT else [column.old]
+        if row.kind is RowKind.UPDATE:
+            values.append(column.new)
+        if not any(_says(value, column.mysql_type, text) for value in values):
+            return False
+        matched += 1
+    if matched < len(wanted):
+        missing = sorted(wanted.keys() - {column.name.lower() for column in row.columns})
+        raise ConfigError(
+            f"{row.database}.{row.table} has no column {', '.join(missing)}; its columns are"
+            f" {', '.join(column.name for column in row.columns)}"
+        )
+    return True
+
+
+def _says(value: Value, mysql_type: str, text: str) -> bool:
+    if value is None:
+        return text.upper() == "NULL"
+    shown = json_value(value, mysql_type)
+    return text in (str(shown), value_text(value, mysql_type))
+
+
+def _records(log: Log, ts: Tso, found: Found) -> None:
+    for source in log.sources:
+        if source.kind is not SourceKind.PUMP:
+            continue
+        for line in records(source, Meter()):
+            if ts in (line.start_ts, line.commit_ts):
+                found.records.append(
+                    {
+                        "kind": line.kind,
+                        "start_ts": str(line.start_ts),
+                        "time": wall_clock(line.start_ts),
+                        "size_bytes": line.size_bytes,
+                        "detail": line.detail,
+                        "place": f"{line.place.path}:{line.place.offset}",
+                    }
+                )
+
+
+def _document(transaction: Transaction, rows: Iterator[NamedRow]) -> dict[str, Any]:
+    shown: list[dict[str, Any]] = []
+    note, has_more = transaction.note, False
+    if transaction.ddl is None:
+        try:
+            shown = [_row(row) for row in islice(rows, ROWS_MAX)]
+            has_more = next(rows, None) is not None
+        except (CorruptRow, CorruptPayload) as error:
+            note = f"the rows from here on do not decode: {error}"
+    return {
+        "commit_ts": str(transaction.commit_ts),
+        "start_ts": str(transaction.start_ts or ""),
+        "time": wall_clock(transaction.commit_ts),
+        "size_bytes": transaction.size_bytes,
+        "place": f"{transaction.place.path}:{transaction.place.offset}",
+        "note": note,
+        "ddl": None
+        if transaction.ddl is None
+        else {
+            "database": printable(transaction.ddl.database),
+            "sql": _text(transaction.ddl.text, SQL_CHARS_MAX),
+        },
+        "rows": shown,
+        "has_more_rows": has_more,
+    }
+
+
+def _row(row: NamedRow) -> dict[str, Any]:
+    return {
+        "kind": _KINDS[row.kind],
+        "database": printable(row.database),
+        "table": printable(row.table),
+        "columns": [_column(row, column) for column in row.columns],
+    }
+
+
+def _column(row: NamedRow, column: NamedColumn) -> dict[str, Any]:
+    """`old` and `new` as they would stand in a statement; None where the row has none."""
+    is_key = bool(row.keys) and column.name in row.keys[0]
+    old = None if row.kind is RowKind.INSERT else _value(column.old, column.mysql_type)
+    new = None if row.kind is RowKind.DELETE else _value(column.new, column.mysql_type)
+    return {
+        "name": printable(column.name),
+        "type": column.mysql_type,
+        "key": is_key,
+        "old": old,
+        "new": new,
+        "changed": row.kind is RowKind.UPDATE and column.old != column.new,
+    }
+
+
+def _value(value: Value, mysql_type: str) -> str:
+    text = value_text(value, mysql_type)
+    if len(text) <= VALUE_CHARS_MAX:
+        return text
+    return f"{text[:VALUE_CHARS_MAX]}… ({len(text)} characters)"
+
+
+def _text(text: str, chars_max: int) -> str:
+    whole = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return whole if len(whole) <= chars_max else f"{whole[:chars_max]}… ({len(whole)} characters)"
+
+
+def _moment(ts: Tso) -> dict[str, str] | None:
+    return {"ts": str(ts), "time": wall_clock(ts)} if NO_TS < ts < MAX_TS else None

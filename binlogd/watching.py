@@ -1,0 +1,80 @@
+"""How it stands, once a second: remembered for the minutes of a picture, told to listeners."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from binlogd.ports import Clock
+from binlogd.problems import problems
+from binlogd.pulse import EVERY_S, Counts, Pulse, Sample
+from binlogd.routes.events import Hub, event
+
+_EXACT_MAX = (1 << 53) - 1
+"""What a browser's number holds without rounding; timestamps are larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is looked at: the document of `/status` that this process can tell by itself, its
+    counters, and what was skipped by decision."""
+
+    status: Callable[[], Mapping[str, Any]]
+    counts: Callable[[], Counts]
+    skips: Callable[[], Sequence[Mapping[str, Any]]]
+
+
+class Watch:
+    """`run` it beside the node; `hub` is who listens."""
+
+    def __init__(self, sight: Sight, clock: Clock) -> None:
+        self._sight, self._clock = sight, clock
+        self._pulse = Pulse()
+        self.hub = Hub(self._opening)
+
+    async def run(self) -> None:
+        """Until cancelled; then everybody who listens is let go."""
+        try:
+            while True:
+                status, sample = self._look()
+                if self.hub.listeners:
+                    self.hub.publish(self._now(status, sample))
+                await asyncio.sleep(EVERY_S)
+        finally:
+            self.hub.close()
+
+    def _look(self) -> tuple[Mapping[str, Any], Sample]:
+        status = self._sight.status()
+        sample = self._pulse.take(self._clock.wall_ms(), status["lag_s"], self._sight.counts())
+        return status, sample
+
+    def _opening(self) -> bytes:
+        samples = self._pulse.samples()
+        past = msgspec.json.encode({"every_s": EVERY_S, "samples": samples})
+        status = self._sight.status()
+        return event("past", past) + self._now(status, samples[-1] if samples else None)
+
+    def _now(self, status: Mapping[str, Any], sample: Sample | None) -> bytes:
+        document = {
+            "at_ms": self._clock.wall_ms(),
+            "sample": sample,
+            "status": _exact(status),
+            "problems": [each._asdict() for each in problems(status)],
+            "skips": _exact(self._sight.skips()),
+        }
+        return event("now", msgspec.json.encode(document))
+
+
+def _exact(value: Any) -> Any:
+    """The same, with numbers that a browser would round as text."""
+    if isinstance(value, int) and not -_EXACT_MAX <= value <= _EXACT_MAX:
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: _exact(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(each) for each in value]
+    return value
