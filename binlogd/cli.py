@@ -14,12 +14,15 @@ from rich.markup import escape
 
 from binlogd import __version__
 from binlogd.commands.adopt import adopt
+from binlogd.commands.bench import bench
 from binlogd.commands.check import check
 from binlogd.commands.check_config import check_config
 from binlogd.commands.checkpoint import checkpoint
+from binlogd.commands.ctl import ctl
 from binlogd.commands.dump import dump
 from binlogd.commands.export import export
 from binlogd.commands.export_base import base
+from binlogd.commands.health import health
 from binlogd.commands.nodes import nodes
 from binlogd.commands.replay import replay
 from binlogd.commands.restore import restore
@@ -48,7 +51,9 @@ _DISK = "Look after the data directory"
 
 cli.command(rich_help_panel=_RUN)(serve)
 cli.command(rich_help_panel=_RUN)(status)
+cli.command(rich_help_panel=_RUN)(health)
 cli.command(rich_help_panel=_RUN)(state)
+cli.command(rich_help_panel=_RUN)(ctl)
 cli.command(rich_help_panel=_RUN)(nodes)
 cli.command(rich_help_panel=_RUN)(skip)
 cli.command("check-config", rich_help_panel=_RUN)(check_config)
@@ -63,6 +68,7 @@ cli.command(rich_help_panel=_LOOK)(txn)
 cli.command(rich_help_panel=_LOOK)(verify)
 cli.command(rich_help_panel=_DISK)(check)
 cli.command(rich_help_panel=_DISK)(adopt)
+cli.command(rich_help_panel=_DISK)(bench)
 
 
 def main() -> None:

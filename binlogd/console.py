@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -18,10 +20,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from binlogd.snapshot.export import Progress as ExportStep
 from binlogd.tools.transaction import Meter
 from binlogd.tools.verify import Step as VerifyStep
+from binlogd.tso import Tso, physical_ms
 
 
 class _Live:
@@ -145,9 +149,51 @@ def _drainer_state(drainer: dict[str, Any]) -> str:
     return f"{drainer['node_state']} ({drainer['node_id']})"
 
 
+def _lanes(lane_ts: Sequence[int]) -> str:
+    """How many, and how far the last one is behind the first."""
+    first, last = max(lane_ts), min(lane_ts)
+    apart_s = (physical_ms(Tso(first)) - physical_ms(Tso(last))) / 1000 if last else 0.0
+    return f"{len(lane_ts)}, from {last} to {first} ({apart_s:.3f} s apart)"
+
+
 def print_status(document: dict[str, Any]) -> None:
-    """One screen: lag, watermarks, checkpoint, who blocks."""
-    console = Console()
+    """One screen: lag, watermarks, checkpoint, lanes, who blocks."""
+    print_status_on(Console(), document)
+
+
+class StatusScreen:
+    """The same screen again and again, in one place of a terminal, while a `with` lasts."""
+
+    def __init__(self) -> None:
+        console = Console()
+        self._live = Live(console=console, screen=console.is_terminal, auto_refresh=False)
+        self._console = console
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def show(self, document: dict[str, Any] | None, reason: str = "") -> None:
+        """How it stands now; without a document, why there is none."""
+        with self._console.capture() as captured:
+            if document is None:
+                self._console.print(f"[bold red]no answer:[/] {escape(reason)}", soft_wrap=True)
+            else:
+                print_status_on(self._console, document)
+            self._console.print("[dim]Ctrl-C leaves[/]")
+        self._live.update(Text.from_ansi(captured.get()), refresh=True)
+
+
+def print_status_on(console: Console, document: dict[str, Any]) -> None:
+    """As `print_status`, anywhere."""
     checkpoint, drainer = document["checkpoint"], document["drainer"]
     overview = Table(show_header=False, box=None, pad_edge=False)
     lag = document["lag_s"]
@@ -159,6 +205,8 @@ def print_status(document: dict[str, Any]) -> None:
         ("lag", "not replicating" if lag is None else f"{lag:.3f} s"),
         ("drainer", _drainer_state(drainer)),
     ]
+    if drainer.get("lanes"):
+        rows.append(("lanes", _lanes(drainer["lanes"])))
     for name, value in rows:
         overview.add_row(f"[dim]{name}[/]", value)
     console.print(overview, highlight=False)

@@ -132,8 +132,9 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else "config/binlogd.toml has every key"
+    ways = [each.removeprefix(PREFIX) for each in known]
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), ways, n=1)
+    hint = f"did you mean {PREFIX}{near[0]}?" if near else "config/binlogd.toml has every key"
     return f"{name}: no such variable; {hint}"
 
 

@@ -54,7 +54,14 @@ class MariaDb:
     user = "root"
     password = ""
 
-    def __init__(self, directory: Path, *, is_durable: bool = False, pool_mb: int = 128) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        is_durable: bool = False,
+        pool_mb: int = 128,
+        options: Sequence[str] = (),
+    ) -> None:
         self.directory = directory
         self.port = _free_port()
         # a path of a socket may have about 100 characters: not below a directory of pytest
@@ -63,6 +70,7 @@ class MariaDb:
         self._settings = (
             f"--innodb-buffer-pool-size={pool_mb}M",
             f"--innodb-flush-log-at-trx-commit={1 if is_durable else 2}",
+            *options,
         )
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -45,6 +46,11 @@ def nodes(
         return [node for kind in (PUMP, DRAINER) for node in await registry.nodes(kind)]
 
     found = app.with_registry(load_setup(config_file, data_dir), act)
+    show_nodes(found, as_json=as_json)
+
+
+def show_nodes(found: Sequence[NodeStatus], *, as_json: bool) -> None:
+    """Entries of the registry, as a table or for machines."""
     if as_json:
         kinds = {
             kind: [status_json(each) for each in found if each.kind == kind]

@@ -2,21 +2,62 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+from typing import Annotated
 
+import typer
+
+from binlogd import app
+from binlogd.assembly import Setup
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_setup
 from binlogd.commands.running import get_json
-from binlogd.console import print_status
+from binlogd.console import StatusScreen, print_status
+from binlogd.errors import NotRunning
 
 
 def status(
-    config_file: ConfigOption = None, addr: AddrOption = None, as_json: JsonOption = False
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it anew until Ctrl-C.")
+    ] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between two looks.")
+    ] = 1.0,
+    config_file: ConfigOption = None,
+    addr: AddrOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show how a running binlogd stands: lag, watermarks, checkpoint, who blocks."""
+    """Show how a running binlogd stands: lag, watermarks, checkpoint, lanes, who blocks.
+
+    With --watch the screen follows it, over restarts too, until Ctrl-C; with --json as well, that
+    is one document a line.
+    """
     setup = load_setup(config_file, addr=addr)
+    if watch:
+        try:
+            app.run(_watch_json(setup, interval) if as_json else _watch(setup, interval))
+        except KeyboardInterrupt:
+            return
     document = get_json(setup, "/status")
     if as_json:
         sys.stdout.write(json.dumps(document) + "\n")
         return
     print_status(document)
+
+
+async def _watch(setup: Setup, interval_s: float) -> None:
+    with StatusScreen() as screen:
+        while True:  # until Ctrl-C
+            try:
+                screen.show(get_json(setup, "/status"))
+            except NotRunning as error:
+                screen.show(None, str(error))
+            await asyncio.sleep(interval_s)
+
+
+async def _watch_json(setup: Setup, interval_s: float) -> None:
+    while True:  # until Ctrl-C
+        sys.stdout.write(json.dumps(get_json(setup, "/status")) + "\n")
+        sys.stdout.flush()
+        await asyncio.sleep(interval_s)

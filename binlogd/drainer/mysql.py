@@ -165,6 +165,12 @@ class _Connection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no
         if self._ssl_context and not self.server_capabilities & CLIENT.SSL:
             raise ConnectionError("the server offers no TLS, and syncer.to.security asks for it")
 
+    def close(self) -> None:
+        """At once: TLS would say goodbye first, and wait for an answer."""
+        if self._ssl_context and self._writer is not None:
+            self._writer.transport.abort()
+        super().close()
+
     @property
     def certificate(self) -> Any:
         return self._writer.transport.get_extra_info("peercert")
@@ -352,6 +358,8 @@ def _ours(error: BaseException, server: Server) -> BinlogdError:
         return DownstreamUnavailable(f"the connection to {server} broke: {error}")
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     reason = str(error.args[1] if len(error.args) > 1 else error)
+    if isinstance(error.__cause__, OSError):  # such as a certificate that does not verify
+        reason += f": {error.__cause__}"
     for codes, kind, says in _WAITED_FOR:
         if code in codes:
             return kind(f"{server}{says}: error {code}: {reason}")

@@ -46,7 +46,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Server": "binlogd",
 }
 """On every answer, unless a route says something else."""
 
@@ -102,6 +101,7 @@ async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
     """Puts the headers on an answer that is about to go out."""
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
+    response.headers[hdrs.SERVER] = "binlogd"  # aiohttp would tell its version
 
 
 def _is_from_here(request: web.Request) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import sys
@@ -25,6 +26,11 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _is_ours(variable: str) -> bool:
+    """Whether it configures a binlogd: another one than this."""
+    return variable.startswith("BINLOGD_")
 
 
 class Appliance:
@@ -56,6 +62,7 @@ class Appliance:
                 str(self._config),
                 stdout=log,
                 stderr=log,
+                env={name: value for name, value in os.environ.items() if not _is_ours(name)},
             )
         await self.wait(lambda _: True, timeout_s=_READY_S)
 

@@ -1,0 +1,63 @@
+"""`binlogd bench`."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from binlogd import app, telemetry
+from binlogd.commands.options import JsonOption
+from binlogd.errors import ConfigError
+from binlogd.workload.measure import Measured, Measurement, measure
+
+
+def bench(
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="On the disk to measure; what is made there is removed again."),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, max=600, help="Of each stage.")
+    ] = 2.0,
+    writers: Annotated[int, typer.Option("--writers", min=1, max=1000, help="At once.")] = 64,
+    row_bytes: Annotated[
+        int, typer.Option("--row-bytes", min=1, max=1 << 20, help="Of a transaction.")
+    ] = 512,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure this machine: syncs of the disk, writes into a Pump, pulls out of it.
+
+    Runs a binlogd of its own on loopback, in a new directory below --dir (or where temporary files
+    go; give the directory of the data disk to measure that). Writers and node share the machine:
+    the figures are those of a small installation, not the most that the node can do.
+    """
+    if directory is not None and not directory.is_dir():
+        raise ConfigError(f"--dir {directory}: is no directory")
+    telemetry.set_up_logging("error", sys.stderr)
+    errors = Console(stderr=True)
+    wanted = Measurement(seconds, writers, row_bytes)
+    with (
+        tempfile.TemporaryDirectory(prefix="binlogd-bench-", dir=directory) as place,
+        errors.status("beginning") as shown,
+    ):
+        found = app.run(measure(Path(place), wanted, shown.update))
+    if as_json:
+        document = {each.what: {"value": each.value, "unit": each.unit} for each in found}
+        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+    else:
+        Console().print(_table(found), highlight=False)
+
+
+def _table(found: list[Measured]) -> Table:
+    table = Table("", "", "", "what", box=None)
+    for each in found:
+        digits = 0 if each.value >= 100 else 2
+        table.add_row(each.what, f"{each.value:,.{digits}f}", each.unit, each.meaning)
+    return table
