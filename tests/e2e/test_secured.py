@@ -1,0 +1,271 @@
+"""A whole process with TLS, a token and secrets; commands that speak to it; a changed file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from binlogd.cli import cli
+from binlogd.client.pump_client import PumpClient
+from binlogd.errors import BinlogdError, ConfigError
+from binlogd.tls import ClientTls
+from binlogd.tso import Tso, compose
+from binlogd.wire import peek
+from tests.appliance import Appliance
+from tests.certificates import Authority
+
+TOKEN = "a-token-of-this-test-0123456789"
+BASE = compose(1_700_000_000_000)
+
+
+@pytest.fixture
+def appliance(tmp_path: Path) -> Iterator[Appliance]:
+    machine = Appliance(tmp_path, history=b"[]")
+    yield machine
+    machine.close()
+
+
+def configure(machine: Appliance, tables: str = "", top: str = "") -> None:
+    machine.configure(
+        '[upstream]\nschema-history = "ddl_history.json"\n[drainer]\ncheckpoint-interval = 0.1\n'
+        + tables,
+        f'node-id = "pump0"\n{top}',
+    )
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def said(*words: str, given: str = "") -> Done:
+    """One command in this process: starting another one takes longer than what it does."""
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(cli, list(words), input=given)
+    error = result.exception
+    if isinstance(error, BinlogdError):
+        return Done(2 if isinstance(error, ConfigError) else 1, result.stdout, str(error))
+    if error is not None and not isinstance(error, SystemExit):
+        raise error
+    return Done(result.exit_code, result.stdout, result.stderr)
+
+
+def command(machine: Appliance, *words: str) -> Done:
+    return said(*words, "-c", str(machine.config_file))
+
+
+def ask(machine: Appliance, method: str, route: str, token: str = "") -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    url = f"http://127.0.0.1:{machine.port}{route}"
+    request = urllib.request.Request(url, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+async def one_transaction(machine: Appliance, number: int, tls: ClientTls | None = None) -> None:
+    start, commit = Tso(BASE + 2 * number), Tso(BASE + 2 * number + 1)
+    rows = peek.encode_mutations(3, [])
+    async with PumpClient("localhost", machine.port, cluster_id=7, tls=tls) as client:
+        await client.write(
+            peek.prewrite_binlog(start, prewrite_key=b"t\x80\x00k\n", prewrite_value=rows)
+        )
+        await client.write(peek.commit_binlog(start, commit))
+
+
+def test_a_secured_node_is_written_to_asked_and_stopped(
+    appliance: Appliance, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "ca")
+    authority.issue("node", "binlog")
+    (tmp_path / "token").write_text(TOKEN)
+    configure(
+        appliance,
+        '[security]\nssl-ca = "ca/ca.pem"\nssl-cert = "ca/node.pem"\nssl-key = "ca/node.key"\n'
+        'cert-allowed-cn = ["binlog"]\nadmin-token-file = "token"\n'
+        '[syncer.to]\npassword = "hunter2"\n',
+    )
+    appliance.start(is_ready=False)
+    until_s = time.monotonic() + 30
+    while (healthy := command(appliance, "health", "--ready")).returncode:
+        assert time.monotonic() < until_s, appliance.log()
+    assert healthy.stdout == "ready\n"
+    files = authority.files(authority.issue("tidb", "binlog"))
+    tls = ClientTls(files, is_grpc=True)
+    asyncio.run(one_transaction(appliance, 1, tls))
+    status = json.loads(command(appliance, "status", "--json").stdout)
+    assert status["node_id"] == "pump0"
+    without = said("health", "--addr", f"127.0.0.1:{appliance.port}")
+    assert without.returncode == 1
+    plain = appliance.config_file.read_text().replace("admin-token-file", "# admin-token-file")
+    (tmp_path / "plain.toml").write_text(plain)
+    tokenless = str(tmp_path / "plain.toml")
+    refused = said("ctl", "pause", "--node-id", "pump0", "-c", tokenless)
+    assert refused.returncode == 1
+    assert "needs the admin token" in refused.stdout
+    done = command(appliance, "ctl", "-cmd", "pause-pump", "-node-id", "pump0")
+    assert (done.returncode, done.stdout) == (0, "apply action pause success!\n")
+    assert appliance.end() == 0
+    log = appliance.log_file.read_text()
+    assert "action_refused" in log
+    for secret in (TOKEN, "hunter2"):
+        assert secret not in log + json.dumps(status)
+
+
+def test_a_changed_file_is_taken_by_signal_and_request(appliance: Appliance) -> None:
+    configure(appliance, "[syncer]\nworker-count = 2\n")
+    appliance.start()
+    asyncio.run(one_transaction(appliance, 1))
+    appliance.wait(lambda status: status["LastTS"] >= BASE + 3)
+    assert ask(appliance, "POST", "/reload") == (
+        200,
+        {
+            "message": "nothing to take has changed",
+            "code": 200,
+            "data": {"applied": [], "restart": []},
+        },
+    )
+    configure(
+        appliance,
+        "[syncer]\nworker-count = 3\nignore-schemas = 'x'\n",
+        f'log-level = "debug"\nadvertise-addr = "a:1"\nsecurity.admin-token = "{TOKEN}"\n',
+    )
+    _, taken = ask(appliance, "POST", "/reload")
+    assert taken["message"] == (
+        "taken: log-level, security.admin-token, syncer.ignore-schemas, syncer.worker-count;"
+        " needs a restart: advertise-addr"
+    )
+    assert ask(appliance, "POST", "/reload")[0] == 401, "the token counts from now on"
+    asyncio.run(one_transaction(appliance, 2))
+    status = appliance.wait(lambda status: status["LastTS"] >= BASE + 5)
+    assert status["drainer"]["node_state"] == "online"
+    assert "drainer_renewed" in appliance.log_file.read_text()
+
+    appliance.config_file.write_text("[syncer]\nreplicate-do-db = ['~(']\n")
+    status_code, refused = ask(appliance, "POST", "/reload", TOKEN)
+    assert (status_code, refused["code"]) == (200, 3)
+    assert "the configuration before stays in force" in refused["message"]
+
+    configure(appliance, "[syncer]\nworker-count = 4\n")
+    appliance.signal(signal.SIGHUP)
+    until_s = time.monotonic() + 10
+    while ask(appliance, "POST", "/reload")[0] == 401:  # the token has gone from the file
+        assert time.monotonic() < until_s
+    asyncio.run(one_transaction(appliance, 3))
+    appliance.wait(lambda status: status["LastTS"] >= BASE + 7)
+    assert appliance.stop() == 0
+    assert TOKEN not in appliance.log_file.read_text()
+
+
+def test_the_words_of_binlogctl(appliance: Appliance) -> None:
+    configure(appliance, top='binlog-socket = "p.sock"\n')
+    appliance.start()
+    for words, node in ((("pumps",), "pump0"), (("-cmd", "drainers"), "pump0-drainer")):
+        listed = json.loads(command(appliance, "ctl", *words, "--json").stdout)
+        assert [each["nodeId"] for each in listed[words[-1]]] == [node]
+    paused = command(appliance, "ctl", "pause-drainer", "--node-id", "pump0-drainer")
+    assert (paused.returncode, paused.stdout) == (0, "apply action pause success!\n")
+    appliance.wait(lambda status: status["drainer"]["node_state"] == "paused")
+    again = command(appliance, "ctl", "offline-drainer", "--node-id", "pump0-drainer")
+    assert again.returncode == 1, "the original's would call that a success"
+    assert "this pump's state is paused, apply close failed!" in again.stdout
+    assert command(appliance, "ctl", "resume", "--node-id", "pump0-drainer").returncode == 0
+    for words, reason in (
+        (("dance",), "cmd dance not supported; known: pumps, drainers"),
+        (("pause-pump",), "pause-pump needs --node-id"),
+        (("update-pump", "--node-id", "pump0", "--state", "x"), "state x is illegal"),
+    ):
+        wrong = command(appliance, "ctl", *words)
+        assert wrong.returncode == 2
+        assert reason in wrong.stderr
+    unknown = command(appliance, "ctl", "pause-pump", "--node-id", "nobody")
+    assert unknown.returncode == 1
+    assert "not in the registry" in unknown.stderr
+    assert appliance.stop() == 0
+    command(appliance, "ctl", "update-pump", "--node-id", "pump0", "--state", "offline")
+    assert json.loads(command(appliance, "ctl", "pumps", "--json").stdout)["pumps"] == []
+    shown = command(appliance, "ctl", "pumps", "--json", "-show-offline-nodes").stdout
+    assert json.loads(shown)["pumps"][0]["state"] == "offline"
+
+
+def test_status_follows_a_node_until_it_is_left(appliance: Appliance) -> None:
+    configure(appliance)
+    appliance.start()
+    primary, secondary = pty.openpty()
+    watch = ("status", "--watch", "--interval", "0.1")
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "binlogd", *watch, "-c", str(appliance.config_file)],
+        stdout=secondary,
+        stderr=secondary,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "xterm"},
+    )
+    os.close(secondary)
+
+    def until(word: bytes) -> None:
+        seen = b""
+        while word not in seen:  # ends with the test's timeout
+            seen += os.read(primary, 4096)
+
+    until(b"everything up to")
+    appliance.kill()
+    until(b"no answer:")
+    watching.send_signal(signal.SIGINT)
+    left = b""
+    try:
+        while chunk := os.read(primary, 4096):
+            left += chunk
+    except OSError:  # how the end of a terminal reads
+        pass
+    os.close(primary)
+    assert watching.wait(10) == 0
+    assert b"Traceback" not in left
+
+
+def test_a_password_is_encrypted_and_used(tmp_path: Path) -> None:
+    made = said("ctl", "encrypt", given="hunter2\n")
+    assert "everybody knows" in made.stderr
+    path = tmp_path / "c.toml"
+    path.write_text(f'[syncer.to]\nencrypted_password = "{made.stdout.strip()}"\n')
+    shown = said("check-config", "-c", str(path), "--json")
+    document = json.loads(shown.stdout)
+    assert document["config"]["syncer.to.password"] == "***"
+    assert document["origins"]["syncer.to.password"] == "syncer.to.encrypted_password"
+    assert "hunter2" not in shown.stdout + shown.stderr
+
+
+def test_the_configuration_is_explained_without_its_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[syncer.to]\npassword = "hunter2"\n[pump]\nshards = 2\n')
+    shown = said("check-config", "-c", str(path), "--addr", "127.0.0.1:1")
+    assert shown.returncode == 0
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert ["pump.shards", "2", str(path)] in lines
+    assert ["syncer.to.password", '"***"', str(path)] in lines
+    assert ["addr", '"127.0.0.1:1"', "command", "line"] in lines
+    assert "hunter2" not in shown.stdout
+
+
+def test_a_machine_is_measured(tmp_path: Path) -> None:
+    done = said("bench", "--seconds", "0.2", "--dir", str(tmp_path), "--json")
+    found = json.loads(done.stdout)
+    assert {"fsync", "write", "write_p50", "write_p99", "pull", "pull_bytes"} == set(found)
+    assert all(each["value"] > 0 for each in found.values())
+    assert list(tmp_path.iterdir()) == [], "nothing stays"
