@@ -145,7 +145,13 @@ def server_of(url: str, time_zone: str, option: str = "--into") -> Server:
     except ValueError:
         port = 0
     if parts.scheme not in ("mysql", "mariadb", "tidb") or not parts.hostname or not port:
-        raise ConfigError(f"{option} {url!r}: expected mysql://user:password@host:port")
+        raise ConfigError(f"{option}: expected mysql://user:password@host:port")
+    if parts.password:
+        Console(stderr=True).print(
+            f"[yellow]others on this machine may see the password in {option}; leave it out there,"
+            " and set MYSQL_PSWD[/]",
+            soft_wrap=True,
+        )
     password = os.environ.get("MYSQL_PSWD", "")
     if parts.password is not None:
         password = urllib.parse.unquote(parts.password)

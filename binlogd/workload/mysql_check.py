@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -45,14 +45,14 @@ class MySqlUrl:
     host: str
     port: int
     user: str
-    password: str
+    password: str = field(repr=False)
 
     @classmethod
     def parse(cls, url: str) -> MySqlUrl:
         """Of `mysql://user:password@host:port`. Raises ConfigError."""
         parts = urlsplit(url)
         if parts.scheme != "mysql" or not parts.hostname:
-            raise ConfigError(f"{url}: write mysql://user:password@host:port")
+            raise ConfigError("write mysql://user:password@host:port")
         return cls(
             parts.hostname,
             parts.port or 3306,

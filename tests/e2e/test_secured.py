@@ -178,9 +178,9 @@ def test_a_changed_file_is_taken_by_signal_and_request(appliance: Appliance) -> 
 def test_the_words_of_binlogctl(appliance: Appliance) -> None:
     configure(appliance, top='binlog-socket = "p.sock"\n')
     appliance.start()
-    for words, node in ((("pumps",), "pump0"), (("-cmd", "drainers"), "pump0-drainer")):
-        listed = json.loads(command(appliance, "ctl", *words, "--json").stdout)
-        assert [each["nodeId"] for each in listed[words[-1]]] == [node]
+    for listing, node in (("pumps", "pump0"), ("-cmd=drainers", "pump0-drainer")):
+        listed = json.loads(command(appliance, "ctl", listing, "--json").stdout)
+        assert [each["nodeId"] for each in listed[listing.removeprefix("-cmd=")]] == [node]
     paused = command(appliance, "ctl", "pause-drainer", "--node-id", "pump0-drainer")
     assert (paused.returncode, paused.stdout) == (0, "apply action pause success!\n")
     appliance.wait(lambda status: status["drainer"]["node_state"] == "paused")
