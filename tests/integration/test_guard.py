@@ -12,6 +12,7 @@ import pytest
 
 from binlogd.pump.service import PumpService
 from binlogd.routes.application import application
+from binlogd.routes.events import Hub, event
 from binlogd.routes.guard import Guard
 from binlogd.server import Server
 from tests.integration.test_service import Operations
@@ -43,7 +44,10 @@ def address_of_this_machine() -> str:
 @asynccontextmanager
 async def guarded(token: str = "", socket_file: Path | None = None) -> AsyncIterator[int]:
     service = PumpService(MemoryPump(), Cluster(7))
-    server = Server([service], application(Operations(), Guard(lambda: token)))
+    server = Server(
+        [service],
+        application(Operations(), Guard(lambda: token), Hub(lambda: event("past", b"[]"))),
+    )
     _, port = await server.start("0.0.0.0", 0, socket_file)
     try:
         yield port
