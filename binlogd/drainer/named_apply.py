@@ -235,8 +235,9 @@ class _Run:
         if not self._pieces or self._table is None:
             return
         first = self._pieces[0]
-        items = b",".join(piece.item for piece in self._pieces)
-        statement = first.head + items + first.tail
+        items = [piece.item for piece in self._pieces]
+        tail = sql.delete_tail(items) if first.head and first.finds_row else b""
+        statement = first.head + b",".join(items) + tail
         try:
             done = await self._session.run(statement)
             if done.warnings:

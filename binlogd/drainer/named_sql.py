@@ -23,7 +23,7 @@ _BINARY = ("blob", "binary", "geometry")
 
 
 class Piece(NamedTuple):
-    """A part of a statement: pieces of one `head` are joined by commas and closed by `tail`.
+    """A part of a statement: pieces of one `head` are joined by commas.
 
     Without a head, `item` is a statement of its own. `finds_row`: a row that is not there is an
     oddity (None: nothing can be told).
@@ -31,7 +31,6 @@ class Piece(NamedTuple):
 
     head: bytes
     item: bytes
-    tail: bytes = b""
     finds_row: bool = False
 
 
@@ -88,7 +87,7 @@ class NamedTable:
         # MariaDB finds no row by a list of pairs with text that is not Unicode in them
         if key and (len(key) == 1 or not any(self._columns[name].is_local for name, _ in key)):
             head = sql.delete_head(self._name, [self._columns[name].name for name, _ in key])
-            return Piece(head, sql.tuple_of([literal for _, literal in key]), b")", finds_row=True)
+            return Piece(head, sql.tuple_of([literal for _, literal in key]), finds_row=True)
         statement = b"DELETE FROM " + self._name + self._where(row)
         return Piece(b"", statement, finds_row=True)
 

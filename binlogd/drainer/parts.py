@@ -165,10 +165,11 @@ def _of_run(
         for item in items:
             yield Statement(item, target, kind, target.single_head, (item,), b"")
         return
-    head, tail = target.write_head, target.write_tail
-    if kind is RunKind.DELETE:
-        head, tail = target.delete_head, b")"
+    is_delete = kind is RunKind.DELETE
+    head, tail = target.delete_head if is_delete else target.write_head, target.write_tail
     for batch in sql.batches(items, bytes_max - len(head) - len(tail)):
+        if is_delete:
+            tail = sql.delete_tail(batch)
         yield Statement(head + b",".join(batch) + tail, target, kind, head, batch, tail)
 
 

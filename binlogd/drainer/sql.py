@@ -97,6 +97,15 @@ def delete_head(table: bytes, key: Sequence[str]) -> bytes:
     return b"DELETE FROM " + table + b" WHERE " + tuple_of([ident(name) for name in key]) + b" IN ("
 
 
+def delete_tail(keys: Sequence[bytes]) -> bytes:
+    """What follows the keys of a `delete_head`.
+
+    MariaDB 10.11 reads the whole table for a list of one pair, and waits for whoever has a lock in
+    it; two pairs it looks up. So a single one is named twice.
+    """
+    return b"," + keys[0] + b")" if len(keys) == 1 and keys[0].startswith(b"(") else b")"
+
+
 def assignments(pairs: Sequence[tuple[str, bytes]]) -> bytes:
     """`a` = 1,`b` = 2."""
     return b",".join(ident(name) + b" = " + literal for name, literal in pairs)

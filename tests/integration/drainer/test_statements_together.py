@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from binlogd.drainer.txn import TableChange
 from binlogd.errors import StatementRejected
+from binlogd.tidb.model import TableAt
+from binlogd.tidb.row import encode_delete
+from binlogd.wire.peek import Mutation
+from binlogd.workload.schema import ColumnDef, TableDef, build_table, integer
 from tests.mariadb import MariaDb
 from tests.mysql_rows import NUMBER, apply, dml, failing, inserted, table, updated
 from tests.replay import running, sink_for
 
+FIRST, SECOND = (ColumnDef(name, integer("BIGINT"), not_null=True) for name in "ab")
 TABLES = [table(number, f"t{number}", NUMBER) for number in range(6)]
 
 
@@ -57,3 +63,31 @@ async def test_what_is_submitted_together_becomes_few_transactions(db: MariaDb) 
         assert commands(db, "Com_commit") - before <= 8
     found = db.execute(" UNION ALL ".join(f"SELECT id FROM s.t{n}" for n in range(6)))
     assert sorted(int(number or 0) for (number,) in found) == list(range(600))
+
+
+async def test_a_row_of_a_key_of_two_columns_is_deleted_beside_a_lock_on_another(
+    mariadb: MariaDb,
+) -> None:
+    pair = build_table(TableDef("s", "p", (FIRST, SECOND), ("a", "b")), 9)
+    values = {1: 7, 2: 70}
+    handle = None if pair.is_common_handle else 1
+    gone = Mutation(9, [], [], [encode_delete(pair, values, handle=handle)], b"\x04")
+    change = TableChange(TableAt("s", pair, 1, None, {}, may_lack_columns=False), gone)
+    mariadb.execute(
+        "CREATE DATABASE s",
+        "CREATE TABLE s.p (a BIGINT, b BIGINT, PRIMARY KEY (a, b))",
+        "INSERT INTO s.p SELECT seq, seq * 10 FROM s.seq_1_to_1000",
+        "SET GLOBAL innodb_lock_wait_timeout = 1",
+    )
+    other = mariadb.connect()
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("START TRANSACTION")
+            cursor.execute("SELECT * FROM s.p WHERE a = 3 AND b = 30 FOR UPDATE")
+            sink = sink_for(mariadb, lanes=2)
+            await apply(sink, dml(5, change))
+    finally:
+        other.close()
+        mariadb.execute("SET GLOBAL innodb_lock_wait_timeout = 50")
+    assert sink.statistics().retries == 0
+    assert mariadb.execute("SELECT COUNT(*), SUM(a = 7) FROM s.p") == [(b"999", b"0")]
