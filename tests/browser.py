@@ -53,6 +53,12 @@ class Browser:
         found: str = self.one(css).text
         return found
 
+    def click(self, css: str) -> None:
+        """In the middle of the window, where nothing lies above it."""
+        element = self.one(css)
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+        element.click()
+
     def wait(self, condition: Any) -> Any:
         """Until it is true; fails after some time."""
         return WebDriverWait(self.driver, WAIT_S, 0.1).until(lambda _: condition())

@@ -1,0 +1,294 @@
+"""The page in a real browser, on a real process that replicates into a real MariaDB."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openapi_schema_validator import OAS31Validator
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from binlogd.routes.openapi import description
+from tests.appliance import Appliance, into_mariadb
+from tests.browser import Browser
+from tests.mariadb import MariaDb
+from tests.shop import HOSTILE, Shop, send
+
+TOKEN = "a-token-of-the-tests"
+CONTRAST_MIN = 4.5
+_CONTRASTS = (Path(__file__).parents[1] / "contrasts.js").read_text()
+
+
+@dataclass
+class Scene:
+    """A shop whose orders are replicated, and somebody who looks."""
+
+    machine: Appliance
+    shop: Shop
+    browser: Browser
+    numbers: Iterator[int]
+
+    def order(self, customer: str = "Ada") -> int:
+        """A new order, acknowledged; its number."""
+        number = next(self.numbers)
+        send(self.machine.target, self.shop.make(number, customer))
+        return number
+
+    def open(self) -> Browser:
+        """The page anew, without a token."""
+        self.browser.driver.get(f"http://127.0.0.1:{self.machine.port}/")
+        self.browser.driver.execute_script("sessionStorage.clear()")
+        self.browser.driver.refresh()
+        self.browser.wait_for("#live", "live")
+        self.browser.wait_for("#figures", "Lag")
+        return self.browser
+
+    def look_up(self, kind: str, **fields: str) -> None:
+        """Fills the form in and sends it; gives the token when it is asked for."""
+        self.browser.click(f"input[name=kind][value={kind}] + span")
+        for name, text in fields.items():
+            field = self.browser.one(f"#look-form input[name={name}]")
+            field.clear()
+            field.send_keys(text)
+        self.browser.click("#look-form button")
+        self.give_token()
+
+    def give_token(self, token: str = TOKEN) -> None:
+        """Types it into the dialog, where there is one."""
+        shown = "return document.getElementById('token').open"
+        busy = "return document.querySelector('.busy') !== null"
+        script = self.browser.driver.execute_script
+        self.browser.wait(lambda: script(shown) or not script(busy))
+        if script(shown):
+            self.browser.one("#token-value").send_keys(token, Keys.ENTER)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    made = Browser()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def scene(
+    tmp_path_factory: pytest.TempPathFactory, mariadb_server: MariaDb, browser: Browser
+) -> Iterator[Scene]:
+    mariadb_server.reset()
+    shop = Shop(time.time_ns() // 1_000_000)
+    machine = Appliance(tmp_path_factory.mktemp("page"), history=shop.history())
+    machine.configure(
+        '[upstream]\nschema-history = "ddl_history.json"\n'
+        f'[security]\nadmin-token = "{TOKEN}"\n{into_mariadb(mariadb_server)}'
+    )
+    machine.start()
+    send(machine.target, *shop.ddls())
+    made = Scene(machine, shop, browser, count(1))
+    made.order()
+    yield made
+    machine.close()
+
+
+def test_state_and_figures_move_by_themselves(scene: Scene) -> None:
+    browser = scene.open()
+    assert "Pump online" in browser.text("#states")
+    assert "Replication running" in browser.text("#states")
+    assert "shard-3" in browser.text("#shards")
+    assert "lane 0" in browser.text("#lanes")
+    before = browser.text("#figures")
+    ts = scene.shop.changes[-1]
+    scene.order()
+    browser.wait(lambda: str(scene.shop.changes[-1]) in browser.text("#figures"))
+    assert ts < scene.shop.changes[-1]
+    assert browser.text("#figures") != before
+    browser.wait_for("#attention", "Nothing needs attention")
+    assert browser.complaints() == []
+
+
+def test_a_reload_shows_the_minutes_before(scene: Scene) -> None:
+    browser = scene.open()
+    assert len(browser.all("#pictures figure")) == 3
+    drawn = "return document.querySelector('.chart.received .line')?.getAttribute('d').length ?? 0"
+    browser.wait(lambda: browser.driver.execute_script(drawn) > 60)
+    told = browser.driver.execute_script(drawn)
+    scene.open()
+    assert browser.driver.execute_script(drawn) >= told, "not from the first second on again"
+    label = browser.one(".chart.received").get_attribute("aria-label") or ""
+    assert label.startswith("Binlogs received: now")
+
+
+def test_a_ddl_is_listed_and_its_text_stays_text(scene: Scene) -> None:
+    browser = scene.open()
+    assert "<script>alert(1)</script>" in browser.wait_for("#ddls", "CREATE TABLE")
+    assert "applied" in browser.text("#ddls")
+
+
+def test_a_row_is_found_with_its_changes_and_its_value_stays_text(scene: Scene) -> None:
+    number = scene.order(HOSTILE)
+    send(scene.machine.target, scene.shop.pay(number))
+    browser = scene.open()
+    scene.look_up("row", table="shop.orders", row=f"id={number}")
+    found = browser.wait_for("#found", "changed")
+    assert "2 transactions, the newest first" in browser.text("#look-state")
+    assert "'new' → 'paid'" in found.replace("\n", " ")
+    assert HOSTILE.replace("'", "''") in found
+    assert browser.driver.title != "owned"
+    assert browser.all("#found img") == []
+    assert browser.complaints() == []
+
+
+def test_a_transaction_is_found_by_its_commit_ts_and_by_time(scene: Scene) -> None:
+    scene.order("Grace")
+    browser = scene.open()
+    scene.look_up("ts", ts=str(scene.shop.changes[-1]))
+    assert "'Grace'" in browser.wait_for("#found", "inserted")
+    browser.click("input[name=kind][value=time] + span")
+    set_from = "document.querySelector('#look-form [name=from]').value = '2020-01-01T00:00:00'"
+    browser.driver.execute_script(set_from)
+    browser.click("#look-form button")
+    assert "CREATE DATABASE" in browser.wait_for("#found", "DDL")
+    assert "in commit order" in browser.text("#look-state")
+
+
+def test_what_makes_no_sense_is_answered_with_words(scene: Scene) -> None:
+    browser = scene.open()
+    scene.look_up("row", table="shop.orders", row="nme=x")
+    assert "no column nme; its columns are id" in browser.wait_for("#look-state", "no column")
+
+
+def test_replication_is_paused_and_resumed_with_the_token_only(scene: Scene) -> None:
+    browser = scene.open()
+    browser.click("#pause")
+    assert "Pause replication?" in browser.text("#sure")
+    browser.click("#sure-yes")
+    browser.wait(lambda: browser.one("#token").is_displayed())
+    browser.one("#token-value").send_keys("a wrong one", Keys.ENTER)
+    browser.wait_for("#token-text", "not the one")
+    browser.one("#token-value").send_keys(TOKEN, Keys.ENTER)
+    browser.wait_for("#states", "Replication paused")
+    assert "Resume it when" in browser.wait_for("#attention", "Replication is paused")
+    browser.click("#attention button")
+    browser.wait_for("#states", "Replication running")
+    kept = "return [Object.keys(sessionStorage).length, localStorage.length, document.cookie]"
+    assert browser.driver.execute_script(kept) == [1, 0, ""]
+    browser.click("#forget")
+    assert browser.driver.execute_script(kept) == [0, 0, ""]
+    scene.machine.wait(lambda status: status["drainer"]["node_state"] == "online")
+
+
+def test_what_is_stuck_says_what_to_do_and_is_skipped_by_hand(scene: Scene) -> None:
+    browser = scene.open()
+    send(scene.machine.target, scene.shop.of_no_table())
+    ts = str(scene.shop.changes[-1])
+    problem = browser.wait_for("#attention", "Replication is stuck")
+    assert "not found table id: 77" in problem
+    assert f"binlogd skip {ts}" in problem
+    browser.click("#attention .danger")
+    field = browser.one("#skip-form [name=ts]")
+    assert field.get_attribute("value") == ts
+    browser.driver.switch_to.active_element.send_keys("a table of the test", Keys.ENTER)
+    assert "never be applied" in browser.wait_for("#sure", "for good?")
+    browser.click("#sure-yes")
+    scene.give_token()
+    browser.wait_for("#states", "Replication running")
+    browser.wait_for("#attention", "Nothing needs attention")
+    browser.click("#skips summary")
+    assert "a table of the test" in browser.text("#skips")
+
+
+def test_a_process_that_is_gone_is_said_and_comes_back_by_itself(scene: Scene) -> None:
+    browser = scene.open()
+    scene.machine.kill()
+    assert "What you see is from" in browser.wait_for("#stale", "Not connected")
+    scene.machine.start()
+    browser.wait_for("#live", "live")
+    browser.wait(lambda: not browser.one("#stale").is_displayed())
+
+
+def test_everything_is_reached_by_keyboard_and_has_a_name(scene: Scene) -> None:
+    browser = scene.open()
+    browser.look()
+    wanted = browser.driver.execute_script(
+        "return [...document.querySelectorAll('a, button, input, summary, [tabindex=\"0\"]')]"
+        ".filter(e => !e.disabled && e.type !== 'radio' && e.checkVisibility()).length"
+    )
+    script = """
+        const e = document.activeElement;
+        if (e === document.body) return null;
+        e.dataset.seen = "1";
+        const name = e.getAttribute("aria-label") ?? e.labels?.[0]?.innerText ?? e.innerText;
+        return [name.trim(), getComputedStyle(e).outlineStyle, e.type ?? ""];
+    """
+    browser.one("body").send_keys(Keys.TAB)
+    for _ in range(wanted * 8):  # a date has a stop for each of its parts
+        at = browser.driver.execute_script(script)
+        if at is None:
+            break
+        name, outline, kind = at
+        assert name, "nameless"
+        assert outline != "none" or kind == "radio", f"{name} does not show that it has the focus"
+        browser.driver.switch_to.active_element.send_keys(Keys.TAB)
+    seen = "return document.querySelectorAll('[data-seen]:not([type=radio])').length"
+    reached = browser.driver.execute_script(seen)
+    assert reached >= wanted
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1280, "light"), (1280, "dark"), (768, "light"), (360, "dark")]
+)
+def test_it_fits_and_can_be_read(scene: Scene, scheme: str, width: int, tmp_path: Path) -> None:
+    browser = scene.open()
+    browser.look(width=width, scheme=scheme)
+    scene.look_up("newest")
+    browser.wait_for("#found", "shop.orders")
+    script = browser.driver.execute_script
+    assert script("return document.documentElement.scrollWidth") <= width
+    assert script("return innerWidth") == width, "nothing has stretched the window"
+    weak = [each for each in script(_CONTRASTS) if each["ratio"] < CONTRAST_MIN]
+    assert weak == []
+    assert browser.shot(tmp_path / f"{scheme}-{width}.png").startswith(b"\x89PNG")
+    assert script("return getComputedStyle(document.body).colorScheme") == "light dark"
+    ground = script("return getComputedStyle(document.body).backgroundColor")
+    assert ground == {"light": "rgb(244, 246, 248)", "dark": "rgb(13, 17, 23)"}[scheme]
+    assert browser.complaints() == []
+
+
+def test_nothing_is_loaded_from_elsewhere(scene: Scene) -> None:
+    browser = scene.open()
+    names = browser.driver.execute_script(
+        "return performance.getEntriesByType('resource').map(each => new URL(each.name).host)"
+    )
+    assert set(names) == {f"127.0.0.1:{scene.machine.port}"}
+    assert len(browser.driver.find_elements(By.CSS_SELECTOR, "[style], script:not([src])")) <= 6
+
+
+def test_answers_have_the_shapes_that_are_described(scene: Scene) -> None:
+    document = description()
+    for path, method in (
+        ("/status", "get"),
+        ("/pumps", "get"),
+        ("/drainers", "get"),
+        ("/commit_ts", "get"),
+        ("/skips", "get"),
+        ("/transactions", "get"),
+    ):
+        answers = document["paths"][path][method]["responses"]
+        schema = answers["200"]["content"]["application/json"]["schema"]
+        checked = {**schema, "components": document["components"]}
+        OAS31Validator(checked).validate(_answer(scene, path))
+
+
+def _answer(scene: Scene, path: str) -> Any:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{scene.machine.port}{path}", headers={"Authorization": f"Bearer {TOKEN}"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
