@@ -11,7 +11,7 @@ SEED ?= 1
 WORKERS ?= 2
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-test system demo test check format proto bench soak image-test lock clean
+.PHONY: help setup setup-test system demo test check format proto bench soak docs image-test lock clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench: setup-test ## run the benchmarks; each prints JSON lines
 soak: setup-test ## long kill and fault loops
 	$(BIN)/pytest -m soak --timeout 3600
 
+docs: $(VENV)/test.stamp ## make the documentation in site/; index.html works from a disk
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 image-test: setup ## build the image and run it for real, without a Docker engine (root, a few minutes)
 	$(SUDO) $(if $(SUDO),--preserve-env) env PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 $(BIN)/python tests/image/run.py
 
@@ -88,4 +91,4 @@ lock: $(VENV)/test.stamp ## write what is installed now into constraints.txt
 	$(BIN)/pip freeze --exclude-editable > constraints.txt
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,88 @@
+"""The documentation builds without a warning, is whole, and loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import typer
+
+from binlogd.cli import cli
+from binlogd.config import Config
+
+ROOT = Path(__file__).parents[2]
+LOADED = re.compile(r"<(?:script|link|img|iframe)[^>]*?\s(?:src|href)=\"?([^\s\">]+)")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make docs` makes: strict, so that dead links, anchors and pages outside the
+    navigation end it."""
+    place = tmp_path_factory.mktemp("site")
+    made = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(place)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (made.returncode, made.stdout + made.stderr) == (0, "")
+    return place
+
+
+def test_nothing_is_loaded_from_elsewhere_and_all_that_is_loaded_is_there(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 40
+    for page in pages:
+        for target in LOADED.findall(page.read_text()):
+            if target.startswith("data:"):
+                continue
+            assert "//" not in target, f"{page.name}: {target}"
+            if page.name != "404.html":  # its links count from the root of a server
+                assert (page.parent / target.split("?")[0]).exists(), f"{page.name}: {target}"
+
+
+def test_the_search_needs_no_server(site: Path) -> None:
+    index = (site / "search" / "search_index.js").read_text()
+    assert index.startswith("var __index = ")
+    assert "BINLOGD_SYNCER__TO__PASSWORD" in index
+
+
+def test_every_key_is_in_the_reference(site: Path) -> None:
+    page = html.unescape((site / "reference" / "config.html").read_text())
+    for key in _keys(Config):
+        assert f"<td><code>{key}</code></td>" in page or f"{key}]</code>" in page, key
+
+
+def _keys(table: type[msgspec.Struct]) -> set[str]:
+    found: set[str] = set()
+    for field in msgspec.structs.fields(table):
+        is_table = isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
+        found |= _keys(field.type) if is_table else {field.encode_name}
+    return found
+
+
+def test_every_command_and_option_is_in_the_reference(site: Path) -> None:
+    page = html.unescape((site / "reference" / "cli.html").read_text())
+    for name, command in _commands("", typer.main.get_command(cli)):
+        assert re.search(rf"<h2[^>]*>binlogd {name}<", page), name
+        for option in command.params:
+            if option.param_type_name == "option":
+                assert f"<code>{option.opts[0]}</code>" in page, f"{name} {option.opts[0]}"
+
+
+def _commands(prefix: str, group: Any) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, command in group.commands.items():
+        is_group = hasattr(command, "commands")
+        found += _commands(f"{prefix}{name} ", command) if is_group else [(prefix + name, command)]
+    return found
