@@ -46,8 +46,8 @@ class Reader:
 
     def type(self, command: str, expected: str) -> None:
         """One command; what it prints must be what the page shows."""
-        if server := SERVER.fullmatch(command):
-            self.servers.append(self._start(f"echo $$ > {server[2]}; exec {server[1]}"))
+        if words := SERVER.fullmatch(command):
+            self.servers.append(self._start(f"echo $$ > {words[2]}; exec {words[1]}"))
             self._wait()
             return
         done = self._start(command.replace("8250", str(self.port)), pipe=subprocess.PIPE)
