@@ -86,3 +86,30 @@ def _commands(prefix: str, group: Any) -> list[tuple[str, Any]]:
         is_group = hasattr(command, "commands")
         found += _commands(f"{prefix}{name} ", command) if is_group else [(prefix + name, command)]
     return found
+
+
+PROSE = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / "docs" / "howto").glob("*.md"),
+]
+WORDS = re.compile(
+    r"(?:^    |^\$ |`|&& |exec )(?:\.venv/bin/)?binlogd (?=[a-z-])([^`\n#>|&;]*)", re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_of_a_page_is_one_and_has_the_options(page: Path) -> None:
+    known = dict(_commands("", typer.main.get_command(cli)))
+    for line in WORDS.findall(page.read_text()):
+        words = line.split()
+        assert words[0] in known, f"binlogd {line}"
+        options = {option for each in known[words[0]].params for option in each.opts}
+        asked = {word.partition("=")[0] for word in words if word.startswith("-")}
+        assert asked <= options | {"--help"}, f"binlogd {line}"
+
+
+def test_the_links_of_the_first_page_lead_somewhere() -> None:
+    targets = re.findall(r"\]\(([^)#]+)", (ROOT / "README.md").read_text())
+    assert len(targets) > 15
+    assert [each for each in targets if not (ROOT / each).exists()] == []
