@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from binlogd.drainer.parts import size_of
 from binlogd.drainer.route import Router
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.errors import CorruptRow
@@ -106,11 +107,17 @@ class Carry:
     # --- keeping ---------------------------------------------------------------------------
 
     def _keep(self, commit_ts: Tso, change: TableChange) -> None:
-        rows = change.mutation
-        size_bytes = sum(map(len, (*rows.inserted, *rows.updated, *rows.deleted)))
-        self._kept.append(_Kept(commit_ts, change, size_bytes))
-        self._kept_bytes += size_bytes
+        rows, size_bytes = change.mutation, size_of(change.mutation)
         self._last_ahead[change.table.info.id] = commit_ts
+        if size_bytes > _KEPT_BYTES_MAX:
+            self._kept.clear()
+            self._kept_bytes, self._complete_after = 0, commit_ts
+            return
+        # lists of their own: rows of a large binlog would keep all of it
+        lists = list(rows.inserted), list(rows.updated), list(rows.deleted)
+        own = TableChange(change.table, Mutation(rows.table_id, *lists, rows.sequence))
+        self._kept.append(_Kept(commit_ts, own, size_bytes))
+        self._kept_bytes += size_bytes
         while len(self._kept) > _KEPT_CHANGES_MAX or self._kept_bytes > _KEPT_BYTES_MAX:
             gone = self._kept.popleft()
             self._kept_bytes -= gone.size_bytes

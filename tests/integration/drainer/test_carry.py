@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -14,6 +16,7 @@ from binlogd.tidb.model import ActionType, Table
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
+from binlogd.wire.slices import RowSlices
 from binlogd.workload import schema as tidb
 from binlogd.workload.schema import ColumnDef
 from tests.integration.drainer.test_ddl_downstream import ID, Upstream, table, with_column
@@ -131,3 +134,31 @@ def test_no_checkpoint_stands_between_a_ddl_and_the_values_behind_it() -> None:
     assert due is not None
     assert carry.savable(Tso(due.commit_ts - 1)) == 121
     assert carry.savable(due.commit_ts) == due.commit_ts
+
+
+@pytest.mark.parametrize("rows", [5, 20])
+def test_a_large_transaction_ahead_of_its_schema_is_not_held_for_what_may_be_carried(
+    rows: int,
+) -> None:
+    """Neither its binlog, nor its rows as objects of their own where they are too many to keep."""
+    upstream = Ahead()
+    upstream.database("shop", "CREATE DATABASE `shop`;")
+    upstream.ddl(ActionType.CREATE_TABLE, CREATE, BEFORE)
+    at = upstream.schema.table_at(10, 1000)
+    assert at is not None
+    carry = Carry(upstream.schema, Router(), Tso(100))
+    tracemalloc.start()
+    try:
+        binlog = bytes(24 << 20)
+        inserted = RowSlices(binlog)
+        for number in range(rows):
+            inserted.append(number << 20, (number + 1) << 20)
+        mutation = Mutation(10, cast("list[bytes]", inserted), [], [], bytes(rows))
+        txn = Dml(Tso(199), Tso(200), 1000, (TableChange(at, mutation),))
+        tracemalloc.reset_peak()
+        carry.saw(txn)
+        assert tracemalloc.get_traced_memory()[1] < (24 + 6) << 20
+        del binlog, inserted, mutation, txn
+        assert tracemalloc.get_traced_memory()[0] < 6 << 20
+    finally:
+        tracemalloc.stop()
