@@ -23,6 +23,8 @@ from binlogd.wire import codec
 from binlogd.wire.compression import Damaged, Inflater, deflated
 
 PIECE_BYTES = 256 << 10
+_STEPS_A_TURN = 64
+"""Of one message that is inflated: a step may be next to nothing, and there may be millions."""
 _GZIP = "gzip"
 _IDENTITY = ("", "identity")
 
@@ -153,8 +155,9 @@ async def inflated(
     `take` is told of each step before the next, and may refuse it; other work goes on between.
     """
     inflater, whole = Inflater(), BytesIO()
+    begun_at = 0
     try:
-        for step in inflater.steps(message, PIECE_BYTES):
+        for number, step in enumerate(inflater.steps(message, PIECE_BYTES)):
             if take is not None:
                 take(len(step))
             whole.write(step)
@@ -164,8 +167,9 @@ async def inflated(
                     "grpc: received message after decompression larger than max"
                     f" ({whole.tell()} vs. {bytes_max})",
                 )
-            if len(step) == PIECE_BYTES:
+            if number % _STEPS_A_TURN == _STEPS_A_TURN - 1 or whole.tell() - begun_at > PIECE_BYTES:
                 await asyncio.sleep(0)
+                begun_at = whole.tell()
         inflater.end()
     except Damaged as error:
         raise GRPCError(

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.pump.messages import compressed
+from binlogd.pump.messages import compressed, inflated
 from binlogd.pump.service import PumpService, ServiceLimits
 from binlogd.server import Server
 from binlogd.tso import Tso
@@ -204,3 +204,33 @@ async def test_compressing_a_large_message_lets_others_have_their_turn() -> None
     counting.cancel()
     assert turns >= 8 << 20 >> 18
     assert gzip.decompress(packed[5:]) == b"head" + bytes(8 << 20) + b"tail"
+
+
+async def test_a_message_of_many_empty_gzips_lets_others_have_their_turn() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    members = 50_000
+    async with asyncio.TaskGroup() as group:
+        beside = group.create_task(other())
+        await asyncio.sleep(0)
+        begun_at = turns
+        assert await inflated(gzip.compress(b"", mtime=0) * members, 1 << 20) == b""
+        assert turns - begun_at > members // 100
+        beside.cancel()
+
+
+def test_inflating_copies_what_is_unread_in_small_pieces_only() -> None:
+    """The library copies the rest of its input at each stop: that must not grow with a message."""
+    inflater = Inflater()
+    message = gzip.compress(b"", mtime=0) * 2_000
+    longest = 0
+    for _ in inflater.steps(message, 1 << 10):
+        longest = max(longest, len(inflater._engine.unused_data))
+    inflater.end()
+    assert 0 < longest <= 8 << 10
