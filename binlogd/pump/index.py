@@ -152,9 +152,10 @@ class SqliteIndex:
         return cls(path, writer, reader)
 
     async def close(self) -> None:
-        """Closes both connections; what was not committed is gone."""
-        await self._reader.close()
-        await self._writer.close()
+        """Closes both connections, after the transaction that is going on."""
+        async with self._writing:
+            await self._reader.close()
+            await self._writer.close()
 
     # --- damage ----------------------------------------------------------------------------
 

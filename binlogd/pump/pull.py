@@ -185,6 +185,9 @@ class ShardSource:
 
     async def _from_index(self, after: Tso, upto: Tso, *, alone: bool) -> Pulled:
         found, reached = await self._found(after, upto)
+        gc_ts = self._shard.filer.marks.gc_ts
+        if after < gc_ts:  # deleted since it was looked at last, and perhaps not found for that
+            raise Behind(after, gc_ts)
         found, reached, next_bytes = self._apart(found, _whole_bytes, reached, alone=alone)
         real = {each.commit_ts for each in found if each.start_ts != each.commit_ts}
         whole = []

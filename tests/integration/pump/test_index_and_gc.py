@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from binlogd.errors import Behind
+from binlogd.binlog import Pulled
+from binlogd.errors import Behind, IndexUnavailable
+from binlogd.pump.gc import Segment
 from binlogd.pump.index import FILES, Marks, SqliteIndex
 from binlogd.pump.pointer import FileId
 from tests.pump_world import ROOMY, at, commit, eventually, posix_world, prewrite, pulled, written
@@ -57,3 +62,89 @@ async def test_what_was_deleted_is_known_without_an_index(tmp_path: Path) -> Non
             assert await pulled(pump, upto=at(30 * DAY + 2)) == expected
             with pytest.raises(Behind):
                 await pulled(pump, upto=at(30 * DAY + 2), after=at(5))
+
+
+async def test_a_puller_that_waits_while_what_it_needs_is_deleted_is_told_so(
+    tmp_path: Path,
+) -> None:
+    """It had looked at what is gone before it waited for room: what it finds then is not all."""
+    small = replace(ROOMY, segment_bytes_max=2_000, pull_bytes_max=50, window_bytes_max=1)
+    async with posix_world(tmp_path) as world:
+        world.clock.now_ms += 30 * 86_400_000
+        async with world.pump(small) as pump:
+            for day in range(31):
+                start = day * DAY + 1
+                await written(pump, prewrite(start, 200), commit(start, start + 1))
+            log = pump._shards[0].log
+            await eventually(lambda: all(s.checksum for s in log.segments() if s.is_sealed))
+            await eventually(lambda: pump._shards[0].filer.filed_ts == at(30 * DAY + 2))
+            (source,) = pump.sources()
+            async with aclosing(source.pull(at(0))) as batches:
+                announcing = await anext(batches)  # the next one is large, and comes alone
+                assert not announcing.binlogs
+                assert announcing.next_bytes
+                pump._reading.add(1 << 40)
+                async with asyncio.TaskGroup() as group:
+                    following = group.create_task(_next_or_error(batches))
+                    await eventually(lambda: pump._reading.waiting == 1)
+                    await pump.collect_garbage()
+                    assert pump.statistics().shards[0].gc_ts > at(10 * DAY)
+                    pump._reading.give(1 << 40)
+                assert isinstance(following.result(), Behind)
+            assert pump._reading.size == 0
+
+
+async def _next_or_error(batches: AsyncGenerator[Pulled, None]) -> Pulled | Behind:
+    try:
+        return await anext(batches)
+    except Behind as error:
+        return error
+
+
+async def test_an_index_that_is_replaced_lets_its_last_transaction_end(tmp_path: Path) -> None:
+    """Garbage collection may be deleting rows when damage is found elsewhere."""
+    index = await SqliteIndex.open(tmp_path / FILES[0])
+    index.on_damage(lambda: None)
+    async with asyncio.TaskGroup() as group:
+        deleting = [group.create_task(_forget_rows_or_error(index)) for _ in range(30)]
+        await asyncio.sleep(0)
+        index.found_damage("a test")
+        await index.close()
+    first, *others = [task.result() for task in deleting]
+    assert first == 0
+    assert all(isinstance(each, IndexUnavailable) for each in others)
+
+
+async def _forget_rows_or_error(index: SqliteIndex) -> int | IndexUnavailable:
+    try:
+        return await index.forget_rows(first_fid=FileId(9), upto=at(9))
+    except IndexUnavailable as error:
+        return error
+
+
+async def test_a_transaction_that_is_given_up_leaves_nothing_to_the_next(tmp_path: Path) -> None:
+    """Segments gone without the mark that says so would look like a loss."""
+    index = await SqliteIndex.open(tmp_path / FILES[0])
+    try:
+        outcomes = [await _given_up_after(index, number) for number in range(40)]
+    finally:
+        await index.close()
+    assert [is_there for is_there, _ in outcomes] == [is_marked for _, is_marked in outcomes]
+
+
+async def _given_up_after(index: SqliteIndex, number: int) -> tuple[bool, bool]:
+    """Whether a segment is still there, and whether the marks say so, after it was to be forgotten
+    and that was cancelled some moments later."""
+    fid = FileId(number)
+    await index.put((), Marks(first_fid=fid), [Segment(fid, is_sealed=True, size_bytes=1)])
+    async with asyncio.TaskGroup() as group:
+        forgetting = group.create_task(
+            index.forget_segments([fid], marks=Marks(first_fid=FileId(number + 1)))
+        )
+        for _ in range(number):
+            await asyncio.sleep(0.00002)
+        forgetting.cancel()
+    await index.put(())
+    marks, segments = await index.marks(), await index.segments()
+    assert marks is not None
+    return any(segment.fid == fid for segment in segments), marks.first_fid == fid
