@@ -137,6 +137,7 @@ class FastLaneProtocol(GrpcProtocol):
         self._lane = lane
         self._decoder = SharedDecoder()
         self._calls: dict[int, _Call] = {}  # taken and not answered
+        self._abandoned = 0  # reset by the peer while a sink has them: work all the same
         self._blocked: dict[int, _Call] = {}  # to be answered OK when the peer opens its window
         self._shapes: dict[tuple[Field, ...], CallSink | None] = {}
         self._judged: tuple[list[Field] | None, CallSink | None] = (None, None)
@@ -239,7 +240,7 @@ class FastLaneProtocol(GrpcProtocol):
             self._decoder.leave(fields)
             return False
         self._h2.highest_inbound_stream_id = stream
-        if len(self._calls) >= self._limits.streams_max:
+        if len(self._calls) + self._abandoned >= self._limits.streams_max:
             self._transport.write(wire.reset(stream, wire.REFUSED_STREAM))
             return True
         self._calls[stream] = _Call(self, stream, sink, fields)
@@ -365,6 +366,7 @@ class FastLaneProtocol(GrpcProtocol):
         for call, outcome in answers:
             self._freed += call.size
             if self._calls.get(call.stream) is not call:  # reset meanwhile
+                self._abandoned -= 1
                 continue
             if outcome is not None:
                 written.append(
@@ -397,8 +399,10 @@ class FastLaneProtocol(GrpcProtocol):
 
     def _drop(self, call: _Call) -> None:
         del self._calls[call.stream]
-        self._blocked.pop(call.stream, None)
-        if not call.is_complete:  # what a sink has is given back when it answers
+        was_answered = self._blocked.pop(call.stream, None) is not None
+        if call.is_complete:  # what a sink has is given back when it answers
+            self._abandoned += not was_answered
+        else:
             self._freed += call.size
             if self._freed >= self._limits.connection_window_bytes // 4:
                 self._transport.write(self._given_back())

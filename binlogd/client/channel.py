@@ -1,11 +1,16 @@
-"""grpclib's channel, for servers that leave in good order, and by TLS.
+"""grpclib's channel, for servers that leave in good order or in none, and by TLS.
 
 grpclib cancels every open call when the server says GOAWAY. Here they get their answers, and new
 calls are made on a new connection. Source: RFC 9113 section 6.8.
+
+Who only reads never learns that the other side is gone, unless somebody asks. The kernel does, as
+it does for the original: a Go Pump sends those away who ask it by HTTP/2 more often than every five
+minutes. Source: Go's net.Dialer, KeepAlive; grpc-go's keepalive.EnforcementPolicy.
 """
 
 from __future__ import annotations
 
+import socket
 from asyncio import BaseTransport
 from pathlib import Path
 
@@ -17,6 +22,14 @@ from hyperframe.frame import Frame, GoAwayFrame
 
 from binlogd.client.codec import BytesCodec
 from binlogd.tls import ClientTls
+
+_ASKS = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""Whether, after seconds of silence, again after seconds, and how often in vain."""
 
 
 class PlainChannel(Channel):
@@ -35,8 +48,12 @@ class PlainChannel(Channel):
     async def _create_connection(self) -> H2Protocol:
         """Raises OSError, also for a server that is not who it should be."""
         protocol = await super()._create_connection()
+        transport = protocol.connection._transport  # noqa: SLF001 # told nowhere else
+        if self._path is None:
+            connected = transport.get_extra_info("socket")
+            for level, option, value in _ASKS:
+                connected.setsockopt(level, option, value)
         if self._tls is not None:
-            transport = protocol.connection._transport  # noqa: SLF001 # told nowhere else
             refusal = self._tls.refusal(transport.get_extra_info("peercert"))
             if refusal:
                 transport.abort()

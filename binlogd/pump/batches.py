@@ -15,7 +15,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.errors import MalformedBinlog
-from binlogd.pump.messages import BytesStream, Incoming, begin_answer, send_joined
+from binlogd.pump.messages import BytesStream, Incoming, begin_answer, in_time, send_joined
 from binlogd.wire import batch as wire
 from binlogd.wire import codec
 
@@ -27,7 +27,7 @@ class BatchPorts:
     """What the stream of batches needs of the service it is a part of.
 
     `until_closing` ends its block when the service closes; `take` waits for room for bytes, which
-    `give` gives back.
+    `give` gives back; a message that has room and does not arrive in `arrival_s` ends the stream.
     """
 
     write: Callable[[int, Sequence[bytes]], Awaitable[Sequence[GRPCError | None]]]
@@ -35,6 +35,7 @@ class BatchPorts:
     give: Callable[[int], None]
     until_closing: Callable[[], AbstractAsyncContextManager[None]]
     message_bytes_max: int
+    arrival_s: float
 
 
 class BatchService:
@@ -68,7 +69,8 @@ class BatchService:
             await writing.slots.acquire()
             await self._ports.take(size_bytes)
             try:
-                batch = wire.decode_batch(await incoming.message())
+                arriving = in_time(incoming.message(), size_bytes, self._ports.arrival_s)
+                batch = wire.decode_batch(await arriving)
             except BaseException as error:
                 self._ports.give(size_bytes)
                 if isinstance(error, MalformedBinlog):

@@ -8,9 +8,9 @@ Source: google.golang.org/grpc rpc_util.go and server.go; gRPC's PROTOCOL-HTTP2.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from grpclib import protocol
 from grpclib.const import Status
@@ -22,7 +22,10 @@ from binlogd.errors import RecordTooLarge
 from binlogd.wire import codec
 from binlogd.wire.compression import Damaged, Inflater, deflated
 
+T = TypeVar("T")
+
 PIECE_BYTES = 256 << 10
+_SLOWEST_BYTES_S = 4 << 20
 _STEPS_A_TURN = 64
 """Of one message that is inflated: a step may be next to nothing, and there may be millions."""
 _GZIP = "gzip"
@@ -125,6 +128,20 @@ async def announced(stream: BytesStream, bytes_max: int) -> Announced:
 
 def _nothing() -> GRPCError:
     return GRPCError(Status.INTERNAL, "a request without a message")
+
+
+async def in_time(arriving: Awaitable[T], size_bytes: int, patience_s: float) -> T:
+    """What reads a message, given up when that takes longer than a slow network would: it has room
+    that others wait for. Raises GRPCError."""
+    limit_s = patience_s + size_bytes / _SLOWEST_BYTES_S
+    try:
+        async with asyncio.timeout(limit_s):
+            return await arriving
+    except TimeoutError as error:
+        raise GRPCError(
+            Status.DEADLINE_EXCEEDED,
+            f"a message of {size_bytes} bytes did not arrive within {limit_s:.1f} s",
+        ) from error
 
 
 async def gathered(stream: BytesStream, so_far: BytesIO, left: int) -> bytes:

@@ -78,8 +78,7 @@ class ShardSource:
         while not self._shard.has_stopped:  # ends with the shard, or with the puller
             changed, filed = self._shard.changed.next, self._shard.filer.filed.next
             watermark = self._shard.watermark
-            if position < self._shard.filer.marks.gc_ts:
-                raise Behind(position, self._shard.filer.marks.gc_ts)
+            self._check_not_gone(position)
             if position >= watermark:
                 await changed.wait()
                 continue
@@ -98,6 +97,11 @@ class ShardSource:
                 if announced:
                     self._room.give(announced)
             announced = next_bytes
+
+    def _check_not_gone(self, after: Tso) -> None:
+        gc_ts = self._shard.filer.marks.gc_ts
+        if after < gc_ts:
+            raise Behind(after, gc_ts)
 
     async def _next(self, after: Tso, watermark: Tso, filed_ts: Tso, *, alone: bool) -> Pulled:
         try:
@@ -185,9 +189,6 @@ class ShardSource:
 
     async def _from_index(self, after: Tso, upto: Tso, *, alone: bool) -> Pulled:
         found, reached = await self._found(after, upto)
-        gc_ts = self._shard.filer.marks.gc_ts
-        if after < gc_ts:  # deleted since it was looked at last, and perhaps not found for that
-            raise Behind(after, gc_ts)
         found, reached, next_bytes = self._apart(found, _whole_bytes, reached, alone=alone)
         real = {each.commit_ts for each in found if each.start_ts != each.commit_ts}
         whole = []
@@ -240,6 +241,7 @@ class ShardSource:
                 upto = found[-1].commit_ts
                 break
             limit *= 2
+        self._check_not_gone(after)  # what was deleted meanwhile was perhaps not found for that
         return self._cut(found, [_whole_bytes(each) for each in found], upto)
 
     def _cut(

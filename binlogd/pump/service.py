@@ -41,6 +41,7 @@ from binlogd.pump.messages import (
     compressed,
     compresses,
     gathered,
+    in_time,
     inflated,
     piece,
     read_message,
@@ -96,6 +97,7 @@ class ServiceLimits:
     bytes_in_flight_max: int = 1 << 30  # of unanswered writes; the next ones are not read
     bytes_waiting_max: int = 32 << 20  # that may arrive unread of those, of all connections
     stream_window_bytes: int = 4 << 20  # that can arrive unread of one write
+    arrival_s: float = 30.0  # for a message that has room, and longer the larger it is
     pull_chunk_bytes: int = 64 << 10
     pull_ahead_bytes_max: int = 4 << 20  # of one shard, waiting for the others; for each puller
     pullers_max: int = 64
@@ -144,6 +146,7 @@ class PumpService:
                 give=self._room.give,
                 until_closing=self._until_closing,
                 message_bytes_max=self._limits.message_bytes_max,
+                arrival_s=self._limits.arrival_s,
             )
         )
         self._complained_at = -_COMPLAINT_INTERVAL_S
@@ -220,10 +223,13 @@ class PumpService:
     async def _write_binlog(self, stream: BytesStream) -> None:
         size_bytes, is_compressed = await announced(stream, self._limits.message_bytes_max)
         async with self._held(size_bytes + codec.MESSAGE_PREFIX_BYTES):
+            patience_s = self._limits.arrival_s
             if is_compressed:
-                (outcome,) = await self._inflated(await gathered(stream, BytesIO(), size_bytes))
+                arriving = gathered(stream, BytesIO(), size_bytes)
+                message = await in_time(arriving, size_bytes, patience_s)
+                (outcome,) = await self._inflated(message)
             else:
-                request = await _received(stream, size_bytes)
+                request = await in_time(_received(stream, size_bytes), size_bytes, patience_s)
                 (outcome,) = await self._taken([request], [size_bytes])
         if outcome is not None:
             raise outcome

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import hypothesis
 import pytest
+from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from h2.settings import SettingCodes
 from hypothesis import Phase
@@ -539,6 +540,43 @@ async def test_more_streams_than_allowed_are_refused_one_by_one() -> None:
         assert {answer.reset for answer in refused} == {http2.REFUSED_STREAM}
         at.pump.gate.set()
         assert all(answer.is_ok for answer in await client.wait(*streams[:10]))
+
+
+@pytest.mark.parametrize("encoding", [None, "gzip"])
+async def test_a_message_that_does_not_arrive_gives_its_room_back(encoding: str | None) -> None:
+    """Whoever announces much and sends nothing would keep all others from writing."""
+    limits = replace(LIMITS, bytes_in_flight_max=1 << 20, arrival_s=0.2)
+    async with running(limits=limits) as at:
+        client, other = await at.client(), await at.client()
+        headers = call_headers(grpc_encoding=encoding) if encoding else call_headers()
+        slow = client.open(headers)
+        prefix = bytes([encoding is not None]) + (1 << 20).to_bytes(4, "big")
+        client.body(slow, prefix + b"a little", ends=False)
+        await client.send()
+        await until(lambda: at.service.statistics().bytes_in_flight > 1 << 20)
+        stream = other.call(request(1))
+        await other.send()
+        assert (await other.wait(stream))[0].is_ok
+        (answer,) = await client.wait(slow)
+        assert answer.outcome[0] == str(Status.DEADLINE_EXCEEDED.value)
+        assert at.service.statistics().bytes_in_flight == 0
+
+
+async def test_calls_that_are_reset_count_as_long_as_somebody_works_on_them() -> None:
+    """Else a peer that resets all it sends could have any number of them written at once."""
+    async with running(http2_limits=Http2Limits(streams_max=10)) as at:
+        at.pump.gate.clear()
+        client = await at.client()
+        for number in range(1, 31):
+            client.h2.reset_stream(client.call(request(number)))
+        await client.send()
+        await client.pinged()
+        assert len(at.fast) == 10
+        at.pump.gate.set()
+        await until(lambda: len(at.pump.stored) == 10)
+        streams = [client.call(request(number)) for number in range(31, 41)]
+        await client.send()
+        assert all(answer.is_ok for answer in await client.wait(*streams))
 
 
 async def test_a_peer_that_does_not_read_is_not_read() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
 from binlogd.binlog import Pulled
+from binlogd.client.channel import PlainChannel
 from binlogd.client.pump_client import RemoteSource
 from binlogd.http2 import Http2Limits
 from binlogd.pump.service import PumpService
@@ -88,5 +90,21 @@ async def test_a_puller_that_answers_no_ping_is_given_up_and_one_that_does_is_ke
         assert not alive.done()
         alive.cancel()
     hanging.close()
+    await service.close()
+    await server.close()
+
+
+async def test_a_puller_has_the_kernel_ask_whether_the_pump_is_still_there() -> None:
+    """It never sends anything by itself, so nothing else would tell."""
+    service = PumpService(Silent(), Silent())
+    server = Server([service])
+    host, port = await server.start("127.0.0.1", 0)
+    async with PlainChannel(host, port) as channel:
+        protocol = await channel.__connect__()
+        connected = protocol.connection._transport.get_extra_info("socket")
+        assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        idle_s, again_s, count = (connected.getsockopt(socket.IPPROTO_TCP, o) for o in options)
+        assert idle_s + again_s * count <= 60
     await service.close()
     await server.close()
