@@ -129,9 +129,7 @@ class PumpsClient:
             pump = await self._write_prewrite(payload, head.start_ts)
             self._remember(head.start_ts, pump)
         else:
-            known = self._pump_of(head.start_ts)
-            await known.client.write(payload)
-            known.written += 1
+            await self._write_outcome(payload, head.start_ts)
             self._wrote.pop(head.start_ts, None)
 
     def use(self, strategy: Strategy) -> None:
@@ -205,6 +203,23 @@ class PumpsClient:
             self._set_failing_aside()
             await asyncio.sleep(limits.prewrite_retry_interval_s)
         return await self._write_anywhere(payload, last)
+
+    async def _write_outcome(self, payload: bytes, start_ts: int) -> None:
+        """To the Pump of its prewrite, which may have another address at the next attempt."""
+        limits, clock = self._limits.each, asyncio.get_running_loop().time
+        until_s = clock() + limits.outcome_retry_s
+        while True:  # until it is durable, refused, or its time is over
+            known = self._pump_of(start_ts)
+            try:
+                await known.client.attempt(payload)
+            except PumpUnavailable as error:
+                if clock() + limits.outcome_retry_interval_s >= until_s:
+                    raise
+                log.info("outcome_retried", pump=known.node.node_id, cause=str(error))
+                await asyncio.sleep(limits.outcome_retry_interval_s)
+            else:
+                known.written += 1
+                return
 
     async def _write_anywhere(self, payload: bytes, last: str) -> _Known:
         """Once more at every Pump that is online, available or not."""

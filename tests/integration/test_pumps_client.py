@@ -118,6 +118,31 @@ async def test_an_outcome_goes_where_its_prewrite_went_whatever_became_of_that_p
         assert sum(pumps.counts) == 12
 
 
+async def test_an_outcome_follows_its_pump_to_another_address() -> None:
+    """A Pump that comes back elsewhere under its name has the prewrite, and waits."""
+    patient = replace(QUICK, each=replace(QUICK.each, outcome_retry_s=60))
+    async with (
+        some_pumps(50, 50) as pumps,
+        client(pumps, limits=patient) as writer,
+        asyncio.TaskGroup() as group,
+    ):
+        await writer.write(prewrite(10))
+        (number,) = [n for n in range(2) if pumps.counts[n]]
+        await pumps.servers[number].close()
+        writing = group.create_task(writer.write(commit(10)))
+        await asyncio.sleep(0.05)
+        moved = Server([PumpService(pumps.pumps[number], Cluster(CLUSTER))])
+        address = await moved.start("127.0.0.1", 0)
+        pumps.nodes[number] = replace(pumps.nodes[number], address=address)
+        await writer.look()
+        try:
+            async with asyncio.timeout(20):
+                await writing
+        finally:
+            await moved.close()
+        assert pumps.counts[number] == 2
+
+
 async def test_transactions_are_spread() -> None:
     async with some_pumps(50, 50, 50) as pumps, client(pumps) as writer:
         for start_ts in range(1, 10):

@@ -79,7 +79,9 @@ async def test_a_puller_that_waits_while_what_it_needs_is_deleted_is_told_so(
             await eventually(lambda: all(s.checksum for s in log.segments() if s.is_sealed))
             await eventually(lambda: pump._shards[0].filer.filed_ts == at(30 * DAY + 2))
             (source,) = pump.sources()
-            async with aclosing(source.pull(at(0))) as batches:
+            pulling = source.pull(at(0))
+            assert isinstance(pulling, AsyncGenerator)
+            async with aclosing(pulling) as batches:
                 announcing = await anext(batches)  # the next one is large, and comes alone
                 assert not announcing.binlogs
                 assert announcing.next_bytes
