@@ -49,7 +49,7 @@ class PlainChannel(Channel):
         """Raises OSError, also for a server that is not who it should be."""
         protocol = await super()._create_connection()
         transport = protocol.connection._transport  # noqa: SLF001 # told nowhere else
-        if self._path is None:
+        if self._path is None and not transport.is_closing():
             connected = transport.get_extra_info("socket")
             for level, option, value in _ASKS:
                 connected.setsockopt(level, option, value)
