@@ -105,7 +105,7 @@ def skip(setup: Setup, commit_ts: Tso, reason: str) -> bool:
     """Records for the next start that a transaction is passed over; False if it was recorded."""
 
     async def record() -> bool:
-        store = await _open_store(setup, PosixDisk())
+        store = await _open_existing(setup)
         try:
             return await (await SkipList.open(store, WallClock())).add(commit_ts, reason)
         finally:
@@ -118,7 +118,7 @@ def decided_skips(setup: Setup) -> list[Skip]:
     """What was recorded so far, out of the data directory."""
 
     async def read() -> list[Skip]:
-        store = await _open_store(setup, PosixDisk())
+        store = await _open_existing(setup)
         try:
             return await store.skips()
         finally:
@@ -131,7 +131,7 @@ def with_registry(setup: Setup, act: Callable[[NodeRegistry], Coroutine[Any, Any
     """What `act` makes of the registry in the data directory, whether the node runs or not."""
 
     async def opened() -> T:
-        store = await _open_store(setup, PosixDisk())
+        store = await _open_existing(setup)
         try:
             return await act(NodeRegistry(store))
         finally:
@@ -232,6 +232,16 @@ async def _serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
 async def _open_store(setup: Setup, disk: PosixDisk) -> UpstreamStore:
     await _make_data_dir(setup, disk)
     return await UpstreamStore.open(setup.data_dir / "upstream.db")
+
+
+async def _open_existing(setup: Setup) -> UpstreamStore:
+    """For commands: a wrong directory is said, and not made."""
+    if not (setup.data_dir / "upstream.db").exists():
+        raise ConfigError(
+            f"data-dir {setup.data_dir}: no binlogd has run there yet; name the directory of the"
+            " one that is meant, by --data-dir or the --config that it is started with"
+        )
+    return await _open_store(setup, PosixDisk())
 
 
 async def _make_data_dir(setup: Setup, disk: PosixDisk) -> None:

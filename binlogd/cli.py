@@ -36,6 +36,7 @@ from binlogd.commands.verify import verify
 from binlogd.errors import BinlogdError, ConfigError
 
 cli = typer.Typer(
+    rich_markup_mode="markdown",
     name="binlogd",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

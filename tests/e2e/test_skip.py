@@ -57,3 +57,11 @@ def test_what_is_stuck_goes_on_at_once_and_the_decision_outlives_a_restart(tmp_p
         appliance.wait_until_applied(BASE + 41)
     finally:
         appliance.close()
+
+
+def test_a_directory_that_no_binlogd_knows_is_not_made_for_a_decision(tmp_path: Path) -> None:
+    for words in (("skip", "5", "--reason", "why"), ("skip",), ("nodes",)):
+        refused = run(tmp_path, *words, "--data-dir", str(tmp_path / "wrong"))
+        assert refused.returncode == 2
+        assert "no binlogd has run there yet; name the directory" in refused.stderr
+    assert not (tmp_path / "wrong").exists()
