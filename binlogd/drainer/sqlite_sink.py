@@ -19,16 +19,18 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import aiosqlite
 import structlog
 
 from binlogd.drainer import replica_table
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.parts import size_of
 from binlogd.drainer.pending import Pending, PendingLimits, rows_of
 from binlogd.drainer.replica_ddl import Catalog, Held, changes_of, follow, name_of
-from binlogd.drainer.replica_rows import Change, RowWriter
-from binlogd.drainer.replica_table import NotStorable
+from binlogd.drainer.replica_rows import RowWriter
+from binlogd.drainer.replica_table import NotStorable, Stored
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import BY_DECISION, Ddl, Dml, TableChange, Txn
 from binlogd.errors import (
@@ -46,6 +48,8 @@ from binlogd.tso import NO_TS, Tso
 
 _LIMITS = PendingLimits(queued_rows=100_000, group_rows=20_000)
 SLICE_ROWS = 500
+SLICE_BYTES = 4 << 20
+"""Rows that go to SQLite's thread at once."""
 WRITERS_MAX = 4096
 LOCK_WAIT_S = 10.0
 
@@ -69,6 +73,15 @@ class _Counters:
     ddls: int = 0
 
 
+class _Run(NamedTuple):
+    """Rows of one transaction, one after the other, that go by one statement."""
+
+    commit_ts: Tso
+    sql: str
+    must_match: bool
+    values: list[tuple[Stored, ...]]
+
+
 class SqliteSink:
     """A `Sink` that writes `path`; see the module."""
 
@@ -80,6 +93,8 @@ class SqliteSink:
         self._applied_ts = NO_TS
         self._pending = Pending(_LIMITS)
         self._writing = asyncio.Lock()
+        self._made: list[_Run] = []
+        self._rows_made = 0
         self._done = _Counters()
 
     # --- opening -----------------------------------------------------------------------------
@@ -152,7 +167,9 @@ class SqliteSink:
                         for change in txn.changes:
                             await self._change(change, txn.commit_ts)
                     case Ddl():
+                        await self._execute_made()
                         await self._alter(txn)
+            await self._execute_made()
             await self._execute("COMMIT", (), last_ts)
         except BaseException:
             if self._connection.in_transaction:
@@ -166,31 +183,35 @@ class SqliteSink:
         self._pending.done(group)
 
     async def _change(self, change: TableChange, commit_ts: Tso) -> None:
-        """The rows of one table: runs of one statement go together."""
-        run: list[Change] = []
+        """The rows of one table: they wait, some of them, for those of other changes."""
+        mutation = change.mutation
+        row_bytes = size_of(mutation) // max(len(mutation.sequence), 1)
+        slice_rows = max(1, min(SLICE_ROWS, SLICE_BYTES // max(row_bytes, 1)))
         try:
             writer = await self._writer(change.table, commit_ts)
-            for one in writer.changes(change.mutation):
-                if run and (run[-1].sql != one.sql or len(run) >= SLICE_ROWS):
-                    await self._execute_run(run, commit_ts)
-                    run = []
-                run.append(one)
+            run: _Run | None = None
+            for one in writer.changes(mutation):
+                if self._rows_made >= slice_rows:
+                    await self._execute_made()
+                    run = None
+                if run is None or run.sql != one.sql:
+                    run = _Run(commit_ts, one.sql, one.must_match, [])
+                    self._made.append(run)
+                run.values.append(one.values)
+                self._rows_made += 1
         except CorruptRow as error:
             raise RowMismatch(_name_of(change.table), commit_ts, str(error)) from error
-        if run:
-            await self._execute_run(run, commit_ts)
 
-    async def _execute_run(self, run: list[Change], commit_ts: Tso) -> None:
+    async def _execute_made(self) -> None:
+        """In one hop to SQLite's thread: a hop costs more than a row does."""
+        runs, self._made, self._rows_made = self._made, [], 0
+        if not runs:
+            return
         assert self._connection is not None
-        try:
-            cursor = await self._connection.executemany(run[0].sql, [one.values for one in run])
-        except sqlite3.Error as error:
-            raise _refused(error, run[0].sql, commit_ts) from error
-        if run[0].must_match and cursor.rowcount != len(run):
-            missing = len(run) - cursor.rowcount
-            raise StatementRejected(
-                commit_ts, run[0].sql, 0, f"{missing} rows that it changes are not in the replica"
-            )
+        # aiosqlite's own way to its thread; it has none that others may take
+        hop: Any = self._connection._execute  # noqa: SLF001 - see above
+        connection = self._connection._conn  # noqa: SLF001 - see above
+        await hop(lambda: _executed(connection, runs))
 
     async def _writer(self, table: TableAt, commit_ts: Tso) -> RowWriter:
         key = table.info.id, table.version
@@ -306,6 +327,20 @@ class SqliteSink:
 _PASSING = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL}
 )
+
+
+def _executed(connection: sqlite3.Connection, runs: Sequence[_Run]) -> None:
+    """Raises DownstreamUnavailable, StatementRejected."""
+    for run in runs:
+        try:
+            cursor = connection.executemany(run.sql, run.values)
+        except sqlite3.Error as error:
+            raise _refused(error, run.sql, run.commit_ts) from error
+        missing = len(run.values) - cursor.rowcount
+        if run.must_match and missing:
+            raise StatementRejected(
+                run.commit_ts, run.sql, 0, f"{missing} rows that it changes are not in the replica"
+            )
 
 
 def _refused(error: sqlite3.Error, text: str, commit_ts: Tso) -> BinlogdError:
