@@ -80,9 +80,12 @@ def main() -> None:
         _fail(error, code=2)
     except BinlogdError as error:
         _fail(error, code=1)
+    except OSError as error:  # of files that a command reads or writes
+        place = f"{error.filename}: " if error.filename else ""
+        _fail(f"{place}{error.strerror or error}", code=1)
 
 
-def _fail(error: BinlogdError, *, code: int) -> NoReturn:
+def _fail(error: BinlogdError | str, *, code: int) -> NoReturn:
     Console(stderr=True).print(
         f"[bold red]binlogd:[/] {escape(str(error))}", highlight=False, soft_wrap=True, markup=True
     )

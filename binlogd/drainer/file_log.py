@@ -19,6 +19,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from io import SEEK_END
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -179,13 +180,24 @@ def file_records(directory: Path) -> Iterator[tuple[Path, Record]]:
 
 def records_of(path: Path, *, is_last: bool) -> Iterator[Record]:
     """The records of one file, compressed or not, one at a time; ends and raises as
-    `read_file_log`. Offsets in a compressed file are those of its content."""
+    `read_file_log`. Offsets in a compressed file are those of its content.
+
+    A file that was compressed since its directory was read is found under its new name; one that
+    was removed raises FileNotFoundError."""
     if path.name.endswith(COMPRESSED_SUFFIX):
         yield from _compressed_records(path)
         return
-    size_bytes = path.stat().st_size
-    with path.open("rb") as stream:
-        at = 0
+    try:
+        stream = path.open("rb")
+    except FileNotFoundError:
+        compressed = _compressed(path)
+        if compressed is None:
+            raise
+        yield from _compressed_records(compressed)
+        return
+    with stream:
+        size_bytes, at = stream.seek(0, SEEK_END), 0
+        stream.seek(0)
         while at < size_bytes:
             answer = _record_from(stream, at, size_bytes)
             if isinstance(answer, Stop):
@@ -194,6 +206,13 @@ def records_of(path: Path, *, is_last: bool) -> Iterator[Record]:
                 raise CorruptRelay(path, at, answer.reason)
             yield answer
             at = answer.end
+
+
+def _compressed(path: Path) -> Path | None:
+    begin = path.name + "-"
+    names = (entry.name for entry in path.parent.iterdir())
+    found = (each for each in names if each.startswith(begin) and is_log_file(each))
+    return next((path.parent / each for each in found if each.endswith(COMPRESSED_SUFFIX)), None)
 
 
 def _compressed_records(path: Path) -> Iterator[Record]:

@@ -28,9 +28,9 @@ def named_transactions(
     """
     reader = PbReader()
     wanted = _needed(files, window, newest)
-    meter.total_bytes += sum(file.stat().st_size for file in wanted)
+    meter.total_bytes += sum(map(_size, wanted))
     for file in wanted:
-        size_bytes, at = file.stat().st_size, 0
+        size_bytes, at = _size(file), 0
         for record in records_of(file, is_last=file == newest):
             progress = min(record.end, size_bytes)
             meter.read_bytes += progress - at
@@ -62,6 +62,11 @@ def _transaction(file: Path, record: Record, found: NamedTransaction) -> Transac
         found.ddl,
         found.rows,
     )
+
+
+def _size(file: Path) -> int:
+    """For the progress that is shown: a file that has just been compressed has none."""
+    return file.stat().st_size if file.exists() else 0
 
 
 def _needed(files: Sequence[Path], window: Window, newest: Path) -> Sequence[Path]:

@@ -13,7 +13,8 @@ import asyncio
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
 
@@ -99,21 +100,21 @@ def _sqlite(directory: Path, disk: PosixDisk, load: Load, rounds: int) -> None:
 
 def _kafka(broker: Kafka, load: Load, rounds: int) -> None:
     for name, notation in NOTATIONS.items():
-        lives = iter(range(rounds))
+        topics = iter(f"{name}-{load.name}-{number}" for number in range(rounds))
+        _report(f"kafka_{name}", load, partial(_kafka_sink, broker, topics, notation), rounds)
 
-        def sink(name: str = name, notation: Callable[[], Notation] = notation) -> Sink:
-            topic = f"{name}-{load.name}-{next(lives)}"  # noqa: B023 - called within this turn
-            options = BrokerOptions(
-                addresses=(broker.address,),
-                topic=topic,
-                progress_topic=f"{topic}-progress",
-                client_id="bench",
-                partitions=4,
-                message_bytes_max=1 << 20,
-            )
-            return KafkaSink(options, notation())
 
-        _report(f"kafka_{name}", load, sink, rounds)
+def _kafka_sink(broker: Kafka, topics: Iterator[str], notation: Callable[[], Notation]) -> Sink:
+    topic = next(topics)
+    options = BrokerOptions(
+        addresses=(broker.address,),
+        topic=topic,
+        progress_topic=f"{topic}-progress",
+        client_id="bench",
+        partitions=4,
+        message_bytes_max=1 << 20,
+    )
+    return KafkaSink(options, notation())
 
 
 def main() -> None:
@@ -130,10 +131,7 @@ def main() -> None:
     disk = PosixDisk(threads=2)
     with tempfile.TemporaryDirectory() as directory:
         for load in loads:
-            files = iter(Path(directory) / f"{load.name}-{n}.db" for n in range(options.rounds))
-            _report(
-                "sqlite", load, lambda files=files: SqliteSink(next(files), disk), options.rounds
-            )
+            _sqlite(Path(directory), disk, load, options.rounds)
         if options.kafka:
             (Path(directory) / "kafka").mkdir()
             broker = Kafka(Path(directory) / "kafka")

@@ -65,3 +65,11 @@ def test_a_directory_that_no_binlogd_knows_is_not_made_for_a_decision(tmp_path: 
         assert refused.returncode == 2
         assert "no binlogd has run there yet; name the directory" in refused.stderr
     assert not (tmp_path / "wrong").exists()
+
+
+def test_a_file_that_cannot_be_opened_is_named_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "binlog-0000000000000000-20240102030405").symlink_to(tmp_path / "nowhere")
+    refused = run(tmp_path, "dump", str(tmp_path))
+    assert refused.returncode == 1
+    assert "20240102030405: No such file or directory" in refused.stderr
+    assert "Traceback" not in refused.stderr

@@ -170,6 +170,23 @@ def test_compressed_files_are_read_as_they_are_and_copies_once(tmp_path: Path) -
         read(packed)
 
 
+def test_a_file_that_is_compressed_while_it_is_read_is_found_under_its_new_name(
+    tmp_path: Path,
+) -> None:
+    root = extracted("drainer_file_ddl", tmp_path / "files")
+    (file,) = (root / "last" / "out").glob("binlog-*")
+    plain = read(file)
+    (source,) = find_sources([file.parent])
+    packed = file.with_name(compressed_name(file.name, plain[0].commit_ts))
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    file.unlink()
+    found = transactions([source], Window(), meter=Meter())
+    assert [each.commit_ts for each in found] == [each.commit_ts for each in plain]
+    packed.unlink()
+    with pytest.raises(FileNotFoundError):
+        next(transactions([source], Window(), meter=Meter()))
+
+
 def test_damage_is_named_with_path_and_offset_after_all_that_is_whole(tmp_path: Path) -> None:
     root = extracted("drainer_file_ddl", tmp_path / "files")
     (file,) = (root / "last" / "out").glob("binlog-*")
