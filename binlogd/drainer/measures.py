@@ -19,8 +19,8 @@ from binlogd.tso import Tso, physical_ms
 _SECONDS = doubling(0.00005, 18)
 _DELAY_SECONDS = doubling(0.001, 22)
 _BINLOG_SIZES, _FILE_SIZES = 25, 20
-DDLS_KEPT = 50
-_STATEMENT_CHARS_MAX = 4_000
+DDLS_KEPT = 20
+_STATEMENT_CHARS_MAX = 1_000
 _KINDS = {"Insert": 0, "Update": 1, "Delete": 4}
 """Bytes of `Mutation.sequence`."""
 

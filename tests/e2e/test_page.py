@@ -213,6 +213,14 @@ def test_a_process_that_is_gone_is_said_and_comes_back_by_itself(scene: Scene) -
     browser.wait(lambda: not browser.one("#stale").is_displayed())
 
 
+def test_who_looks_does_not_hold_up_the_end_of_the_process(scene: Scene) -> None:
+    scene.open()
+    scene.browser.one("#look-form button").click()  # a look-up may be on its way
+    assert scene.machine.stop() == 0
+    scene.machine.start()
+    scene.browser.wait_for("#live", "live")
+
+
 def test_everything_is_reached_by_keyboard_and_has_a_name(scene: Scene) -> None:
     browser = scene.open()
     browser.look()
