@@ -45,8 +45,9 @@ class Scene:
     def open(self) -> Browser:
         """The page anew, without a token."""
         self.browser.driver.get(f"http://127.0.0.1:{self.machine.port}/")
-        self.browser.driver.execute_script("sessionStorage.clear()")
-        self.browser.driver.refresh()
+        forgotten = "const had = sessionStorage.length > 0; sessionStorage.clear(); return had"
+        if self.browser.driver.execute_script(forgotten):
+            self.browser.driver.refresh()
         self.browser.wait_for("#live", "live")
         self.browser.wait_for("#figures", "Lag")
         return self.browser
