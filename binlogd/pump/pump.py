@@ -37,6 +37,7 @@ from binlogd.pump.gc import GcPlan
 from binlogd.pump.pointer import Place
 from binlogd.pump.pull import PullOptions, ShardSource
 from binlogd.pump.resolver import Resolver, ResolverStatistics
+from binlogd.pump.rounds import Rounds
 from binlogd.pump.route import Router, Share, shard_of
 from binlogd.pump.shard import Shard, ShardOptions, ShardStatistics
 from binlogd.pump.signal import is_set_within
@@ -195,6 +196,7 @@ class Pump:
         except OSError as error:
             raise LogFailed(directory, error) from error
         opened: list[Shard] = []
+        rounds = Rounds()
         try:
             await Bases(directory, disk).declared()  # one that does not read would stop all GC
             await _check_shard_count(directory / "pump", shards, disk)
@@ -210,6 +212,7 @@ class Pump:
                             options, shards, believes_rollbacks=not txn_status.verifies_rollbacks
                         ),
                         now_s=asyncio.get_running_loop().time(),
+                        rounds=rounds,
                     )
                 )
         except BaseException as error:
@@ -459,7 +462,9 @@ class Pump:
             asyncio.get_running_loop().call_later(self._tell_after_s, self._tell)
         for of_share, durable in queued:
             try:
-                await asyncio.shield(durable)  # who gives up does not take it out of the queue
+                if not durable.done():
+                    await asyncio.shield(durable)  # who gives up leaves it in the queue
+                durable.result()
             except BinlogdError as error:
                 for at in of_share:
                     outcomes[positions[at]] = error

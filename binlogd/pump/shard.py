@@ -4,7 +4,8 @@ Invariants. I1: a writer is answered after its record is synced. I2: what is in 
 from the log, at the start by scanning from the marks. I4: items reach the sorter in the order of
 the log, witnesses among them, and before any writer is answered.
 
-Group commit is whatever queued while the last sync ran: one hop to the disk for each group.
+Group commit is whatever queued while the last round of syncs ran (`rounds.py`): one hop to the disk
+for each group.
 
 Source: tidb-binlog pump/storage/storage.go.
 """
@@ -31,6 +32,7 @@ from binlogd.pump.index import SqliteIndex
 from binlogd.pump.measures import MeasuresStatistics
 from binlogd.pump.pointer import FileId, Place, ValuePointer
 from binlogd.pump.recovery import Recovered, Sorting, recover
+from binlogd.pump.rounds import Rounds
 from binlogd.pump.signal import Signal
 from binlogd.pump.valuelog import LogLimits
 from binlogd.pump.window import Window
@@ -91,7 +93,10 @@ class _Batch(NamedTuple):
 class Shard:
     """One value log, its index and its watermark. `run` owns the tasks; `open` makes it."""
 
-    def __init__(self, name: str, recovered: Recovered, options: ShardOptions) -> None:
+    def __init__(
+        self, name: str, recovered: Recovered, options: ShardOptions, rounds: Rounds
+    ) -> None:
+        self._rounds = rounds
         self.name = name
         self.log = recovered.log
         self._measures = recovered.log.measures
@@ -120,9 +125,16 @@ class Shard:
 
     @classmethod
     async def open(
-        cls, directory: Path, *, name: str, disk: Disk, options: ShardOptions, now_s: float
+        cls,
+        directory: Path,
+        *,
+        name: str,
+        disk: Disk,
+        options: ShardOptions,
+        now_s: float,
+        rounds: Rounds | None = None,
     ) -> Shard:
-        """Scans what the marks do not cover, and is ready to run.
+        """Scans what the marks do not cover, and is ready to run, in the rounds of its Pump.
 
         Raises CorruptRecord, LogFailed, DiskFull, IndexUnavailable or ConfigError.
         """
@@ -134,7 +146,7 @@ class Shard:
             scanned=recovered.scanned,
             max_commit_ts=recovered.marks.max_commit_ts,
         )
-        return cls(name, recovered, options)
+        return cls(name, recovered, options, rounds or Rounds())
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -281,12 +293,12 @@ class Shard:
                 self._queued.clear()
                 await self._queued.wait()
                 continue
-            await asyncio.sleep(0)  # one turn, so that everyone who can write now is in the group
-            self._is_busy = True
-            try:
-                await self._write_group(self._next_group())  # its bytes are let go at once
-            finally:
-                self._is_busy = False
+            async with self._rounds.group():
+                self._is_busy = True
+                try:
+                    await self._write_group(self._next_group())  # its bytes are let go at once
+                finally:
+                    self._is_busy = False
         self.filer.close()
 
     async def _write_group(self, group: list[_Batch]) -> None:

@@ -1,0 +1,76 @@
+"""Groups of several shards begin together, and none waits for one that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from binlogd.pump.rounds import Rounds
+
+
+async def test_what_comes_during_a_round_begins_together_when_all_of_it_has_ended() -> None:
+    rounds, begun = Rounds(), list[str]()
+    may_end = {name: asyncio.Event() for name in "abcde"}
+
+    async def group(name: str) -> None:
+        async with rounds.group():
+            begun.append(name)
+            await may_end[name].wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        for name in "ab":
+            tasks.create_task(group(name))
+        await turns()
+        for name in "cde":
+            tasks.create_task(group(name))
+        may_end["a"].set()
+        await turns()
+        assert begun == ["a", "b"]
+        may_end["b"].set()
+        await turns()
+        assert begun == ["a", "b", "c", "d", "e"]
+        for name in "cde":
+            may_end[name].set()
+
+
+async def test_who_enters_again_at_once_does_not_overtake_those_who_wait() -> None:
+    rounds, begun = Rounds(), list[str]()
+
+    async def groups(name: str) -> None:
+        for _ in range(10):
+            async with rounds.group():
+                begun.append(name)
+                await turns()
+
+    async with asyncio.TaskGroup() as tasks:
+        for name in "ab":
+            tasks.create_task(groups(name))
+            await turns()
+    assert all(len(set(begun[at : at + 2])) == 2 for at in range(1, 19, 2))
+
+
+async def test_a_group_that_fails_or_is_cancelled_holds_nobody_up() -> None:
+    rounds = Rounds()
+
+    async def forever() -> None:
+        async with rounds.group():
+            await asyncio.Event().wait()
+
+    with pytest.raises(ValueError, match="lost"):
+        async with rounds.group():
+            raise ValueError("lost")
+    async with asyncio.TaskGroup() as tasks:
+        under_way = tasks.create_task(forever())
+        await turns()
+        waiting = tasks.create_task(forever())
+        await turns()
+        waiting.cancel()
+        under_way.cancel()
+        async with asyncio.timeout(5), rounds.group():
+            pass
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
