@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -344,6 +345,7 @@ class Pump:
         when that fails. Never ends by itself while an outcome is missing: `statistics` says whose.
         """
         ts = await self._settling_fake()
+        await self._all_logged()
         for shard in self._shards:
             while shard.watermark < ts or shard.sorter.open_count:  # ends when all have outcomes
                 changed = shard.changed.next
@@ -494,6 +496,16 @@ class Pump:
         await self._write([item], [0], outcomes)
         if outcomes[0] is not None:
             raise outcomes[0]
+
+    async def _all_logged(self) -> None:
+        """Waits until everything that was admitted before is in the log, or has failed: a prewrite
+        of an old transaction is not to be seen by the watermark, which may have passed it."""
+        await self._budget.take(0)  # behind all who wait for room
+        self._budget.give(0)
+        await asyncio.sleep(0)  # who was given room just now goes first
+        for done in [shard.submit(()) for shard in self._shards]:
+            with suppress(Unavailable, NotOnline):  # of those before it
+                await done
 
     async def _settling_fake(self) -> Tso:
         while True:  # until it is written

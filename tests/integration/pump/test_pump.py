@@ -716,3 +716,31 @@ async def test_a_segment_that_is_not_as_remembered_is_not_deleted(world: World) 
             await pump.collect_garbage()
         assert path.exists()
         assert pump.statistics().shards[0].gc_ts == NO_TS
+
+
+@pytest.mark.parametrize("waits_for_room", [False, True])
+async def test_settling_sees_an_old_transaction_that_is_being_written_just_then(
+    tmp_path: Path,
+    *,
+    waits_for_room: bool,
+) -> None:
+    """Its prewrite was admitted before the close, and lies below the watermark."""
+    async with posix_world(tmp_path) as world, world.pump(shards=2) as pump:
+        for start in (1, 2, 3, 4):
+            await written(pump, prewrite(start), commit(start, start + 100))
+        await eventually(lambda: pump.max_commit_ts == at(104))
+        if waits_for_room:
+            pump._budget.add(1 << 40)
+        async with asyncio.TaskGroup() as group:
+            writing = group.create_task(written(pump, prewrite(50)))
+            await asyncio.sleep(0)
+            pump.request(Action.CLOSE)
+            settling = group.create_task(pump.settle())
+            if waits_for_room:
+                await asyncio.sleep(0.05)
+                pump._budget.give(1 << 40)
+            await writing
+            await asyncio.sleep(0.05)
+            assert not settling.done()
+            await written(pump, commit(50, 200))
+        assert settling.result() >= at(200)
