@@ -316,6 +316,8 @@ def prove(container: Container) -> None:
     traces = container.shell("ls -A /mnt; env | grep PIP_ || true")
     expect(f"nothing left of the build's pip settings{traces and ': ' + traces}", is_so=not traces)
     container.shell("binlogd status")
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/", timeout=5) as page:
+        expect("the page is served", is_so=b"</html>" in page.read())
 
     log = asyncio.run(write(compose(int(time.time() * 1000))))
     expect(f"{len(log)} transactions acknowledged over gRPC", is_so=len(log) == TRANSACTIONS)
