@@ -124,7 +124,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
     yield from ("", f"## binlogd {name}", "", f"    binlogd {name} [OPTIONS]{words}", "")
     yield from (_prose(command.help or ""), "")
     if arguments or options:
-        yield from ("| | | |", "|---|---|---|")
+        yield from ("| option | default | |", "|---|---|---|")
     for each in arguments:
         yield f"| `{_argument(each)}` | | {_escaped(each.help or '')} |"
     for each in options:

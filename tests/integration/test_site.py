@@ -16,6 +16,7 @@ import typer
 
 from binlogd.cli import cli
 from binlogd.config import Config
+from tests.browser import Browser
 
 ROOT = Path(__file__).parents[2]
 LOADED = re.compile(r"<(?:script|link|img|iframe)[^>]*?\s(?:src|href)=\"?([^\s\">]+)")
@@ -51,10 +52,18 @@ def test_nothing_is_loaded_from_elsewhere_and_all_that_is_loaded_is_there(site: 
                 assert (page.parent / target.split("?")[0]).exists(), f"{page.name}: {target}"
 
 
-def test_the_search_needs_no_server(site: Path) -> None:
-    index = (site / "search" / "search_index.js").read_text()
-    assert index.startswith("var __index = ")
-    assert "BINLOGD_SYNCER__TO__PASSWORD" in index
+def test_the_search_finds_things_in_pages_on_a_disk(site: Path) -> None:
+    browser = Browser()
+    try:
+        browser.driver.get((site / "howto" / "tidb.html").as_uri())
+        browser.one("input.md-search__input").send_keys("BINLOGD_SYNCER__TO__PASSWORD")
+        found = "a.md-search-result__link[href*='/reference/config.html']"
+        browser.wait(lambda: browser.all(found))
+        browser.driver.get(str(browser.one(found).get_attribute("href")))
+        assert "BINLOGD_SYNCER__TO__PASSWORD" in browser.text("article")
+        assert browser.complaints() == []
+    finally:
+        browser.close()
 
 
 def test_every_key_is_in_the_reference(site: Path) -> None:
