@@ -137,7 +137,9 @@ class Standalone:
             store=store,
             cluster=await StoredClusterIdentity.open(store, upstream.cluster_id),
             tso=tso,
-            history=SchemaHistory(setup.schema_history, store),
+            history=SchemaHistory(
+                setup.schema_history, store, tls=_plain_tls(setup, setup.config.security)
+            ),
             registry=NodeRegistry(store),
             txn_status=LocalTxnStatus(
                 tso,
@@ -220,7 +222,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _sql_tls(setup: Setup, table: config.TlsConfig) -> ClientTls | None:
+def _plain_tls(setup: Setup, table: config.TlsConfig) -> ClientTls | None:
     files = tls_files(setup, table)
     return ClientTls(files) if files is not None else None
 
@@ -395,7 +397,7 @@ def downstream_server(setup: Setup) -> Server:
         password=to.password,
         sql_mode=setup.config.syncer.sql_mode,
         params=to.params,
-        tls=_sql_tls(setup, to.security),
+        tls=_plain_tls(setup, to.security),
     )
 
 
@@ -422,7 +424,7 @@ def _checkpoint_server(setup: Setup) -> Server | None:
     place = setup.config.syncer.to.checkpoint
     if not place.host:
         return None
-    tls = _sql_tls(setup, place.security)
+    tls = _plain_tls(setup, place.security)
     return Server(place.host, place.port, place.user, place.password, tls=tls)
 
 

@@ -218,6 +218,7 @@ class _Connection(asyncio.Protocol):
         self._server = server
         self._received = b""
         self._inner: asyncio.Protocol | None = None
+        self._head: bytes | None = None  # the end of what has come of an HTTP request's head
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.client = ""
@@ -235,6 +236,8 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._inner is not None:
+            if self._head is not None:
+                self._follow_head(data)
             self._inner.data_received(data)
             return
         assert self._transport is not None
@@ -250,12 +253,25 @@ class _Connection(asyncio.Protocol):
 
     def _hand_over(self, opening: bytes) -> None:
         assert self._transport is not None
-        if self._timer is not None:
+        assert self._timer is not None
+        received, self._received = self._received, b""
+        if opening == _HTTP2_PREFACE:
             self._timer.cancel()
+        else:
+            self._head = b""
+            self._follow_head(received)
         self._inner = self._server.protocol_for(opening)
         self._inner.connection_made(self._transport)
-        received, self._received = self._received, b""
         self._inner.data_received(received)
+
+    def _follow_head(self, data: bytes) -> None:
+        """The timer goes on until the head of the first request is whole."""
+        seen = (self._head or b"") + data
+        self._head = seen[-3:]
+        if b"\r\n\r\n" in seen:
+            self._head = None
+            if self._timer is not None:
+                self._timer.cancel()
 
     def leave(self) -> None:
         """Ends the connection as soon as that hurts nobody."""

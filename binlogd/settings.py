@@ -8,6 +8,7 @@ Where each value came from is kept, so that `binlogd check-config` can say it.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ TOKEN_VARIABLE = "BINLOGD_ADMIN_TOKEN"
 _TOKEN_KEY = "security.admin-token"
 _FILE = "_FILE"
 _SECRET_BYTES_MAX = 64 << 10
+_OF_KUBERNETES = re.compile(
+    r"BINLOGD_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
+)
+"""Told to every container about a service named binlogd or so, beside `..._PORT=tcp://...`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
             continue
         plain = name.removesuffix(_FILE)
         key = names.get(name) or names.get(plain)
+        if key is None and _is_of_kubernetes(name, environ[name]):
+            continue
         if key is None:
             raise ConfigError(_unknown(name, [*names, CONFIG_VARIABLE]))
         if key in found:
@@ -129,6 +136,11 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
         text = environ[name] if name in names else read_secret(Path(environ[name]), name)
         found[key] = _Given(_converted(name, text, kinds[key]), name)
     return found
+
+
+def _is_of_kubernetes(name: str, value: str) -> bool:
+    is_port = name.endswith("_PORT") and value.startswith(("tcp://", "udp://", "sctp://"))
+    return is_port or _OF_KUBERNETES.fullmatch(name) is not None
 
 
 def _unknown(name: str, known: list[str]) -> str:

@@ -23,7 +23,7 @@ from binlogd.commands.options import (
     ConfigOption,
     DataDirOption,
     JsonOption,
-    load_setup,
+    load_asking,
 )
 from binlogd.commands.running import get_json, put
 from binlogd.errors import ConfigError, NotRunning
@@ -75,7 +75,7 @@ def ctl(  # noqa: PLR0913 - typer makes each parameter an option
     if word == "encrypt":
         _encrypt(text, as_json=as_json)
         return
-    setup = load_setup(config_file, data_dir, addr)
+    setup = load_asking(config_file, addr, data_dir)
     if word in _LISTS:
         _list(setup, _LISTS[word], shows_offline=show_offline, as_json=as_json)
         return

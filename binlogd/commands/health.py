@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_setup
+from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import asked
 from binlogd.errors import NotRunning
 
@@ -29,7 +29,7 @@ def health(
     Made for a container's HEALTHCHECK. A node that has no room on its disk, or whose replication is
     stuck, is alive: a restart would not help it. With --ready it has to take prewrites, too.
     """
-    setup = load_setup(config_file, addr=addr)
+    setup = load_asking(config_file, addr)
     try:
         status, body = asked(setup, "GET", "/readyz", ANSWER_S)
         said = body.decode(errors="replace").strip()

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from binlogd import settings
@@ -51,3 +52,12 @@ def load_setup(
     return Setup(
         load_settings(path, **given).config, Path.cwd() if path is None else path.resolve().parent
     )
+
+
+def load_asking(path: Path | None, addr: str | None, data_dir: str | None = None) -> Setup:
+    """For a command that asks a running node: by the unix socket of the configuration, unless the
+    command line names an address. Raises ConfigError."""
+    setup = load_setup(path, data_dir, addr)
+    if addr is None:
+        return setup
+    return Setup(msgspec.structs.replace(setup.config, binlog_socket=""), setup.directory)

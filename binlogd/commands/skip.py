@@ -18,7 +18,7 @@ from binlogd.commands.options import (
     ConfigOption,
     DataDirOption,
     JsonOption,
-    load_setup,
+    load_asking,
 )
 from binlogd.commands.running import get_json, put
 from binlogd.errors import ConfigError, NotRunning
@@ -46,7 +46,7 @@ def skip(
     running binlogd goes on at once; a stopped one from its next start on. A DDL that is passed over
     still counts as done upstream: do what it did downstream by hand. Look first: `binlogd txn`.
     """
-    setup = load_setup(config_file, data_dir, addr)
+    setup = load_asking(config_file, addr, data_dir)
     if commit_ts is None:
         try:
             decided = get_json(setup, "/skips")

@@ -14,7 +14,7 @@ from rich.status import Status
 
 from binlogd import app
 from binlogd.assembly import Setup
-from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_setup
+from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import get_json, put
 from binlogd.errors import ConfigError, NotRunning, Unavailable
 
@@ -50,7 +50,7 @@ def state(
             if action not in _ACTIONS
             else "a Pump that has ended is started with `binlogd serve`; resume goes with --drainer"
         )
-    setup = load_setup(config_file, addr=addr)
+    setup = load_asking(config_file, addr)
     before = get_json(setup, "/status")
     node_id = before["drainer"]["node_id"] if drainer else before["node_id"]
     if not node_id:

@@ -11,7 +11,7 @@ import typer
 
 from binlogd import app
 from binlogd.assembly import Setup
-from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_setup
+from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import get_json
 from binlogd.console import StatusScreen, print_status
 from binlogd.errors import NotRunning
@@ -33,7 +33,7 @@ def status(
     With --watch the screen follows it, over restarts too, until Ctrl-C; with --json as well, that
     is one document a line.
     """
-    setup = load_setup(config_file, addr=addr)
+    setup = load_asking(config_file, addr)
     if watch:
         try:
             app.run(_watch_json(setup, interval) if as_json else _watch(setup, interval))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import ssl
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from binlogd.errors import UpstreamUnavailable
 from binlogd.host.disk import PosixDisk
 from binlogd.tidb.job_index import JobEntry, JobIndex
 from binlogd.tidb.model import Job, job_from_json
+from binlogd.tls import ClientTls
 from binlogd.upstream.store import StoredJob, UpstreamStore
 
 log = structlog.get_logger(__name__)
@@ -72,7 +74,10 @@ class SchemaHistory:
         store: UpstreamStore,
         limits: HistoryLimits | None = None,
         disk: PosixDisk | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
+        """`tls` is for a URL with https; without it, what this machine trusts is trusted."""
+        self._tls = tls
         self._source = source
         self._store = store
         self._limits = limits or HistoryLimits()
@@ -164,8 +169,12 @@ class SchemaHistory:
                 f"upstream.schema-history {self._source}: {reason}"
             ) from error
 
+    def _certificates(self) -> ssl.SSLContext | bool:
+        """As aiohttp takes them; they may have changed since the last request."""
+        return self._tls.fresh() if self._tls is not None else True
+
     async def _page(self, session: aiohttp.ClientSession, query: dict[str, str]) -> bytes:
-        async with session.get(self._source, params=query) as response:
+        async with session.get(self._source, params=query, ssl=self._certificates()) as response:
             body = bytearray()
             async for chunk in response.content.iter_chunked(1 << 20):
                 body += chunk

@@ -19,11 +19,13 @@ from aiohttp import web
 
 from binlogd.client.notify import notify
 from binlogd.client.pump_client import PumpClient, RemoteSource
-from binlogd.errors import ConfigError, PumpUnavailable
+from binlogd.errors import ConfigError, PumpUnavailable, UpstreamUnavailable
 from binlogd.pump.service import CisternService, PumpService
 from binlogd.server import Server, ServerLimits
 from binlogd.tls import ClientTls, ServerTls, TlsFiles
 from binlogd.tso import NO_TS, Tso
+from binlogd.upstream.history import SchemaHistory
+from binlogd.upstream.store import UpstreamStore
 from binlogd.wire import peek
 from tests.certificates import Authority
 from tests.memory_pump import Cluster, MemoryPump, nothing_to_do
@@ -62,6 +64,10 @@ async def _hello(_: web.Request) -> web.Response:
     return web.Response(text="hello")
 
 
+async def _no_jobs(_: web.Request) -> web.Response:
+    return web.json_response([])
+
+
 @asynccontextmanager
 async def serving(
     files: TlsFiles | None, socket_file: Path | None = None, limits: ServerLimits | None = None
@@ -70,6 +76,7 @@ async def serving(
     service = PumpService(pump, Cluster(7))
     routes = web.Application()
     routes.router.add_get("/hello", _hello)
+    routes.router.add_get("/ddl/history", _no_jobs)
     server = Server(
         [service, CisternService(nothing_to_do)],
         routes,
@@ -286,3 +293,38 @@ async def test_one_client_cannot_take_every_connection(tmp_path: Path) -> None:
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         for _, each in ours:
             each.close()
+
+
+@on_uvloop
+async def test_a_request_that_never_ends_its_head_is_let_go() -> None:
+    limits = ServerLimits(sniff_timeout_s=0.2)
+    async with serving(None, limits=limits) as port:
+        slow, slow_writer = await asyncio.open_connection("127.0.0.1", port.number)
+        slow_writer.write(b"GET /hello HTTP/1.1\r\nHost: x\r\n")
+        whole, writer = await asyncio.open_connection("127.0.0.1", port.number)
+        for part in (b"GET /hello HTTP/1.1\r\nHost: x\r\n\r", b"\n"):
+            writer.write(part)
+            await writer.drain()
+        assert (await whole.readline()).startswith(b"HTTP/1.1 200")
+        assert (await whole.readuntil(b"\r\n\r\nhello")).endswith(b"hello")
+        assert await slow.read() == b""
+        writer.write(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await whole.readline()).startswith(b"HTTP/1.1 200"), "it is still there"
+        for each in (slow_writer, writer):
+            each.close()
+
+
+@on_uvloop
+async def test_the_schema_history_is_asked_by_tls(authority: Authority, tmp_path: Path) -> None:
+    async with serving(authority.files(authority.issue("server"), "binlog")) as port:
+        store = await UpstreamStore.open(tmp_path / "upstream.db")
+        url = f"https://localhost:{port.number}/ddl/history"
+        try:
+            ours = ClientTls(authority.files(authority.issue("client")))
+            assert len(await SchemaHistory(url, store, tls=ours).known_jobs()) == 0
+            await SchemaHistory(url, store, tls=ours).index()
+            for tls in (None, ClientTls(authority.files())):
+                with pytest.raises(UpstreamUnavailable):
+                    await SchemaHistory(url, store, tls=tls).index()
+        finally:
+            await store.close()

@@ -91,6 +91,18 @@ def test_a_wrong_variable_is_refused_by_name(
         read("", tmp_path, environ)
 
 
+def test_what_kubernetes_says_of_a_service_of_our_name_is_passed_over(tmp_path: Path) -> None:
+    environ = {
+        "BINLOGD_SERVICE_HOST": "10.0.0.1",
+        "BINLOGD_SERVICE_PORT_GRPC": "8250",
+        "BINLOGD_PORT": "tcp://10.0.0.1:8250",
+        "BINLOGD_PORT_8250_TCP": "tcp://10.0.0.1:8250",
+        "BINLOGD_PORT_8250_TCP_ADDR": "10.0.0.1",
+        "BINLOGD_PUMP_SERVICE_HOST": "10.0.0.2",
+    }
+    assert read("", tmp_path, environ).config == Config()
+
+
 def test_what_is_wrong_in_the_file_is_not_blamed_on_a_variable(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"binlogd.toml: pump.shards: must be above 0"):
         read("[pump]\nshards = 0", tmp_path, {"BINLOGD_PUMP__SHARDS": "2"})
