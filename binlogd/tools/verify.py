@@ -1,10 +1,10 @@
 """Comparing the tables of two servers, part by part: is the replica what the upstream is?
 
-A part is a range of an integer key, or the rows whose key falls into one of some buckets, so that
-memory is bounded. First each server sums up its part by itself; where the sums differ, or a column
-has types that servers print in their own way (FLOAT, DOUBLE, JSON), the rows are fetched and
-compared by what they mean. Where replication goes on meanwhile a part that differs is looked at
-again a few times: its rows may be on their way.
+A part is a range of an integer key, or the rows whose key falls into one of some buckets, of some
+rows and bytes, so that memory is bounded. First each server sums up its part by itself; where the
+sums differ, or a column has types that servers print in their own way (FLOAT, DOUBLE, JSON), the
+rows are fetched and compared by what they mean. Where replication goes on meanwhile a part that
+differs is looked at again a few times: its rows may be on their way.
 
 Source for the idea: pt-table-checksum, tidb-tools sync_diff_inspector.
 """
@@ -29,6 +29,8 @@ from binlogd.tidb.schema import Named
 from binlogd.tso import Tso
 
 PART_ROWS = 20_000
+PART_BYTES = 64 << 20
+"""By what the upstream says of its rows: a part may have to be fetched from both servers."""
 LOOKS = 5
 LOOK_AGAIN_S = 1.0
 SHOWN_ROWS_MAX = 10
@@ -54,6 +56,7 @@ class Request:
     at_ts: Tso
     own_schemas: tuple[str, ...]
     part_rows: int = PART_ROWS
+    part_bytes: int = PART_BYTES
     look_again_s: float = LOOK_AGAIN_S
 
 
@@ -196,6 +199,7 @@ class _Pair:
         self._name = upstream
         self._tables = _qualified(upstream), _qualified(downstream)
         self._downstream = downstream
+        self._part_rows = request.part_rows
 
     async def verdict(self) -> TableVerdict:
         ours = await _shape(self._both.upstream, self._name)
@@ -226,7 +230,7 @@ class _Pair:
         """How many rows the upstream has, and conditions that divide those of both servers."""
         session, table = self._both.upstream, self._tables[0]
         ((count,),) = await session.rows(b"SELECT COUNT(*) FROM " + table)
-        size = self._request.part_rows
+        size = self._part_rows = await self._rows_of_a_part()
         if count <= size:
             return count, [b"1 = 1"]
         kinds = {each.name: each.data_type for each in shape.columns}
@@ -241,13 +245,21 @@ class _Pair:
         bucket = b"CRC32(CONCAT_WS('#', " + texts + b"))"
         return count, [bucket + b" %% %d = %d" % (buckets, each) for each in range(buckets)]
 
+    async def _rows_of_a_part(self) -> int:
+        where = _where(self._name)
+        sizes = await self._both.upstream.rows(
+            b"SELECT avg_row_length FROM information_schema.tables" + where
+        )
+        row_bytes = max(int(sizes[0][0] or 0), 1) if sizes else 1
+        return max(1, min(self._request.part_rows, self._request.part_bytes // row_bytes))
+
     async def _ranges(self, key: bytes) -> AsyncIterator[bytes]:
         after = b""
         while True:  # ends where no whole part follows
             where = b" WHERE " + after if after else b""
             edge = await self._both.upstream.rows(
                 b"SELECT %b FROM %b%b ORDER BY %b LIMIT 1 OFFSET %d"
-                % (key, self._tables[0], where, key, self._request.part_rows - 1)
+                % (key, self._tables[0], where, key, self._part_rows - 1)
             )
             if not edge:
                 yield after or b"1 = 1"
@@ -325,11 +337,14 @@ def _qualified(name: Named) -> bytes:
     return sql.qualified(name.database, name.table)
 
 
+def _where(name: Named) -> bytes:
+    """Finds a table in the information schema."""
+    database, table = sql.text(name.database), sql.text(name.table)
+    return b" WHERE table_schema = %b AND table_name = %b" % (database, table)
+
+
 async def _shape(session: SqlSession, name: Named) -> _Shape:
-    where = b" WHERE table_schema = %b AND table_name = %b" % (
-        sql.text(name.database),
-        sql.text(name.table),
-    )
+    where = _where(name)
     columns = await session.rows(
         b"SELECT column_name, data_type FROM information_schema.columns"
         + where

@@ -44,7 +44,11 @@ def replica(tmp_path: Path) -> Iterator[MariaDb]:
 
 
 async def verdicts(
-    upstream: MariaDb, replica: MariaDb, wanted: TableFilter | None = None, at_ts: Tso = NO_TS
+    upstream: MariaDb,
+    replica: MariaDb,
+    wanted: TableFilter | None = None,
+    at_ts: Tso = NO_TS,
+    part_bytes: int = 64 << 20,
 ) -> dict[str, TableVerdict]:
     request = Request(
         server_of(upstream),
@@ -53,6 +57,7 @@ async def verdicts(
         at_ts,
         ("tidb_binlog",),
         part_rows=60,
+        part_bytes=part_bytes,
         look_again_s=0.0,
     )
     return {each.table: each async for each in verify(request)}
@@ -112,6 +117,21 @@ async def test_a_row_that_is_too_long_for_a_checksum_is_compared(
         )
     assert (await verdicts(mariadb, replica))["wide"].reason == "rows differ in part 1 of 1"
     mariadb.execute("SET GLOBAL max_allowed_packet = 1 << 24")
+
+
+async def test_parts_of_long_rows_have_fewer_of_them(mariadb: MariaDb, replica: MariaDb) -> None:
+    for server in (mariadb, replica):
+        server.execute(
+            "CREATE DATABASE shop",
+            "USE shop",
+            "CREATE TABLE shop.long_rows (id INT PRIMARY KEY, a LONGTEXT)",
+            "INSERT INTO shop.long_rows SELECT seq, REPEAT('x', 5000) FROM seq_1_to_60",
+            "ANALYZE TABLE shop.long_rows",
+        )
+    replica.execute("UPDATE shop.long_rows SET a = 'y' WHERE id = 60")
+    found = await verdicts(mariadb, replica, part_bytes=100_000)
+    reason = found["long_rows"].reason
+    assert int(reason.removeprefix("rows differ in part ").partition(" of ")[2]) > 2
 
 
 async def test_tables_are_looked_for_under_the_names_that_routes_give_them(
