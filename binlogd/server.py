@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HTTP1_METHODS = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"TRACE ")
 _BACKLOG = 1024
+_HEAD_BYTES_MAX = 64 << 10
 _OPENINGS = (_HTTP2_PREFACE, *_HTTP1_METHODS)
 
 
@@ -246,7 +247,8 @@ class _Connection(asyncio.Protocol):
             return
         opening = next((o for o in _OPENINGS if self._received.startswith(o)), None)
         if opening is not None:
-            self._hand_over(opening)
+            if opening == _HTTP2_PREFACE or _is_whole(self._received):
+                self._hand_over(opening)
         elif not any(o.startswith(self._received) for o in _OPENINGS):
             log.debug("connection_not_understood", begins_with=self._received[:24].hex())
             self._transport.abort()
@@ -304,6 +306,13 @@ def _client_of(transport: asyncio.Transport) -> str:
     peer = transport.get_extra_info("peername")
     family = transport.get_extra_info("socket").family
     return str(peer[0]) if peer and family != socket.AF_UNIX else ""
+
+
+def _is_whole(request: bytes) -> bool:
+    """Whether the head of an HTTP/1 request is there, which aiohttp would wait for without end; or
+    so much of it that aiohttp refuses it."""
+    is_ended = b"\r\n\r\n" in request or b"\n\n" in request
+    return is_ended or len(request) >= _HEAD_BYTES_MAX
 
 
 def _why_not_listening(host: str, port: int, error: OSError) -> str:

@@ -507,12 +507,24 @@ async def test_what_speaks_neither_is_closed(opening: bytes) -> None:
         await hang_up(writer)
 
 
-async def test_a_connection_that_says_nothing_is_closed_in_time() -> None:
+@pytest.mark.parametrize(
+    "begin", [b"", PREFACE[:7], b"GET ", b"GET /status HTTP/1.1\r\nHost: x\r\nSlow: "]
+)
+async def test_a_connection_that_says_too_little_is_closed_in_time(begin: bytes) -> None:
+    """A thousand of them would keep everybody else out."""
     limits = ServerLimits(sniff_timeout_s=0.05)
     async with running(server_limits=limits) as at:
         reader, writer = await raw_connection(at)
-        writer.write(PREFACE[:7])
+        writer.write(begin)
         assert await read_to_end(reader) == b""
+        await hang_up(writer)
+
+
+async def test_a_head_without_end_is_refused() -> None:
+    async with running() as at:
+        reader, writer = await raw_connection(at)
+        writer.write(b"GET / HTTP/1.1\r\nLong: " + bytes(b"x" * (100 << 10)))
+        assert (await read_to_end(reader)).startswith(b"HTTP/1.0 400")
         await hang_up(writer)
 
 
