@@ -85,14 +85,13 @@ class SchemaLog:
                 if (found := _NAME.fullmatch(name))
             )
             usable = [base for base in self._bases if base <= checkpoint.commit_ts]
-            for base in reversed(usable if checkpoint.schema_version else ()):
-                try:
-                    tracker = await self._read(base, checkpoint)
-                except Corrupt as error:
-                    log.warning("schema_snapshot_passed_over", cause=str(error))
-                    continue
-                await self._only_up_to(base)
+            if usable and checkpoint.schema_version:
+                # an older one may lack a DDL that is in the newest, and no version would tell
+                tracker = await self._read(usable[-1], checkpoint)
+                await self._only_up_to(usable[-1])
                 return tracker
+        except Corrupt as error:
+            log.warning("schema_snapshot_passed_over", cause=str(error))
         except OSError as error:
             raise LogFailed(self._directory, error) from error
         return None

@@ -160,18 +160,38 @@ async def test_a_file_that_was_begun_beyond_the_checkpoint_is_not_taken_for_whol
     assert await opened(kept, events) is not None
 
 
+def swapped(events: Sequence[Ddl]) -> tuple[int, Ddl, Ddl]:
+    """Two jobs that follow each other, as if they had committed in the other order."""
+    at, (a, b) = next(
+        (at, (a, b))
+        for at, (a, b) in enumerate(pairwise(events))
+        if a[2].table and b[2].table and a[2].schema_version < b[2].schema_version
+    )
+    return at, (a[0], *b[1:]), (b[0], *a[1:])
+
+
+async def test_an_older_file_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> None:
+    """A DDL of the damaged one may be missing in it, and the schema version need not tell."""
+    events = ddls("ddl")
+    at, first, second = swapped(events)
+    kept = SchemaLog(tmp_path, PosixDisk())
+    await written(kept, [*events[:at], first], at - 1)
+    now = from_history([*events[:at], first])
+    await kept.begin(now, first[0])
+    await kept.append([SchemaEvent.of(*second)])
+    await kept.close()
+    newest = max(files(tmp_path))
+    newest.write_bytes(newest.read_bytes()[:500])
+    checkpoint = Checkpoint(second[0], schema_version=now.version)
+    assert await kept.load(checkpoint) is None
+
+
 async def test_jobs_side_by_side_that_commit_out_of_their_order_are_kept_in_order(
     tmp_path: Path,
 ) -> None:
     """The version of a checkpoint between them names both; only one is behind it."""
     events = ddls("ddl")
-    swapped = next(
-        (a, b)
-        for a, b in pairwise(events)
-        if a[2].table and b[2].table and a[2].schema_version < b[2].schema_version
-    )
-    at = events.index(swapped[0])
-    first, second = (events[at][0], *events[at + 1][1:]), (events[at + 1][0], *events[at][1:])
+    at, first, second = swapped(events)
     expected = from_history([*events[:at], first])
     kept = SchemaLog(tmp_path, PosixDisk())
     await written(kept, [*events[:at], first, second], at - 1)
