@@ -54,7 +54,7 @@ ENTRYPOINT ["tini", "--", "binlogd"]
 # Inside a container the built-in 127.0.0.1 would be heard by nobody.
 CMD ["serve", "--addr", "0.0.0.0:8250"]
 # Unhealthy is a process that does not answer; one whose replication waits or is stuck is well.
-HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=3 CMD ["binlogd", "health"]
+HEALTHCHECK --interval=30s --timeout=30s --start-period=60s --retries=3 CMD ["binlogd", "health"]
 ARG BASE
 ARG VERSION=0.1.0
 ARG REVISION=unknown

@@ -27,7 +27,7 @@ MARK = "<!-- run by tests/e2e/test_docs.py -->"
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if MARK in page.read_text()]
 BLOCK = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SERVER = re.compile(r"(.+) & echo \$! > (\S+)")
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @dataclass
