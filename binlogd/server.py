@@ -27,6 +27,7 @@ from binlogd.fastlane import FastGrpcHalf
 from binlogd.host.socket_file import SocketFile
 from binlogd.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable
 from binlogd.pump.sink import CallSink
+from binlogd.telemetry import Seldom
 from binlogd.tls import ServerTls
 
 log = structlog.get_logger(__name__)
@@ -79,6 +80,7 @@ class Server:
         )
         self._connections: dict[_Connection, asyncio.Transport] = {}
         self._of_client: Counter[str] = Counter()
+        self._refusals = Seldom()
         self._empty = asyncio.Event()
         self._listeners: list[asyncio.Server] = []
         self._socket_file: SocketFile | None = None
@@ -169,7 +171,9 @@ class Server:
         client = connection.client
         reason = self._refusal(client, transport)
         if reason:
-            log.warning("connection_refused", client=client, cause=reason)
+            untold = self._refusals.due(asyncio.get_running_loop().time())
+            if untold is not None:
+                log.warning("connection_refused", client=client, cause=reason, others_untold=untold)
             return False
         self._connections[connection] = transport
         self._of_client[client] += 1

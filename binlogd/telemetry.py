@@ -60,6 +60,23 @@ def set_up_logging(level: str, stream: TextIO = sys.stdout) -> None:
     logging.basicConfig(handlers=[handler], level=max(_LEVELS[level], logging.WARNING), force=True)
 
 
+class Seldom:
+    """For events that a stranger can cause at will: one is told, then none for a while."""
+
+    def __init__(self, every_s: float = 1.0) -> None:
+        self._every_s = every_s
+        self._told_s = -math.inf
+        self._untold = 0
+
+    def due(self, now_s: float) -> int | None:
+        """How many have gone untold since the last one that was told; None if this goes so too."""
+        if now_s - self._told_s < self._every_s:
+            self._untold += 1
+            return None
+        untold, self._untold, self._told_s = self._untold, 0, now_s
+        return untold
+
+
 # --- Prometheus text -----------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ The originals have no such rule; their binlogctl, which knows no token, works fr
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import socket
@@ -21,6 +22,8 @@ import msgspec
 import structlog
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
+
+from binlogd.telemetry import Seldom
 
 log = structlog.get_logger(__name__)
 
@@ -74,6 +77,7 @@ class Guard:
 
 def guarding(guard: Guard) -> Middleware:
     """As aiohttp takes it."""
+    seldom = Seldom()
 
     @web.middleware
     async def guarded(request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -81,13 +85,16 @@ def guarding(guard: Guard) -> Middleware:
         if refused is None:
             return await handler(request)
         status, reason = refused
-        log.warning(
-            "action_refused",
-            method=request.method,
-            path=request.path[:200],
-            client=request.remote or "",
-            status=status,
-        )
+        untold = seldom.due(asyncio.get_running_loop().time())
+        if untold is not None:
+            log.warning(
+                "action_refused",
+                method=request.method,
+                path=request.path[:200],
+                client=request.remote or "",
+                status=status,
+                others_untold=untold,
+            )
         body = msgspec.json.encode({"message": reason, "code": _REFUSED_CODE, "data": None})
         headers = {"Content-Type": "application/json; charset=UTF-8"}
         if status == 401:

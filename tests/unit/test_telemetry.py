@@ -12,7 +12,7 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from binlogd.histogram import Histogram, doubling
-from binlogd.telemetry import Exposition, process_metrics, set_up_logging
+from binlogd.telemetry import Exposition, Seldom, process_metrics, set_up_logging
 
 
 @pytest.fixture(autouse=True)
@@ -125,3 +125,16 @@ def test_label_values_are_escaped() -> None:
 
 def test_the_process_is_measured_as_well() -> None:
     assert b"process_resident_memory_bytes" in process_metrics()
+
+
+def test_what_a_stranger_can_cause_at_will_is_told_seldom_and_counted() -> None:
+    seldom = Seldom(every_s=1.0)
+    assert [seldom.due(now_s) for now_s in (5.0, 5.1, 5.9, 6.0, 6.5, 9.0, 11.0)] == [
+        0,
+        None,
+        None,
+        2,
+        None,
+        1,
+        0,
+    ]
