@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple, cast
 
 from binlogd.binlog import CommittedBinlog
@@ -83,7 +84,7 @@ def decode_write_request(message: bytes) -> WriteRequest:
     if head is not None:
         length, pos = read_uvarint(message, head.end())
         if pos + length == len(message):
-            return WriteRequest(read_uvarint(head[1], 0)[0], message[pos:])
+            return WriteRequest(_cluster_id(head[1]), message[pos:])
     cluster_id, payload = 0, b""
     for number, value, _, end in each_field(message, "WriteBinlogReq", _WRITE):
         if number == 1:
@@ -91,6 +92,11 @@ def decode_write_request(message: bytes) -> WriteRequest:
         elif number == 2:
             payload = message[value:end]
     return WriteRequest(cluster_id, payload)
+
+
+@lru_cache(64)  # that of all calls but those of somebody who is lost
+def _cluster_id(varint: bytes) -> int:
+    return read_uvarint(varint, 0)[0]
 
 
 def write_request_head(begin: bytes, *, message_bytes: int) -> WriteRequestHead | None:
