@@ -26,6 +26,7 @@ from binlogd.errors import BinlogdError, ConfigError
 from binlogd.tls import ClientTls
 from binlogd.tso import Tso, compose
 from binlogd.wire import peek
+from binlogd.wire.peek import Mutation
 from tests.appliance import Appliance
 from tests.certificates import Authority
 
@@ -81,9 +82,14 @@ def ask(machine: Appliance, method: str, route: str, token: str = "") -> tuple[i
         return error.code, json.load(error)
 
 
-async def one_transaction(machine: Appliance, number: int, tls: ClientTls | None = None) -> None:
+EMPTY = peek.encode_mutations(3, [])
+UNKNOWN = peek.encode_mutations(3, [Mutation(77, [b"\x08\x02"], [], [], b"\x00")])
+
+
+async def one_transaction(
+    machine: Appliance, number: int, tls: ClientTls | None = None, rows: bytes = EMPTY
+) -> None:
     start, commit = Tso(BASE + 2 * number), Tso(BASE + 2 * number + 1)
-    rows = peek.encode_mutations(3, [])
     async with PumpClient("localhost", machine.port, cluster_id=7, tls=tls) as client:
         await client.write(
             peek.prewrite_binlog(start, prewrite_key=b"t\x80\x00k\n", prewrite_value=rows)
@@ -173,6 +179,20 @@ def test_a_changed_file_is_taken_by_signal_and_request(appliance: Appliance) -> 
     appliance.wait(lambda status: status["LastTS"] >= BASE + 7)
     assert appliance.stop() == 0
     assert TOKEN not in appliance.log_file.read_text()
+
+
+def test_a_replication_that_is_stuck_goes_on_by_another_filter(appliance: Appliance) -> None:
+    configure(appliance)
+    appliance.start()
+    asyncio.run(one_transaction(appliance, 1, rows=UNKNOWN))
+    asyncio.run(one_transaction(appliance, 2))
+    appliance.wait(lambda status: status["drainer"]["state"] == "stuck")
+    configure(appliance, f"[syncer]\nignore-txn-commit-ts = [{BASE + 3}]\n")
+    assert ask(appliance, "POST", "/reload")[1]["data"]["applied"] == [
+        "syncer.ignore-txn-commit-ts"
+    ]
+    appliance.wait(lambda status: status["LastTS"] >= BASE + 5)
+    assert appliance.stop() == 0
 
 
 def test_the_words_of_binlogctl(appliance: Appliance) -> None:
