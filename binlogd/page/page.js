@@ -18,8 +18,17 @@ let heard = null;
 
 // --- listening ----------------------------------------------------------------------------------
 
+let events = null;
+
+// A browser has six connections to one place; tabs that nobody sees give theirs back.
+function listenWhileSeen() {
+  events?.close();
+  events = null;
+  if (!document.hidden) listen();
+}
+
 function listen() {
-  const events = new EventSource("/events");
+  const mine = events = new EventSource("/events");
   events.addEventListener("past", (event) => {
     const past = JSON.parse(event.data).samples;
     const first = past.length ? past[0][0] : Infinity;
@@ -35,7 +44,8 @@ function listen() {
   });
   events.onerror = () => {
     live(false);
-    if (events.readyState === EventSource.CLOSED) setTimeout(listen, 3000); // refused: it does not try again by itself
+    if (mine.readyState !== EventSource.CLOSED) return;
+    setTimeout(() => mine === events && listenWhileSeen(), 3000); // refused: it does not try again by itself
   };
 }
 
@@ -194,4 +204,5 @@ function showDdls(drainer) {
 
 acting.listen();
 lookup.listen();
-listen();
+document.addEventListener("visibilitychange", listenWhileSeen);
+listenWhileSeen();

@@ -225,6 +225,23 @@ def test_who_looks_does_not_hold_up_the_end_of_the_process(scene: Scene) -> None
     scene.browser.wait_for("#live", "live")
 
 
+def test_any_number_of_tabs_may_be_open(scene: Scene) -> None:
+    driver = scene.open().driver
+    first = driver.current_window_handle
+    try:
+        for _ in range(6):  # a browser has six connections to one place
+            driver.switch_to.new_window("tab")
+            driver.get(f"http://127.0.0.1:{scene.machine.port}/")
+            scene.browser.wait_for("#live", "live")
+        driver.switch_to.window(first)
+        scene.browser.wait_for("#live", "live")
+    finally:
+        for each in set(driver.window_handles) - {first}:
+            driver.switch_to.window(each)
+            driver.close()
+        driver.switch_to.window(first)
+
+
 def test_everything_is_reached_by_keyboard_and_has_a_name(scene: Scene) -> None:
     browser = scene.open()
     browser.look()
