@@ -443,19 +443,24 @@ class MySqlSink:
 
     async def _run_as_upstream(self, session: SqlSession, ddl: Ddl, text: str) -> None:
         """In the database, at the time and in the zone of the DDL. Raises as `SqlSession.run`."""
-        if ddl.session_database:
-            await self._patiently(session, b"USE " + sql.ident(ddl.session_database))
         settings = ddl_session.settings(ddl.job)
+        work = self._set_and_run(session, ddl, settings, text)
         try:
-            for setting in settings:
-                await self._set(session, setting)
-            loop = self._options.loop
-            sent = loop.marked(text) if loop is not None else text
-            work = self._patiently(session, sent.encode("utf-8", "surrogateescape"))
             await self._watch.over(ddl.commit_ts, _shown(text), session, work)
         finally:
             if settings:  # they were for this statement
                 session.close()
+
+    async def _set_and_run(
+        self, session: SqlSession, ddl: Ddl, settings: Sequence[ddl_session.Setting], text: str
+    ) -> None:
+        if ddl.session_database:
+            await self._patiently(session, b"USE " + sql.ident(ddl.session_database))
+        for setting in settings:
+            await self._set(session, setting)
+        loop = self._options.loop
+        sent = loop.marked(text) if loop is not None else text
+        await self._patiently(session, sent.encode("utf-8", "surrogateescape"))
 
     async def _execute_parts(
         self, ddl: Ddl, step: int, text: str, again: PendingDdl | None

@@ -253,11 +253,14 @@ def _is_altering(db: MariaDb) -> bool:
     return bool(found)
 
 
-async def test_a_ddl_whose_connection_died_in_silence_is_not_waited_for(db: MariaDb) -> None:
+@pytest.mark.parametrize("verb", [b"USE", b"ALTER"])
+async def test_a_ddl_whose_connection_died_in_silence_is_not_waited_for(
+    db: MariaDb, verb: bytes
+) -> None:
     frozen: list[bytes] = []
 
     def decide(statement: bytes) -> int:
-        if statement.startswith(b"ALTER") and not frozen:
+        if statement.startswith(verb) and not frozen:
             frozen.append(statement)
             return Fate.FREEZE
         return Fate.PASS
