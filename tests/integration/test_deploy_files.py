@@ -9,17 +9,20 @@ import shlex
 import shutil
 import subprocess
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
 
 from binlogd import config
 from binlogd.config import Config
 from tests.deployment import DEPLOY, ROOT, dashboard, document, documents, expressions, unit
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+DEBIAN_12 = "3.11.2"
 PORT, UID, VOLUME = 8250, 8250, "/var/lib/binlogd"
 ROUTES = (ROOT / "binlogd" / "routes" / "application.py").read_text()
 
@@ -234,3 +237,9 @@ def test_the_dashboard_is_whole() -> None:
         taken |= cells
         assert panel["type"] == "row" or panel["targets"]
     assert len(list(expressions())) > 40
+
+
+def test_the_lock_is_for_the_python_of_debian_12() -> None:
+    for package in distributions():
+        wanted = package.metadata.get("Requires-Python")
+        assert SpecifierSet(wanted or "").contains(DEBIAN_12), f"{package.name} wants {wanted}"
