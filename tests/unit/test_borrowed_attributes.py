@@ -7,6 +7,8 @@ import inspect
 from typing import Any
 
 import aiosqlite
+from aiokafka import AIOKafkaProducer
+from aiokafka.producer.message_accumulator import MessageAccumulator
 from grpclib.client import Channel
 from grpclib.client import Stream as ClientStream
 from grpclib.events import _DispatchServerEvents
@@ -132,3 +134,14 @@ async def test_aiosqlite_runs_what_it_is_given_in_the_thread_of_its_connection()
     async with aiosqlite.connect(":memory:") as connection:
         hop: Any = connection._execute
         assert (await hop(lambda: connection._conn.execute("SELECT 1").fetchone())) == (1,)
+
+
+def test_aiokafkas_producer_is_let_go_as_we_do_it() -> None:
+    source = inspect.getsource(AIOKafkaProducer.stop)
+    for name in (
+        "self._message_accumulator.close()",
+        "self._sender.close()",
+        "self.client.close()",
+    ):
+        assert name in source
+    assert list(inspect.signature(MessageAccumulator.fail_all).parameters) == ["self", "exception"]

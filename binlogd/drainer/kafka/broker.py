@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import aiokafka
+import structlog
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import (
     InvalidTransactionTimeout,
+    KafkaConnectionError,
     KafkaError,
     MessageSizeTooLargeError,
     ProducerFenced,
@@ -38,8 +40,13 @@ REQUEST_TIMEOUT_MS = 10_000
 TOPIC_WAIT_S = 30.0
 READ_WAIT_MS = 1000
 PROGRESS_WAIT_S = 60.0
+ANSWER_WAIT_S = 60.0
+"""Without any confirmation for so long Kafka counts as away."""
+END_WAIT_S = 5.0
 TOPIC_NAME_MAX = 249
 REPLICAS_WISHED = 3
+log = structlog.get_logger(__name__)
+
 _ENVELOPE_BYTES = 100
 _TOPIC_EXISTS = 36
 _PROGRESS_KEY = b"progress"
@@ -108,26 +115,67 @@ class Broker:
 
     async def publish(self, messages: Iterable[Message], progress: bytes) -> int:
         """All of them or none; returns the bytes sent. Raises TooLarge, and what iterating does."""
+        async with self._errors():
+            async with asyncio.timeout(ANSWER_WAIT_S):
+                await self._producer.begin_transaction()
+            unconfirmed: deque[Any] = deque()
+            try:
+                sent_bytes = await self._sent(messages, progress, unconfirmed)
+                async with asyncio.timeout(ANSWER_WAIT_S):
+                    await self._producer.commit_transaction()
+            except BaseException:
+                for confirmation in unconfirmed:
+                    confirmation.cancel()  # nobody asks for it any more
+                await self._break_off()
+                raise
+        return sent_bytes
+
+    async def _sent(
+        self, messages: Iterable[Message], progress: bytes, unconfirmed: deque[Any]
+    ) -> int:
+        """Everything, confirmed. Raises TimeoutError when nothing moves for ANSWER_WAIT_S."""
+        clock = asyncio.get_running_loop().time
         sent_bytes = count = 0
-        unconfirmed: deque[Any] = deque()
-        async with self._errors(), self._producer.transaction():
+        async with asyncio.timeout(ANSWER_WAIT_S) as limit:
             for message in messages:
                 for placed in await self._placed(message):
                     sent_bytes += await self._send(placed, unconfirmed)
                 count += 1
                 if count % SLICE_MESSAGES == 0:
+                    limit.reschedule(clock() + ANSWER_WAIT_S)
                     await asyncio.sleep(0)
             last = _Placed(self._options.progress_topic, 0, _PROGRESS_KEY, progress)
             await self._send(last, unconfirmed)
             for confirmation in unconfirmed:
                 await confirmation
+                limit.reschedule(clock() + ANSWER_WAIT_S)
         return sent_bytes
 
+    async def _break_off(self) -> None:
+        """Where Kafka does not answer now, whoever starts next does it, or the broker in time."""
+        try:
+            async with asyncio.timeout(END_WAIT_S):
+                await self._producer.abort_transaction()
+        except (KafkaError, TimeoutError, OSError) as error:
+            log.info("kafka_transaction_left_open", cause=repr(error))
+
     async def stop(self) -> None:
-        """Lets go of the connections."""
+        """Lets go of the connections, also where Kafka does not answer."""
         producer, self._producer = self._producer, None
-        if producer is not None:
-            await producer.stop()
+        if producer is None:
+            return
+        try:
+            async with asyncio.timeout(END_WAIT_S):
+                await producer.stop()
+        except TimeoutError:
+            # what it waits for without end: messages that nobody takes, a request to be repeated
+            producer._message_accumulator.fail_all(KafkaConnectionError("given up"))  # noqa: SLF001 - see above
+            try:
+                async with asyncio.timeout(END_WAIT_S):
+                    await producer._sender.close()  # noqa: SLF001 - see above
+            except TimeoutError:
+                log.info("kafka_sender_given_up")
+            await producer.client.close()
 
     async def _send(self, placed: _Placed, unconfirmed: deque[Any]) -> int:
         size = len(placed.key or b"") + len(placed.value or b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import aiokafka
 import pytest
@@ -86,6 +87,26 @@ async def test_a_ddl_that_json_cannot_hold_stops_with_the_way_past(kafka: Kafka)
         with pytest.raises(RowMismatch, match=r"no UTF-8.*binlogd skip 7"):
             await sink.run()
         await sink.close()
+
+
+async def test_whoever_writes_can_stop_while_kafka_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("binlogd.drainer.kafka.broker.END_WAIT_S", 0.2)
+    kafka = Kafka(tmp_path)
+    kafka.start()
+    try:
+        broker = Broker(options(kafka, "away"))
+        await broker.start()
+        message = Message("s", "t", FIRST_PARTITION, None, b"x")
+        await broker.publish([message], b"1")
+        kafka.kill()
+        monkeypatch.setattr("binlogd.drainer.kafka.broker.ANSWER_WAIT_S", 0.5)
+        with pytest.raises(DownstreamUnavailable, match="TimeoutError"):
+            await broker.publish([message], b"2")
+        await broker.stop()
+    finally:
+        kafka.stop()
 
 
 async def test_nobody_there_is_said_and_leaves_nothing_behind() -> None:
