@@ -7,7 +7,8 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiokafka
@@ -17,6 +18,7 @@ CLUSTER = "AAECAwQFBgcICQoLDA0ODw"
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
 READ_WAIT_MS = 500
+READ_S = 60.0
 _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
@@ -90,24 +92,36 @@ class Kafka:
 
 
 async def read_committed(address: str, topic: str) -> list[aiokafka.ConsumerRecord]:
-    """All committed messages of a topic, in order within each partition."""
+    """All committed messages of a topic, in order within each partition.
+
+    A commit is answered before its markers stand in all partitions, so a reader of committed
+    messages may be behind for a moment: it reads up to where a reader of all of them stands.
+    """
+    async with _consumer(address, topic, "read_uncommitted") as everything:
+        ends = await everything.end_offsets(sorted(everything.assignment()))
+    found: list[aiokafka.ConsumerRecord] = []
+    async with _consumer(address, topic, "read_committed") as consumer, asyncio.timeout(READ_S):
+        for place, end in ends.items():
+            while await consumer.position(place) < end:
+                batches = await consumer.getmany(place, timeout_ms=READ_WAIT_MS)
+                found += batches.get(place, [])
+    return found
+
+
+@asynccontextmanager
+async def _consumer(
+    address: str, topic: str, isolation_level: str
+) -> AsyncIterator[aiokafka.AIOKafkaConsumer]:
     consumer = aiokafka.AIOKafkaConsumer(
         topic,
         bootstrap_servers=address,
-        isolation_level="read_committed",
+        isolation_level=isolation_level,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
     )
     await consumer.start()
     try:
-        places = sorted(consumer.assignment())
-        ends = await consumer.end_offsets(places)
-        found: list[aiokafka.ConsumerRecord] = []
-        for place in places:
-            while await consumer.position(place) < ends[place]:
-                batches = await consumer.getmany(place, timeout_ms=READ_WAIT_MS)
-                found += batches.get(place, [])
-        return found
+        yield consumer
     finally:
         await consumer.stop()
 
