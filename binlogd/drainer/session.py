@@ -122,6 +122,8 @@ class Session:
         self._carry: Carry | None = None
         self._saving, self._relaying = asyncio.Lock(), asyncio.Lock()
         self._is_stopping, self._is_over = False, asyncio.Event()
+        self._walked_ts = NO_TS
+        """Up to where transactions were translated: of what is beyond, no schema is known yet."""
         self._is_settled = False
         """A consistent checkpoint is saved, and nothing was done since."""
         self.checkpoint = Checkpoint(options.initial_commit_ts)
@@ -210,6 +212,7 @@ class Session:
         if not binlogs or binlogs[-1].commit_ts < pulled.resolved_ts:
             due = self._carried(Tso(pulled.resolved_ts + 1))
             await self._relay_translated([(txn, b"") for txn in due])
+            self._walked_ts = pulled.resolved_ts
             await self._queue.put([*due, Skip(pulled.resolved_ts)])
 
     def _carried(self, before_ts: Tso) -> list[Txn]:
@@ -244,6 +247,7 @@ class Session:
         if self._events:
             await self._log_events(txns[-1].commit_ts if failure is None else None)
         if txns:
+            self._walked_ts = txns[-1].commit_ts
             await self._queue.put(txns)
         if failure is not None:
             raise failure
@@ -425,7 +429,9 @@ class Session:
                 await self._save_if_moved()
 
     def _savable_ts(self) -> Tso:
-        applied_ts = self.applied_ts
+        """A sink may know from a life before that more is applied than was walked in this one: the
+        schema version there comes with the DDLs in between."""
+        applied_ts = min(self.applied_ts, self._walked_ts)
         savable = self._carry.savable(applied_ts) if self._carry is not None else applied_ts
         return max(self.checkpoint.commit_ts, savable)
 
@@ -444,6 +450,7 @@ class Session:
             if self._is_over.is_set() or (self._is_settled and not is_consistent):
                 return  # its timer had run out while the session ended: all is saved, the sink gone
             commit_ts = self._savable_ts()
+            is_consistent = is_consistent and commit_ts >= self._sink.applied_ts()
             version = self.checkpoint.schema_version
             for ts, since in self._versions:
                 if ts <= commit_ts:

@@ -60,10 +60,10 @@ async def holding(db: MariaDb, *statements: str) -> AsyncIterator[Any]:
         holder.close()
 
 
-async def until(condition: Any) -> None:
+async def until(condition: Any, *, every_s: float = 0.01) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - it asks from outside, as status does
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(every_s)
 
 
 # --- answers that are lost ---------------------------------------------------------------------
@@ -133,7 +133,8 @@ async def test_a_deadlock_with_somebody_else_is_tried_again(db: MariaDb) -> None
         ):
             other.execute("SELECT * FROM s.k FOR UPDATE")  # the gap that our INSERT needs
             await sink.submit([dml(10 + attempt, *change.changes)])
-            await until(lambda: _is_waiting(db))
+            # the server looks anew only if nobody has asked for a tenth of a second
+            await until(lambda: _is_waiting(db), every_s=0.2)
             other.execute("UPDATE s.t SET b = 7 WHERE id = 1")
             other.execute("ROLLBACK")
             await sink.flush()
