@@ -213,7 +213,9 @@ class SqlSession:
             charset="utf8mb4",
             autocommit=not for_rows,
             client_flag=CLIENT.FOUND_ROWS,
-            connect_timeout=CONNECT_TIMEOUT_S,
+            # no limit of aiomysql's own: asyncio.wait_for forgets, up to Python 3.11, that it was
+            # cancelled when the connection is made in that very moment; ours is around it
+            connect_timeout=None,
             ssl=server.tls.fresh() if server.tls else None,
         )
         session = cls(connection, server, answer_timeout_s)
