@@ -56,6 +56,7 @@ from binlogd.tls import ClientTls, ServerTls, TlsFiles
 from binlogd.tso import Tso
 from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.history import SchemaHistory
+from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.oracle import ClockTso, ObservedTso
 from binlogd.upstream.registry import NodeRegistry
 from binlogd.upstream.skips import SkipList
@@ -138,7 +139,8 @@ class Standalone:
             cluster=await StoredClusterIdentity.open(store, upstream.cluster_id),
             tso=tso,
             history=SchemaHistory(
-                setup.schema_history, store, tls=_plain_tls(setup, setup.config.security)
+                job_source(setup.schema_history, tls=_plain_tls(setup, setup.config.security)),
+                store,
             ),
             registry=NodeRegistry(store),
             txn_status=LocalTxnStatus(

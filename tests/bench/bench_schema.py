@@ -31,6 +31,7 @@ from binlogd.tidb.model import table_to_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.upstream.history import SchemaHistory
+from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.store import UpstreamStore
 from binlogd.workload import schema as tidb
 from binlogd.workload.schema import ColumnDef, TableDef, build_table
@@ -130,7 +131,7 @@ async def measure(directory: Path, jobs: int, tables: int) -> None:
         turns.say(name)
         return done
 
-    source = SchemaHistory(str(path), store)
+    source = SchemaHistory(job_source(str(path)), store)
     index = await step("history_read", source.index())
     tracker = await step("history_applied", applied(source, index))
     checkpoint = Checkpoint(Tso(jobs * 10 + 5), schema_version=tracker.version)
@@ -138,7 +139,7 @@ async def measure(directory: Path, jobs: int, tables: int) -> None:
     await kept.load(checkpoint)
     await step("log_begun", kept.begin(tracker, checkpoint.commit_ts))
     del tracker, source, index
-    again = SchemaHistory(str(path), store)
+    again = SchemaHistory(job_source(str(path)), store)
     await step("history_known", again.index())
     loaded = await step("log_loaded", kept.load(checkpoint))
     watching.cancel()

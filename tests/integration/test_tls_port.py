@@ -25,6 +25,7 @@ from binlogd.server import Server, ServerLimits
 from binlogd.tls import ClientTls, ServerTls, TlsFiles
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.history import SchemaHistory
+from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.store import UpstreamStore
 from binlogd.wire import peek
 from tests.certificates import Authority
@@ -321,10 +322,10 @@ async def test_the_schema_history_is_asked_by_tls(authority: Authority, tmp_path
         url = f"https://localhost:{port.number}/ddl/history"
         try:
             ours = ClientTls(authority.files(authority.issue("client")))
-            assert len(await SchemaHistory(url, store, tls=ours).known_jobs()) == 0
-            await SchemaHistory(url, store, tls=ours).index()
+            assert len(await SchemaHistory(job_source(url, tls=ours), store).known_jobs()) == 0
+            await SchemaHistory(job_source(url, tls=ours), store).index()
             for tls in (None, ClientTls(authority.files())):
                 with pytest.raises(UpstreamUnavailable):
-                    await SchemaHistory(url, store, tls=tls).index()
+                    await SchemaHistory(job_source(url, tls=tls), store).index()
         finally:
             await store.close()

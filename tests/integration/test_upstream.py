@@ -24,6 +24,7 @@ from binlogd.tidb.model import Job
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
 from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.history import HistoryLimits, SchemaHistory
+from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.oracle import ClockTso, ObservedTso
 from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry, status_json
 from binlogd.upstream.store import NodeStatus, UpstreamStore
@@ -204,10 +205,10 @@ async def test_a_recorded_history_is_read_whole_and_kept(
     tmp_path: Path, store: UpstreamStore
 ) -> None:
     raw = {j["id"]: j for j in json.loads(gzip.decompress(HISTORY.read_bytes()))}
-    jobs = await all_of(SchemaHistory(str(HISTORY), store))
+    jobs = await all_of(SchemaHistory(job_source(str(HISTORY)), store))
     assert [j.id for j in jobs] == sorted(raw)
     assert all(json.loads(j.raw) == raw[j.id] for j in jobs)
-    kept = await all_of(SchemaHistory("", store))
+    kept = await all_of(SchemaHistory(job_source(""), store))
     assert kept == jobs
 
 
@@ -227,7 +228,7 @@ async def test_a_long_answer_is_taken_in_parts_that_let_others_have_their_turn(
             turns += 1
 
     other = asyncio.get_running_loop().create_task(take_turns())
-    history = SchemaHistory(str(path), store)
+    history = SchemaHistory(job_source(str(path)), store)
     assert len(await history.index()) == 10_000
     other.cancel()
     assert turns > 10_000 / 500
@@ -252,7 +253,7 @@ async def test_a_missing_job_is_waited_for_and_then_given_up(
 ) -> None:
     path = tmp_path / "history.json"
     write_history(path, 1, 2)
-    history = SchemaHistory(str(path), store, QUICK)
+    history = SchemaHistory(job_source(str(path), QUICK), store, QUICK)
     assert (await history.job(2)) is not None
     assert await history.job(3) is None
     async with asyncio.TaskGroup() as group:
@@ -265,7 +266,7 @@ async def test_a_missing_job_is_waited_for_and_then_given_up(
 
 
 async def test_no_history_at_all_finds_no_job(store: UpstreamStore) -> None:
-    history = SchemaHistory("", store, QUICK)
+    history = SchemaHistory(job_source(""), store, QUICK)
     assert await history.job(1) is None
     assert await all_of(history) == []
 
@@ -278,7 +279,7 @@ async def test_a_history_that_cannot_be_read_is_unavailable_and_named(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UpstreamUnavailable, match=r"history\.json"):
-        await SchemaHistory(str(path), store, QUICK).index()
+        await SchemaHistory(job_source(str(path), QUICK), store, QUICK).index()
 
 
 @asynccontextmanager
@@ -308,7 +309,7 @@ async def test_a_history_behind_a_url_is_read_in_pages_where_the_answer_is_cappe
         return web.json_response([job(job_id) for job_id in ids])
 
     async with serving(capped) as url:
-        history = SchemaHistory(url, store, QUICK)
+        history = SchemaHistory(job_source(url, QUICK), store, QUICK)
         assert [j.id for j in await all_of(history)] == list(range(1, 5001))
         assert queries[1] == {"start_job_id": "2952", "limit": "2048"}
         assert len(queries) == 3
@@ -322,9 +323,9 @@ async def test_a_url_that_answers_an_error_is_unavailable(store: UpstreamStore) 
 
     async with serving(refuse) as url:
         with pytest.raises(UpstreamUnavailable, match=r"HTTP 400: \[domain\]no ddl owner"):
-            await SchemaHistory(url, store, QUICK).index()
+            await SchemaHistory(job_source(url, QUICK), store, QUICK).index()
     with pytest.raises(UpstreamUnavailable, match=r"127\.0\.0\.1"):
-        await SchemaHistory(url, store, QUICK).index()
+        await SchemaHistory(job_source(url, QUICK), store, QUICK).index()
 
 
 @settings(max_examples=20, deadline=None)

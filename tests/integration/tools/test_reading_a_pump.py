@@ -16,6 +16,7 @@ from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.transaction import Meter, Transaction, Window
 from binlogd.tso import Tso
 from binlogd.upstream.history import SchemaHistory
+from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.store import UpstreamStore
 from binlogd.wire.peek import peek
 from tests.pump_world import eventually, posix_world, written
@@ -41,7 +42,7 @@ def log_bytes(directory: Path) -> int:
 async def keep_history(directory: Path, source: Path) -> None:
     """What a binlogd learns of the upstream's DDL."""
     store = await UpstreamStore.open(directory / "upstream.db")
-    await SchemaHistory(str(source), store).index()
+    await SchemaHistory(job_source(str(source)), store).index()
     await store.close()
 
 

@@ -1,0 +1,169 @@
+"""Where TiDB's own list of DDL jobs is read: a file with its answer at /ddl/history, or that route.
+
+Source: TiDB docs/tidb_http_api.md; pkg/server/handler/tikvhandler.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import zlib
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from binlogd.errors import UpstreamUnavailable
+from binlogd.host.disk import PosixDisk
+from binlogd.tidb.job_index import JobIndex
+from binlogd.tls import ClientTls
+from binlogd.upstream.history import HistoryLimits, JobSource, stored_job
+from binlogd.upstream.store import StoredJob
+
+_PAGE_JOBS = 2048  # what TiDB 8.4 and newer answer at most
+_PAGES_MAX = 10_000
+
+
+_SLICE_BYTES = 4 << 20
+"""What is parsed in one go: some milliseconds, in which nothing else is done."""
+_NEXT_JOB = re.compile(rb',\s*(?=\{\s*"id"\s*:\s*\d+\s*,\s*"type"\s*:\s*\d+\s*,\s*"schema_id")')
+_ANSWER = msgspec.json.Decoder(list[msgspec.Raw] | None)
+
+
+def job_source(
+    source: str, limits: HistoryLimits | None = None, tls: ClientTls | None = None
+) -> JobSource | None:
+    """That of the key `upstream.schema-history`: a URL, a file, or "" for none.
+
+    `tls` is for a URL with https; without it, what this machine trusts is trusted.
+    """
+    limits = limits or HistoryLimits()
+    if source.startswith(("http://", "https://")):
+        return UrlJobs(source, limits, tls)
+    return FileJobs(Path(source), limits) if source else None
+
+
+class FileJobs:
+    """A file, read anew when it has changed; also compressed by gzip."""
+
+    def __init__(self, path: Path, limits: HistoryLimits) -> None:
+        self._path, self._limits = path, limits
+        self._disk = PosixDisk(threads=1)
+        self._seen: tuple[int, int] | None = None
+
+    @property
+    def name(self) -> str:
+        """See JobSource."""
+        return str(self._path)
+
+    @property
+    def missing_s(self) -> float:
+        """See JobSource."""
+        return self._limits.missing_in_file_s
+
+    async def jobs(
+        self, known: JobIndex, wanted: int | None = None
+    ) -> AsyncGenerator[Sequence[StoredJob], None]:
+        """See JobSource."""
+        del known, wanted  # a file is read whole
+        try:
+            state = _size_and_time(self._path)
+            if state == self._seen:
+                return
+            answer = await self._disk.content(self._path)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UpstreamUnavailable(f"upstream.schema-history {self.name}: {error}") from error
+        for part in _slices(answer):
+            yield _parsed(self.name, part)
+        self._seen = state
+
+
+class UrlJobs:
+    """The route of a TiDB, back in time as long as nothing of a page is known."""
+
+    def __init__(self, url: str, limits: HistoryLimits, tls: ClientTls | None = None) -> None:
+        self._url, self._limits, self._tls = url, limits, tls
+
+    @property
+    def name(self) -> str:
+        """See JobSource."""
+        return self._url
+
+    @property
+    def missing_s(self) -> float:
+        """See JobSource."""
+        return self._limits.missing_at_url_s
+
+    async def jobs(
+        self, known: JobIndex, wanted: int | None = None
+    ) -> AsyncGenerator[Sequence[StoredJob], None]:
+        """See JobSource."""
+        del wanted  # is among the newest
+        timeout = aiohttp.ClientTimeout(total=self._limits.request_timeout_s)
+        before = {entry.id for entry in known.in_version_order()}
+        query: dict[str, str] = {}
+        try:
+            async with aiohttp.ClientSession(timeout=timeout) as session:
+                for _ in range(_PAGES_MAX):
+                    ids: list[int] = []
+                    for part in _slices(await self._page(session, query)):
+                        jobs = _parsed(self._url, part)
+                        ids += [entry.id for entry, _ in jobs]
+                        yield jobs
+                    oldest = min(ids, default=0)
+                    if len(ids) < _PAGE_JOBS or oldest <= 1 or oldest in before:
+                        return
+                    query = {"start_job_id": str(oldest - 1), "limit": str(_PAGE_JOBS)}
+        except (aiohttp.ClientError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+            raise UpstreamUnavailable(f"upstream.schema-history {self._url}: {reason}") from error
+
+    def _certificates(self) -> ssl.SSLContext | bool:
+        """As aiohttp takes them; they may have changed since the last request."""
+        return self._tls.fresh() if self._tls is not None else True
+
+    async def _page(self, session: aiohttp.ClientSession, query: dict[str, str]) -> bytes:
+        async with session.get(self._url, params=query, ssl=self._certificates()) as response:
+            body = bytearray()
+            async for chunk in response.content.iter_chunked(1 << 20):
+                body += chunk
+                if len(body) > self._limits.answer_bytes_max:
+                    raise UpstreamUnavailable(
+                        f"upstream.schema-history {self._url}: the answer is larger than"
+                        f" {self._limits.answer_bytes_max} bytes"
+                    )
+            if response.status != 200:
+                raise UpstreamUnavailable(
+                    f"upstream.schema-history {self._url}: HTTP {response.status}:"
+                    f" {bytes(body[:200]).decode('utf-8', 'replace').strip()}"
+                )
+        return bytes(body)
+
+
+def _parsed(name: str, answer: bytes) -> list[StoredJob]:
+    try:
+        return [stored_job(bytes(raw)) for raw in _ANSWER.decode(answer) or []]
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UpstreamUnavailable(
+            f"upstream.schema-history {name}: is not the JSON that TiDB serves at"
+            f" /ddl/history (or not all of it yet): {error}"
+        ) from error
+
+
+def _slices(answer: bytes) -> Iterator[bytes]:
+    """A long answer as several, cut where TiDB begins a job."""
+    begin, opening = 0, b""
+    while len(answer) - begin > _SLICE_BYTES:
+        cut = _NEXT_JOB.search(answer, begin + _SLICE_BYTES)
+        if cut is None:
+            break
+        yield opening + answer[begin : cut.start()] + b"]"
+        begin, opening = cut.end(), b"["
+    yield opening + answer[begin:] if begin else answer
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
