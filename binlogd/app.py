@@ -23,7 +23,6 @@ import uvloop
 from binlogd import telemetry
 from binlogd.assembly import (
     Setup,
-    Standalone,
     client_tls,
     identity,
     make_finder,
@@ -32,7 +31,6 @@ from binlogd.assembly import (
     server_tls,
 )
 from binlogd.closing import Closing
-from binlogd.config import listen_address, size_bytes
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
 from binlogd.drainer.session import leading_error
@@ -42,9 +40,11 @@ from binlogd.host.disk import PosixDisk
 from binlogd.http2 import Servable
 from binlogd.membership import Membership
 from binlogd.operations import Node
+from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.pump import LOCK_FILE, Pump
 from binlogd.pump.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
+from binlogd.quantities import listen_address, size_bytes
 from binlogd.reloading import Reloading
 from binlogd.routes.application import application
 from binlogd.routes.guard import Guard
@@ -53,9 +53,11 @@ from binlogd.snapshot.export import ExportOptions, ExportResult, Progress
 from binlogd.snapshot.export import export as export_snapshot
 from binlogd.tools.restoring import read_checkpoint, restore_from
 from binlogd.tso import Tso
-from binlogd.upstream.registry import DRAINER, NodeRegistry
+from binlogd.upstream.registry import DRAINER
 from binlogd.upstream.skips import SkipList
-from binlogd.upstream.store import NodeStatus, Skip, UpstreamStore
+from binlogd.upstream.store import Skip, UpstreamStore
+from binlogd.upstream.upstream import Upstream
+from binlogd.upstreams import open_registry, open_upstream
 from binlogd.watching import Sight, Watch
 
 T = TypeVar("T")
@@ -127,15 +129,12 @@ def decided_skips(setup: Setup) -> list[Skip]:
     return run(read())
 
 
-def with_registry(setup: Setup, act: Callable[[NodeRegistry], Coroutine[Any, Any, T]]) -> T:
-    """What `act` makes of the registry in the data directory, whether the node runs or not."""
+def with_registry(setup: Setup, act: Callable[[Registry], Coroutine[Any, Any, T]]) -> T:
+    """What `act` makes of the registry, whether the node runs or not."""
 
     async def opened() -> T:
-        store = await _open_existing(setup)
-        try:
-            return await act(NodeRegistry(store))
-        finally:
-            await store.close()
+        async with open_registry(setup, lambda: _open_existing(setup)) as registry:
+            return await act(registry)
 
     return run(opened())
 
@@ -176,9 +175,12 @@ async def _export(
 ) -> ExportResult:
     store = await UpstreamStore.open(setup.data_dir / "upstream.db")
     try:
-        upstream = await Standalone.open(setup, store)
-        jobs = await upstream.history.known_jobs()
-        cluster_id = upstream.cluster.cluster_id
+        upstream = await open_upstream(setup, store)
+        try:
+            jobs = await upstream.history.known_jobs()
+            cluster_id = upstream.cluster.cluster_id
+        finally:
+            await upstream.close()
     finally:
         await store.close()
     options = ExportOptions(
@@ -199,34 +201,42 @@ async def _serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
     disk = PosixDisk()
     store = await _open_store(setup, disk)
     try:
-        upstream = await Standalone.open(setup, store)
-        if await _was_restored(setup, upstream):
-            return 0
-        pump = await open_pump(setup, disk, upstream)
-        service = PumpService(
-            pump,
-            upstream.cluster,
-            ServiceLimits(
-                message_bytes_max=setup.config.pump.max_message_size,
-                bytes_in_flight_max=size_bytes(setup.config.pump.memory_budget) // 2,
-            ),
-        )
-        node = Node(
-            identity=await identity(setup, disk),
-            pump=pump,
-            service=service,
-            cluster=upstream.cluster,
-            registry=upstream.registry,
-            tso=upstream.tso,
-            clock=WallClock(),
-            drainer=make_replication(lambda: reloading.setup, disk, pump, upstream),
-            skips=upstream.skips,
-            reload_now=reloading.reload,
-            finder=make_finder(setup),
-        )
-        return await _live(setup, node, upstream, Guard(lambda: reloading.admin_token))
+        upstream = await open_upstream(setup, store)
+        try:
+            if await _was_restored(setup, upstream):
+                return 0
+            return await _serve_on(reloading, disk, upstream)
+        finally:
+            await upstream.close()
     finally:
         await store.close()
+
+
+async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -> int:
+    setup = reloading.setup
+    pump = await open_pump(setup, disk, upstream)
+    service = PumpService(
+        pump,
+        upstream.cluster,
+        ServiceLimits(
+            message_bytes_max=setup.config.pump.max_message_size,
+            bytes_in_flight_max=size_bytes(setup.config.pump.memory_budget) // 2,
+        ),
+    )
+    node = Node(
+        identity=await identity(setup, disk),
+        pump=pump,
+        service=service,
+        cluster=upstream.cluster,
+        registry=upstream.registry,
+        tso=upstream.tso,
+        clock=WallClock(),
+        drainer=make_replication(lambda: reloading.setup, disk, pump, upstream),
+        skips=upstream.skips,
+        reload_now=reloading.reload,
+        finder=make_finder(setup),
+    )
+    return await _live(setup, node, upstream, Guard(lambda: reloading.admin_token))
 
 
 async def _open_store(setup: Setup, disk: PosixDisk) -> UpstreamStore:
@@ -260,7 +270,7 @@ def _not_ours(data_dir: Path, reason: str) -> ConfigError:
     )
 
 
-async def _live(setup: Setup, node: Node, upstream: Standalone, guard: Guard) -> int:
+async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> int:
     """From the first task to the last; the exit code. Raises what ended it, in a group."""
     membership = Membership(upstream.registry, node.entries, client_tls(setup))
     security = setup.config.security
@@ -278,6 +288,7 @@ async def _live(setup: Setup, node: Node, upstream: Standalone, guard: Guard) ->
     was_done = True
     try:
         async with asyncio.TaskGroup() as group:
+            following = group.create_task(upstream.run(), name="upstream")
             group.create_task(node.pump.run(), name="pump")
             if node.drainer is not None:
                 group.create_task(node.drainer.run(), name="drainer")
@@ -301,6 +312,7 @@ async def _live(setup: Setup, node: Node, upstream: Standalone, guard: Guard) ->
             telling.cancel()
             showing.cancel()
             await _stop(node, server)
+            following.cancel()
     except BaseException:
         await server.close()
         await _abandon(node.pump)
@@ -420,7 +432,7 @@ async def _settle(node: Node, membership: Membership, timeout_s: float) -> bool:
 # --- the upstream is gone ----------------------------------------------------------------
 
 
-async def _was_restored(setup: Setup, upstream: Standalone) -> bool:
+async def _was_restored(setup: Setup, upstream: Upstream) -> bool:
     """Restores if that is what is left: a relay log, an upstream out of reach, no consistency."""
     if setup.relay_dir is None or not setup.config.drainer.enabled:
         return False

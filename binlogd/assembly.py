@@ -1,4 +1,6 @@
-"""From configuration to parts: the only place that knows every adapter and what a key means."""
+"""From configuration to parts: the only place that knows every sink and what a key means.
+
+The upstream is chosen in `upstreams.py`."""
 
 from __future__ import annotations
 
@@ -48,20 +50,13 @@ from binlogd.finder import Finder
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.membership import Identity
-from binlogd.ports import TsoSource
 from binlogd.pump.pump import Pump, PumpOptions
+from binlogd.quantities import duration_s, gc_keep_s, listen_address, pump_addresses, size_bytes
 from binlogd.relay.log import RelayWriter
 from binlogd.replication import Replication
 from binlogd.tls import ClientTls, ServerTls, TlsFiles
 from binlogd.tso import Tso
-from binlogd.upstream.cluster import StoredClusterIdentity
-from binlogd.upstream.history import SchemaHistory
-from binlogd.upstream.job_sources import job_source
-from binlogd.upstream.oracle import ClockTso, ObservedTso
-from binlogd.upstream.registry import NodeRegistry
-from binlogd.upstream.skips import SkipList
-from binlogd.upstream.store import UpstreamStore
-from binlogd.upstream.txn_status import LocalTxnStatus
+from binlogd.upstream.upstream import Upstream
 
 _NODE_FILE = ".node"
 REPLICA_FILE = "replica.db"
@@ -117,41 +112,6 @@ class Setup:
         return str(beside if beside.exists() or not Path(source).exists() else Path(source))
 
 
-@dataclass(frozen=True, slots=True)
-class Standalone:
-    """The upstream when there is nothing but binlogs."""
-
-    store: UpstreamStore
-    cluster: StoredClusterIdentity
-    tso: TsoSource
-    history: SchemaHistory
-    registry: NodeRegistry
-    txn_status: LocalTxnStatus
-    skips: SkipList
-
-    @classmethod
-    async def open(cls, setup: Setup, store: UpstreamStore) -> Standalone:
-        """Raises ConfigError when the data directory belongs to another cluster."""
-        upstream = setup.config.upstream
-        tso = await ClockTso.open(store, WallClock()) if upstream.tso == "clock" else ObservedTso()
-        return cls(
-            store=store,
-            cluster=await StoredClusterIdentity.open(store, upstream.cluster_id),
-            tso=tso,
-            history=SchemaHistory(
-                job_source(setup.schema_history, tls=_plain_tls(setup, setup.config.security)),
-                store,
-            ),
-            registry=NodeRegistry(store),
-            txn_status=LocalTxnStatus(
-                tso,
-                rolls_back_abandoned=upstream.abandoned_prewrite == "rollback",
-                txn_timeout_s=upstream.txn_timeout,
-            ),
-            skips=await SkipList.open(store, WallClock()),
-        )
-
-
 async def identity(setup: Setup, disk: PosixDisk) -> Identity:
     """The names of both halves, and where they are reached. Raises LogFailed, ConfigError."""
     pump = await node_id(setup, disk)
@@ -175,7 +135,7 @@ async def node_id(setup: Setup, disk: PosixDisk) -> str:
         if kept.name in sizes:
             (text,) = await disk.read(kept, [(0, sizes[kept.name])])
             return text.decode(errors="replace").strip()
-        name = f"{socket.gethostname()}:{config.listen_address(setup.config.addr)[1]}"
+        name = f"{socket.gethostname()}:{listen_address(setup.config.addr)[1]}"
         await disk.write_whole(kept, name.encode())
     except OSError as error:
         raise LogFailed(kept, error) from error
@@ -204,6 +164,11 @@ def client_tls(setup: Setup) -> ClientTls | None:
     """Towards other nodes. Raises ConfigError when its files do not load."""
     files = tls_files(setup, setup.config.security)
     return ClientTls(files, is_grpc=True) if files is not None else None
+
+
+def http_client_tls(setup: Setup) -> ClientTls | None:
+    """Towards TiDB's status port. Raises ConfigError when its files do not load."""
+    return _plain_tls(setup, setup.config.security)
 
 
 def http_tls(setup: Setup, host: str) -> ssl.SSLContext | None:
@@ -374,7 +339,7 @@ def _kafka_sink(to: DownstreamConfig, cluster_id: int) -> KafkaSink:
         progress_topic=f"binlogd_progress_{cluster_id}",
         client_id=to.kafka_client_id,
         partitions=to.partitions,
-        message_bytes_max=config.size_bytes(to.kafka_max_message_size),
+        message_bytes_max=size_bytes(to.kafka_max_message_size),
     )
     return KafkaSink(options, _notation(to.protocol, topic))
 
@@ -440,7 +405,7 @@ def _trash_options(setup: Setup) -> TrashOptions | None:
     settings = setup.config.drainer
     if not settings.trash_schema:
         return None
-    keep_s = config.duration_s("drainer.trash-retention", settings.trash_retention)
+    keep_s = duration_s("drainer.trash-retention", settings.trash_retention)
     return TrashOptions(settings.trash_schema, keep_s)
 
 
@@ -469,7 +434,7 @@ def make_finder(setup: Setup) -> Finder:
 
 
 def make_drainer(
-    setup: Setup, disk: PosixDisk, pump: Pump, upstream: Standalone, measures: DrainerMeasures
+    setup: Setup, disk: PosixDisk, pump: Pump, upstream: Upstream, measures: DrainerMeasures
 ) -> Drainer:
     """The replicating half. What it needs is held back from the Pump's garbage collection."""
     settings, clock = setup.config.drainer, WallClock()
@@ -485,7 +450,7 @@ def make_drainer(
     hold(Tso(settings.initial_commit_ts))
     pumps = PumpList(
         pump.sources(),
-        [PumpAddress(*each) for each in config.pump_addresses(setup.config.upstream.pumps)],
+        [PumpAddress(*each) for each in pump_addresses(setup.config.upstream.pumps)],
         upstream.cluster.wait_known,
         upstream.tso.observe,
         client_tls(setup),
@@ -511,7 +476,7 @@ def make_drainer(
 
 
 def make_replication(
-    current: Callable[[], Setup], disk: PosixDisk, pump: Pump, upstream: Standalone
+    current: Callable[[], Setup], disk: PosixDisk, pump: Pump, upstream: Upstream
 ) -> Replication | None:
     """The replicating half with its life; None when it is turned off. Each of its Drainers is made
     by what `current` says then."""
@@ -531,7 +496,7 @@ def make_replication(
     )
 
 
-async def open_pump(setup: Setup, disk: PosixDisk, upstream: Standalone) -> Pump:
+async def open_pump(setup: Setup, disk: PosixDisk, upstream: Upstream) -> Pump:
     """The receiving half, recovered. Raises ConfigError, Corrupt or Unavailable."""
     settings = setup.config.pump
     return await Pump.open(
@@ -542,12 +507,12 @@ async def open_pump(setup: Setup, disk: PosixDisk, upstream: Standalone) -> Pump
         clock=WallClock(),
         disk=disk,
         options=PumpOptions(
-            gc_keep_s=config.gc_keep_s(settings.gc),
+            gc_keep_s=gc_keep_s(settings.gc),
             fake_interval_s=settings.fake_binlog_interval,
-            free_bytes_min=config.size_bytes(settings.stop_write_at_available_space),
+            free_bytes_min=size_bytes(settings.stop_write_at_available_space),
             record_bytes_max=settings.max_message_size,
-            memory_budget_bytes=config.size_bytes(settings.memory_budget),
-            segment_bytes_max=config.size_bytes(settings.segment_size),
+            memory_budget_bytes=size_bytes(settings.memory_budget),
+            segment_bytes_max=size_bytes(settings.segment_size),
             skip_orphan_commits=settings.skip_orphan_commits,
         ),
     )

@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 
 from binlogd.errors import UpstreamUnavailable
+from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump
 from binlogd.pump.state import NodeState
 from binlogd.tso import Tso
-from binlogd.upstream.store import NodeStatus
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,6 @@ import difflib
 import re
 import socket
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from string import Formatter
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -23,15 +22,22 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from binlogd.errors import ConfigError
+from binlogd.quantities import (
+    address_of,
+    duration_s,
+    gc_keep_s,
+    listen_address,
+    pd_addresses,
+    pump_addresses,
+    size_bytes,
+)
 
-_SIZE = re.compile(r"^\s*([0-9.]+)\s*([kmgtpe]?i?b?)\s*$", re.IGNORECASE)
-_DURATION = re.compile(r"([0-9.]+)(ns|us|ms|s|m|h)")
 _WILDCARDS = ("0.0.0.0", "::")
 HIDDEN = "***"
 SECRETS = frozenset({"password", "encrypted_password", "admin_token"})
 """Fields whose values are never shown."""
 TOKEN_CHARS_MIN = 16
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+TIDB_STATUS_PORT = 10080
 
 
 class _Table(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -66,7 +72,14 @@ class SecurityConfig(TlsConfig, frozen=True):
 class UpstreamConfig(_Table, frozen=True):
     """Who tells timestamps, schemas and the fate of transactions."""
 
-    kind: Literal["standalone"] = "standalone"
+    kind: Literal["standalone", "tidb", "pd"] = "standalone"
+    pd_urls: str | tuple[str, ...] = ()
+    tidb: tuple[str, ...] = ()
+    tidb_status: tuple[str, ...] = ()
+    user: str = "root"
+    password: str = ""
+    password_file: str = ""
+    encrypted_password: str = ""
     tso: Literal["observed", "clock"] = "observed"
     schema_history: str = ""
     pumps: tuple[str, ...] = ()
@@ -330,6 +343,7 @@ def _in_toml_words(message: str) -> str:
 def _check(config: Config, tree: dict[str, Any], source: str) -> None:
     _check_rule_names(config.syncer, source)
     _check_security(config, source)
+    _check_upstream(config.upstream, source)
     _check_kafka(config.syncer.to, source)
     _check_retention(config.syncer.to, source)
     for key, harmless in _WITHOUT_EFFECT.items():
@@ -408,6 +422,29 @@ def _check_security(config: Config, source: str) -> None:
             " speaks TLS, and needs a certificate"
         )
     check_token(config.security.admin_token, f"{source}: security.admin-token")
+
+
+def _check_upstream(upstream: UpstreamConfig, source: str) -> None:
+    try:
+        urls = pd_addresses(upstream.pd_urls)
+        tidb_addresses(upstream)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
+    if upstream.kind == "pd" and not urls:
+        raise ConfigError(
+            f'{source}: upstream.pd-urls: is missing; with kind = "pd" name the cluster\'s PDs, as'
+            ' in "http://10.0.0.1:2379,http://10.0.0.2:2379"'
+        )
+    if upstream.kind == "tidb" and not upstream.tidb:
+        raise ConfigError(
+            f'{source}: upstream.tidb: is missing; with kind = "tidb" name the TiDB servers, as in'
+            ' ["10.0.0.1:4000"]'
+        )
+    if upstream.kind != "standalone" and upstream.tso != "observed":
+        raise ConfigError(
+            f'{source}: upstream.tso: goes with kind = "standalone" only; with "{upstream.kind}"'
+            " the cluster tells the time; remove the key"
+        )
 
 
 def check_token(token: str, name: str) -> None:
@@ -489,26 +526,19 @@ def _check_params(params: dict[str, str], source: str) -> None:
             raise ConfigError(f"{source}: 'SYSTEM' or 'Local' time_zone is not supported")
 
 
-def listen_address(addr: str) -> tuple[str, int]:
-    """`host:port`, also `[::1]:port`, as a pair. Raises ConfigError."""
-    host, separator, port = addr.rpartition(":")
-    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f'addr: expected "host:port", got "{addr}"')
-    return host.strip("[]"), int(port)
-
-
-def pump_addresses(pumps: Sequence[str]) -> list[tuple[str, int]]:
-    """Host and port of each other Pump. Raises ConfigError, also for one that is named twice."""
-    found: list[tuple[str, int]] = []
-    for pump in pumps:
-        try:
-            address = listen_address(pump)
-        except ConfigError as error:
-            raise ConfigError(f'upstream.pumps: expected "host:port", got "{pump}"') from error
-        if address in found:
-            raise ConfigError(f'upstream.pumps: "{pump}" stands there twice')
-        found.append(address)
-    return found
+def tidb_addresses(upstream: UpstreamConfig) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+    """MySQL port and status port of each TiDB: `tidb-status` names the latter in the same order,
+    or none of them, which is port 10080 of the same host. Raises ConfigError."""
+    servers = [address_of("upstream.tidb", each.strip()) for each in upstream.tidb]
+    if not upstream.tidb_status:
+        return [(server, (server[0], TIDB_STATUS_PORT)) for server in servers]
+    if len(upstream.tidb_status) != len(servers):
+        raise ConfigError(
+            f"upstream.tidb-status: {len(upstream.tidb_status)} status ports for"
+            f" {len(servers)} servers of upstream.tidb; name one for each, in the same order"
+        )
+    ports = [address_of("upstream.tidb-status", each.strip()) for each in upstream.tidb_status]
+    return list(zip(servers, ports, strict=True))
 
 
 def advertised(config: Config) -> str:
@@ -524,37 +554,3 @@ def advertised(config: Config) -> str:
     if host in _WILDCARDS:
         raise ConfigError(f'advertise-addr: nobody can reach "{host}"; name one address')
     return config.advertise_addr
-
-
-def gc_keep_s(gc: int | str) -> float:
-    """How long a Pump keeps binlogs, in seconds."""
-    return duration_s("pump.gc", gc)
-
-
-def duration_s(key: str, text: int | str) -> float:
-    """Seconds of a key: an integer is days, text a Go duration such as "8h" or "1h30m"."""
-    if isinstance(text, str) and not text.isdigit():
-        parts = _DURATION.findall(text)
-        if not parts or "".join(number + unit for number, unit in parts) != text:
-            raise ConfigError(f'{key}: "{text}": use 7 for 7 days, "7h" for 7 hours')
-        duration = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    else:
-        duration = int(text) * 86_400.0
-    if duration <= 0:
-        raise ConfigError(f"{key}: {text}: must be above 0")
-    return duration
-
-
-def size_bytes(size: int | str) -> int:
-    """A size in bytes: a number, or text such as "10 GiB", "500MB", "1k". Raises ConfigError."""
-    if isinstance(size, int):
-        return size
-    match = _SIZE.match(size) if size else None
-    if size and match is None:
-        raise ConfigError(f'size "{size}": use a number of bytes, or text such as "10 GiB"')
-    if match is None:
-        return 0
-    number, unit = match[1], match[2].lower()
-    base = 1024 if "i" in unit else 1000
-    power = "bkmgtpe".index(unit[0]) if unit else 0
-    return int(float(number) * base**power)

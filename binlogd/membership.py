@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 import structlog
 
 from binlogd.client.notify import notify
-from binlogd.config import listen_address
 from binlogd.errors import ConfigError, DrainerUnavailable, UpstreamUnavailable
+from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.state import NodeState
+from binlogd.quantities import listen_address
 from binlogd.tls import ClientTls
-from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
-from binlogd.upstream.store import NodeStatus
+from binlogd.upstream.registry import DRAINER, PUMP
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ class Identity:
     """`host:port` that others reach."""
 
 
-async def mark(registry: NodeRegistry, node_id: str, state: str) -> Sequence[NodeStatus]:
+async def mark(registry: Registry, node_id: str, state: str) -> Sequence[NodeStatus]:
     """Sets what the registry says of a node, Pump or Drainer; the node itself hears nothing of it.
 
     One that lives puts it right with its next heartbeat. Raises ConfigError, UpstreamUnavailable.
@@ -62,7 +62,7 @@ class Membership:
 
     def __init__(
         self,
-        registry: NodeRegistry,
+        registry: Registry,
         entries: Callable[[], Sequence[NodeStatus]],
         tls: ClientTls | None = None,
     ) -> None:

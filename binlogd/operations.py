@@ -24,20 +24,19 @@ from binlogd.drainer.metrics import say_drainer
 from binlogd.errors import RecordTooLarge, Refused, UpstreamUnavailable
 from binlogd.finder import Finder, Question
 from binlogd.membership import Identity
-from binlogd.ports import Clock, TsoSource
+from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
 from binlogd.pulse import Counts
 from binlogd.pump.metrics import say_pump, say_service
 from binlogd.pump.pump import Pump, PumpStatistics
 from binlogd.pump.score import score
-from binlogd.pump.service import ClusterIdentity, PumpService
+from binlogd.pump.service import PumpService
 from binlogd.pump.state import Action, NodeState
 from binlogd.replication import Replication
 from binlogd.routes.application import Reply
 from binlogd.telemetry import Exposition
 from binlogd.tso import Tso, compose, physical_ms
-from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry, status_json
+from binlogd.upstream.registry import DRAINER, PUMP, status_json
 from binlogd.upstream.skips import SkipList
-from binlogd.upstream.store import NodeStatus
 from binlogd.wire.text import binlog_text
 
 log = structlog.get_logger(__name__)
@@ -58,7 +57,7 @@ class Node:
     pump: Pump
     service: PumpService
     cluster: ClusterIdentity
-    registry: NodeRegistry
+    registry: Registry
     tso: TsoSource
     clock: Clock
     drainer: Replication | None

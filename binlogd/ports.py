@@ -80,6 +80,56 @@ class TxnStatusSource(Protocol):
         ...
 
 
+class ClusterIdentity(Protocol):
+    """Whose binlogs these are."""
+
+    @property
+    def cluster_id(self) -> int | None:
+        """None until somebody has said it."""
+        ...
+
+    async def adopt(self, cluster_id: int) -> int:
+        """Keeps it durably if none is known yet; returns the one that is kept."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One pump or drainer, as the registry knows it."""
+
+    kind: str
+    node_id: str
+    host: str
+    state: str
+    max_commit_ts: Tso
+    update_ts: Tso
+    score: int = 0
+    """How gladly it takes more binlogs, 0 to 100."""
+
+
+class Registry(Protocol):
+    """Pumps and drainers that belong together. Methods raise UpstreamUnavailable."""
+
+    async def register(self, node: NodeStatus) -> None:
+        """Adds or updates a node. Raises ConfigError for a node id that nobody could list."""
+        ...
+
+    async def nodes(self, kind: str) -> Sequence[NodeStatus]:
+        """All of a kind, by id; those that are offline as well."""
+        ...
+
+    async def node(self, kind: str, node_id: str) -> NodeStatus | None:
+        """One node; None if it was never here."""
+        ...
+
+    def watch(self, kind: str) -> AsyncIterator[Sequence[NodeStatus]]:
+        """All of a kind now, and all of them again soon after something of them has changed.
+
+        Never ends by itself; changes that follow each other closely may come as one.
+        """
+        ...
+
+
 class BinlogSource(Protocol):
     """Something that can be pulled: a shard in this process, or a remote Pump."""
 

@@ -202,8 +202,12 @@ def _with_secrets(
         config.check_token(token, f"{_TOKEN_KEY}-file: {path}")
         found = replaced(found, _TOKEN_KEY, token)
         origins[_TOKEN_KEY] = str(path)
-    for prefix in ("syncer.to", "syncer.to.checkpoint"):
-        table = found.syncer.to if prefix == "syncer.to" else found.syncer.to.checkpoint
+    tables: dict[str, config.UpstreamConfig | DownstreamConfig | config.CheckpointConfig] = {
+        "upstream": found.upstream,
+        "syncer.to": found.syncer.to,
+        "syncer.to.checkpoint": found.syncer.to.checkpoint,
+    }
+    for prefix, table in tables.items():
         password = _password(table, prefix, directory, environ)
         if password is not None:
             found = replaced(found, f"{prefix}.password", password.value)
@@ -223,7 +227,7 @@ def _other_places(key: str) -> list[str]:
 
 
 def _password(
-    table: DownstreamConfig | config.CheckpointConfig,
+    table: config.UpstreamConfig | DownstreamConfig | config.CheckpointConfig,
     prefix: str,
     directory: Path,
     environ: Mapping[str, str],

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from binlogd import app, config, telemetry
+from binlogd import app, telemetry
 from binlogd.assembly import Setup
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.console import BytesProgress
@@ -21,6 +21,7 @@ from binlogd.pump.adopt import adopt as adopt_directories
 from binlogd.pump.check import Told
 from binlogd.pump.shard import ShardOptions
 from binlogd.pump.valuelog import LogLimits
+from binlogd.quantities import size_bytes
 
 
 def adopt(
@@ -55,7 +56,7 @@ async def _adopted(
     setup: Setup, directories: list[Path], told: Told, *, skip_damaged: bool
 ) -> Adopted:
     settings = setup.config.pump
-    segment_bytes = config.size_bytes(settings.segment_size)
+    segment_bytes = size_bytes(settings.segment_size)
     disk = PosixDisk(threads=2)
     try:
         return await adopt_directories(

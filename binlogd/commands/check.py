@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from binlogd import app, config, telemetry
+from binlogd import app, telemetry
 from binlogd.assembly import Setup
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.console import BytesProgress
@@ -22,6 +22,7 @@ from binlogd.pump.check import CheckReport, Told
 from binlogd.pump.repair import Checked, Repaired, check_and_repair
 from binlogd.pump.shard import ShardOptions
 from binlogd.pump.valuelog import LogLimits
+from binlogd.quantities import size_bytes
 
 _SHOWN_MAX = 40
 
@@ -63,7 +64,7 @@ def check(
 
 
 async def _checked(setup: Setup, told: Told, *, repairs: bool, copy_to: Path | None) -> Checked:
-    segment_bytes = config.size_bytes(setup.config.pump.segment_size)
+    segment_bytes = size_bytes(setup.config.pump.segment_size)
     disk = PosixDisk(threads=2)
     try:
         return await check_and_repair(

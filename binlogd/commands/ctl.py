@@ -28,9 +28,9 @@ from binlogd.commands.options import (
 from binlogd.commands.running import get_json, put
 from binlogd.errors import ConfigError, NotRunning
 from binlogd.membership import mark
+from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.state import NodeState
-from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
-from binlogd.upstream.store import NodeStatus
+from binlogd.upstream.registry import DRAINER, PUMP
 
 _LISTS = {"pumps": PUMP, "drainers": DRAINER}
 _MARKS = ("update-pump", "update-drainer")
@@ -93,7 +93,7 @@ def ctl(  # noqa: PLR0913 - typer makes each parameter an option
 
 
 def _list(setup: Setup, kind: str, *, shows_offline: bool, as_json: bool) -> None:
-    async def nodes(registry: NodeRegistry) -> list[NodeStatus]:
+    async def nodes(registry: Registry) -> list[NodeStatus]:
         return list(await registry.nodes(kind))
 
     found = [
@@ -105,7 +105,7 @@ def _list(setup: Setup, kind: str, *, shows_offline: bool, as_json: bool) -> Non
 
 
 def _mark(setup: Setup, node_id: str, state: str, *, as_json: bool) -> None:
-    async def act(registry: NodeRegistry) -> list[NodeStatus]:
+    async def act(registry: Registry) -> list[NodeStatus]:
         return list(await mark(registry, node_id, state))
 
     show_nodes(app.with_registry(setup, act), as_json=as_json)

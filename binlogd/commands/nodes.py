@@ -16,9 +16,9 @@ from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, lo
 from binlogd.errors import ConfigError
 from binlogd.membership import mark as mark_node
 from binlogd.moment import wall_clock_ms
+from binlogd.ports import NodeStatus, Registry
 from binlogd.tso import physical_ms
-from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry, status_json
-from binlogd.upstream.store import NodeStatus
+from binlogd.upstream.registry import DRAINER, PUMP, status_json
 
 
 def nodes(
@@ -40,7 +40,7 @@ def nodes(
     if bool(node_id) != bool(mark):
         raise ConfigError("a node id and --mark go together; without both, all nodes are listed")
 
-    async def act(registry: NodeRegistry) -> list[NodeStatus]:
+    async def act(registry: Registry) -> list[NodeStatus]:
         if node_id:
             return list(await mark_node(registry, node_id, mark))
         return [node for kind in (PUMP, DRAINER) for node in await registry.nodes(kind)]

@@ -8,9 +8,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from binlogd import config
 from binlogd.assembly import Setup, http_tls
 from binlogd.errors import NotRunning
+from binlogd.quantities import listen_address
 
 ANSWER_S = 10.0
 _ANSWER_BYTES_MAX = 64 << 20
@@ -65,7 +65,7 @@ def _connection(setup: Setup, timeout_s: float) -> tuple[http.client.HTTPConnect
     path = setup.binlog_socket
     if path is not None and path.exists():
         return _UnixConnection(path, timeout_s), f"unix:{path}:"
-    host, port = config.listen_address(setup.config.addr)
+    host, port = listen_address(setup.config.addr)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     shown = f"[{host}]" if ":" in host else host
     tls = http_tls(setup, host)

@@ -30,7 +30,7 @@ from binlogd.errors import (
     WrongCluster,
 )
 from binlogd.histogram import Histogram, HistogramStatistics, doubling
-from binlogd.ports import BinlogSource
+from binlogd.ports import BinlogSource, ClusterIdentity
 from binlogd.pump.batches import BatchPorts, BatchService
 from binlogd.pump.budget import Budget
 from binlogd.pump.messages import (
@@ -73,19 +73,6 @@ class BinlogWriter(Protocol):
 
     def sources(self) -> Sequence[BinlogSource]:
         """One for each shard."""
-        ...
-
-
-class ClusterIdentity(Protocol):
-    """Whose binlogs these are."""
-
-    @property
-    def cluster_id(self) -> int | None:
-        """None until the first writer has said it."""
-        ...
-
-    async def adopt(self, cluster_id: int) -> int:
-        """Keeps it durably if none is known yet; returns the one that is kept."""
         ...
 
 

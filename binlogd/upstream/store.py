@@ -23,6 +23,7 @@ from pathlib import Path
 import aiosqlite
 
 from binlogd.errors import ConfigError, UpstreamUnavailable
+from binlogd.ports import NodeStatus
 from binlogd.tidb.job_index import JobEntry
 from binlogd.tso import Tso
 
@@ -63,20 +64,6 @@ _BEFORE = """
     DROP TABLE ddl_jobs;
 """
 """Takes over the jobs of a file that was made before jobs could be looked up by time."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
-    """One pump or drainer, as the registry knows it."""
-
-    kind: str
-    node_id: str
-    host: str
-    state: str
-    max_commit_ts: Tso
-    update_ts: Tso
-    score: int = 0
-    """How gladly it takes more binlogs, 0 to 100."""
 
 
 StoredJob = tuple[JobEntry, bytes]

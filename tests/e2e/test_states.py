@@ -14,11 +14,12 @@ import pytest
 
 from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.errors import PumpUnavailable
+from binlogd.ports import NodeStatus
 from binlogd.pump.service import CisternService
 from binlogd.server import Server
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.upstream.registry import DRAINER, PUMP
-from binlogd.upstream.store import NodeStatus, UpstreamStore
+from binlogd.upstream.store import UpstreamStore
 from binlogd.wire import peek
 from tests.appliance import Appliance, run
 

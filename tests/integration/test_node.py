@@ -20,6 +20,7 @@ from binlogd.finder import Finder
 from binlogd.host.disk import PosixDisk
 from binlogd.membership import Identity, Membership
 from binlogd.operations import Node
+from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump
 from binlogd.pump.service import PumpService
 from binlogd.pump.state import Action
@@ -27,7 +28,7 @@ from binlogd.routes.application import Reply
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
 from binlogd.upstream.skips import SkipList
-from binlogd.upstream.store import NodeStatus, UpstreamStore
+from binlogd.upstream.store import UpstreamStore
 from tests.memory_pump import Cluster
 from tests.pump_world import (
     ROOMY,

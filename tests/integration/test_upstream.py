@@ -9,6 +9,7 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binlogd.errors import ConfigError, UpstreamUnavailable
-from binlogd.ports import OpenPrewrite, Pending, RolledBack
+from binlogd.ports import NodeStatus, OpenPrewrite, Pending, RolledBack
 from binlogd.tidb.job_index import JobEntry
 from binlogd.tidb.model import Job
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
@@ -27,7 +28,7 @@ from binlogd.upstream.history import HistoryLimits, SchemaHistory
 from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.oracle import ClockTso, ObservedTso
 from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry, status_json
-from binlogd.upstream.store import NodeStatus, UpstreamStore
+from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 
 HISTORY = Path(__file__).parents[1] / "recordings" / "ddl" / "ddl_history.json.gz"
@@ -188,6 +189,21 @@ QUICK = HistoryLimits(missing_in_file_s=0.3, missing_at_url_s=0.3, retry_interva
 
 def job(job_id: int) -> dict[str, Any]:
     return {"id": job_id, "type": 3, "query": f"create table t{job_id} (a int)", "state": 6}
+
+
+async def test_who_watches_the_registry_is_told_of_every_change(
+    tmp_path: Path, store: UpstreamStore
+) -> None:
+    registry = NodeRegistry(store)
+    seen = registry.watch(DRAINER)
+    assert await anext(seen) == []
+    node = NodeStatus(DRAINER, "d", "h:8249", "online", Tso(1), Tso(2))
+    await registry.register(node)
+    assert await anext(seen) == [node]
+    beside = await UpstreamStore.open(tmp_path / "upstream.db")  # as `binlogd nodes --mark` does
+    await NodeRegistry(beside).register(replace(node, state="paused"))
+    await beside.close()
+    assert await anext(seen) == [replace(node, state="paused")]
 
 
 async def all_of(history: SchemaHistory) -> list[Job]:

@@ -9,6 +9,7 @@ import pytest
 
 from binlogd import config
 from binlogd.errors import ConfigError
+from binlogd.quantities import gc_keep_s, listen_address, pd_addresses, size_bytes
 
 CONFIG_DIR = Path(__file__).parents[2] / "config"
 
@@ -67,6 +68,17 @@ def test_the_example_is_valid() -> None:
         ),
         ('[drainer]\ntrash-retention = "2x"', 'drainer.trash-retention: "2x"'),
         ('[upstream]\nkind = "xyz"', "upstream.kind: Invalid enum value 'xyz'"),
+        ('[upstream]\nkind = "pd"', "upstream.pd-urls: is missing"),
+        ('[upstream]\nkind = "tidb"', "upstream.tidb: is missing"),
+        ('[upstream]\nkind = "pd"\npd-urls = "http://a:1,b"', 'expected "host:port", got "b"'),
+        (
+            '[upstream]\nkind = "pd"\npd-urls = "a:1"\ntso = "clock"',
+            'upstream.tso: goes with kind = "standalone" only',
+        ),
+        (
+            '[upstream]\nkind = "tidb"\ntidb = ["a:1", "b:1"]\ntidb-status = ["a:2"]',
+            "upstream.tidb-status: 1 status ports for 2 servers",
+        ),
         (
             "[syncer]\nload-schema-snapshot = true",
             "supported at False only",
@@ -89,6 +101,27 @@ def test_a_wrong_file_is_refused_with_file_key_and_reason(text: str, said: str) 
         config.parse(text, "binlogd.toml")
     assert str(refused.value).startswith("binlogd.toml: ")
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        '"http://a:2379,https://b:2379/, c:1"',
+        '["a:2379", "http://b:2379", "c:1"]',
+    ],
+)
+def test_pds_are_a_list_or_text_with_commas_and_a_scheme_says_nothing(given: str) -> None:
+    found = config.parse(f'[upstream]\nkind = "pd"\npd-urls = {given}', "binlogd.toml").upstream
+    assert pd_addresses(found.pd_urls) == [("a", 2379), ("b", 2379), ("c", 1)]
+
+
+def test_a_tidb_has_its_status_port_on_the_same_host_where_none_is_named() -> None:
+    text = '[upstream]\nkind = "tidb"\ntidb = ["a:4000", "[::1]:4001"]'
+    found = config.parse(text, "binlogd.toml").upstream
+    assert config.tidb_addresses(found) == [
+        (("a", 4000), ("a", 10080)),
+        (("::1", 4001), ("::1", 10080)),
+    ]
 
 
 def test_the_syncer_part_of_a_go_drainer_is_taken_unchanged() -> None:
@@ -138,12 +171,12 @@ schema = "tidb_binlog"
     ("text", "size"), [("10 GiB", 10 << 30), ("1k", 1000), ("512MiB", 512 << 20), (7, 7), ("", 0)]
 )
 def test_sizes_are_read_with_their_units(text: str | int, size: int) -> None:
-    assert config.size_bytes(text) == size
+    assert size_bytes(text) == size
 
 
 @pytest.mark.parametrize(("text", "seconds"), [(7, 604800), ("7", 604800), ("1h30m", 5400)])
 def test_retention_is_days_or_a_duration(text: str | int, seconds: float) -> None:
-    assert config.gc_keep_s(text) == seconds
+    assert gc_keep_s(text) == seconds
 
 
 # --- what others reach a node by -------------------------------------------------------------
@@ -157,7 +190,7 @@ def test_a_node_is_advertised_by_its_address_or_by_another_one() -> None:
 
 def test_an_address_that_stands_for_all_is_advertised_by_the_hosts_name() -> None:
     for addr in ("0.0.0.0:8250", "[::]:8250"):
-        host, port = config.listen_address(config.advertised(config.Config(addr=addr)))
+        host, port = listen_address(config.advertised(config.Config(addr=addr)))
         assert host not in ("0.0.0.0", "::", "")
         assert port == 8250
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.assembly import Setup, Standalone, make_drainer
+from binlogd.assembly import Setup, make_drainer
 from binlogd.commands.export_base import base
 from binlogd.config import parse
 from binlogd.drainer.measures import DrainerMeasures
@@ -21,6 +21,7 @@ from binlogd.pump.pump import Pump
 from binlogd.telemetry import Exposition
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.store import UpstreamStore
+from binlogd.upstreams import open_upstream
 from binlogd.wire.peek import fake
 from tests.pump_world import (
     ROOMY,
@@ -202,7 +203,7 @@ async def test_the_drainer_and_its_relay_log_hold_what_is_behind_the_checkpoint(
     )
     setup = Setup(parse(text, "test"), world.directory)
     store = await UpstreamStore.open(world.directory / "upstream.db")
-    upstream = await Standalone.open(setup, store)
+    upstream = await open_upstream(setup, store)
     disk = PosixDisk(threads=1)
     try:
         async with world.pump(SMALL) as pump:

@@ -1,0 +1,84 @@
+"""Addresses, sizes and durations, as a configuration writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from binlogd.errors import ConfigError
+
+_SIZE = re.compile(r"^\s*([0-9.]+)\s*([kmgtpe]?i?b?)\s*$", re.IGNORECASE)
+_DURATION = re.compile(r"([0-9.]+)(ns|us|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def listen_address(addr: str) -> tuple[str, int]:
+    """`host:port`, also `[::1]:port`, as a pair. Raises ConfigError."""
+    host, separator, port = addr.rpartition(":")
+    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f'addr: expected "host:port", got "{addr}"')
+    return host.strip("[]"), int(port)
+
+
+def address_of(key: str, text: str) -> tuple[str, int]:
+    """As `listen_address`; an error names the key."""
+    try:
+        return listen_address(text)
+    except ConfigError as error:
+        raise ConfigError(f'{key}: expected "host:port", got "{text}"') from error
+
+
+def pump_addresses(pumps: Sequence[str]) -> list[tuple[str, int]]:
+    """Host and port of each other Pump. Raises ConfigError, also for one that is named twice."""
+    found: list[tuple[str, int]] = []
+    for pump in pumps:
+        try:
+            address = listen_address(pump)
+        except ConfigError as error:
+            raise ConfigError(f'upstream.pumps: expected "host:port", got "{pump}"') from error
+        if address in found:
+            raise ConfigError(f'upstream.pumps: "{pump}" stands there twice')
+        found.append(address)
+    return found
+
+
+def pd_addresses(urls: str | Sequence[str]) -> list[tuple[str, int]]:
+    """Host and port of each PD, out of a list or of text with commas; `http://` or `https://`
+    before it says nothing, TLS is what `[security]` says. Raises ConfigError."""
+    given = urls.split(",") if isinstance(urls, str) else urls
+    plain = [re.sub(r"^https?://", "", url.strip()).rstrip("/") for url in given]
+    return [address_of("upstream.pd-urls", url) for url in plain if url]
+
+
+def gc_keep_s(gc: int | str) -> float:
+    """How long a Pump keeps binlogs, in seconds."""
+    return duration_s("pump.gc", gc)
+
+
+def duration_s(key: str, text: int | str) -> float:
+    """Seconds of a key: an integer is days, text a Go duration such as "8h" or "1h30m"."""
+    if isinstance(text, str) and not text.isdigit():
+        parts = _DURATION.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            raise ConfigError(f'{key}: "{text}": use 7 for 7 days, "7h" for 7 hours')
+        duration = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    else:
+        duration = int(text) * 86_400.0
+    if duration <= 0:
+        raise ConfigError(f"{key}: {text}: must be above 0")
+    return duration
+
+
+def size_bytes(size: int | str) -> int:
+    """A size in bytes: a number, or text such as "10 GiB", "500MB", "1k". Raises ConfigError."""
+    if isinstance(size, int):
+        return size
+    match = _SIZE.match(size) if size else None
+    if size and match is None:
+        raise ConfigError(f'size "{size}": use a number of bytes, or text such as "10 GiB"')
+    if match is None:
+        return 0
+    number, unit = match[1], match[2].lower()
+    base = 1024 if "i" in unit else 1000
+    power = "bkmgtpe".index(unit[0]) if unit else 0
+    return int(float(number) * base**power)

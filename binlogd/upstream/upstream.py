@@ -1,0 +1,90 @@
+"""What a node knows the rest of its cluster by, whoever tells it.
+
+One kind keeps everything by itself, one asks PD and TiKV, one asks TiDB. They differ in how many
+connections they hold, not in what the rest of binlogd asks them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from binlogd.ports import ClusterIdentity, Registry, TsoSource, TxnStatusSource
+from binlogd.tidb.job_index import JobIndex
+from binlogd.tidb.model import Job
+from binlogd.upstream.skips import SkipList
+from binlogd.upstream.store import UpstreamStore
+
+
+class KnownCluster(ClusterIdentity, Protocol):
+    """A cluster id that can be waited for."""
+
+    async def wait_known(self) -> int:
+        """The cluster id, as soon as somebody has said it."""
+        ...
+
+
+class History(Protocol):
+    """The DDL jobs of the cluster, as far back as somebody knows them."""
+
+    async def job(self, job_id: int) -> Job | None:
+        """A job, awaited for a while when it is not there yet. Raises UpstreamUnavailable,
+        Corrupt."""
+        ...
+
+    async def index(self) -> JobIndex:
+        """What there is now. Raises UpstreamUnavailable."""
+        ...
+
+    async def read(self, job_ids: Sequence[int]) -> list[Job]:
+        """Jobs that the index knows, in the order of the ids. Raises UpstreamUnavailable,
+        Corrupt."""
+        ...
+
+    async def known_jobs(self) -> list[bytes]:
+        """The JSON of every job that can be told now, by id; what is kept, when nobody answers."""
+        ...
+
+
+class Life(Protocol):
+    """A part of an upstream with connections or work of its own."""
+
+    async def run(self) -> None:
+        """Works until cancelled; what cannot be reached is waited for here, and not raised."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of connections; never raises, and may be called without `run`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """One upstream, opened: it answers questions from here on, before and after `run`.
+
+    `store` belongs to whoever opened it, and is closed by them.
+    """
+
+    kind: str
+    store: UpstreamStore
+    cluster: KnownCluster
+    tso: TsoSource
+    history: History
+    registry: Registry
+    txn_status: TxnStatusSource
+    skips: SkipList
+    lives: tuple[Life, ...] = ()
+    """Closed in the opposite order."""
+
+    async def run(self) -> None:
+        """What goes on beside the questions, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for life in self.lives:
+                group.create_task(life.run(), name=f"upstream {type(life).__name__}")
+
+    async def close(self) -> None:
+        """Lets go of every connection."""
+        for life in reversed(self.lives):
+            await life.close()
