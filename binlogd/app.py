@@ -49,8 +49,9 @@ from binlogd.reloading import Reloading
 from binlogd.routes.application import application
 from binlogd.routes.guard import Guard
 from binlogd.server import Server, ServerLimits
-from binlogd.snapshot.export import ExportOptions, ExportResult, Progress
+from binlogd.snapshot.export import ExportOptions, ExportResult
 from binlogd.snapshot.export import export as export_snapshot
+from binlogd.snapshot.launcher import Progress
 from binlogd.tools.restoring import read_checkpoint, restore_from
 from binlogd.tso import Tso
 from binlogd.upstream.registry import DRAINER

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.snapshot import spark_job
+from binlogd.snapshot import job as job_module
 from binlogd.snapshot.jobdir import pinned
 from binlogd.snapshot.publish import publish
+from binlogd.snapshot.session import session
 from binlogd.snapshot.spec import ExportSpec, Manifest, Report
 from binlogd.tso import NO_TS, Tso
 
@@ -29,7 +30,7 @@ class WarmSpark:
         self._numbers = itertools.count()
         scratch = directory / "scratch"
         scratch.mkdir()
-        self.spark = spark_job.session(self._spec((), Path(), NO_TS, scratch))
+        self.spark = session(self._spec((), Path(), NO_TS, scratch))
 
     def export(self, data_dir: Path, history: bytes, as_of: Tso = NO_TS) -> Path:
         """A published snapshot. Raises what the job raises."""
@@ -41,7 +42,7 @@ class WarmSpark:
         jobs.write_bytes(history)
         with pinned(data_dir, job) as segments:
             spec = self._spec(segments, jobs, as_of, staging)
-            report = spark_job.build(self.spark, spec, lambda _: None)
+            report = job_module.build(self.spark, spec, lambda _: None)
         return publish(staging, out, _manifest(report))
 
     def stop(self) -> None:

@@ -20,10 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from binlogd.snapshot import reader, spark_job, writer
+from binlogd.snapshot import job, reader, writer
 from binlogd.snapshot.catalog import DdlBinlog, catalog
 from binlogd.snapshot.jobdir import pinned
 from binlogd.snapshot.rowkey import Op
+from binlogd.snapshot.session import session
 from binlogd.snapshot.spec import ExportSpec, Segment
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Table, jobs_from_json, table_to_json
@@ -50,14 +51,14 @@ def main() -> None:
         history.write_bytes(HISTORY)
 
         began = time.perf_counter()
-        spark = spark_job.session(spec((), history, directory / "session"))
+        spark = session(spec((), history, directory / "session"))
         report("export_session_start", time.perf_counter() - began, "s")
 
-        def export(data_dir: Path, job: str) -> float:
-            with pinned(data_dir, directory / job) as segments:
+        def export(data_dir: Path, name: str) -> float:
+            with pinned(data_dir, directory / name) as segments:
                 begin = time.perf_counter()
-                done = spark_job.build(
-                    spark, spec(segments, history, directory / job / "out"), lambda _: None
+                done = job.build(
+                    spark, spec(segments, history, directory / name / "out"), lambda _: None
                 )
                 assert len(done.tables) == 1
                 return time.perf_counter() - begin

@@ -15,7 +15,8 @@ import pytest
 
 from binlogd.errors import ConfigError, Refused
 from binlogd.moment import wall_clock
-from binlogd.snapshot.export import ExportFailed, ExportOptions, Progress, export
+from binlogd.snapshot.export import ExportOptions, export
+from binlogd.snapshot.launcher import ExportFailed, Progress
 from binlogd.snapshot.publish import read_manifest
 from tests import recordings_reader
 from tests.data_directory import write_log
@@ -130,6 +131,6 @@ def _jobs_of_this_process() -> list[int]:
             command = (status.parent / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields[1]) == os.getpid() and b"spark_job" in command:
+        if int(fields[1]) == os.getpid() and b"binlogd.snapshot.job" in command:
             found.append(int(status.parent.name))
     return found

@@ -1,0 +1,156 @@
+"""The PySpark program that builds a snapshot.
+
+    python -m binlogd.snapshot.job      one ExportSpec per line on stdin, events on a pipe
+
+One pass tells which transactions are committed and which DDL lies before the moment, a second one
+reads row changes. Of all changes of a key the last one wins, and only winners are decoded: raw
+bytes go through the shuffle, one scan and one Spark job serve all tables.
+
+Runs in a process of its own, started by `export`: a JVM must not share the memory or the fate of
+whoever asks. It stages and syncs; publishing is left to its parent. When the parent dies, it dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from binlogd.errors import BinlogdError, ConfigError
+from binlogd.snapshot import reader, scan, state, transactions, write, writer
+from binlogd.snapshot.catalog import catalog
+from binlogd.snapshot.publish import snapshot_path
+from binlogd.snapshot.session import Say, progress, session
+from binlogd.snapshot.spec import (
+    EXIT_DATA,
+    EXIT_DONE,
+    EXIT_ENVIRONMENT,
+    EXIT_SPEC,
+    SPEC_VERSION,
+    Event,
+    ExportSpec,
+    Failed,
+    Planned,
+    Report,
+    Staged,
+)
+from binlogd.tidb.model import jobs_from_json
+
+EVENTS_FD = "BINLOGD_EVENTS_FD"
+"""Environment variable: the descriptor that events are written to, one JSON object per line."""
+
+NICENESS = 10
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Serves specs until stdin ends; the exit code is that of the last one."""
+    _die_with_parent()
+    os.nice(NICENESS)
+    say = _speaker(int(os.environ[EVENTS_FD]))
+    code = EXIT_DONE
+    spark: SparkSession | None = None
+    for line in sys.stdin.buffer:
+        spec = msgspec.json.decode(line, type=ExportSpec)
+        try:
+            spark = spark or session(spec)
+            code = run(spark, spec, say)
+        except (PySparkException, Py4JError, OSError) as error:
+            say(Failed(type(error).__name__, f"Spark did not start: {error}"))
+            code = EXIT_ENVIRONMENT
+    if spark is not None:
+        spark.stop()
+    return code
+
+
+def run(spark: SparkSession, spec: ExportSpec, say: Say) -> int:
+    """One export, as far as the staging directory. Says what happens, gives the exit code."""
+    try:
+        say(Staged(build(spark, spec, say)))
+    except BinlogdError as error:
+        say(Failed(type(error).__name__, str(error)))
+        return EXIT_SPEC if isinstance(error, ConfigError) else EXIT_DATA
+    except (PySparkException, Py4JError) as error:
+        say(_failed_in_spark(error))
+        return EXIT_DATA
+    return EXIT_DONE
+
+
+def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
+    """Stages every table as of the moment. Raises what `run` turns into events."""
+    if spec.version != SPEC_VERSION:
+        raise ConfigError(f"an export spec of version {spec.version}, this is {SPEC_VERSION}")
+    jobs = jobs_from_json(Path(spec.schema_history).read_bytes())
+    parts = reader.tasks(reader.slices(spec.segments, spec.slice_bytes), spec.slice_bytes)
+    with progress(spark, "transactions", say):
+        heads = scan.heads(spark, parts).persist(StorageLevel.MEMORY_AND_DISK)
+        log_begins, commit_ts, resolved_ts = transactions.moment(heads, spec)
+        snapshot_path(Path(spec.out), commit_ts)
+        transactions.check_pairs(heads, commit_ts)
+        known = catalog(
+            jobs,
+            transactions.ddl_binlogs(heads, commit_ts),
+            log_begins=log_begins,
+            ignore_schemas=spec.ignore_schemas,
+        )
+    say(Planned(commit_ts, resolved_ts, len(known.tables), len(parts)))
+    handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
+    wanted = reader.Wanted(handles, known.passed_over, commit_ts)
+    events = scan.events(spark, parts, wanted)
+    target = writer.Target(spec.staging, spec.invalid_text, spec.rows_per_file_max)
+    with progress(spark, "rows", say):
+        winners = state.newest(events, state.commits(heads, commit_ts))
+        written = write.write(winners, known, target)
+    heads.unpersist()
+    tables, left_out = write.entries(known, written, target)
+    return Report(
+        commit_ts=commit_ts,
+        resolved_ts=resolved_ts,
+        spark_version=spark.version,
+        tables=tables,
+        left_out=(*known.left_out, *left_out),
+    )
+
+
+_OURS = re.compile(r"binlogd\.(?:errors|snapshot\.\w+)\.(\w+): (.+)")
+
+
+def _failed_in_spark(error: PySparkException | Py4JError) -> Failed:
+    """An error of ours that a worker raised, found again in Spark's text; or Spark's own."""
+    text = str(error)
+    ours = _OURS.findall(text)
+    if ours:
+        return Failed(*ours[-1])
+    sys.stderr.write(text + "\n")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return Failed(type(error).__name__, " ... ".join(lines[:1] + lines[-1:]))
+
+
+def _speaker(descriptor: int) -> Say:
+    os.set_inheritable(descriptor, False)
+
+    def say(event: Event) -> None:
+        os.write(descriptor, msgspec.json.encode(event) + b"\n")
+
+    return say
+
+
+def _die_with_parent() -> None:
+    """A job whose parent was killed has nobody to publish it."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    # Under its own name, so that workers import functions instead of unpickling them.
+    from binlogd.snapshot import job
+
+    sys.exit(job.main())

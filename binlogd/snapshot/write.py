@@ -1,0 +1,92 @@
+"""Stages what the tables hold: Python workers decode rows and write files, the driver tidies up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from binlogd.snapshot import writer
+from binlogd.snapshot.catalog import Catalog, TablePlan
+from binlogd.snapshot.columns import arrow_column
+from binlogd.snapshot.scan import ddl_of
+from binlogd.snapshot.spec import FileEntry, LeftOut, TableEntry
+
+
+def write(winners: DataFrame, known: Catalog, target: writer.Target) -> list[writer.Written]:
+    """Writes the rows of all tables as files below the staging directory, synced and hashed."""
+    tables, tracker = dict(known.tables), known.tracker
+
+    def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        part = f"{context.partitionId():05d}.{context.attemptNumber()}" if context else "0"
+        yield from writer.write(batches, tables, tracker, target, part)
+
+    by_table = winners.sortWithinPartitions("table_id", "key")
+    rows = by_table.mapInArrow(write_part, ddl_of(writer.RESULTS)).collect()
+    return [writer.Written(**row.asDict()) for row in rows]
+
+
+def entries(
+    known: Catalog, written: Sequence[writer.Written], target: writer.Target
+) -> tuple[tuple[TableEntry, ...], list[LeftOut]]:
+    """What was staged, table by table; tables with a problem are removed again."""
+    of_table: dict[int, list[writer.Written]] = {}
+    for each in written:
+        of_table.setdefault(each.table_id, []).append(each)
+    tables, left_out = [], []
+    for table_id, plan in sorted(known.tables.items()):
+        files = of_table.get(table_id) or writer.write_empty(plan, target)
+        directory = Path(target.staging, writer.directory_name(plan))
+        problem = next((each.problem for each in files if each.problem), "")
+        if problem:
+            shutil.rmtree(directory, ignore_errors=True)
+            left_out.append(LeftOut(plan.database, plan.info.name, problem))
+            continue
+        _keep_only(directory, {Path(each.name).name for each in files})
+        tables.append(_entry(plan, files))
+    _sync(Path(target.staging))
+    return tuple(tables), left_out
+
+
+def _entry(plan: TablePlan, files: Sequence[writer.Written]) -> TableEntry:
+    losses: dict[str, Counter[str]] = {}
+    for each in files:
+        for column, lost in json.loads(each.losses).items():
+            losses.setdefault(column, Counter()).update(lost)
+    return TableEntry(
+        database=plan.database,
+        table=plan.info.name,
+        table_id=plan.info.id,
+        rows=sum(each.rows for each in files),
+        columns=tuple(arrow_column(each, "error").entry() for each in plan.columns),
+        left_out_columns=plan.left_out_columns,
+        losses={column: dict(lost) for column, lost in losses.items()},
+        files=tuple(
+            FileEntry(each.name, each.rows, each.size_bytes, each.sha256)
+            for each in sorted(files, key=lambda each: each.name)
+        ),
+    )
+
+
+def _keep_only(directory: Path, names: set[str]) -> None:
+    """Removes what failed attempts left, and syncs the directory."""
+    for path in directory.iterdir():
+        if path.name not in names:
+            path.unlink()
+    _sync(directory)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
