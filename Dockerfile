@@ -18,12 +18,13 @@ COPY constraints.txt pyproject.toml README.md ./
 COPY binlogd ./binlogd
 ARG PIP_INDEX_URL
 ARG PIP_CONFIG_FILE
-RUN /opt/pip/bin/pip --python /opt/binlogd/bin/python install .
+# A copy of the package that pip leaves beside it would be checked below as well.
+RUN /opt/pip/bin/pip --python /opt/binlogd/bin/python install . && rm -rf build
 
 FROM deps AS deps-spark
 ARG PIP_INDEX_URL
 ARG PIP_CONFIG_FILE
-RUN /opt/pip/bin/pip --python /opt/binlogd/bin/python install '.[spark]'
+RUN /opt/pip/bin/pip --python /opt/binlogd/bin/python install '.[spark]' && rm -rf build
 
 # Beside the images, not below them: `docker build --target check .` succeeds, or says what is wrong.
 FROM deps-spark AS check

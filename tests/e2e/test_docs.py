@@ -1,7 +1,8 @@
 """Tutorial and how-tos: the commands of a page run as they stand there, and print what it shows.
 
 Of a page with the mark, in order: a block with a title is a file, `$ ` in a `console` block is a
-command, the lines below it are what it prints, `…` standing for anything. Only the port differs.
+command, the lines below it are what it prints, `…` standing for anything. Only the ports differ,
+that of binlogd and that of the database.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from pathlib import Path
 import pytest
 
 from tests.appliance import free_port
+from tests.mariadb import MariaDb
 
 ROOT = Path(__file__).parents[2]
 MARK = "<!-- run by tests/e2e/test_docs.py -->"
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if MARK in page.read_text()]
-BLOCK = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^(?P<indent> *)```(\w+)(?: title=\"(.+?)\")?\n(.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
+)
 SERVER = re.compile(r"(.+) & echo \$! > (\S+)")
 PATIENCE_S = 120.0
 
@@ -35,6 +39,7 @@ class Reader:
     """Somebody who types in a clone, and waits where one would wait."""
 
     directory: Path
+    database_port: int
     port: int = field(default_factory=free_port)
     servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -42,7 +47,7 @@ class Reader:
         """A block with a title."""
         if name.endswith(".toml"):
             text = f'addr = "127.0.0.1:{self.port}"\n{text}'
-        (self.directory / name).write_text(text.replace("8250", str(self.port)))
+        (self.directory / name).write_text(self._here(text))
 
     def type(self, command: str, expected: str) -> None:
         """One command; what it prints must be what the page shows."""
@@ -64,7 +69,7 @@ class Reader:
             self._wait()
 
     def _said_by(self, command: str) -> str:
-        done = self._start(command.replace("8250", str(self.port)), pipe=subprocess.PIPE)
+        done = self._start(self._here(command), pipe=subprocess.PIPE)
         said, _ = done.communicate(timeout=PATIENCE_S)
         assert done.returncode == 0, f"{command}\n{said.decode()}"
         return said.decode()
@@ -75,6 +80,10 @@ class Reader:
             if server.poll() is None:
                 os.killpg(server.pid, signal.SIGKILL)
                 server.wait()
+
+    def _here(self, text: str) -> str:
+        """The ports of binlogd and of the database are others here."""
+        return text.replace("8250", str(self.port)).replace("3306", str(self.database_port))
 
     def _start(self, command: str, pipe: int | None = None) -> subprocess.Popen[bytes]:
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200"}
@@ -88,7 +97,7 @@ class Reader:
         )
 
     def _wait(self) -> None:
-        """Until it answers and everything that arrived is applied."""
+        """Until it answers, and all that arrived is applied, or what is stuck is to be mended."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and self.servers[-1].poll() is None:
             try:
@@ -100,7 +109,9 @@ class Reader:
             is_filed = not any(
                 each["open_prewrites"] or each["queued"] for each in status["shards"]
             )
-            if is_filed and status["newest_commit_ts"] <= status["drainer"]["applied_ts"]:
+            drainer = status["drainer"]
+            is_done = status["newest_commit_ts"] <= drainer["applied_ts"]
+            if is_filed and (is_done or drainer["state"] == "stuck"):
                 return
             time.sleep(0.05)
         assert self.servers[-1].poll() is not None, "it does not come to rest"
@@ -125,17 +136,19 @@ def commands(block: str) -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Reader]:
+def reader(tmp_path: Path, mariadb_server: MariaDb) -> Iterator[Reader]:
+    mariadb_server.reset()
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     (tmp_path / ".venv").symlink_to(sys.prefix)
-    made = Reader(tmp_path)
+    made = Reader(tmp_path, mariadb_server.port)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_do_what_it_says(page: Path, reader: Reader) -> None:
-    for language, title, text in BLOCK.findall(page.read_text()):
+    for indent, language, title, indented in BLOCK.findall(page.read_text()):
+        text = re.sub(f"^{indent}", "", indented, flags=re.MULTILINE)
         if title:
             reader.save(title, text)
         elif language == "console":
@@ -144,4 +157,4 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, reader: Reader) -> N
 
 
 def test_there_are_pages_to_run() -> None:
-    assert {page.stem for page in PAGES} >= {"tutorial", "sqlite"}
+    assert {page.stem for page in PAGES} >= {"tutorial", "sqlite", "mend", "restore", "migrate"}
