@@ -11,7 +11,7 @@ import structlog
 from grpclib.const import Cardinality
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
-from binlogd.client.channel import PlainChannel
+from binlogd.channel import PlainChannel
 from binlogd.errors import DrainerUnavailable
 from binlogd.tls import ClientTls
 

@@ -24,7 +24,7 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.binlog import BinlogType, Pulled
-from binlogd.client.channel import LastingChannel, PlainChannel
+from binlogd.channel import LastingChannel, PlainChannel
 from binlogd.client.inbox import Inbox
 from binlogd.errors import Corrupt, MalformedBinlog, PumpUnavailable, Refused
 from binlogd.tls import ClientTls

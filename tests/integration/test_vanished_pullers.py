@@ -10,7 +10,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 
 from binlogd.binlog import Pulled
-from binlogd.client.channel import PlainChannel
+from binlogd.channel import PlainChannel
 from binlogd.client.pump_client import RemoteSource
 from binlogd.http2 import Http2Limits
 from binlogd.pump.service import PumpService

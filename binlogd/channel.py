@@ -13,14 +13,15 @@ from __future__ import annotations
 import socket
 from asyncio import BaseTransport
 from pathlib import Path
+from typing import Any
 
 from grpclib.client import Channel, Handler
+from grpclib.encoding.base import CodecBase
 from grpclib.protocol import H2Protocol
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event
 from hyperframe.frame import Frame, GoAwayFrame
 
-from binlogd.client.codec import BytesCodec
 from binlogd.tls import ClientTls
 
 _ASKS = (
@@ -30,6 +31,20 @@ _ASKS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
 """Whether, after seconds of silence, again after seconds, and how often in vain."""
+
+
+class BytesCodec(CodecBase):
+    """Messages as bytes; whoever calls says what they are."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: bytes, message_type: Any) -> bytes:
+        """The message itself."""
+        return message
+
+    def decode(self, data: bytes, message_type: Any) -> bytes:
+        """The message itself."""
+        return data
 
 
 class PlainChannel(Channel):
