@@ -225,6 +225,24 @@ def test_who_looks_does_not_hold_up_the_end_of_the_process(scene: Scene) -> None
     scene.browser.wait_for("#live", "live")
 
 
+@pytest.mark.parametrize(("button", "ended_as"), [("pause", "paused"), ("close", "offline")])
+def test_the_whole_node_ends_by_a_button(scene: Scene, button: str, ended_as: str) -> None:
+    browser = scene.open()
+    scene.order()
+    browser.click("details:has(#pump-pause) summary")
+    browser.click(f"#pump-{button}")
+    assert f"{button.title()} the whole node?" in browser.text("#sure")
+    browser.click("#sure-yes")
+    scene.give_token()
+    assert scene.machine.end() == 0
+    browser.wait_for("#stale", "Not connected")
+    assert f'"state": "{ended_as}"' in scene.machine.log_file.read_text().splitlines()[-1]
+    scene.machine.start()
+    browser.wait_for("#live", "live")
+    browser.wait_for("#states", "Pump online")
+    browser.wait_for("#states", "Replication running")
+
+
 def test_any_number_of_tabs_may_be_open(scene: Scene) -> None:
     driver = scene.open().driver
     first = driver.current_window_handle
