@@ -184,11 +184,12 @@ class Broker:
                 f"a message of {size} bytes for topic {placed.topic} is above"
                 f" kafka-max-message-size = {self._options.message_bytes_max}"
             )
-        unconfirmed.append(
-            await self._producer.send(
-                placed.topic, value=placed.value, key=placed.key, partition=placed.partition
-            )
+        confirmation = await self._producer.send(
+            placed.topic, value=placed.value, key=placed.key, partition=placed.partition
         )
+        # nobody waits for it any more when an earlier one has failed
+        confirmation.add_done_callback(lambda done: done.cancelled() or done.exception())
+        unconfirmed.append(confirmation)
         while len(unconfirmed) > IN_FLIGHT_MAX:
             await unconfirmed.popleft()
         return size
