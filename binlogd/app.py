@@ -21,15 +21,7 @@ import structlog
 import uvloop
 
 from binlogd import telemetry
-from binlogd.assembly import (
-    Setup,
-    client_tls,
-    identity,
-    make_finder,
-    make_replication,
-    open_pump,
-    server_tls,
-)
+from binlogd.assembly import identity, make_finder, make_replication, open_pump
 from binlogd.closing import Closing
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
@@ -49,6 +41,7 @@ from binlogd.reloading import Reloading
 from binlogd.routes.application import application
 from binlogd.routes.guard import Guard
 from binlogd.server import Server, ServerLimits
+from binlogd.setup import Setup, client_tls, server_tls
 from binlogd.snapshot.export import ExportOptions, ExportResult
 from binlogd.snapshot.export import export as export_snapshot
 from binlogd.snapshot.launcher import Progress

@@ -4,17 +4,14 @@ The upstream is chosen in `upstreams.py`."""
 
 from __future__ import annotations
 
-import ipaddress
 import random
 import socket
-import ssl
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from binlogd import config
 from binlogd.client.pump_list import PumpAddress, PumpList
-from binlogd.config import Config, DownstreamConfig, SyncerConfig
+from binlogd.config import DownstreamConfig, SyncerConfig
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.conflict import lanes_for
@@ -54,7 +51,7 @@ from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.quantities import duration_s, gc_keep_s, listen_address, pump_addresses, size_bytes
 from binlogd.relay.log import RelayWriter
 from binlogd.replication import Replication
-from binlogd.tls import ClientTls, ServerTls, TlsFiles
+from binlogd.setup import Setup, client_tls, plain_tls
 from binlogd.tso import Tso
 from binlogd.upstream.upstream import Upstream
 
@@ -71,45 +68,6 @@ _DIALECTS = {
     "sqlite": Dialect.FILE,
     "kafka": Dialect.FILE,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """A configuration and the directory that its relative upstream paths count from."""
-
-    config: Config
-    directory: Path
-
-    @property
-    def data_dir(self) -> Path:
-        """The one volume."""
-        return Path(self.config.data_dir)
-
-    @property
-    def relay_dir(self) -> Path | None:
-        """Where the relay log is; None when it is off."""
-        log_dir = self.config.syncer.relay.log_dir
-        return self.data_dir / log_dir if log_dir else None
-
-    @property
-    def binlog_socket(self) -> Path | None:
-        """Where the unix socket is; None when there is none."""
-        path = self.config.binlog_socket.removeprefix("unix://")
-        return self.data_dir / path if path else None
-
-    @property
-    def sink_dir(self) -> Path:
-        """Where the file sink writes."""
-        return self.data_dir / (self.config.syncer.to.dir or "drainer")
-
-    @property
-    def schema_history(self) -> str:
-        """A URL as it is; a file beside the configuration, else in the working directory."""
-        source = self.config.upstream.schema_history
-        if not source or source.startswith(("http://", "https://")):
-            return source
-        beside = self.directory / source
-        return str(beside if beside.exists() or not Path(source).exists() else Path(source))
 
 
 async def identity(setup: Setup, disk: PosixDisk) -> Identity:
@@ -140,58 +98,6 @@ async def node_id(setup: Setup, disk: PosixDisk) -> str:
     except OSError as error:
         raise LogFailed(kept, error) from error
     return name
-
-
-def tls_files(setup: Setup, table: config.TlsConfig) -> TlsFiles | None:
-    """The files of a security table, beside the configuration; None where there is no TLS."""
-    if not table.ssl_ca:
-        return None
-    return TlsFiles(
-        ca=setup.directory / table.ssl_ca,
-        cert=setup.directory / table.ssl_cert if table.ssl_cert else None,
-        key=setup.directory / table.ssl_key if table.ssl_key else None,
-        allowed_names=tuple(name.strip() for name in table.cert_allowed_cn),
-    )
-
-
-def server_tls(setup: Setup) -> ServerTls | None:
-    """Of the port. Raises ConfigError when its files do not load."""
-    files = tls_files(setup, setup.config.security)
-    return ServerTls(files) if files is not None else None
-
-
-def client_tls(setup: Setup) -> ClientTls | None:
-    """Towards other nodes. Raises ConfigError when its files do not load."""
-    files = tls_files(setup, setup.config.security)
-    return ClientTls(files, is_grpc=True) if files is not None else None
-
-
-def http_client_tls(setup: Setup) -> ClientTls | None:
-    """Towards TiDB's status port. Raises ConfigError when its files do not load."""
-    return _plain_tls(setup, setup.config.security)
-
-
-def http_tls(setup: Setup, host: str) -> ssl.SSLContext | None:
-    """For a command that speaks to a running node. At a loopback address it is this machine that
-    answers, whatever name its certificate has; the CA is asked for all the same."""
-    files = tls_files(setup, setup.config.security)
-    if files is None:
-        return None
-    context = ClientTls(files).fresh()
-    context.check_hostname = not _is_loopback(host)
-    return context
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _plain_tls(setup: Setup, table: config.TlsConfig) -> ClientTls | None:
-    files = tls_files(setup, table)
-    return ClientTls(files) if files is not None else None
 
 
 def table_filter(syncer: SyncerConfig, skipped: Container[Tso] = ()) -> TableFilter:
@@ -364,7 +270,7 @@ def downstream_server(setup: Setup) -> Server:
         password=to.password,
         sql_mode=setup.config.syncer.sql_mode,
         params=to.params,
-        tls=_plain_tls(setup, to.security),
+        tls=plain_tls(setup, to.security),
     )
 
 
@@ -391,7 +297,7 @@ def _checkpoint_server(setup: Setup) -> Server | None:
     place = setup.config.syncer.to.checkpoint
     if not place.host:
         return None
-    tls = _plain_tls(setup, place.security)
+    tls = plain_tls(setup, place.security)
     return Server(place.host, place.port, place.user, place.password, tls=tls)
 
 

@@ -15,12 +15,13 @@ import msgspec
 import structlog
 
 from binlogd import config, telemetry
-from binlogd.assembly import Setup, table_filter
+from binlogd.assembly import table_filter
 from binlogd.config import Config
 from binlogd.errors import ConfigError
 from binlogd.operations import DONE_CODE, REFUSED_CODE
 from binlogd.routes.application import Reply
 from binlogd.settings import flattened, replaced
+from binlogd.setup import Setup
 
 log = structlog.get_logger(__name__)
 

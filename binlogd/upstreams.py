@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from binlogd.assembly import Setup, http_client_tls
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.ports import Registry
+from binlogd.setup import Setup, http_client_tls
 from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.job_sources import job_source

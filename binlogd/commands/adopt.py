@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from binlogd import app, telemetry
-from binlogd.assembly import Setup
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.console import BytesProgress
 from binlogd.host.disk import PosixDisk
@@ -22,6 +21,7 @@ from binlogd.pump.check import Told
 from binlogd.pump.shard import ShardOptions
 from binlogd.pump.valuelog import LogLimits
 from binlogd.quantities import size_bytes
+from binlogd.setup import Setup
 
 
 def adopt(

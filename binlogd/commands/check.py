@@ -13,7 +13,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from binlogd import app, telemetry
-from binlogd.assembly import Setup
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.console import BytesProgress
 from binlogd.errors import ConfigError
@@ -23,6 +22,7 @@ from binlogd.pump.repair import Checked, Repaired, check_and_repair
 from binlogd.pump.shard import ShardOptions
 from binlogd.pump.valuelog import LogLimits
 from binlogd.quantities import size_bytes
+from binlogd.setup import Setup
 
 _SHOWN_MAX = 40
 

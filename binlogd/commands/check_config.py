@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from binlogd.assembly import Setup, server_tls, table_filter
+from binlogd.assembly import table_filter
 from binlogd.commands.options import (
     AddrOption,
     ConfigOption,
@@ -20,6 +20,7 @@ from binlogd.commands.options import (
     load_settings,
 )
 from binlogd.settings import Settings, flattened, shown
+from binlogd.setup import Setup, server_tls
 
 _DEFAULT = "default"
 

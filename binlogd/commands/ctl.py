@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from binlogd import app, passwords
-from binlogd.assembly import Setup
 from binlogd.commands.nodes import show_nodes
 from binlogd.commands.options import (
     AddrOption,
@@ -30,6 +29,7 @@ from binlogd.errors import ConfigError, NotRunning
 from binlogd.membership import mark
 from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.state import NodeState
+from binlogd.setup import Setup
 from binlogd.upstream.registry import DRAINER, PUMP
 
 _LISTS = {"pumps": PUMP, "drainers": DRAINER}

@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 
 from binlogd import app
-from binlogd.assembly import Setup
 from binlogd.commands.options import (
     AddrOption,
     ConfigOption,
@@ -22,6 +21,7 @@ from binlogd.commands.options import (
 from binlogd.commands.running import get_json
 from binlogd.console import ExportProgress
 from binlogd.errors import ConfigError, NotRunning
+from binlogd.setup import Setup
 from binlogd.tso import NO_TS, Tso
 
 

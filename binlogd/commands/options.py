@@ -10,8 +10,8 @@ import msgspec
 import typer
 
 from binlogd import settings
-from binlogd.assembly import Setup
 from binlogd.settings import Settings
+from binlogd.setup import Setup
 
 ConfigOption = Annotated[
     Path | None,

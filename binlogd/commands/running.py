@@ -8,9 +8,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from binlogd.assembly import Setup, http_tls
 from binlogd.errors import NotRunning
 from binlogd.quantities import listen_address
+from binlogd.setup import Setup, http_tls
 
 ANSWER_S = 10.0
 _ANSWER_BYTES_MAX = 64 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from binlogd import app
-from binlogd.assembly import Setup
 from binlogd.commands.options import AddrOption, ConfigOption, DataDirOption, load_setup
+from binlogd.setup import Setup
 
 
 def serve(

@@ -13,10 +13,10 @@ from rich.markup import escape
 from rich.status import Status
 
 from binlogd import app
-from binlogd.assembly import Setup
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import get_json, put
 from binlogd.errors import ConfigError, NotRunning, Unavailable
+from binlogd.setup import Setup
 
 _ACTIONS = ("pause", "close", "resume")
 _DONE = 200

@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from binlogd.assembly import Setup, make_store
+from binlogd.assembly import make_store
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.mysql_store import MySqlStore
 from binlogd.drainer.progress import LanePosition, PendingDdl
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import LOCK_FILE
+from binlogd.setup import Setup
 from binlogd.tso import Tso
 
 

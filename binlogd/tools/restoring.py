@@ -5,15 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from binlogd.assembly import (
-    Setup,
-    dialect,
-    downstream_server,
-    make_sink,
-    make_store,
-    table_filter,
-    trash,
-)
+from binlogd.assembly import dialect, downstream_server, make_sink, make_store, table_filter, trash
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.file_log import is_log_file
 from binlogd.drainer.named_apply import NamedApplier, NamedOptions
@@ -22,6 +14,7 @@ from binlogd.drainer.restore_original import restore_original
 from binlogd.drainer.translate import Translator
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.position import suffix_of
+from binlogd.setup import Setup
 from binlogd.tso import Tso
 
 

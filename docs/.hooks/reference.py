@@ -15,7 +15,7 @@ import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from binlogd.cli import cli
+from binlogd.cli import command_line
 
 ROOT = Path(__file__).parents[2]
 _KEY = re.compile(r"^(?:# )?([\w-]+) = (.+?)(?:\s+# ?(.*))?$")
@@ -97,7 +97,7 @@ def _escaped(text: str) -> str:
 
 def cli_page() -> str:
     """Every command with its arguments and options."""
-    group: Any = typer.main.get_command(cli)
+    group: Any = typer.main.get_command(command_line())
     out = [
         "# Commands",
         "",

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from binlogd.cli import cli
+from binlogd.cli import command_line
 from binlogd.client.pump_client import PumpClient
 from binlogd.errors import BinlogdError, ConfigError
 from binlogd.tls import ClientTls
@@ -58,7 +58,7 @@ class Done:
 
 def said(*words: str, given: str = "") -> Done:
     """One command in this process: starting another one takes longer than what it does."""
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(cli, list(words), input=given)
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(command_line(), list(words), input=given)
     error = result.exception
     if isinstance(error, BinlogdError):
         return Done(2 if isinstance(error, ConfigError) else 1, result.stdout, str(error))

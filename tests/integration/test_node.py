@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.assembly import Setup, identity
+from binlogd.assembly import identity
 from binlogd.closing import Closing
 from binlogd.config import parse
 from binlogd.errors import ConfigError, LogFailed, RecordTooLarge, UpstreamUnavailable
@@ -25,6 +25,7 @@ from binlogd.pump.pump import Pump
 from binlogd.pump.service import PumpService
 from binlogd.pump.state import Action
 from binlogd.routes.application import Reply
+from binlogd.setup import Setup
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
 from binlogd.upstream.skips import SkipList

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import typer
 
-from binlogd.cli import cli
+from binlogd.cli import command_line
 from binlogd.config import Config
 from tests.browser import Browser
 
@@ -82,7 +82,7 @@ def _keys(table: type[msgspec.Struct]) -> set[str]:
 
 def test_every_command_and_option_is_in_the_reference(site: Path) -> None:
     page = html.unescape((site / "reference" / "cli.html").read_text())
-    for name, command in _commands("", typer.main.get_command(cli)):
+    for name, command in _commands("", typer.main.get_command(command_line())):
         assert re.search(rf"<h2[^>]*>binlogd {name}<", page), name
         for option in command.params:
             if option.param_type_name == "option":
@@ -109,7 +109,7 @@ WORDS = re.compile(
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_is_one_and_has_the_options(page: Path) -> None:
-    known = dict(_commands("", typer.main.get_command(cli)))
+    known = dict(_commands("", typer.main.get_command(command_line())))
     for line in WORDS.findall(page.read_text()):
         words = line.split()
         assert words[0] in known, f"binlogd {line}"

@@ -10,7 +10,6 @@ from random import Random
 import pytest
 
 from binlogd import config
-from binlogd.assembly import Setup
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.mysql import Server
 from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
@@ -18,6 +17,7 @@ from binlogd.drainer.mysql_store import MySqlStore
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import LOCK_FILE
+from binlogd.setup import Setup
 from binlogd.tools import checkpoint as tool
 from binlogd.tso import Tso
 from tests.appliance import into_mariadb

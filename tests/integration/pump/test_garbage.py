@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.assembly import Setup, make_drainer
+from binlogd.assembly import make_drainer
 from binlogd.commands.export_base import base
 from binlogd.config import parse
 from binlogd.drainer.measures import DrainerMeasures
@@ -18,6 +18,7 @@ from binlogd.ports import Space
 from binlogd.pump.bases import Bases
 from binlogd.pump.metrics import say_pump
 from binlogd.pump.pump import Pump
+from binlogd.setup import Setup
 from binlogd.telemetry import Exposition
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.store import UpstreamStore

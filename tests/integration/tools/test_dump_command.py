@@ -13,7 +13,7 @@ import pytest
 import structlog
 from typer.testing import CliRunner
 
-from binlogd.cli import cli
+from binlogd.cli import command_line
 from tests.integration.tools.test_reading import extracted
 from tests.mariadb import MariaDb
 from tests.recordings_reader import RECORDINGS
@@ -22,7 +22,9 @@ HISTORY = RECORDINGS / "ddl" / "ddl_history.json.gz"
 
 
 def lines(*words: object) -> list[str]:
-    result = CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=False)
+    result = CliRunner().invoke(
+        command_line(), [str(word) for word in words], catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
 

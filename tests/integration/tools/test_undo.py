@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from binlogd.cli import cli
+from binlogd.cli import command_line
 from binlogd.drainer.ddl_names import name_of
 from binlogd.drainer.filter import TableFilter, TablePattern
 from binlogd.drainer.named import NamedColumn, NamedRow, NamedTransaction, RowKind
@@ -114,7 +114,9 @@ def test_a_script_writes_no_generated_column_and_no_byte_that_is_no_text(mariadb
 
 
 def run(*words: object) -> list[str]:
-    result = CliRunner().invoke(cli, [str(word) for word in words], catch_exceptions=False)
+    result = CliRunner().invoke(
+        command_line(), [str(word) for word in words], catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
 
@@ -150,5 +152,5 @@ def test_a_timestamp_that_nothing_carries_and_one_without_a_commit(tmp_path: Pat
     (prewrite, rollback) = run("txn", rolled_back["start_ts"], *paths)
     assert prewrite.startswith("prewrite without a commit")
     assert rollback.startswith("rollback without a commit")
-    missing = CliRunner().invoke(cli, ["txn", "7", str(paths[0])])
+    missing = CliRunner().invoke(command_line(), ["txn", "7", str(paths[0])])
     assert missing.exit_code == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from binlogd.cli import cli
+from binlogd.cli import command_line
 from binlogd.drainer.filter import TableFilter, TablePattern
 from binlogd.drainer.route import Router, RouteRule
 from binlogd.errors import ConfigError
@@ -176,6 +176,7 @@ def test_the_command_says_it_in_words_in_json_and_by_its_exit_code(
         server.execute(*TABLES)
     words = ["verify", "--upstream", f"mysql://root@127.0.0.1:{mariadb.port}"]
     words += ["--downstream", f"mysql://root@127.0.0.1:{replica.port}"]
+    cli = command_line()
     equal = CliRunner().invoke(cli, words)
     assert equal.exit_code == 0
     assert "3 of 3 tables are equal, as it is now" in equal.output
