@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from binlogd.errors import MissingDdlJob, Refused
+from binlogd.errors import BinlogdError, MissingDdlJob, Refused
+from binlogd.snapshot.base import Base, Carry, UnusableBase, carry
 from binlogd.snapshot.rewrite import Rewritten
 from binlogd.snapshot.rowkey import ROWID, Handle, HandleKind
 from binlogd.snapshot.spec import LeftOut
@@ -23,7 +25,7 @@ from binlogd.tidb.ddl_text import changed_columns
 from binlogd.tidb.kinds import ActionType, SchemaState
 from binlogd.tidb.model import Column, Job, Table
 from binlogd.tidb.schema import SchemaTracker
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class DdlBinlog:
 class TablePlan:
     """A table that will be exported.
 
-    `info` also has the columns that a MODIFY COLUMN replaced; `rewritten` tells by which.
+    `info` also has the columns that a MODIFY COLUMN replaced; `rewritten` tells by which. Changes
+    with a commit_ts above `since_ts` make its rows, on top of what `carry` brings from a base.
     """
 
     database: str
@@ -49,6 +52,8 @@ class TablePlan:
     columns: tuple[Column, ...]
     left_out_columns: tuple[str, ...]
     rewritten: tuple[Rewritten, ...]
+    since_ts: Tso = NO_TS
+    carry: Carry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +72,72 @@ def catalog(
     *,
     log_begins: Tso,
     ignore_schemas: Iterable[str],
+    base: Base | None = None,
+    is_headless: bool = False,
 ) -> Catalog:
     """The catalog after these DDL binlogs (all of the log up to the moment, by commit_ts).
 
-    `jobs` is the whole history. Raises MissingDdlJob, and Refused after a FLASHBACK CLUSTER.
+    `jobs` is the whole history. `is_headless`: the log is complete behind the base only, so that
+    whatever is older must come from it. Where it is complete, a table that the base cannot give is
+    read from the log instead. Raises MissingDdlJob, and Refused after a FLASHBACK CLUSTER.
     """
     walk = _Walk()
-    walk.begin(jobs, log_begins)
+    since_ts = NO_TS
+    if base is not None and is_headless:
+        since_ts = base.commit_ts
+        walk.begin_at(jobs, base)
+    else:
+        walk.begin(jobs, log_begins)
     by_id = {job.id: job for job in jobs}
     for binlog in ddl:
+        if binlog.commit_ts <= since_ts and walk.is_exact:
+            continue
         job = by_id.get(binlog.job_id)
         if job is None:
             if binlog.query.lstrip().lower().startswith("select setval"):
                 continue  # a sequence's next batch, which is in no history
             raise MissingDdlJob(binlog.job_id, binlog.commit_ts, binlog.query)
-        walk.step(job, binlog.schema_state)
+        walk.step(job, binlog.schema_state, binlog.commit_ts)
     ignored = {name.lower() for name in ignore_schemas}
     plans, left_out = {}, list(walk.lost_schemas)
     for named, info in walk.tracker.tables():
         if info.is_view or info.is_sequence or named.database.lower() in ignored:
             continue
-        reason = walk.reasons.get(info.id)
-        if reason is not None:
-            left_out.append(LeftOut(named.database, named.table, reason))
-            continue
-        shown = walk.shown(info)
-        plans[info.id] = _plan(named.database, info, shown, walk.rewritten.get(info.id, ()))
+        plan = _plan(named.database, info, walk.shown(info), walk.rewritten.get(info.id, ()))
+        try:
+            plans[info.id] = _sourced(plan, walk, base, is_headless=is_headless)
+        except _Lost as lost:
+            left_out.append(LeftOut(named.database, named.table, str(lost)))
     return Catalog(plans, tuple(left_out), _ids_of(jobs) - plans.keys(), walk.tracker.snapshot())
+
+
+class _Lost(BinlogdError):
+    """Why neither the log nor the base can tell a table."""
+
+
+def _sourced(plan: TablePlan, walk: _Walk, base: Base | None, *, is_headless: bool) -> TablePlan:
+    """The plan with where its rows come from: the log, or the base and what is behind it."""
+    table_id = plan.info.id
+    tainted = walk.reasons.get(table_id)
+    entry = base.tables.get(table_id) if base is not None else None
+    unusable = ""
+    if base is not None and entry is not None:
+        if tainted is None or tainted.commit_ts <= base.commit_ts:
+            try:
+                carried = carry(base, entry, plan.columns, plan.rewritten, plan.handle)
+            except UnusableBase as error:
+                unusable = f"; the base does not help: {error}"
+            else:
+                return replace(plan, since_ts=base.commit_ts, carry=carried)
+    if tainted is not None:
+        raise _Lost(tainted.text + unusable)
+    if unusable and is_headless:
+        raise _Lost(f"the log holds its changes only{unusable}")
+    if base is not None and is_headless:
+        if table_id not in walk.born:
+            raise _Lost("it came back with rows from before the base, which has none of it")
+        return replace(plan, since_ts=base.commit_ts)
+    return plan
 
 
 def _ids_of(jobs: Iterable[Job]) -> frozenset[int]:
@@ -123,14 +167,26 @@ _REASONS = {
     ActionType.ALTER_TABLE_PARTITIONING: _REPARTITIONED,
     ActionType.REMOVE_PARTITIONING: _REPARTITIONED,
 }
+_MAKES = (ActionType.CREATE_TABLE, ActionType.CREATE_TABLES, ActionType.TRUNCATE_TABLE)
 _DROPS_COLUMNS = (ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS)
 _REWRITES = (ActionType.MODIFY_COLUMN, ActionType.MULTI_SCHEMA_CHANGE)
 
 
+class _Taint(NamedTuple):
+    """From when on the log cannot tell a table, and why."""
+
+    commit_ts: Tso
+    text: str
+
+
 @dataclass(slots=True)
 class _Walk:
+    """`is_exact`: it began with the very schema of the base, so older binlogs are behind it."""
+
     tracker: SchemaTracker = field(default_factory=SchemaTracker)
-    reasons: dict[int, str] = field(default_factory=dict)
+    reasons: dict[int, _Taint] = field(default_factory=dict)
+    born: set[int] = field(default_factory=set)
+    is_exact: bool = False
     rewritten: dict[int, tuple[Rewritten, ...]] = field(default_factory=dict)
     lost_schemas: list[LeftOut] = field(default_factory=list)
     _infos: dict[int, Table] = field(default_factory=dict)
@@ -140,11 +196,29 @@ class _Walk:
         self.tracker.load(jobs)
         if any(0 < job.finished_ts <= log_begins for job in jobs):
             self.tracker.apply_finished_by(log_begins)
+        self._know_older()
+
+    def begin_at(self, jobs: Sequence[Job], base: Base) -> None:
+        """Begins with the schema of a base. One that keeps none is asked for by its time: jobs end
+        a little after their binlog, and what is still in the log is walked through once more."""
+        if base.tracker:
+            self.tracker = SchemaTracker.from_snapshot(base.tracker)
+            self.is_exact = True
+        self.tracker.load(jobs)
+        if not base.tracker:
+            self.tracker.apply_finished_by(base.commit_ts)
+        self._know_older()
+        for table_id, entry in base.tables.items():
+            info = self._infos.get(table_id)
+            if info is not None and self.is_exact:
+                self._leaving[table_id] = replace(info, columns=tuple(entry.shown_of(info)))
+
+    def _know_older(self) -> None:
         for _, info in self.tracker.tables():
-            self.reasons[info.id] = _OLDER_THAN_LOG
+            self.reasons[info.id] = _Taint(NO_TS, _OLDER_THAN_LOG)
             self._infos[info.id] = info
 
-    def step(self, job: Job, schema_state: int) -> None:
+    def step(self, job: Job, schema_state: int, commit_ts: Tso) -> None:
         if job.type == ActionType.FLASHBACK_CLUSTER and job.is_done:
             raise Refused(
                 f"DDL job {job.id} is a FLASHBACK CLUSTER: what it did to the rows is in no binlog;"
@@ -156,6 +230,8 @@ class _Walk:
             self._leaving[job.table.id] = job.table
         if not effect.is_in_force:
             return
+        if job.type in _MAKES:
+            self.born.update(info.id for info in (job.table, *job.tables) if info is not None)
         if job.type == ActionType.RECOVER_SCHEMA and not effect.created[1:]:
             self.lost_schemas.append(LeftOut(effect.name.database, "*", _SCHEMA_RECOVERED))
         info = job.table
@@ -163,7 +239,7 @@ class _Walk:
             return
         self._leaving.pop(info.id, None)
         if job.type in _REASONS:
-            self._taint(job, info)
+            self._taint(job, info, commit_ts)
         before = self._infos.get(info.id)
         if before is not None and job.type in _REWRITES:
             found = _rewritten(before, info, job)
@@ -180,15 +256,15 @@ class _Walk:
             if column.is_public and not column.hidden and column.id in ids
         ]
 
-    def _taint(self, job: Job, info: Table) -> None:
-        reason = _REASONS[ActionType(job.type)]
+    def _taint(self, job: Job, info: Table, commit_ts: Tso) -> None:
+        taint = _Taint(commit_ts, _REASONS[ActionType(job.type)])
         ids = {info.id}
         if job.type == ActionType.EXCHANGE_TABLE_PARTITION:
             before = self._infos.get(info.id)
             ids |= {job.table_id, *info.partition_ids}
             ids |= set(before.partition_ids) if before else set()
         for table_id in ids:
-            self.reasons.setdefault(table_id, reason)
+            self.reasons[table_id] = taint
 
 
 def _rewritten(before: Table, after: Table, job: Job) -> list[Rewritten]:

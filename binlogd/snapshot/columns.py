@@ -19,15 +19,27 @@
 | TIMESTAMP | timestamp[us, UTC] | TIMESTAMP: an instant |
 | TIME | int64 | BIGINT: microseconds; 838 hours do not fit a time of day |
 
-Every column is nullable, whatever MySQL says. A date that no calendar holds (zero year, month or
-day, 30 February) becomes NULL and is counted in the manifest. Text that is no UTF-8 ends the
-export, or is repaired with U+FFFD and counted, as the caller chose. A number of an ENUM or SET
-that no label stands for becomes '' and is counted.
+Every column is nullable, whatever MySQL says. A number of an ENUM or SET that no label stands for
+becomes '' and is counted in the manifest. `TypeOptions` chooses among readings:
+
+| option | |
+|---|---|
+| `invalid-text` | text that is no UTF-8: `error` ends the export, `replace` puts U+FFFD and counts, \
+`binary` makes every text column BINARY |
+| `tinyint1` | `boolean`: what is neither 0 nor 1 is true, and counted |
+| `bigint-unsigned` | `bigint`: above 2^63-1 the export ends |
+| `decimal38` | `cast`: a DECIMAL with more than 38 digits is DECIMAL(38,s); a value that does not \
+fit ends the export |
+| `zero-dates` | a date that no calendar holds (zero year, month or day, 30 February): `null` and \
+counted, `error` ends the export, `string` makes every DATE, DATETIME and TIMESTAMP a STRING |
+| `set` | `array`: ARRAY<STRING> |
+| `time` | `string`: [-]HH:MM:SS with its fraction |
 """
 
 from __future__ import annotations
 
 import calendar
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,9 +48,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlogd.errors import CorruptRow
-from binlogd.snapshot.spec import ColumnEntry
+from binlogd.snapshot.spec import ColumnEntry, TypeOptions
 from binlogd.tidb.kinds import STRING_TYPES, Tp
-from binlogd.tidb.model import Column, FieldType
+from binlogd.tidb.model import Column
 from binlogd.tidb.row import Value
 
 DECIMAL_DIGITS_MAX = 38
@@ -70,9 +82,9 @@ class ArrowColumn:
         )
 
 
-def arrow_column(column: Column, invalid_text: str) -> ArrowColumn:
-    """The way out for a column; `invalid_text` is `error` or `replace`."""
-    type_, build = _way_out(column, invalid_text)
+def arrow_column(column: Column, options: TypeOptions) -> ArrowColumn:
+    """The way out for a column."""
+    type_, build = _way_out(column, options)
     return ArrowColumn(column, type_, build)
 
 
@@ -80,9 +92,26 @@ def spark_type(type_: pa.DataType) -> str:
     """Spark's name of an Arrow type, as its DDL has it."""
     if pa.types.is_decimal(type_):
         return f"DECIMAL({type_.precision},{type_.scale})"
+    if pa.types.is_list(type_):
+        return f"ARRAY<{spark_type(type_.value_type)}>"
     return _SPARK_TYPES[type_]
 
 
+def is_widened(old: str, new: str) -> bool:
+    """Whether MySQL's rules let one Arrow type become another without a row being rewritten, and
+    every value of it stays what it was."""
+    numbers = ("int8", "int16", "int32", "int64", "decimal128(20, 0)")
+    if old in numbers and new in numbers:
+        return numbers.index(old) < numbers.index(new)
+    if (old, new) in (("float", "double"), ("bool", "int64"), ("bool", "decimal128(20, 0)")):
+        return True
+    was, now = _DECIMAL128.fullmatch(old), _DECIMAL128.fullmatch(new)
+    if was is None or now is None:
+        return False
+    return was[2] == now[2] and int(was[1]) < int(now[1])
+
+
+_DECIMAL128 = re.compile(r"decimal128\((\d+), (\d+)\)")
 _INT64, _STRING, _BINARY = pa.int64(), pa.string(), pa.binary()
 _NAIVE, _INSTANT = pa.timestamp("us"), pa.timestamp("us", "UTC")
 _UINT64_AS_DECIMAL = pa.decimal128(20, 0)
@@ -117,18 +146,20 @@ _UNSIGNED = {
 }
 
 
-def _way_out(column: Column, invalid_text: str) -> tuple[pa.DataType, Build]:
+def _way_out(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
     kind = column.field_type
     special = _SPECIAL.get(kind.tp)
     if special is not None:
-        return special(kind)
+        return special(column, options)
     if kind.tp in STRING_TYPES:
-        if column.is_binary:
+        if column.is_binary or options.invalid_text == "binary":
             return _BINARY, _plain(_BINARY)
-        return _STRING, _text_builder(column, invalid_text)
+        return _STRING, _text_builder(column, options)
+    if kind.tp == Tp.TINY and kind.flen == 1 and options.tinyint1 == "boolean":
+        return pa.bool_(), _truth
     if column.is_unsigned:
         if kind.tp == Tp.LONGLONG:
-            return _UINT64_AS_DECIMAL, _uint64
+            return _uint64_way_out(column, options)
         if kind.tp in _UNSIGNED:
             return _UNSIGNED[Tp(kind.tp)], _plain(_UNSIGNED[Tp(kind.tp)])
     if kind.tp in _SIGNED:
@@ -140,22 +171,57 @@ def _plain(type_: pa.DataType) -> Build:
     return lambda values, _: pa.array(values, type_)
 
 
+def _refusing(column: Column, option: str, build: Build) -> Build:
+    """Ends the export at a value that the type which an option asked for does not hold."""
+
+    def guarded(values: Sequence[Value], losses: Losses) -> pa.Array:
+        try:
+            return build(values, losses)
+        except (pa.ArrowInvalid, OverflowError):
+            raise CorruptRow(
+                f"column {column.name} holds a value that --type {option} has no place for;"
+                " export without it"
+            ) from None
+
+    return guarded
+
+
+def _truth(values: Sequence[Value], losses: Losses) -> pa.Array:
+    losses["not_boolean"] += sum(value not in (None, 0, 1) for value in values)
+    return pa.array([None if value is None else bool(value) for value in values], pa.bool_())
+
+
+def _uint64_way_out(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
+    if options.bigint_unsigned == "bigint":
+        return _INT64, _refusing(column, "bigint-unsigned=bigint", _plain(_INT64))
+    return _UINT64_AS_DECIMAL, _uint64
+
+
 def _uint64(values: Sequence[Value], _: Losses) -> pa.Array:
     return pa.array(values, pa.uint64()).cast(_UINT64_AS_DECIMAL)
 
 
-def _decimal(kind: FieldType) -> tuple[pa.DataType, Build]:
-    precision = kind.flen if kind.flen > 0 else 10
+def _decimal(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
+    kind = column.field_type
+    precision, scale = (kind.flen if kind.flen > 0 else 10), max(0, kind.decimal)
     if precision > DECIMAL_DIGITS_MAX:
-        return _STRING, _plain(_STRING)
-    type_ = pa.decimal128(precision, max(0, kind.decimal))
-    return type_, lambda values, _: pa.array(values, _STRING).cast(type_)
+        if options.decimal38 == "string":
+            return _STRING, _plain(_STRING)
+        type_ = pa.decimal128(DECIMAL_DIGITS_MAX, scale)
+        return type_, _refusing(column, "decimal38=cast", _decimals(type_))
+    type_ = pa.decimal128(precision, scale)
+    return type_, _decimals(type_)
 
 
-def _bits(kind: FieldType) -> tuple[pa.DataType, Build]:
-    if kind.flen <= 1:
+def _decimals(type_: pa.DataType) -> Build:
+    return lambda values, _: pa.array(values, _STRING).cast(type_)
+
+
+def _bits(column: Column, _: TypeOptions) -> tuple[pa.DataType, Build]:
+    width = column.field_type.flen
+    if width <= 1:
         return pa.bool_(), lambda values, _: pa.array(values, _INT64).cast(pa.bool_())
-    if kind.flen < 64:
+    if width < 64:
         return _INT64, _plain(_INT64)
     return _UINT64_AS_DECIMAL, _uint64
 
@@ -163,15 +229,15 @@ def _bits(kind: FieldType) -> tuple[pa.DataType, Build]:
 # --- text and labels -----------------------------------------------------------------------
 
 
-def _text_builder(column: Column, invalid_text: str) -> Build:
+def _text_builder(column: Column, options: TypeOptions) -> Build:
     def build(values: Sequence[Value], losses: Losses) -> pa.Array:
         try:
             return pa.array(values, _BINARY).cast(_STRING)
         except pa.ArrowInvalid:
-            if invalid_text == "error":
+            if options.invalid_text == "error":
                 raise CorruptRow(
                     f"column {column.name} holds bytes that are no UTF-8; export with"
-                    " --invalid-text replace to have U+FFFD in their place"
+                    " --type invalid-text=replace to have U+FFFD in their place"
                 ) from None
         texts = [None if value is None else _repaired(value, losses) for value in values]
         return pa.array(texts, _STRING)
@@ -186,8 +252,9 @@ def _repaired(value: Value, losses: Losses) -> str:
     return text
 
 
-def _enum(kind: FieldType) -> tuple[pa.DataType, Build]:
-    labels: dict[Value, str | None] = {None: None, 0: "", **dict(enumerate(kind.elems, 1))}
+def _enum(column: Column, _: TypeOptions) -> tuple[pa.DataType, Build]:
+    elems = column.field_type.elems
+    labels: dict[Value, str | None] = {None: None, 0: "", **dict(enumerate(elems, 1))}
 
     def build(values: Sequence[Value], losses: Losses) -> pa.Array:
         losses["unknown_label"] += sum(value not in labels for value in values)
@@ -196,28 +263,44 @@ def _enum(kind: FieldType) -> tuple[pa.DataType, Build]:
     return _STRING, build
 
 
-def _set(kind: FieldType) -> tuple[pa.DataType, Build]:
-    bits = [(1 << index, label) for index, label in enumerate(kind.elems)]
+def _set(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
+    bits = [(1 << index, label) for index, label in enumerate(column.field_type.elems)]
     known = (1 << len(bits)) - 1
+    is_array = options.set == "array"
+    type_ = pa.list_(_STRING) if is_array else _STRING
 
     def build(values: Sequence[Value], losses: Losses) -> pa.Array:
-        texts: list[str | None] = []
+        found: list[list[str] | str | None] = []
         for mask in values:
             if mask is None:
-                texts.append(None)
+                found.append(None)
                 continue
             assert isinstance(mask, int)
             losses["unknown_label"] += bool(mask & ~known)
-            texts.append(",".join(label for bit, label in bits if mask & bit))
-        return pa.array(texts, _STRING)
+            labels = [label for bit, label in bits if mask & bit]
+            found.append(labels if is_array else ",".join(labels))
+        return pa.array(found, type_)
 
-    return _STRING, build
+    return type_, build
 
 
 # --- dates and times -----------------------------------------------------------------------
 
 
-def _dates(type_: pa.DataType, naive: pa.DataType) -> Build:
+def _dates(
+    type_: pa.DataType, naive: pa.DataType
+) -> Callable[[Column, TypeOptions], tuple[pa.DataType, Build]]:
+    def way_out(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
+        if options.zero_dates == "string":
+            return _STRING, _plain(_STRING)
+        return type_, _dates_builder(column, type_, naive, options)
+
+    return way_out
+
+
+def _dates_builder(
+    column: Column, type_: pa.DataType, naive: pa.DataType, options: TypeOptions
+) -> Build:
     first = pa.scalar("0001-01-01").cast(naive)
 
     def build(values: Sequence[Value], losses: Losses) -> pa.Array:
@@ -226,6 +309,8 @@ def _dates(type_: pa.DataType, naive: pa.DataType) -> Build:
         except pa.ArrowInvalid:
             array = None
         if array is None or pc.any(pc.less(array, first)).as_py():
+            if options.zero_dates == "error":
+                raise CorruptRow(f"column {column.name} holds a date that no calendar has")
             kept = [value if _is_of_the_calendar(value) else None for value in values]
             losses["impossible_date"] += kept.count(None) - list(values).count(None)
             array = pa.array(kept, _STRING).cast(naive)
@@ -256,18 +341,26 @@ def _times(values: Sequence[Value], _: Losses) -> pa.Array:
     return pa.array(micros, _INT64)
 
 
-_SPECIAL: dict[int, Callable[[FieldType], tuple[pa.DataType, Build]]] = {
-    Tp.FLOAT: lambda _: (pa.float32(), _plain(pa.float32())),
-    Tp.DOUBLE: lambda _: (pa.float64(), _plain(pa.float64())),
+def _time(_: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
+    return (_STRING, _plain(_STRING)) if options.time == "string" else (_INT64, _times)
+
+
+def _always(type_: pa.DataType) -> Callable[[Column, TypeOptions], tuple[pa.DataType, Build]]:
+    return lambda _, __: (type_, _plain(type_))
+
+
+_SPECIAL: dict[int, Callable[[Column, TypeOptions], tuple[pa.DataType, Build]]] = {
+    Tp.FLOAT: _always(pa.float32()),
+    Tp.DOUBLE: _always(pa.float64()),
     Tp.NEW_DECIMAL: _decimal,
-    Tp.DATE: lambda _: (pa.date32(), _dates(pa.date32(), pa.date32())),
-    Tp.DATETIME: lambda _: (_NAIVE, _dates(_NAIVE, _NAIVE)),
-    Tp.TIMESTAMP: lambda _: (_INSTANT, _dates(_INSTANT, _NAIVE)),
-    Tp.DURATION: lambda _: (_INT64, _times),
+    Tp.DATE: _dates(pa.date32(), pa.date32()),
+    Tp.DATETIME: _dates(_NAIVE, _NAIVE),
+    Tp.TIMESTAMP: _dates(_INSTANT, _NAIVE),
+    Tp.DURATION: _time,
     Tp.BIT: _bits,
     Tp.ENUM: _enum,
     Tp.SET: _set,
-    Tp.JSON: lambda _: (_STRING, _plain(_STRING)),
+    Tp.JSON: _always(_STRING),
 }
 
 

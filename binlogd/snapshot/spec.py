@@ -6,10 +6,15 @@ machine and a job that runs elsewhere, so it names nothing but files, numbers an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, get_args
+
 import msgspec
 
+from binlogd.config import duration_s
+from binlogd.errors import ConfigError
 from binlogd.moment import last_ts
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 
 SPEC_VERSION = 1
 MANIFEST_FORMAT = 1
@@ -33,8 +38,39 @@ class Segment(msgspec.Struct, frozen=True):
     seen_bytes: int
 
 
+class TypeOptions(msgspec.Struct, frozen=True, rename="kebab"):
+    """How types come out of which there are several readings; the first of each is the default.
+
+    `columns` says what each costs. Bases and what is built on them have the same.
+    """
+
+    invalid_text: Literal["error", "replace", "binary"] = "error"
+    tinyint1: Literal["tinyint", "boolean"] = "tinyint"
+    bigint_unsigned: Literal["decimal", "bigint"] = "decimal"
+    decimal38: Literal["string", "cast"] = "string"
+    zero_dates: Literal["null", "error", "string"] = "null"
+    set: Literal["string", "array"] = "string"
+    time: Literal["micros", "string"] = "micros"
+
+
+def type_options(words: Iterable[str]) -> TypeOptions:
+    """The options that words like `tinyint1=boolean` name. Raises ConfigError."""
+    pairs = dict(word.partition("=")[::2] for word in words)
+    known = {field.encode_name: field.type for field in msgspec.structs.fields(TypeOptions)}
+    for name in pairs:
+        if name not in known:
+            raise ConfigError(f"--type {name}: there is {', '.join(known)}")
+    try:
+        return msgspec.convert(pairs, TypeOptions)
+    except msgspec.ValidationError as error:
+        choices = "; ".join(f"{name}={'|'.join(get_args(known[name]))}" for name in pairs)
+        raise ConfigError(f"--type: {error}; there is {choices}") from None
+
+
 class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One export, as the job gets it. `as_of` 0 means the latest that is resolved.
+    """One export, as the job gets it.
+
+    `as_of` 0 means the latest that is resolved, or so many milliseconds before it.
 
     The job writes below `staging` and `scratch`; it looks into `out` only to refuse a moment that
     has its snapshot already.
@@ -44,12 +80,13 @@ class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     segments: tuple[Segment, ...]
     schema_history: str
     as_of: int
+    before_latest_ms: int = 0
     known_resolved_ts: int
     out: str
     staging: str
     scratch: str
     ignore_schemas: tuple[str, ...]
-    invalid_text: str
+    types: TypeOptions = TypeOptions()
     slice_bytes: int = 16 << 20
     rows_per_file_max: int = 5_000_000
     cores: int = 2
@@ -67,20 +104,33 @@ class ColumnEntry(msgspec.Struct, frozen=True):
     spark_type: str
 
 
+class KeysEntry(msgspec.Struct, frozen=True):
+    """The file that holds the row handles of a data file, row by row."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
 class FileEntry(msgspec.Struct, frozen=True):
-    """A data file of the manifest, its path relative to the snapshot."""
+    """A data file of the manifest, its path relative to the snapshot.
+
+    `keys` is there where the columns do not tell which row of the table each one is.
+    """
 
     name: str
     rows: int
     size_bytes: int
     sha256: str
+    keys: KeysEntry | None = None
 
 
 class TableEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A table of the manifest.
 
-    `losses` counts, per column, values that their new type cannot hold; `left_out_columns` names
-    those that the log does not tell (virtual generated ones).
+    `losses` counts, per column, values that their new type cannot hold, at most so many;
+    `left_out_columns` names those that the log does not tell (virtual generated ones). `handle` is
+    what tells its rows apart: `integer` and `common` (the ids of `handle_columns`), or `hidden`.
     """
 
     database: str
@@ -91,6 +141,8 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True):
     left_out_columns: tuple[str, ...]
     losses: dict[str, dict[str, int]]
     files: tuple[FileEntry, ...]
+    handle: str = ""
+    handle_columns: tuple[int, ...] = ()
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -171,10 +223,33 @@ Event = Planned | Advanced | Staged | Failed
 """One line on the progress pipe."""
 
 
-def moment(text: str) -> Tso | None:
-    """The timestamp that `--as-of` names: a TSO or a wall clock in ISO 8601; None is `latest`.
+class Moment(NamedTuple):
+    """A commit_ts, or with NO_TS so many milliseconds before the latest one that is resolved."""
+
+    ts: Tso
+    before_latest_ms: int = 0
+
+
+LATEST = "latest"
+
+
+def moment(text: str, option: str = "--as-of") -> Moment:
+    """What `--as-of` names: `latest`, `latest-5m`, a TSO or a wall clock in ISO 8601.
 
     A wall clock without zone is UTC. It stands for everything committed up to and including its
     last millisecond. Raises ConfigError.
     """
-    return None if text == "latest" else last_ts(text, "--as-of")
+    if text == LATEST:
+        return Moment(NO_TS)
+    if text.startswith(f"{LATEST}-"):
+        distance = text.removeprefix(f"{LATEST}-")
+        try:
+            before_s = 0.0 if distance.isdigit() else duration_s(option, distance)
+        except ConfigError:
+            before_s = 0.0
+        if before_s <= 0:
+            raise ConfigError(
+                f"{option} {text!r}: say how long before the latest, with a unit: latest-5m"
+            )
+        return Moment(NO_TS, round(before_s * 1000))
+    return Moment(last_ts(text, option))

@@ -1,4 +1,4 @@
-"""Decodes the rows that a table holds and writes them as Parquet files, each synced and hashed.
+"""Decodes the rows that a table holds, into Arrow and from there into its files.
 
 Runs in Spark's Python workers, one call for each partition, and knows nothing of Spark. Rows come
 sorted by table, so one file is open at a time; a table has at least as many files as partitions
@@ -8,24 +8,22 @@ to the JVM only to have them written would cost as much as the decoding.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from binlogd.errors import CorruptRow, RowMismatch, UnknownTable
 from binlogd.snapshot.catalog import TablePlan
+from binlogd.snapshot.changed import ChangedKeys, keys_as
 from binlogd.snapshot.columns import ArrowColumn, arrow_column
+from binlogd.snapshot.files import TableFiles, Target, Written, results
 from binlogd.snapshot.rewrite import Convert, Unconvertible, converter
-from binlogd.snapshot.rowkey import columns_of
+from binlogd.snapshot.rowkey import HandleKind, Op, columns_of
+from binlogd.snapshot.spec import TypeOptions
 from binlogd.tidb.model import Column
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.schema import SchemaTracker
@@ -33,46 +31,17 @@ from binlogd.tidb.schema import SchemaTracker
 CHUNK_ROWS = 8_192
 """Rows that are turned into Arrow at a time."""
 CHUNK_BYTES = 16 << 20
-ROW_GROUP_ROWS = 131_072
-ROW_GROUP_BYTES = 64 << 20
-
-RESULTS = pa.schema(
-    [
-        ("table_id", pa.int64()),
-        ("name", pa.string()),
-        ("rows", pa.int64()),
-        ("size_bytes", pa.int64()),
-        ("sha256", pa.string()),
-        ("losses", pa.string()),
-        ("problem", pa.string()),
-    ]
-)
-"""One written file each, or (with `problem`) why a table cannot be told."""
-
-Winner = tuple[int, int, int, bytes]
-"""table_id, schema_version, commit_ts, row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where and how files are written."""
-
-    staging: str
-    invalid_text: str
-    rows_per_file_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A file, or why there is none."""
+class Winner(NamedTuple):
+    """The last change of a key."""
 
     table_id: int
-    name: str = ""
-    rows: int = 0
-    size_bytes: int = 0
-    sha256: str = ""
-    losses: str = "{}"
-    problem: str = ""
+    key: bytes
+    op: int
+    schema_version: int
+    commit_ts: int
+    row: bytes
 
 
 def write(
@@ -91,35 +60,27 @@ def write(
     done: list[Written] = []
     for batch in batches:
         for winner in _winners(batch):
-            table_id = winner[0]
+            table_id = winner.table_id
             if current is None or current.table_id != table_id:
                 if table_id not in tables:
-                    raise UnknownTable(table_id, winner[2], winner[1])
+                    raise UnknownTable(table_id, winner.commit_ts, winner.schema_version)
                 done += current.close() if current else []
-                current = TableWriter(table_id, tables[table_id], schemas, target, part)
+                current = TableWriter(tables[table_id], schemas, target, part)
             current.add(winner)
     done += current.close() if current else []
-    yield _results(done)
+    yield results(done)
 
 
 def write_empty(plan: TablePlan, target: Target) -> list[Written]:
     """The file of a table without rows, so that its columns are there to be read."""
-    writer = TableWriter(plan.info.id, plan, SchemaTracker(), target, "empty")
-    writer.flush(is_last=True)
+    writer = TableWriter(plan, SchemaTracker(), target, "empty")
+    writer.flush()
     return writer.close()
 
 
 def _winners(batch: pa.RecordBatch) -> Iterator[Winner]:
-    names = ("table_id", "schema_version", "commit_ts", "row")
-    return zip(*(batch.column(name).to_pylist() for name in names), strict=True)
-
-
-def _results(done: list[Written]) -> pa.RecordBatch:
-    columns = {
-        name: [getattr(each, name) for each in done]
-        for name in RESULTS.names  # fields of Written
-    }
-    return pa.RecordBatch.from_pydict(columns, schema=RESULTS)
+    columns = (batch.column(name).to_pylist() for name in Winner._fields)
+    return map(Winner._make, zip(*columns, strict=True))
 
 
 def directory_name(plan: TablePlan) -> str:
@@ -138,122 +99,104 @@ def _quoted(name: str) -> str:
 
 
 class TableWriter:
-    """The rows of one table in one partition, on their way into files."""
+    """The rows of one table in one partition, on their way into files.
 
-    def __init__(
-        self, table_id: int, plan: TablePlan, schemas: SchemaTracker, target: Target, part: str
-    ) -> None:
-        self.table_id = table_id
-        self._plan, self._schemas, self._target, self._part = plan, schemas, target, part
+    Of a table that has rows in a base, the keys that changed are put down as well.
+    """
+
+    def __init__(self, plan: TablePlan, schemas: SchemaTracker, target: Target, part: str) -> None:
+        self.table_id = plan.info.id
+        self._plan = plan
         self._rows = _Rows(plan, schemas)
-        self._columns = [arrow_column(each, target.invalid_text) for each in plan.columns]
-        self._schema = pa.schema([_field(each) for each in self._columns])
+        self._columns = arrow_columns(plan, target.types)
+        self._schema = schema_of(self._columns)
+        self._key_type = key_type(plan, self._columns)
+        self._files = TableFiles(
+            self.table_id, directory_name(plan), self._schema, target, part, self._key_type
+        )
+        self._changed = ChangedKeys(target.keys, plan, part) if plan.carry else None
         self._values: list[list[Value]] = [[] for _ in self._columns]
+        self._keys: list[bytes] = []
         self._ids = [each.id for each in plan.columns]
-        self._losses: dict[str, Counter[str]] = {}
-        self._waiting: list[pa.RecordBatch] = []
         self._chunk_rows = self._chunk_bytes = 0
-        self._waiting_rows = self._waiting_bytes = self._file_rows = 0
-        self._file: pq.ParquetWriter | None = None
-        self._path = Path()
         self._problem = ""
-        self._done: list[Written] = []
 
     def add(self, winner: Winner) -> None:
         """Takes a row. Raises RowMismatch."""
         if self._problem:
             return
-        _, version, commit_ts, row = winner
+        if self._changed is not None:
+            self._changed.add(winner.key)
+        if winner.op == Op.DELETE:
+            return
         try:
-            values = self._rows.decode(version, row)
+            values = self._rows.decode(winner.schema_version, winner.row)
             for column, column_id in zip(self._values, self._ids, strict=True):
                 column.append(values[column_id])
+            if self._key_type is not None:
+                self._keys.append(winner.key)
             self._chunk_rows += 1
-            self._chunk_bytes += len(row)
+            self._chunk_bytes += len(winner.row)
             if self._chunk_rows >= CHUNK_ROWS or self._chunk_bytes >= CHUNK_BYTES:
                 self.flush()
         except CorruptRow as error:
-            raise RowMismatch(self._label(), commit_ts, str(error)) from error
+            raise RowMismatch(self._label(), winner.commit_ts, str(error)) from error
         except Unconvertible as error:
             self._problem = str(error)
 
-    def flush(self, *, is_last: bool = False) -> None:
-        """Turns what has gathered into Arrow, and into a row group when there is enough."""
+    def flush(self) -> None:
+        """Turns what has gathered into Arrow."""
         arrays = [
-            each.build(values, self._losses.setdefault(each.column.name, Counter()))
+            each.build(values, self._files.losses.setdefault(each.column.name, Counter()))
             for each, values in zip(self._columns, self._values, strict=True)
         ]
+        keys = keys_as(self._keys, self._key_type) if self._key_type is not None else None
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         for values in self._values:
             values.clear()
-        self._waiting.append(batch)
-        self._waiting_rows += batch.num_rows
-        self._waiting_bytes += self._chunk_bytes
+        self._keys.clear()
+        self._files.add(batch, keys, self._chunk_bytes)
         self._chunk_rows = self._chunk_bytes = 0
-        is_full = self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES
-        if is_last or is_full:
-            self._write_row_group()
 
     def close(self) -> list[Written]:
         """Finishes the last file. What was written, or the problem."""
-        if not self._problem:
+        if self._chunk_rows and not self._problem:
             try:
-                if self._chunk_rows:
-                    self.flush()
-                if self._waiting:
-                    self._write_row_group()
+                self.flush()
             except CorruptRow as error:
                 raise RowMismatch(self._label(), 0, str(error)) from error
-        self._finish_file()
-        if self._problem:
-            return [Written(self.table_id, problem=self._problem)]
-        return self._done
+        done = self._files.close()
+        if self._changed is not None:
+            self._changed.close()
+        return [Written(self.table_id, problem=self._problem)] if self._problem else done
 
     def _label(self) -> str:
         return f"{self._plan.database}.{self._plan.info.name}"
 
-    def _write_row_group(self) -> None:
-        if self._file is None:
-            name = f"part-{self._part}-{len(self._done):03d}.zstd.parquet"
-            self._path = Path(self._target.staging, directory_name(self._plan), name)
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = pq.ParquetWriter(
-                self._path, self._schema, compression="zstd", coerce_timestamps="us"
-            )
-        self._file.write_table(pa.Table.from_batches(self._waiting, self._schema))
-        self._file_rows += self._waiting_rows
-        self._waiting.clear()
-        self._waiting_rows = self._waiting_bytes = 0
-        if self._file_rows >= self._target.rows_per_file_max:
-            self._finish_file()
 
-    def _finish_file(self) -> None:
-        if self._file is None:
-            return
-        self._file.close()
-        self._file = None
-        with self._path.open("rb") as file:
-            os.fsync(file.fileno())
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        losses = {name: +lost for name, lost in self._losses.items() if +lost}
-        self._losses.clear()
-        written = Written(
-            self.table_id,
-            f"{self._path.parent.name}/{self._path.name}",
-            self._file_rows,
-            self._path.stat().st_size,
-            digest,
-            json.dumps(losses),
-        )
-        self._done.append(written)
-        self._file_rows = 0
+def arrow_columns(plan: TablePlan, types: TypeOptions) -> list[ArrowColumn]:
+    """The way out of each column of a table."""
+    return [arrow_column(each, types) for each in plan.columns]
 
 
-def _field(column: ArrowColumn) -> pa.Field:
+def schema_of(columns: Iterable[ArrowColumn]) -> pa.Schema:
     """Parquet keeps TiDB's column id as the field id, which stays when a column is renamed."""
-    return pa.field(
-        column.column.name, column.type, metadata={"PARQUET:field_id": str(column.column.id)}
+    return pa.schema(
+        pa.field(
+            each.column.name, each.type, metadata={"PARQUET:field_id": str(each.column.id)}
+        )
+        for each in columns
     )
+
+
+def key_type(plan: TablePlan, columns: Iterable[ArrowColumn]) -> pa.DataType | None:
+    """How the row handles of a table are kept; None where a column of it is the handle."""
+    if plan.handle.kind is HandleKind.COMMON:
+        return pa.binary()
+    is_told = plan.handle.kind is HandleKind.INTEGER and any(
+        each.column.id == plan.handle.column_ids[0] and each.type != pa.bool_() for each in columns
+    )
+    return None if is_told else pa.int64()
 
 
 # --- rows to values ------------------------------------------------------------------------

@@ -1,0 +1,196 @@
+"""Arrow batches of one table into Parquet files, each synced and hashed where it is written.
+
+Where the columns of a table do not tell which row is which (a hidden row id, a key of several
+columns), the handles stand in a file of their own beside the data, row by row, for the snapshot
+that is built on this one. Its name begins with `_`: readers of a directory pass it over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from binlogd.snapshot.spec import KeysEntry, TypeOptions
+
+ROW_GROUP_ROWS = 131_072
+ROW_GROUP_BYTES = 64 << 20
+KEY_COLUMN = "key"
+
+RESULTS = pa.schema(
+    [
+        ("table_id", pa.int64()),
+        ("name", pa.string()),
+        ("rows", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("sha256", pa.string()),
+        ("losses", pa.string()),
+        ("problem", pa.string()),
+        ("keys_size_bytes", pa.int64()),
+        ("keys_sha256", pa.string()),
+    ]
+)
+"""One written file each, or (with `problem`) why a table cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where and how files are written; `keys` is where the keys that changed are put down."""
+
+    staging: str
+    types: TypeOptions
+    rows_per_file_max: int
+    keys: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file, or why there is none."""
+
+    table_id: int
+    name: str = ""
+    rows: int = 0
+    size_bytes: int = 0
+    sha256: str = ""
+    losses: str = "{}"
+    problem: str = ""
+    keys_size_bytes: int = 0
+    keys_sha256: str = ""
+
+    @property
+    def keys(self) -> KeysEntry | None:
+        """The file of its row handles, if it has one."""
+        if not self.keys_sha256:
+            return None
+        return KeysEntry(keys_name(self.name), self.keys_size_bytes, self.keys_sha256)
+
+
+def keys_name(name: str) -> str:
+    """The file of row handles beside a data file."""
+    directory, _, file = name.rpartition("/")
+    return f"{directory}/_keys-{file}"
+
+
+def results(done: list[Written]) -> pa.RecordBatch:
+    """`RESULTS` of some files."""
+    columns = {
+        name: [getattr(each, name) for each in done]
+        for name in RESULTS.names  # fields of Written
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=RESULTS)
+
+
+@dataclass(slots=True)
+class TableFiles:
+    """The files of one table in one partition; `part` makes their names its own."""
+
+    table_id: int
+    directory: str
+    schema: pa.Schema
+    target: Target
+    part: str
+    key_type: pa.DataType | None = None
+    losses: dict[str, Counter[str]] = field(default_factory=dict)
+    _waiting: list[pa.RecordBatch] = field(default_factory=list)
+    _keys: list[pa.Array] = field(default_factory=list)
+    _waiting_rows: int = 0
+    _waiting_bytes: int = 0
+    _rows: int = 0
+    _path: Path = Path()
+    _file: pq.ParquetWriter | None = None
+    _keys_file: pq.ParquetWriter | None = None
+    _done: list[Written] = field(default_factory=list)
+
+    def add(self, batch: pa.RecordBatch, keys: pa.Array | None, size_bytes: int) -> None:
+        """Takes rows, with their handles where the table has a `key_type`."""
+        self._waiting.append(batch)
+        if keys is not None:
+            self._keys.append(keys)
+        self._waiting_rows += batch.num_rows
+        self._waiting_bytes += size_bytes
+        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._write_row_group()
+
+    def close(self) -> list[Written]:
+        """Finishes the last file. What was written."""
+        if self._waiting:
+            self._write_row_group()
+        self._finish_file()
+        return self._done
+
+    def _write_row_group(self) -> None:
+        if self._file is None:
+            name = f"part-{self.part}-{len(self._done):03d}.zstd.parquet"
+            self._path = Path(self.target.staging, self.directory, name)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = pq.ParquetWriter(
+                self._path, self.schema, compression="zstd", coerce_timestamps="us"
+            )
+            if self.key_type is not None:
+                keys = pa.schema([(KEY_COLUMN, self.key_type)])
+                encoding = (
+                    "DELTA_BINARY_PACKED" if self.key_type == pa.int64() else "DELTA_BYTE_ARRAY"
+                )
+                self._keys_file = pq.ParquetWriter(
+                    self._keys_path(),
+                    keys,
+                    compression="zstd",
+                    use_dictionary=False,
+                    column_encoding={KEY_COLUMN: encoding},
+                )
+        self._file.write_table(
+            pa.Table.from_batches(self._waiting, self.schema), row_group_size=ROW_GROUP_ROWS
+        )
+        if self._keys_file is not None:
+            keys = pa.table({KEY_COLUMN: pa.chunked_array(self._keys, self.key_type)})
+            self._keys_file.write_table(keys, row_group_size=ROW_GROUP_ROWS)
+        self._rows += self._waiting_rows
+        self._waiting.clear()
+        self._keys.clear()
+        self._waiting_rows = self._waiting_bytes = 0
+        if self._rows >= self.target.rows_per_file_max:
+            self._finish_file()
+
+    def _finish_file(self) -> None:
+        if self._file is None:
+            return
+        self._file.close()
+        self._file = None
+        keys_size, keys_sha256 = 0, ""
+        if self._keys_file is not None:
+            self._keys_file.close()
+            self._keys_file = None
+            keys_size, keys_sha256 = synced(self._keys_path())
+        size_bytes, sha256 = synced(self._path)
+        losses = {name: +lost for name, lost in self.losses.items() if +lost}
+        self.losses.clear()
+        self._done.append(
+            Written(
+                self.table_id,
+                f"{self.directory}/{self._path.name}",
+                self._rows,
+                size_bytes,
+                sha256,
+                json.dumps(losses),
+                keys_size_bytes=keys_size,
+                keys_sha256=keys_sha256,
+            )
+        )
+        self._rows = 0
+
+    def _keys_path(self) -> Path:
+        return Path(self.target.staging, keys_name(f"{self.directory}/{self._path.name}"))
+
+
+def synced(path: Path) -> tuple[int, str]:
+    """Size and SHA-256 of a file that is on the disk from now on."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return path.stat().st_size, digest

@@ -1,0 +1,63 @@
+"""Values out of Arrow again, in the forms of the row decoder: the way back of `columns`.
+
+For columns of a base that are converted, as values of the log are. Values that were lost on their
+way into the base (counted in its manifest) are not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.model import Column
+from binlogd.tidb.row import Value
+from binlogd.tidb.times import duration_text
+
+_Read = Callable[[Any], Value]
+
+
+def values_of(column: Column, array: pa.ChunkedArray) -> list[Value]:
+    """The values of a column of this declaration."""
+    read = _reader(column, array.type)
+    return [None if value is None else read(value) for value in array.to_pylist()]
+
+
+def _reader(column: Column, type_: pa.DataType) -> _Read:
+    kind = column.field_type
+    if kind.tp in (Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP, Tp.DURATION) and type_ == pa.string():
+        return str
+    if kind.tp in STRING_TYPES:
+        return bytes if type_ == pa.binary() else str.encode
+    fraction = max(0, kind.decimal)
+    readers: dict[int, _Read] = {
+        Tp.FLOAT: float,
+        Tp.DOUBLE: float,
+        Tp.NEW_DECIMAL: lambda value: value if isinstance(value, str) else f"{value:f}",
+        Tp.JSON: str,
+        Tp.DATE: date.isoformat,
+        Tp.DATETIME: lambda value: _moment(value, fraction),
+        Tp.TIMESTAMP: lambda value: _moment(value, fraction),
+        Tp.DURATION: lambda micros: duration_text(micros * 1000, fraction),
+        Tp.ENUM: lambda label: _numbers(column).get(label, 0),
+        Tp.SET: lambda found: _mask(column, found),
+    }
+    return readers.get(kind.tp, int)
+
+
+def _moment(value: datetime, fraction: int) -> str:
+    text = f"{value:%Y-%m-%d %H:%M:%S.%f}".rjust(26, "0")
+    return text[: 19 + (fraction + 1 if fraction else 0)]
+
+
+def _numbers(column: Column) -> dict[str, int]:
+    return {label: number for number, label in enumerate(column.field_type.elems, 1)}
+
+
+def _mask(column: Column, found: str | list[str]) -> int:
+    labels = found.split(",") if isinstance(found, str) else found
+    numbers = _numbers(column)
+    return sum(1 << numbers[label] - 1 for label in labels if label)
