@@ -45,6 +45,7 @@ from binlogd.setup import Setup, client_tls, server_tls
 from binlogd.snapshot.export import ExportOptions, ExportResult
 from binlogd.snapshot.export import export as export_snapshot
 from binlogd.snapshot.launcher import Progress
+from binlogd.snapshot.spec import TypeOptions
 from binlogd.tools.restoring import read_checkpoint, restore_from
 from binlogd.tso import Tso
 from binlogd.upstream.registry import DRAINER
@@ -153,7 +154,8 @@ class ExportRequest:
     as_of: str
     format: str
     resolved_ts: Tso
-    replaces_invalid_text: bool = False
+    base: str
+    types: TypeOptions
 
 
 def export(
@@ -185,7 +187,8 @@ async def _export(
         format=request.format,
         cluster_id=cluster_id,
         resolved_ts=request.resolved_ts,
-        invalid_text="replace" if request.replaces_invalid_text else "error",
+        base=request.base,
+        types=request.types,
     )
     return await export_snapshot(options, progress)
 

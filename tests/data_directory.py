@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from binlogd.record import encode, footer
-from binlogd.tso import Tso
-from binlogd.wire.peek import canonical, peek
+from binlogd.record import HEADER_BYTES, RECORD_MAGIC, encode, footer
+from binlogd.tso import MAX_TS, Tso
+from binlogd.wire.peek import Head, canonical, peek
 
 
 def write_log(
@@ -53,3 +54,36 @@ class _Log:
     def close(self) -> None:
         path = self._directory / f"{self._fid:06d}.vlog"
         path.write_bytes(b"".join(self._records))
+
+
+def collect_garbage(data_dir: Path, needed_behind: Tso) -> int:
+    """Removes the segments that GC would, where binlogs behind a timestamp are needed; how many."""
+    ends: dict[int, int] = {}
+    heads: dict[Path, list[Head]] = {}
+    for path in sorted(data_dir.glob("pump/shard-*/value/*.vlog")):
+        heads[path] = list(_heads(path))
+        ends.update({head.start_ts: head.commit_ts for head in heads[path] if head.tp})
+    removed = 0
+    for directory in sorted(data_dir.glob("pump/shard-*/value")):
+        gone_ts, paths = 0, sorted(directory.glob("*.vlog"))
+        for path in paths[:-1]:
+            gone_ts = max(
+                gone_ts,
+                *(max(head.start_ts, ends.get(head.start_ts, MAX_TS)) for head in heads[path]),
+            )
+            if gone_ts > needed_behind:
+                break
+            path.unlink()
+            removed += 1
+            directory.with_name("value.gone").write_text(f"{gone_ts} {int(path.stem) + 1}\n")
+    return removed
+
+
+def _heads(path: Path) -> Iterator[Head]:
+    content, at = path.read_bytes(), 0
+    while at + HEADER_BYTES <= len(content):
+        magic, length = struct.unpack_from("<IQ", content, at)
+        if magic != RECORD_MAGIC:
+            return
+        yield peek(content[at + HEADER_BYTES : at + HEADER_BYTES + length])
+        at += HEADER_BYTES + length

@@ -10,16 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from binlogd.snapshot import bases
 from binlogd.snapshot import job as job_module
 from binlogd.snapshot.jobdir import pinned
 from binlogd.snapshot.publish import publish
 from binlogd.snapshot.session import session
-from binlogd.snapshot.spec import ExportSpec, Manifest, Report
+from binlogd.snapshot.spec import ExportSpec, Manifest, Report, TypeOptions
 from binlogd.tso import NO_TS, Tso
 
 ROOT = Path(__file__).parents[1]
+TYPES = TypeOptions(invalid_text="replace")
 
 
 class WarmSpark:
@@ -32,7 +35,15 @@ class WarmSpark:
         scratch.mkdir()
         self.spark = session(self._spec((), Path(), NO_TS, scratch))
 
-    def export(self, data_dir: Path, history: bytes, as_of: Tso = NO_TS) -> Path:
+    def export(
+        self,
+        data_dir: Path,
+        history: bytes,
+        as_of: Tso = NO_TS,
+        *,
+        base: Path | None = None,
+        types: TypeOptions = TYPES,
+    ) -> Path:
         """A published snapshot. Raises what the job raises."""
         job = self._directory / f"job-{next(self._numbers)}"
         staging, out = job / "staging", job / "out"
@@ -40,10 +51,18 @@ class WarmSpark:
             path.mkdir(parents=True)
         jobs = job / "history.json"
         jobs.write_bytes(history)
-        with pinned(data_dir, job) as segments:
-            spec = self._spec(segments, jobs, as_of, staging)
+        with pinned(data_dir, job) as log_files:
+            needs = bases.Needs(as_of, log_files.gone_ts, None, types)
+            chosen = bases.choose(str(base or bases.NONE), out, needs)
+            spec = msgspec.structs.replace(
+                self._spec(log_files.segments, jobs, as_of, staging),
+                types=types,
+                base=str(chosen.directory or ""),
+                base_ts=chosen.commit_ts,
+                is_headless=log_files.gone_ts > NO_TS,
+            )
             report = job_module.build(self.spark, spec, lambda _: None)
-        return publish(staging, out, _manifest(report))
+        return publish(staging, out, _manifest(report, types))
 
     def stop(self) -> None:
         """Ends the session; the JVM ends with the tests."""
@@ -61,7 +80,6 @@ class WarmSpark:
             staging=str(staging),
             scratch=str(self._directory / "scratch"),
             ignore_schemas=("mysql",),
-            invalid_text="replace",
             is_short=True,
         )
 
@@ -82,7 +100,7 @@ def warm_spark(directory: Path) -> Iterator[WarmSpark]:
             spark.stop()
 
 
-def _manifest(report: Report) -> Manifest:
+def _manifest(report: Report, types: TypeOptions) -> Manifest:
     return Manifest(
         binlogd_version="test",
         spark_version=report.spark_version,
@@ -93,4 +111,6 @@ def _manifest(report: Report) -> Manifest:
         log=(),
         tables=report.tables,
         left_out=report.left_out,
+        types=types,
+        schema=report.schema,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -20,16 +21,29 @@ from binlogd.commands.options import (
 )
 from binlogd.commands.running import get_json
 from binlogd.console import ExportProgress
-from binlogd.errors import ConfigError, NotRunning
+from binlogd.errors import NotRunning, Refused
+from binlogd.moment import wall_clock
+from binlogd.quantities import duration_s
 from binlogd.setup import Setup
+from binlogd.snapshot.spec import moment, type_options
 from binlogd.tso import NO_TS, Tso
+
+WAIT_POLL_S = 0.2
 
 
 def export(  # noqa: PLR0913 - typer makes each parameter an option
     out: Annotated[Path, typer.Option("--out", help="Directory that holds the snapshots.")],
     as_of: Annotated[
-        str, typer.Option("--as-of", help="latest, a TSO, or an ISO 8601 time.")
+        str,
+        typer.Option("--as-of", "--at", help="latest, latest-5m, a TSO, or an ISO 8601 time."),
     ] = "latest",
+    wait: Annotated[
+        str, typer.Option("--wait", help="Wait up to so long for the moment to be decided: 10m.")
+    ] = "",
+    base: Annotated[
+        str,
+        typer.Option("--base", help="Build on: auto, none, or the directory of a snapshot."),
+    ] = "auto",
     file_format: Annotated[str, typer.Option("--format", help="parquet.")] = "parquet",
     config_file: ConfigOption = None,
     data_dir: DataDirOption = None,
@@ -37,9 +51,10 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     schema_history: Annotated[
         str | None, typer.Option("--schema-history", help="File or URL; overrides the configured.")
     ] = None,
-    invalid_text: Annotated[
-        str, typer.Option("--invalid-text", help="Text that is no UTF-8: error, or replace.")
-    ] = "error",
+    types: Annotated[
+        list[str],
+        typer.Option("--type", help="How a type comes out: tinyint1=boolean. May be repeated."),
+    ] = [],  # noqa: B006 - typer copies it
     as_json: JsonOption = False,
 ) -> None:
     """Export every table as it was at one commit_ts, built from the log by a local PySpark session.
@@ -49,14 +64,17 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     go on meanwhile.
     """
     setup = load_setup(config_file, data_dir, addr, schema_history)
-    if invalid_text not in ("error", "replace"):
-        raise ConfigError(f'--invalid-text {invalid_text}: expected "error" or "replace"')
+    chosen = type_options(types)
+    resolved_ts = _resolved_ts(setup)
+    if wait:
+        resolved_ts = asyncio.run(_waited(setup, moment(as_of).ts, duration_s("--wait", wait)))
     request = app.ExportRequest(
         out=out,
         as_of=as_of,
         format=file_format,
-        resolved_ts=_resolved_ts(setup),
-        replaces_invalid_text=invalid_text == "replace",
+        resolved_ts=resolved_ts,
+        base=base,
+        types=chosen,
     )
     with ExportProgress(Console(stderr=True)) as shown:
         result = app.export(setup, request, shown.advance)
@@ -70,8 +88,33 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
         highlight=False,
         soft_wrap=True,
     )
+    built_on = f"built on {result.base.directory}" if result.base.directory else "built on no base"
+    console.print(f"{built_on}: {result.base.why}", highlight=False, soft_wrap=True)
     for table in result.left_out:
         console.print(f"[yellow]left out[/] {table}", highlight=False, soft_wrap=True)
+
+
+async def _waited(setup: Setup, wanted_ts: Tso, limit_s: float) -> Tso:
+    """What a running binlogd vouches for, once that is as far as what is wanted.
+
+    Raises Refused when it does not come so far in time, or nobody is there to go on.
+    """
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + limit_s
+    while (resolved_ts := _resolved_ts(setup)) < wanted_ts:
+        if resolved_ts == NO_TS:
+            raise Refused(
+                f"--wait: no binlogd runs that could come to {wanted_ts}; start it, or leave"
+                " --wait out to export what the log has"
+            )
+        if loop.time() >= ends_s:
+            raise Refused(
+                f"--wait: after {limit_s:g} s everything is decided up to {resolved_ts} only"
+                f" ({wall_clock(resolved_ts)}), and {wanted_ts} ({wall_clock(wanted_ts)}) is"
+                " wanted; `binlogd status` shows what holds it back"
+            )
+        await asyncio.sleep(WAIT_POLL_S)
+    return resolved_ts
 
 
 def _resolved_ts(setup: Setup) -> Tso:

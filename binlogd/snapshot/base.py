@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from binlogd.errors import BinlogdError
+import msgspec
+
+from binlogd.errors import ConfigError
+from binlogd.snapshot.bases import UnusableBase
 from binlogd.snapshot.columns import arrow_column, is_widened
+from binlogd.snapshot.publish import read_manifest
 from binlogd.snapshot.rewrite import Rewritten, Unconvertible, converter
 from binlogd.snapshot.rowkey import Handle
 from binlogd.snapshot.spec import FileEntry, TableEntry, TypeOptions
 from binlogd.tidb.model import Column, Table
 from binlogd.tso import Tso
-
-
-class UnusableBase(BinlogdError):
-    """Why a snapshot, or a table of it, cannot be built on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,22 @@ class Base:
     types: TypeOptions
     tables: Mapping[int, BaseTable]
     tracker: bytes = b""
+
+
+def open_base(directory: Path) -> Base:
+    """A base as the job needs it. Raises ConfigError."""
+    try:
+        manifest = read_manifest(directory)
+        tracker = (directory / manifest.schema.name).read_bytes() if manifest.schema else b""
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{directory}: the base cannot be read: {error}") from error
+    return Base(
+        directory=str(directory),
+        commit_ts=Tso(manifest.commit_ts),
+        types=manifest.types,
+        tables={entry.table_id: BaseTable(entry) for entry in manifest.tables},
+        tracker=tracker,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from binlogd.snapshot.base import Source
 from binlogd.snapshot.catalog import TablePlan
 from binlogd.snapshot.changed import changed_keys, is_kept, keys_of
 from binlogd.snapshot.columns import ArrowColumn
-from binlogd.snapshot.files import KEY_COLUMN, TableFiles, Target, Written, keys_name
+from binlogd.snapshot.files import TableFiles, Target, Written, keys_name
 from binlogd.snapshot.read_back import values_of
 from binlogd.snapshot.rewrite import Unconvertible, converter
 from binlogd.snapshot.spec import FileEntry
@@ -120,9 +120,7 @@ class _TakeOver:
         try:
             os.link(self.directory / file.name, Path(self.target.staging, name))
             if file.keys is not None:
-                os.link(
-                    self.directory / file.keys.name, Path(self.target.staging, keys_name(name))
-                )
+                os.link(self.directory / file.keys.name, Path(self.target.staging, keys_name(name)))
         except OSError:
             return None
         return Written(

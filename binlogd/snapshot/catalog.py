@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from binlogd.errors import BinlogdError, MissingDdlJob, Refused
-from binlogd.snapshot.base import Base, Carry, UnusableBase, carry
+from binlogd.snapshot.base import Base, Carry, carry
+from binlogd.snapshot.bases import UnusableBase
 from binlogd.snapshot.rewrite import Rewritten
 from binlogd.snapshot.rowkey import ROWID, Handle, HandleKind
 from binlogd.snapshot.spec import LeftOut
@@ -121,14 +122,13 @@ def _sourced(plan: TablePlan, walk: _Walk, base: Base | None, *, is_headless: bo
     tainted = walk.reasons.get(table_id)
     entry = base.tables.get(table_id) if base is not None else None
     unusable = ""
-    if base is not None and entry is not None:
-        if tainted is None or tainted.commit_ts <= base.commit_ts:
-            try:
-                carried = carry(base, entry, plan.columns, plan.rewritten, plan.handle)
-            except UnusableBase as error:
-                unusable = f"; the base does not help: {error}"
-            else:
-                return replace(plan, since_ts=base.commit_ts, carry=carried)
+    if base and entry and (tainted is None or tainted.commit_ts <= base.commit_ts):
+        try:
+            carried = carry(base, entry, plan.columns, plan.rewritten, plan.handle)
+        except UnusableBase as error:
+            unusable = f"; the base does not help: {error}"
+        else:
+            return replace(plan, since_ts=base.commit_ts, carry=carried)
     if tainted is not None:
         raise _Lost(tainted.text + unusable)
     if unusable and is_headless:

@@ -24,8 +24,8 @@ becomes '' and is counted in the manifest. `TypeOptions` chooses among readings:
 
 | option | |
 |---|---|
-| `invalid-text` | text that is no UTF-8: `error` ends the export, `replace` puts U+FFFD and counts, \
-`binary` makes every text column BINARY |
+| `invalid-text` | text that is no UTF-8: `error` ends the export, `replace` puts U+FFFD and \
+counts, `binary` makes every text column BINARY |
 | `tinyint1` | `boolean`: what is neither 0 nor 1 is true, and counted |
 | `bigint-unsigned` | `bigint`: above 2^63-1 the export ends |
 | `decimal38` | `cast`: a DECIMAL with more than 38 digits is DECIMAL(38,s); a value that does not \
@@ -152,9 +152,7 @@ def _way_out(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
     if special is not None:
         return special(column, options)
     if kind.tp in STRING_TYPES:
-        if column.is_binary or options.invalid_text == "binary":
-            return _BINARY, _plain(_BINARY)
-        return _STRING, _text_builder(column, options)
+        return _text_way_out(column, options)
     if kind.tp == Tp.TINY and kind.flen == 1 and options.tinyint1 == "boolean":
         return pa.bool_(), _truth
     if column.is_unsigned:
@@ -227,6 +225,12 @@ def _bits(column: Column, _: TypeOptions) -> tuple[pa.DataType, Build]:
 
 
 # --- text and labels -----------------------------------------------------------------------
+
+
+def _text_way_out(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
+    if column.is_binary or options.invalid_text == "binary":
+        return _BINARY, _plain(_BINARY)
+    return _STRING, _text_builder(column, options)
 
 
 def _text_builder(column: Column, options: TypeOptions) -> Build:

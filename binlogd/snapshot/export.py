@@ -11,29 +11,32 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import structlog
 
 from binlogd import __version__
 from binlogd.errors import ConfigError
+from binlogd.host.clock import WallClock
 from binlogd.moment import wall_clock
-from binlogd.snapshot import launcher
-from binlogd.snapshot.jobdir import STAGING_PREFIX, job_directory, pinned
+from binlogd.snapshot import bases, launcher
+from binlogd.snapshot.jobdir import STAGING_PREFIX, Pinned, job_directory, pinned
 from binlogd.snapshot.launcher import Progress
 from binlogd.snapshot.publish import publish, snapshot_path
 from binlogd.snapshot.spec import (
+    BaseEntry,
     ExportSpec,
     LeftOut,
     Manifest,
+    Moment,
     Report,
     Segment,
     SegmentEntry,
+    TypeOptions,
     moment,
 )
-from binlogd.tso import NO_TS, Tso
+from binlogd.tso import NO_TS, Tso, compose, plus_ms
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +45,8 @@ log = structlog.get_logger(__name__)
 class ExportOptions:
     """What to export and where to.
 
-    `as_of` is `latest`, a TSO or an ISO 8601 time. `schema_history` is a JSON array of DDL jobs as
+    `as_of` is `latest`, `latest-5m`, a TSO or an ISO 8601 time. `base` is `auto`, `none` or a
+    directory. `schema_history` is a JSON array of DDL jobs as
     TiDB serves it at `/ddl/history`. `resolved_ts`, if a Pump told one, says up to where it vouches
     that every transaction is decided; it must have been asked before `export` is called.
     """
@@ -51,11 +55,12 @@ class ExportOptions:
     out: Path
     schema_history: bytes
     as_of: str = "latest"
+    base: str = bases.AUTO
     format: str = "parquet"
     cluster_id: int | None = None
     resolved_ts: Tso = NO_TS
     ignore_schemas: tuple[str, ...] = ("mysql", "information_schema", "performance_schema")
-    invalid_text: Literal["error", "replace"] = "error"
+    types: TypeOptions = field(default_factory=TypeOptions)
     cores: int = 2
     memory_mb: int = 1024
     is_short: bool = False
@@ -63,7 +68,8 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """A published snapshot. `left_out` names tables that the log cannot tell."""
+    """A published snapshot. `left_out` names tables that the log cannot tell, `base` what it was
+    built on, and why that or nothing."""
 
     path: Path
     commit_ts: Tso
@@ -71,6 +77,7 @@ class ExportResult:
     rows: int
     size_bytes: int
     left_out: tuple[LeftOut, ...]
+    base: bases.Chosen
 
 
 async def export(
@@ -79,7 +86,7 @@ async def export(
     """Exports and publishes `<out>/snapshot-<commit_ts>`.
 
     Raises ConfigError (no Java, no PySpark, no log, a wrong moment), Refused (a moment that is not
-    decided yet, or is there already; a log without its beginning), ExportFailed (damaged bytes,
+    decided yet, or is there already; no base where one is needed), ExportFailed (damaged bytes,
     rows that contradict the schema, a job that died). Cancelled, it ends the job and leaves
     nothing.
     """
@@ -87,12 +94,13 @@ async def export(
     progress(Progress("starting", 0, 0))
     with (
         job_directory(options.out, STAGING_PREFIX) as job,
-        pinned(options.data_dir, job) as segments,
+        pinned(options.data_dir, job) as log_files,
     ):
-        spec = _spec(options, as_of, job, segments)
+        base = _base(options, as_of, log_files.gone_ts)
+        spec = _spec(options, as_of, job, log_files, base)
         report = await launcher.run(spec, job, progress)
         progress(Progress("publishing", 0, 0))
-        manifest = _manifest(options, report, segments)
+        manifest = _manifest(options, report, log_files.segments, base)
         path = publish(Path(spec.staging), options.out, manifest)
     result = ExportResult(
         path=path,
@@ -101,6 +109,7 @@ async def export(
         rows=sum(table.rows for table in report.tables),
         size_bytes=sum(file.size_bytes for table in report.tables for file in table.files),
         left_out=report.left_out,
+        base=base,
     )
     log.info(
         "snapshot_published",
@@ -114,13 +123,13 @@ async def export(
     return result
 
 
-def _checked(options: ExportOptions) -> Tso:
-    """The moment, NO_TS for the latest; everything that can be told without the job."""
+def _checked(options: ExportOptions) -> Moment:
+    """The moment; everything that can be told without the job."""
     as_of = moment(options.as_of)
     if options.format != "parquet":
         raise ConfigError(f"--format {options.format} is not supported; parquet is")
-    if as_of is not None:
-        snapshot_path(options.out, as_of)
+    if as_of.ts:
+        snapshot_path(options.out, as_of.ts)
     for module in ("pyspark", "pyarrow", "pandas"):
         if importlib.util.find_spec(module) is None:
             raise ConfigError(f"{module} is not installed; install binlogd[spark]")
@@ -128,7 +137,23 @@ def _checked(options: ExportOptions) -> Tso:
         raise ConfigError(
             "no Java found: install a JRE 17 or 21 and put `java` on the PATH, or set JAVA_HOME"
         )
-    return as_of or NO_TS
+    return as_of
+
+
+def _base(options: ExportOptions, as_of: Moment, gone_ts: Tso) -> bases.Chosen:
+    latest = as_of.ts
+    if as_of.before_latest_ms:
+        now = options.resolved_ts or compose(WallClock().wall_ms())
+        latest = plus_ms(now, -as_of.before_latest_ms)
+    needs = bases.Needs(latest, gone_ts, options.cluster_id, options.types)
+    chosen = bases.choose(options.base, options.out, needs)
+    log.info(
+        "export_base_chosen",
+        base=str(chosen.directory) if chosen.directory else "none",
+        why=chosen.why,
+        log_complete_behind=gone_ts,
+    )
+    return chosen
 
 
 def _java() -> str | None:
@@ -137,29 +162,35 @@ def _java() -> str | None:
 
 
 def _spec(
-    options: ExportOptions, as_of: Tso, job: Path, segments: tuple[Segment, ...]
+    options: ExportOptions, as_of: Moment, job: Path, log_files: Pinned, base: bases.Chosen
 ) -> ExportSpec:
     staging, scratch, history = job / "snapshot", job / "scratch", job / "ddl_history.json"
     staging.mkdir()
     scratch.mkdir()
     history.write_bytes(options.schema_history)
     return ExportSpec(
-        segments=segments,
+        segments=log_files.segments,
         schema_history=str(history.absolute()),
-        as_of=as_of,
+        as_of=as_of.ts,
+        before_latest_ms=as_of.before_latest_ms,
+        base=str(base.directory or ""),
+        base_ts=base.commit_ts,
+        is_headless=log_files.gone_ts > NO_TS,
         out=str(options.out.absolute()),
         known_resolved_ts=options.resolved_ts,
         staging=str(staging.absolute()),
         scratch=str(scratch.absolute()),
         ignore_schemas=options.ignore_schemas,
-        invalid_text=options.invalid_text,
+        types=options.types,
         cores=options.cores,
         memory_mb=options.memory_mb,
         is_short=options.is_short,
     )
 
 
-def _manifest(options: ExportOptions, report: Report, segments: Sequence[Segment]) -> Manifest:
+def _manifest(
+    options: ExportOptions, report: Report, segments: Sequence[Segment], base: bases.Chosen
+) -> Manifest:
     return Manifest(
         binlogd_version=__version__,
         spark_version=report.spark_version,
@@ -170,4 +201,7 @@ def _manifest(options: ExportOptions, report: Report, segments: Sequence[Segment
         log=tuple(SegmentEntry(each.shard, each.fid, each.size_bytes) for each in segments),
         tables=report.tables,
         left_out=report.left_out,
+        types=options.types,
+        base=BaseEntry(str(base.directory), base.commit_ts) if base.directory else None,
+        schema=report.schema,
     )

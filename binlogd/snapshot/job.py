@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -26,8 +27,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from binlogd.errors import BinlogdError, ConfigError
-from binlogd.snapshot import reader, scan, state, transactions, write, writer
+from binlogd.snapshot import reader, scan, state, transactions, write
+from binlogd.snapshot.base import open_base
 from binlogd.snapshot.catalog import catalog
+from binlogd.snapshot.files import Target
 from binlogd.snapshot.publish import snapshot_path
 from binlogd.snapshot.session import Say, progress, session
 from binlogd.snapshot.spec import (
@@ -44,6 +47,7 @@ from binlogd.snapshot.spec import (
     Staged,
 )
 from binlogd.tidb.model import jobs_from_json
+from binlogd.tso import NO_TS, Tso
 
 EVENTS_FD = "BINLOGD_EVENTS_FD"
 """Environment variable: the descriptor that events are written to, one JSON object per line."""
@@ -95,22 +99,30 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
         heads = scan.heads(spark, parts).persist(StorageLevel.MEMORY_AND_DISK)
         log_begins, commit_ts, resolved_ts = transactions.moment(heads, spec)
         snapshot_path(Path(spec.out), commit_ts)
-        transactions.check_pairs(heads, commit_ts)
+        since_ts = Tso(spec.base_ts if spec.is_headless else NO_TS)
+        transactions.check_pairs(heads, commit_ts, since_ts)
         known = catalog(
             jobs,
             transactions.ddl_binlogs(heads, commit_ts),
             log_begins=log_begins,
             ignore_schemas=spec.ignore_schemas,
+            base=open_base(Path(spec.base)) if spec.base else None,
+            is_headless=spec.is_headless,
         )
     say(Planned(commit_ts, resolved_ts, len(known.tables), len(parts)))
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
     wanted = reader.Wanted(handles, known.passed_over, commit_ts)
     events = scan.events(spark, parts, wanted)
-    target = writer.Target(spec.staging, spec.invalid_text, spec.rows_per_file_max)
+    keys = f"{spec.scratch}/keys"
+    target = Target(spec.staging, spec.types, spec.rows_per_file_max, keys)
+    since = {table_id: plan.since_ts for table_id, plan in known.tables.items() if plan.since_ts}
     with progress(spark, "rows", say):
-        winners = state.newest(events, state.commits(heads, commit_ts))
+        winners = state.newest(events, state.commits(heads, commit_ts), since)
         written = write.write(winners, known, target)
+        written += write.carry(spark, known, target)
     heads.unpersist()
+    shutil.rmtree(keys, ignore_errors=True)
+    schema = write.keep_schema(known, target)
     tables, left_out = write.entries(known, written, target)
     return Report(
         commit_ts=commit_ts,
@@ -118,6 +130,7 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
         spark_version=spark.version,
         tables=tables,
         left_out=(*known.left_out, *left_out),
+        schema=schema,
     )
 
 

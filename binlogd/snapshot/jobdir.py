@@ -14,13 +14,16 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from binlogd.errors import ConfigError, Refused
 from binlogd.snapshot.spec import Segment
+from binlogd.tso import NO_TS, Tso
 
 STAGING_PREFIX = ".staging-"
 PINS_PREFIX = ".export-pins-"
+GONE_FILE = "value.gone"
 _SHARD = re.compile(r"shard-(\d+)")
 _SEGMENT = re.compile(r"(\d{6,})\.vlog")
 _LINKS_ELSEWHERE = (errno.EXDEV, errno.EPERM, errno.EMLINK)
@@ -73,12 +76,21 @@ def _is_orphan(path: Path) -> bool:
 # --- the pinned input ------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The input of an export. Transactions with a commit_ts above `gone_ts` are in it whole; GC
+    may have removed others. With NO_TS it goes back to the first file."""
+
+    segments: tuple[Segment, ...]
+    gone_ts: Tso
+
+
 @contextmanager
-def pinned(data_dir: Path, staging: Path) -> Iterator[tuple[Segment, ...]]:
+def pinned(data_dir: Path, staging: Path) -> Iterator[Pinned]:
     """The value logs of a data directory as they are now, whatever GC does meanwhile.
 
     Hard links beside the staging directory, or beside the log where that is another file system.
-    Raises ConfigError where there is no log, Refused where its beginning is gone.
+    Raises ConfigError where there is no log, Refused where nobody knows how much of it is gone.
     """
     seen = _sizes(data_dir)
     with ExitStack() as stack:
@@ -110,25 +122,42 @@ def _files(data_dir: Path) -> list[tuple[int, int, Path]]:
     return sorted(found)
 
 
-def _link(data_dir: Path, into: Path, seen: dict[tuple[int, int], int]) -> tuple[Segment, ...]:
+def _link(data_dir: Path, into: Path, seen: dict[tuple[int, int], int]) -> Pinned:
     """Links every file. Sizes are taken again, after all of `seen` had been."""
     segments = []
     for shard, fid, path in _files(data_dir):
         link = into / f"shard-{shard}" / path.name
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.hardlink_to(path)
+        try:
+            link.hardlink_to(path)
+        except FileNotFoundError:
+            continue  # GC took it meanwhile, and has said so before
         segments.append(
             Segment(shard, fid, str(link), link.stat().st_size, seen.get((shard, fid), 0))
         )
-    _refuse_headless(segments)
-    return tuple(segments)
+    return Pinned(tuple(segments), _gone_ts(data_dir, segments))
 
 
-def _refuse_headless(segments: Sequence[Segment]) -> None:
+def _gone_ts(data_dir: Path, segments: Sequence[Segment]) -> Tso:
+    """Up to where binlogs may be gone: what GC wrote down before it removed a file."""
+    gone_ts = NO_TS
     for shard in {each.shard for each in segments}:
-        first = min(each.fid for each in segments if each.shard == shard)
-        if first > 0:
+        fids = sorted(each.fid for each in segments if each.shard == shard)
+        if fids != list(range(fids[0], fids[0] + len(fids))):
+            raise Refused(f"the log of shard {shard} has files {fids}: some are missing in between")
+        if fids[0] == 0:
+            continue
+        path = data_dir / "pump" / f"shard-{shard}" / GONE_FILE
+        told = path.read_text().split() if path.exists() else []
+        if len(told) != 2 or not told[0].isdigit() or not told[1].isdigit():
             raise Refused(
-                f"the log of shard {shard} begins with file {first}: GC removed what was before, so"
-                " the state of the tables is not in the log any more"
+                f"the log of shard {shard} begins with file {fids[0]}, and {path} does not tell up"
+                " to when binlogs are gone: start binlogd once, which finds out"
             )
+        if fids[0] > int(told[1]):
+            raise Refused(
+                f"the log of shard {shard} begins with file {fids[0]}, but GC went up to file"
+                f" {told[1]} only: put the files in between back"
+            )
+        gone_ts = max(gone_ts, Tso(int(told[0])))
+    return gone_ts

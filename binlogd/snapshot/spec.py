@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
-from binlogd.config import duration_s
 from binlogd.errors import ConfigError
 from binlogd.moment import last_ts
+from binlogd.quantities import duration_s
 from binlogd.tso import NO_TS, Tso
 
 SPEC_VERSION = 1
@@ -70,7 +70,9 @@ def type_options(words: Iterable[str]) -> TypeOptions:
 class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One export, as the job gets it.
 
-    `as_of` 0 means the latest that is resolved, or so many milliseconds before it.
+    `as_of` 0 means the latest that is resolved, or so many milliseconds before it. `base` is the
+    directory of the snapshot to build on, with its commit_ts; `is_headless` says that the segments
+    hold everything behind `base_ts` only.
 
     The job writes below `staging` and `scratch`; it looks into `out` only to refuse a moment that
     has its snapshot already.
@@ -81,6 +83,9 @@ class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     schema_history: str
     as_of: int
     before_latest_ms: int = 0
+    base: str = ""
+    base_ts: int = 0
+    is_headless: bool = False
     known_resolved_ts: int
     out: str
     staging: str
@@ -157,13 +162,21 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What the job has staged."""
+    """What the job has staged. `schema` is the file that holds the schema at the moment."""
 
     commit_ts: int
     resolved_ts: int
     spark_version: str
     tables: tuple[TableEntry, ...]
     left_out: tuple[LeftOut, ...]
+    schema: FileEntry | None = None
+
+
+class BaseEntry(msgspec.Struct, frozen=True):
+    """What a snapshot was built on: a directory as it was named then, and its moment."""
+
+    directory: str
+    commit_ts: int
 
 
 class SegmentEntry(msgspec.Struct, frozen=True):
@@ -187,6 +200,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     log: tuple[SegmentEntry, ...]
     tables: tuple[TableEntry, ...]
     left_out: tuple[LeftOut, ...]
+    types: TypeOptions = TypeOptions()
+    base: BaseEntry | None = None
+    schema: FileEntry | None = None
 
 
 class Planned(msgspec.Struct, frozen=True, tag="planned"):

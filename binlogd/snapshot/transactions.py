@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from binlogd.errors import Corrupt, Refused
 from binlogd.snapshot.catalog import DdlBinlog
 from binlogd.snapshot.spec import ExportSpec
-from binlogd.tso import Tso
+from binlogd.tso import Tso, plus_ms
 
 
 def moment(heads: DataFrame, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
@@ -43,19 +43,28 @@ def moment(heads: DataFrame, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
     floor = floors.agg(F.min("floor").alias("floor")).collect()[0]["floor"]
     resolved = cap if floor is None else min(cap, floor)
     resolved = Tso(max(resolved, min(spec.known_resolved_ts, cap)))
+    resolved = max(resolved, Tso(min(spec.base_ts, cap)))
     if resolved == 0:
         raise Refused("the log holds no committed transaction: there is nothing to export")
     if spec.as_of > resolved:
         raise Refused(
             f"--as-of {spec.as_of} is above {resolved}, up to where every transaction of the log"
-            " is decided; export `latest`, or wait until the writers have come so far"
+            " is decided; export `latest`, or let --wait wait until the writers have come so far"
         )
-    return Tso(seen["first"]), Tso(spec.as_of or resolved), resolved
+    commit_ts = Tso(spec.as_of or plus_ms(resolved, -spec.before_latest_ms))
+    if commit_ts < spec.base_ts:
+        raise Refused(
+            f"{commit_ts} lies before the base, {spec.base_ts}; name an older base by --base"
+        )
+    return Tso(seen["first"]), commit_ts, resolved
 
 
-def check_pairs(heads: DataFrame, commit_ts: Tso) -> None:
-    """Every commit has its prewrite, and a transaction one commit_ts. Raises Corrupt."""
-    commits = heads.where(f"tp = 1 and commit_ts <= {commit_ts}")
+def check_pairs(heads: DataFrame, commit_ts: Tso, since_ts: Tso) -> None:
+    """Every commit above `since_ts` has its prewrite, and a transaction one commit_ts.
+
+    Raises Corrupt.
+    """
+    commits = heads.where(f"tp = 1 and commit_ts > {since_ts} and commit_ts <= {commit_ts}")
     twice = commits.groupBy("start_ts").agg(
         F.min("commit_ts").alias("commit_ts"), F.max("commit_ts").alias("other")
     )

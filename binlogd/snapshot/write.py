@@ -11,16 +11,21 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from binlogd.snapshot import writer
+from binlogd.snapshot import carried, writer
 from binlogd.snapshot.catalog import Catalog, TablePlan
 from binlogd.snapshot.columns import arrow_column
+from binlogd.snapshot.files import RESULTS, Target, Written, results, synced
 from binlogd.snapshot.scan import ddl_of
-from binlogd.snapshot.spec import FileEntry, LeftOut, TableEntry
+from binlogd.snapshot.spec import FileEntry, LeftOut, TableEntry, TypeOptions
+
+SCHEMA_FILE = "_schema.json"
+CARRY_TASKS_MAX = 256
+"""Tasks that files of a base are spread over; many small files share one."""
 
 
-def write(winners: DataFrame, known: Catalog, target: writer.Target) -> list[writer.Written]:
+def write(winners: DataFrame, known: Catalog, target: Target) -> list[Written]:
     """Writes the rows of all tables as files below the staging directory, synced and hashed."""
     tables, tracker = dict(known.tables), known.tracker
 
@@ -30,15 +35,44 @@ def write(winners: DataFrame, known: Catalog, target: writer.Target) -> list[wri
         yield from writer.write(batches, tables, tracker, target, part)
 
     by_table = winners.sortWithinPartitions("table_id", "key")
-    rows = by_table.mapInArrow(write_part, ddl_of(writer.RESULTS)).collect()
-    return [writer.Written(**row.asDict()) for row in rows]
+    rows = by_table.mapInArrow(write_part, ddl_of(RESULTS)).collect()
+    return [Written(**row.asDict()) for row in rows]
+
+
+def carry(spark: SparkSession, known: Catalog, target: Target) -> list[Written]:
+    """Takes over what the base holds and nobody changed; `write` has put down what was."""
+    tables, todo = dict(known.tables), carried.tasks(dict(known.tables))
+    if not todo:
+        return []
+
+    def take_over(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        attempt = context.attemptNumber() if context else 0
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                task = todo[number]
+                part = f"base-{number:05d}.{attempt}"
+                done = carried.take_over(task, tables[task.table_id], target, part)
+                yield results(done)
+
+    count = len(todo)
+    parts = min(count, CARRY_TASKS_MAX)
+    rows = spark.range(0, count, 1, parts).mapInArrow(take_over, ddl_of(RESULTS)).collect()
+    return [Written(**row.asDict()) for row in rows]
+
+
+def keep_schema(known: Catalog, target: Target) -> FileEntry:
+    """Puts the schema at the moment beside the tables, for who builds on this snapshot."""
+    path = Path(target.staging, SCHEMA_FILE)
+    path.write_bytes(known.tracker)
+    return FileEntry(SCHEMA_FILE, 0, *synced(path))
 
 
 def entries(
-    known: Catalog, written: Sequence[writer.Written], target: writer.Target
+    known: Catalog, written: Sequence[Written], target: Target
 ) -> tuple[tuple[TableEntry, ...], list[LeftOut]]:
     """What was staged, table by table; tables with a problem are removed again."""
-    of_table: dict[int, list[writer.Written]] = {}
+    of_table: dict[int, list[Written]] = {}
     for each in written:
         of_table.setdefault(each.table_id, []).append(each)
     tables, left_out = [], []
@@ -50,13 +84,15 @@ def entries(
             shutil.rmtree(directory, ignore_errors=True)
             left_out.append(LeftOut(plan.database, plan.info.name, problem))
             continue
-        _keep_only(directory, {Path(each.name).name for each in files})
-        tables.append(_entry(plan, files))
+        names = {Path(each.name).name for each in files}
+        names |= {Path(each.keys.name).name for each in files if each.keys}
+        _keep_only(directory, names)
+        tables.append(_entry(plan, files, target.types))
     _sync(Path(target.staging))
     return tuple(tables), left_out
 
 
-def _entry(plan: TablePlan, files: Sequence[writer.Written]) -> TableEntry:
+def _entry(plan: TablePlan, files: Sequence[Written], types: TypeOptions) -> TableEntry:
     losses: dict[str, Counter[str]] = {}
     for each in files:
         for column, lost in json.loads(each.losses).items():
@@ -66,13 +102,15 @@ def _entry(plan: TablePlan, files: Sequence[writer.Written]) -> TableEntry:
         table=plan.info.name,
         table_id=plan.info.id,
         rows=sum(each.rows for each in files),
-        columns=tuple(arrow_column(each, "error").entry() for each in plan.columns),
+        columns=tuple(arrow_column(each, types).entry() for each in plan.columns),
         left_out_columns=plan.left_out_columns,
         losses={column: dict(lost) for column, lost in losses.items()},
         files=tuple(
-            FileEntry(each.name, each.rows, each.size_bytes, each.sha256)
+            FileEntry(each.name, each.rows, each.size_bytes, each.sha256, each.keys)
             for each in sorted(files, key=lambda each: each.name)
         ),
+        handle=plan.handle.kind.name.lower(),
+        handle_columns=plan.handle.column_ids,
     )
 
 

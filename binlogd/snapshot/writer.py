@@ -182,9 +182,7 @@ def arrow_columns(plan: TablePlan, types: TypeOptions) -> list[ArrowColumn]:
 def schema_of(columns: Iterable[ArrowColumn]) -> pa.Schema:
     """Parquet keeps TiDB's column id as the field id, which stays when a column is renamed."""
     return pa.schema(
-        pa.field(
-            each.column.name, each.type, metadata={"PARQUET:field_id": str(each.column.id)}
-        )
+        pa.field(each.column.name, each.type, metadata={"PARQUET:field_id": str(each.column.id)})
         for each in columns
     )
 

@@ -22,10 +22,11 @@ import pyarrow as pa
 
 from binlogd.snapshot import job, reader, writer
 from binlogd.snapshot.catalog import DdlBinlog, catalog
+from binlogd.snapshot.files import Target
 from binlogd.snapshot.jobdir import pinned
 from binlogd.snapshot.rowkey import Op
 from binlogd.snapshot.session import session
-from binlogd.snapshot.spec import ExportSpec, Segment
+from binlogd.snapshot.spec import ExportSpec, Segment, TypeOptions
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Table, jobs_from_json, table_to_json
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
@@ -55,10 +56,10 @@ def main() -> None:
         report("export_session_start", time.perf_counter() - began, "s")
 
         def export(data_dir: Path, name: str) -> float:
-            with pinned(data_dir, directory / name) as segments:
+            with pinned(data_dir, directory / name) as found:
                 begin = time.perf_counter()
                 done = job.build(
-                    spark, spec(segments, history, directory / name / "out"), lambda _: None
+                    spark, spec(found.segments, history, directory / name / "out"), lambda _: None
                 )
                 assert len(done.tables) == 1
                 return time.perf_counter() - begin
@@ -67,10 +68,10 @@ def main() -> None:
         report("export_second", export(small, "second"), "s")
         by_spark = changes / export(large, "large")
         spark.stop()
-        with pinned(large, directory / "alone") as segments:
+        with pinned(large, directory / "alone") as found:
             staging = directory / "alone" / "out"
             begin = time.perf_counter()
-            alone(segments, staging)
+            alone(found.segments, staging)
             by_python = changes / (time.perf_counter() - begin)
         report("export_without_spark", by_python, "changes/s")
         report("export", by_spark, "changes/s", ratio=round(by_spark / by_python, 2))
@@ -93,7 +94,6 @@ def spec(segments: tuple[Segment, ...], history: Path, staging: Path) -> ExportS
         staging=str(staging),
         scratch=str(staging),
         ignore_schemas=("mysql",),
-        invalid_text="error",
     )
 
 
@@ -110,25 +110,25 @@ def alone(segments: tuple[Segment, ...], staging: Path) -> None:
     known = catalog(jobs_from_json(HISTORY), DDL, log_begins=Tso(1), ignore_schemas=("mysql",))
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
     wanted = reader.Wanted(handles, frozenset(), 1 << 62)
-    newest: dict[bytes, tuple[tuple[int, int], int, int, int, bytes]] = {}
+    newest: dict[bytes, tuple[tuple[int, int], int, int, int, bytes, bytes]] = {}
     for part in parts:
         for batch in reader.events(part, wanted):
             columns = (column.to_pylist() for column in batch.columns)
             for table_id, key, start_ts, seq, op, version, row in zip(*columns, strict=True):
                 order = commits[start_ts], seq
                 if key not in newest or newest[key][0] < order:
-                    newest[key] = order, op, table_id, version, row
-    target = writer.Target(str(staging), "error", 5_000_000)
+                    newest[key] = order, op, table_id, version, row, key
+    target = Target(str(staging), TypeOptions(), 5_000_000)
     list(writer.write(_batches(newest.values()), dict(known.tables), known.tracker, target, "0"))
 
 
 def _batches(
-    newest: Iterable[tuple[tuple[int, int], int, int, int, bytes]],
+    newest: Iterable[tuple[tuple[int, int], int, int, int, bytes, bytes]],
 ) -> Iterator[pa.RecordBatch]:
     kept = [each for each in newest if each[1] == Op.PUT]
-    names = ("commit_ts", "table_id", "schema_version", "row")
+    names = ("commit_ts", "op", "table_id", "schema_version", "row", "key")
     for at in range(0, len(kept), 10_000):
-        rows = [(order[0], *rest) for order, _, *rest in kept[at : at + 10_000]]
+        rows = [(order[0], *rest) for order, *rest in kept[at : at + 10_000]]
         yield pa.RecordBatch.from_arrays(
             [pa.array(column) for column in zip(*rows, strict=True)], names=list(names)
         )

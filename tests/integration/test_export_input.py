@@ -94,19 +94,31 @@ def test_pinned_files_outlive_the_log(tmp_path: Path) -> None:
     wanted = binlogs(30)
     write_log(tmp_path / "data", wanted, shards=2, segment_bytes=200)
     staging = tmp_path / "job"
-    with pinned(tmp_path / "data", staging) as segments:
+    with pinned(tmp_path / "data", staging) as found:
         for path in (tmp_path / "data").rglob("*.vlog"):
             path.unlink()
-        assert sorted(read(segments)) == sorted(wanted)
-        assert all(each.seen_bytes == each.size_bytes for each in segments)
+        assert sorted(read(found.segments)) == sorted(wanted)
+        assert all(each.seen_bytes == each.size_bytes for each in found.segments)
 
 
-def test_a_log_without_its_beginning_is_refused(tmp_path: Path) -> None:
+def test_a_log_without_its_beginning_is_told_by_what_gc_left_behind(tmp_path: Path) -> None:
+    shard = tmp_path / "data/pump/shard-0"
     write_log(tmp_path / "data", binlogs(30), shards=1, segment_bytes=200)
-    (tmp_path / "data/pump/shard-0/value/000000.vlog").unlink()
+    with pinned(tmp_path / "data", tmp_path / "whole") as found:
+        assert found.gone_ts == 0
+    (shard / "value/000000.vlog").unlink()
     with (
-        pytest.raises(Refused, match="log of shard 0 begins with file 1: GC removed"),
+        pytest.raises(Refused, match=r"log of shard 0 begins with file 1, and .* does not tell"),
         pinned(tmp_path / "data", tmp_path / "job"),
+    ):
+        pass
+    (shard / "value.gone").write_text("77 1\n")
+    with pinned(tmp_path / "data", tmp_path / "told") as found:
+        assert found.gone_ts == 77
+    (shard / "value.gone").write_text("77 0\n")
+    with (
+        pytest.raises(Refused, match="GC went up to file 0"),
+        pinned(tmp_path / "data", tmp_path / "more"),
     ):
         pass
     with pytest.raises(ConfigError, match="no data directory"), pinned(tmp_path, tmp_path / "job"):

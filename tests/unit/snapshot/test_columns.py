@@ -12,6 +12,7 @@ import pytest
 
 from binlogd.errors import CorruptRow
 from binlogd.snapshot.columns import Losses, arrow_column, micros_of_time, mysql_type, spark_type
+from binlogd.snapshot.spec import TypeOptions
 from binlogd.tidb.kinds import FLAG_UNSIGNED, Tp
 from binlogd.tidb.model import Column, FieldType
 from binlogd.tidb.row import Value
@@ -25,7 +26,7 @@ def column(tp: int, **kind: Any) -> Column:
 
 
 def out(column: Column, values: Sequence[Value], losses: Losses | None = None) -> list[Any]:
-    way = arrow_column(column, "replace")
+    way = arrow_column(column, TypeOptions(invalid_text="replace"))
     array = way.build(values, Counter() if losses is None else losses)
     assert array.type == way.type
     held: list[Any] = array.to_pylist()
@@ -87,7 +88,7 @@ def test_a_value_of_each_type(
     column: Column, mysql: str, spark: str, value: Value, held: object
 ) -> None:
     assert mysql_type(column) == mysql
-    assert spark_type(arrow_column(column, "error").type) == spark
+    assert spark_type(arrow_column(column, TypeOptions()).type) == spark
     assert out(column, [value, None]) == [held, None]
 
 
@@ -116,8 +117,8 @@ def test_text_that_is_no_utf8_is_repaired_or_refused() -> None:
     text = column(Tp.VARCHAR, **TEXT)
     assert out(text, [b"a\xffb", b"ok", None], losses) == ["a\ufffdb", "ok", None]
     assert losses == {"invalid_text": 1}
-    with pytest.raises(CorruptRow, match="--invalid-text replace"):
-        arrow_column(text, "error").build([b"a\xffb"], losses)
+    with pytest.raises(CorruptRow, match="invalid-text=replace"):
+        arrow_column(text, TypeOptions()).build([b"a\xffb"], losses)
 
 
 def test_numbers_without_a_label_are_counted() -> None:

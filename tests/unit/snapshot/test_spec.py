@@ -22,9 +22,7 @@ def test_a_moment_is_the_latest_a_timestamp_or_a_time() -> None:
         assert found + 1 == compose(1_714_566_600_001)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "yesterday", "0", "-5", "2024-13-01", str(1 << 63)]
-)
+@pytest.mark.parametrize("text", ["", "yesterday", "0", "-5", "2024-13-01", str(1 << 63)])
 def test_anything_else_is_refused_with_what_would_be_right(text: str) -> None:
     with pytest.raises(ConfigError, match="neither a TSO like"):
         moment(text)

@@ -1,0 +1,58 @@
+"""Snapshots built on snapshots: what comes out must be what the whole log gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from binlogd.errors import Refused
+from binlogd.snapshot.publish import read_manifest
+from binlogd.tso import NO_TS, Tso
+from binlogd.workload.generator import Options, Workload
+from tests import snapshot_reader
+from tests.data_directory import collect_garbage, write_log
+from tests.spark import WarmSpark, warm_spark
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmSpark]:
+    with warm_spark(tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+def check_against_model(snapshot: Path, workload: Workload, as_of: Tso) -> None:
+    assert read_manifest(snapshot).left_out == ()
+    tables, contents = workload.model.tables(as_of), workload.model.contents(as_of)
+    found = snapshot_reader.tables(snapshot)
+    assert found.keys() == {".".join(name) for name in tables}
+    for name, table in tables.items():
+        entry, held = found[".".join(name)], contents[name]
+        assert [column.name for column in entry.columns] == list(held.columns)
+        columns = [column for column in table.columns if column.is_public]
+        expected = Counter(tuple(map(snapshot_reader.as_held, columns, row)) for row in held.rows)
+        assert snapshot_reader.rows(snapshot, entry) == expected, f"{name} at {as_of}"
+
+
+@pytest.mark.parametrize("seed", [31])
+def test_a_snapshot_built_on_another_holds_what_the_whole_log_gives(
+    seed: int, spark: WarmSpark, tmp_path: Path
+) -> None:
+    workload = Workload(Options(seed=seed, transactions=1000, ddl_every=25))
+    data_dir = tmp_path / "data"
+    write_log(data_dir, [record.payload for record in workload.records()], segment_bytes=30_000)
+    history, last = workload.history(), workload.model.last_commit_ts
+    moments = workload.model.moments()
+    middle = moments[len(moments) // 2]
+    base = spark.export(data_dir, history, Tso((moments[0] + middle) // 2))
+    for as_of in (middle, Tso((middle + last) // 2), NO_TS):
+        snapshot = spark.export(data_dir, history, as_of, base=base)
+        check_against_model(snapshot, workload, as_of or last)
+        base_ts = read_manifest(base).commit_ts
+        if as_of:
+            assert collect_garbage(data_dir, Tso(base_ts)) > 0
+            with pytest.raises(Refused, match="GC removed the beginning of the log"):
+                spark.export(data_dir, history, as_of)
+        base = snapshot
