@@ -76,6 +76,7 @@ class UpstreamConfig(_Table, frozen=True):
     pd_urls: str | tuple[str, ...] = ()
     tidb: tuple[str, ...] = ()
     tidb_status: tuple[str, ...] = ()
+    sql_tls: bool = True
     user: str = "root"
     password: str = ""
     password_file: str = ""

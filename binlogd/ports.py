@@ -50,9 +50,14 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Nobody knows yet; ask again later. `reason` is shown to the operator."""
+    """Nobody knows yet; ask again later. `reason` is shown to the operator.
+
+    `is_traceless`: there is neither a lock nor a record where a commit would leave one. It may
+    still come, unless the writer has said that it gave up.
+    """
 
     reason: str
+    is_traceless: bool = False
 
 
 TxnStatus = Committed | RolledBack | Pending

@@ -37,11 +37,13 @@ class MergeLimits:
     """How far one source may run ahead of the others; a single batch may exceed it.
 
     `retry_after_s`: how long a source that failed is left alone; None: its failure ends the stream.
+    `offline_grace_s`: how long an offline one that cannot be reached is asked for the rest.
     """
 
     binlogs_waiting_max: int = 16_384
     bytes_waiting_max: int = 64 << 20
     retry_after_s: float | None = None
+    offline_grace_s: float = 10.0
 
 
 class FixedSources:
@@ -63,6 +65,7 @@ class _Puller:
         self.member = member
         self.task: asyncio.Task[None] | None = None
         self.heard_at_s = now_s
+        self.offline_at_s = now_s
         self.trouble = ""
         self.is_vanished = False
 
@@ -175,6 +178,7 @@ class MergedStream:
         before, puller.member = puller.member, member
         name = member.source.name
         if member.state is not before.state:
+            puller.offline_at_s = self._clock()
             log.info("source_changed", source=name, state=member.state.value)
         if member.source is not before.source and puller.task is not None:
             puller.task.cancel()
@@ -188,11 +192,36 @@ class MergedStream:
         if member.state is not SourceState.OFFLINE or promised < member.last_ts:
             return False
         log.info("source_left", source=name, promised=promised)
+        self._let_go(puller)
+        return True
+
+    def _leave_if_dead(self, puller: _Puller) -> bool:
+        """An offline source that is not there any more goes without the rest: before it says so, a
+        Pump waits until every Drainer has everything; what its idle hours added is no loss. One
+        that somebody else has declared offline may have more, and the log says from where on."""
+        member, name = puller.member, puller.member.source.name
+        patience_s = puller.offline_at_s + self._limits.offline_grace_s
+        if member.state is not SourceState.OFFLINE or self._clock() < patience_s:
+            return False
+        promised = self._merge.resolved_ts(name)
+        log.warning(
+            "source_given_up",
+            source=name,
+            promised=promised,
+            last_ts=member.last_ts,
+            cause=puller.trouble,
+            consequence="what it alone may have above `promised` does not come",
+        )
+        self._let_go(puller)
+        return True
+
+    def _let_go(self, puller: _Puller) -> None:
+        name = puller.member.source.name
         self._merge.leave(name)
         del self._pullers[name]
+        self._pushed.set()
         if puller.task is not None and puller.task is not asyncio.current_task():
             puller.task.cancel()
-        return True
 
     # --- pulling ---------------------------------------------------------------------------
 
@@ -213,6 +242,8 @@ class MergedStream:
                     log.warning(
                         "source_not_reached", source=puller.member.source.name, cause=str(error)
                     )
+                if self._leave_if_dead(puller):
+                    return
                 await asyncio.sleep(self._limits.retry_after_s)
             except BinlogdError as error:
                 self._fail(error)

@@ -10,17 +10,25 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from binlogd.config import tidb_addresses
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
-from binlogd.ports import Registry
+from binlogd.ports import Registry, TsoSource
 from binlogd.setup import Setup, http_client_tls
-from binlogd.upstream.cluster import StoredClusterIdentity
+from binlogd.upstream.cluster import CLUSTER_ID, StoredClusterIdentity
 from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.oracle import ClockTso, ObservedTso
 from binlogd.upstream.registry import NodeRegistry
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import UpstreamStore
+from binlogd.upstream.tidb.cluster import cluster_id
+from binlogd.upstream.tidb.jobs import TidbJobs
+from binlogd.upstream.tidb.oracle import TidbTso
+from binlogd.upstream.tidb.servers import Several
+from binlogd.upstream.tidb.sql import SqlLogin, SqlSessions, TidbSql
+from binlogd.upstream.tidb.status_port import StatusPort
+from binlogd.upstream.tidb.txn_status import TidbTxnStatus
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.upstream.upstream import Upstream
 
@@ -34,6 +42,8 @@ async def open_upstream(setup: Setup, store: UpstreamStore) -> Upstream:
     kind = setup.config.upstream.kind
     if kind == "standalone":
         return await _standalone(setup, store)
+    if kind == "tidb":
+        return await _tidb(setup, store)
     raise _missing(kind)
 
 
@@ -46,7 +56,7 @@ async def open_registry(
     Raises ConfigError, and what `open_store` raises.
     """
     kind = setup.config.upstream.kind
-    if kind != "standalone":
+    if kind not in ("standalone", "tidb"):
         raise _missing(kind)
     store = await open_store()
     try:
@@ -57,7 +67,7 @@ async def open_registry(
 
 def _missing(kind: str) -> ConfigError:
     return ConfigError(
-        f'upstream.kind = "{kind}": this binlogd has no such upstream; use "standalone"'
+        f'upstream.kind = "{kind}": this binlogd has no such upstream; use "standalone" or "tidb"'
     )
 
 
@@ -72,10 +82,38 @@ async def _standalone(setup: Setup, store: UpstreamStore) -> Upstream:
         tso=tso,
         history=SchemaHistory(job_source(setup.schema_history, tls=http_client_tls(setup)), store),
         registry=NodeRegistry(store),
-        txn_status=LocalTxnStatus(
-            tso,
-            rolls_back_abandoned=upstream.abandoned_prewrite == "rollback",
-            txn_timeout_s=upstream.txn_timeout,
-        ),
+        txn_status=_by_age(setup, tso),
         skips=await SkipList.open(store, WallClock()),
+    )
+
+
+async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
+    """TiDB servers are asked, the first that answers; Pumps and Drainers are this node's own."""
+    upstream, tls = setup.config.upstream, http_client_tls(setup)
+    addresses = tidb_addresses(upstream)
+    login = SqlLogin(upstream.user, upstream.password, tls if upstream.sql_tls else None)
+    sql = [TidbSql(address, login) for address, _ in addresses]
+    sessions, ports = Several(sql), Several([StatusPort(address, tls) for _, address in addresses])
+    tso = TidbTso(sessions)
+    told = upstream.cluster_id or await store.fact(CLUSTER_ID) or await cluster_id(ports, tls)
+    source = job_source(setup.schema_history, tls=tls) or TidbJobs(ports, sessions)
+    return Upstream(
+        kind="tidb",
+        store=store,
+        cluster=await StoredClusterIdentity.open(store, told),
+        tso=tso,
+        history=SchemaHistory(source, store),
+        registry=NodeRegistry(store),
+        txn_status=TidbTxnStatus(ports, _by_age(setup, tso)),
+        skips=await SkipList.open(store, WallClock()),
+        lives=(SqlSessions(sql),),
+    )
+
+
+def _by_age(setup: Setup, tso: TsoSource) -> LocalTxnStatus:
+    upstream = setup.config.upstream
+    return LocalTxnStatus(
+        tso,
+        rolls_back_abandoned=upstream.abandoned_prewrite == "rollback",
+        txn_timeout_s=upstream.txn_timeout,
     )

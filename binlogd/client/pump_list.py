@@ -21,6 +21,15 @@ class PumpAddress:
     host: str
     port: int
 
+    @classmethod
+    def parsed(cls, address: str) -> PumpAddress:
+        """Of `host:port`, also `[::1]:port`. Raises ValueError."""
+        host, _, port = address.strip().rpartition(":")
+        is_number = port.isascii() and port.isdigit()
+        if not host or not is_number or not 0 < int(port) < 65536:
+            raise ValueError(f'expected "host:port", got "{address}"')
+        return cls(host.strip("[]"), int(port))
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
@@ -49,7 +58,7 @@ class PumpList:
         """See Sources."""
         cluster_id = await self._cluster_id()
         others = [
-            _Observed(
+            Observed(
                 RemoteSource(str(each), each.host, each.port, cluster_id=cluster_id, tls=self._tls),
                 self._observe,
             )
@@ -59,7 +68,7 @@ class PumpList:
         await asyncio.Event().wait()
 
 
-class _Observed:
+class Observed:
     """A remote source whose promises are passed on."""
 
     def __init__(self, source: RemoteSource, observe: Callable[[Tso], None]) -> None:

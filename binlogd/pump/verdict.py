@@ -50,6 +50,8 @@ def decide(start_ts: Tso, status: TxnStatus, *, has_rollback: bool = False) -> V
             if has_rollback:
                 return Settle()
             return Write(rollback_binlog(start_ts))
+        case Pending(is_traceless=True) if has_rollback:
+            return Settle()  # a commit needs the lock of before, and the writer sends none any more
         case Pending(reason=reason):
             return AskAgain(reason)
         case _:

@@ -11,7 +11,7 @@ from binlogd.upstream.store import UpstreamStore
 
 log = structlog.get_logger(__name__)
 
-_CLUSTER_ID = "cluster_id"
+CLUSTER_ID = "cluster_id"
 
 
 class StoredClusterIdentity:
@@ -31,8 +31,8 @@ class StoredClusterIdentity:
         Raises ConfigError when the data directory belongs to another cluster.
         """
         if not configured:
-            return cls(store, await store.fact(_CLUSTER_ID))
-        kept = await store.put_fact_once(_CLUSTER_ID, configured)
+            return cls(store, await store.fact(CLUSTER_ID))
+        kept = await store.put_fact_once(CLUSTER_ID, configured)
         if kept != configured:
             raise ConfigError(
                 f"upstream.cluster-id is {configured}, but this data directory holds binlogs of"
@@ -48,7 +48,7 @@ class StoredClusterIdentity:
     async def adopt(self, cluster_id: int) -> int:
         """Keeps it durably if none is known; returns the one that counts from now on."""
         if self._cluster_id is None:
-            kept = await self._store.put_fact_once(_CLUSTER_ID, cluster_id)
+            kept = await self._store.put_fact_once(CLUSTER_ID, cluster_id)
             if self._cluster_id is None:
                 log.info("cluster_adopted", cluster_id=kept)
             self._cluster_id = kept

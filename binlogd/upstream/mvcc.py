@@ -1,0 +1,75 @@
+"""What a key's versions say of a transaction: the decision, whoever read them.
+
+Never rolled back from absence alone: the transaction may not have come to TiKV yet, or garbage
+collection may have taken its record. A lock means that it is still running: with binlog on there is
+neither async commit nor one-phase commit, so that a lock commits nothing by itself.
+
+Source: TiKV's write records, kvproto kvrpcpb.proto (MvccInfo); tidb-binlog pump/storage/storage.go,
+resolve; client-go txnkv/txnlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from binlogd.ports import Committed, Pending, RolledBack, TxnStatus
+from binlogd.tso import Tso
+
+
+class WriteKind(IntEnum):
+    """`kvrpcpb.Op`, as far as a version has it. Any but ROLLBACK stands for a commit."""
+
+    PUT = 0
+    DELETE = 1
+    LOCK = 2
+    ROLLBACK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A write record of a key. `hides_rollback`: the transaction whose start_ts is the commit_ts
+    of this one was rolled back, and this record stands in its place."""
+
+    kind: int
+    start_ts: Tso
+    commit_ts: Tso
+    hides_rollback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Who has the key now. `ttl_ms` counts from the physical part of `start_ts`."""
+
+    start_ts: Tso
+    ttl_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHistory:
+    """All that a key has: write records in any order, and maybe a lock."""
+
+    versions: Sequence[Version] = ()
+    lock: Lock | None = None
+
+
+def status_of(start_ts: Tso, history: KeyHistory) -> TxnStatus:
+    """The fate of the transaction of `start_ts`, by the versions of its primary key."""
+    for version in history.versions:
+        if version.start_ts == start_ts:
+            if version.kind == WriteKind.ROLLBACK:
+                return RolledBack()
+            return Committed(version.commit_ts)
+    for version in history.versions:
+        if version.commit_ts == start_ts and version.hides_rollback:
+            return RolledBack()
+    if history.lock is not None and history.lock.start_ts == start_ts:
+        return Pending(
+            f"transaction start_ts {start_ts} is still running: its primary key is locked, for"
+            f" {history.lock.ttl_ms / 1000:g} s from its last sign of life"
+        )
+    return Pending(
+        f"TiKV has neither a lock nor a record of transaction start_ts {start_ts}",
+        is_traceless=True,
+    )

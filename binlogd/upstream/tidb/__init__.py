@@ -1,0 +1,1 @@
+"""A TiDB as the upstream: its MySQL port and its status port."""

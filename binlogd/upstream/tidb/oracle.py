@@ -1,0 +1,53 @@
+"""Timestamps from a TiDB: those that its own transactions begin with, from PD.
+
+Why none is ahead of a writer: it was handed out by PD, and a commit_ts that is asked for later is
+larger. `SHOW MASTER STATUS` gives one in every version with binlog, and asks for REPLICATION
+CLIENT; a transaction's `@@tidb_current_ts` asks for no privilege. `TIDB_CURRENT_TSO()` says the
+same, from 6.5 on only. Source: TiDB pkg/executor/show.go, fetchShowMasterStatus; pkg/sessionctx/
+variable/sysvar.go, tidb_current_ts.
+"""
+
+from __future__ import annotations
+
+from binlogd.errors import UpstreamUnavailable
+from binlogd.tso import MAX_TS, Tso
+from binlogd.upstream.tidb.servers import Several
+from binlogd.upstream.tidb.sql import SqlRefused, TidbSql
+
+_OF_BINLOG = ("SHOW MASTER STATUS",)
+_OF_TRANSACTION = ("BEGIN", "SELECT @@tidb_current_ts")
+
+
+class TidbTso:
+    """A TsoSource."""
+
+    def __init__(self, servers: Several[TidbSql]) -> None:
+        self._servers = servers
+
+    async def next(self) -> Tso:
+        """A timestamp of now. Raises UpstreamUnavailable."""
+        return await self._servers.ask(_timestamp)
+
+    def observe(self, ts: Tso) -> None:
+        """PD hands out larger ones anyhow."""
+
+
+async def _timestamp(server: TidbSql) -> Tso:
+    ts = 0
+    try:
+        ts = _number(server, await server.rows(*_OF_BINLOG), column=1)
+    except SqlRefused:  # no privilege, or no such statement any more
+        ts = 0
+    if not ts:
+        ts = _number(server, await server.rows(*_OF_TRANSACTION), column=0)
+        await server.rows("ROLLBACK")
+    if not 0 < ts <= MAX_TS:
+        raise UpstreamUnavailable(f"tidb {server}: {ts} is no timestamp")
+    return Tso(ts)
+
+
+def _number(server: TidbSql, rows: object, *, column: int) -> int:
+    try:
+        return int(rows[0][column])  # type: ignore[index]  # whatever it is, it is looked at here
+    except (IndexError, TypeError, ValueError) as error:
+        raise UpstreamUnavailable(f"tidb {server}: no timestamp in {rows!r:.200}") from error

@@ -1,0 +1,155 @@
+"""A TiDB's MySQL port: one connection, made when it is needed and again when it broke.
+
+The second door to aiomysql (the first one is to the downstream, and sets a session up to write).
+A session here only reads, so that a repeated statement does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiomysql
+from pymysql.constants import CLIENT
+from pymysql.err import MySQLError
+
+from binlogd.errors import UpstreamUnavailable
+from binlogd.tls import ClientTls
+
+CONNECT_S = 5.0
+ANSWER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class SqlLogin:
+    """Who asks. With `tls`, nothing is said to a server that does not speak it."""
+
+    user: str
+    password: str = field(repr=False)
+    tls: ClientTls | None = None
+
+
+class SqlRefused(UpstreamUnavailable):
+    """The server understood the statement and does not answer it: `code` is its error."""
+
+    def __init__(self, server: str, code: int, reason: str) -> None:
+        self.code = code
+        super().__init__(f"tidb {server}: error {code}: {reason}")
+
+
+class _Connection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no types
+    async def open(self) -> None:
+        await self._connect()
+
+    async def _get_server_information(self) -> None:
+        """Raises OSError where aiomysql would go on without the TLS that was asked for."""
+        await super()._get_server_information()
+        if self._ssl_context and not self.server_capabilities & CLIENT.SSL:
+            raise ConnectionError(
+                "it offers no TLS at its MySQL port, and [security] asks for it: give TiDB"
+                " security.ssl-cert and ssl-key, or set upstream.sql-tls = false"
+            )
+
+    @property
+    def certificate(self) -> Any:
+        return self._writer.transport.get_extra_info("peercert")
+
+    @property
+    def found(self) -> Sequence[tuple[Any, ...]]:
+        return self._result.rows or ()
+
+
+class TidbSql:
+    """The MySQL port of one TiDB, for any number of tasks: one statement list at a time."""
+
+    def __init__(self, address: tuple[str, int], login: SqlLogin) -> None:
+        self._host, self._port = address
+        self._login = login
+        self._connection: _Connection | None = None
+        self._speaking = asyncio.Lock()
+
+    def __str__(self) -> str:
+        return f"{self._host}:{self._port}"
+
+    async def rows(self, *statements: str) -> Sequence[tuple[Any, ...]]:
+        """What the last of some statements gives; they run behind each other on one session.
+
+        Raises SqlRefused, and UpstreamUnavailable when there is no answer.
+        """
+        async with self._speaking:
+            is_whole = False
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    connection = await self._connected()
+                async with asyncio.timeout(ANSWER_S):
+                    for statement in statements:
+                        await connection.query(statement)
+                    found = connection.found
+                is_whole = True
+            except TimeoutError as error:
+                raise UpstreamUnavailable(f"tidb {self} does not answer") from error
+            except (MySQLError, OSError, RuntimeError, AttributeError) as error:
+                raise self._meaning(error) from error
+            finally:
+                if not is_whole:  # cancelled, perhaps: an answer may still be on its way
+                    self.close()
+            return found
+
+    def close(self) -> None:
+        """Drops the connection; the next statement makes another."""
+        if self._connection is not None:
+            with suppress(AttributeError, RuntimeError):  # of a connection that is half made
+                self._connection.close()
+            self._connection = None
+
+    async def _connected(self) -> _Connection:
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        tls = self._login.tls
+        connection = self._connection = _Connection(
+            host=self._host,
+            port=self._port,
+            user=self._login.user,
+            password=self._login.password,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=None,  # ours is around it
+            ssl=tls.fresh() if tls else None,
+        )
+        await connection.open()
+        if tls and (refusal := tls.refusal(connection.certificate)):
+            raise ConnectionError(refusal)
+        return connection
+
+    def _meaning(self, error: Exception) -> UpstreamUnavailable:
+        if isinstance(error, MySQLError) and error.args and isinstance(error.args[0], int):
+            code, reason = error.args[0], str(error.args[-1])
+            if error.__cause__ is not None:
+                reason += f": {error.__cause__}"
+            if code < _CLIENT_ERRORS[0] or code > _CLIENT_ERRORS[1]:
+                return SqlRefused(str(self), code, reason)
+            return UpstreamUnavailable(f"tidb {self}: {reason}")
+        return UpstreamUnavailable(f"tidb {self}: {error or type(error).__name__}")
+
+
+class SqlSessions:
+    """The life of connections: they are made when they are needed, and end with the upstream."""
+
+    def __init__(self, connections: Sequence[TidbSql]) -> None:
+        self._connections = connections
+
+    async def run(self) -> None:
+        """Nothing is to be done between questions."""
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Drops all."""
+        for connection in self._connections:
+            connection.close()
+
+
+_CLIENT_ERRORS = (2000, 2999)
+"""What pymysql says of a connection, in the numbers of MySQL's client library."""

@@ -1,0 +1,64 @@
+"""A TiDB's status port: HTTP and JSON, of bounded size and time.
+
+Source: TiDB docs/tidb_http_api.md.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+
+import aiohttp
+
+from binlogd.errors import UpstreamUnavailable
+from binlogd.tls import ClientTls
+
+ANSWER_S = 10.0
+ANSWER_BYTES_MAX = 64 << 20
+_TEXT_BYTES = 200
+
+
+class StatusPort:
+    """The routes of one TiDB. With `tls` they are asked for by https."""
+
+    def __init__(self, address: tuple[str, int], tls: ClientTls | None = None) -> None:
+        self._host, self._port = address
+        self.tls = tls
+        """None for plain HTTP."""
+
+    def __str__(self) -> str:
+        return f"{self._host}:{self._port}"
+
+    def url(self, path: str) -> str:
+        """The address of a route."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{'https' if self.tls else 'http'}://{host}:{self._port}{path}"
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
+        """The body of an answer. Raises UpstreamUnavailable, also for an answer that is an error:
+        another TiDB may know better."""
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.get(
+                    self.url(path), params=dict(query or {}), ssl=self._certificates()
+                ) as answer,
+            ):
+                body = bytearray()
+                async for chunk in answer.content.iter_chunked(1 << 16):
+                    body += chunk
+                    if len(body) > ANSWER_BYTES_MAX:
+                        raise self._error(path, f"more than {ANSWER_BYTES_MAX} bytes of answer")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise self._error(path, str(error) or type(error).__name__) from error
+        if answer.status != 200:
+            text = bytes(body[:_TEXT_BYTES]).decode("utf-8", "replace").strip()
+            raise self._error(path, f"HTTP {answer.status}: {text}")
+        return bytes(body)
+
+    def _certificates(self) -> ssl.SSLContext | bool:
+        return self.tls.fresh() if self.tls is not None else True
+
+    def _error(self, path: str, reason: str) -> UpstreamUnavailable:
+        return UpstreamUnavailable(f"tidb {self}{path}: {reason}")

@@ -1,0 +1,220 @@
+"""A TiDB as far as binlogd asks one: a MySQL port and a status port, which can be killed.
+
+TiDB's own answers, in the notation of a version; there is no store behind it but what a test says.
+Source: TiDB docs/tidb_http_api.md, pkg/executor/show.go, pkg/session/bootstrap.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+from mysql_mimic import (
+    IdentityProvider,
+    MysqlServer,
+    NativePasswordAuthPlugin,
+    ResultColumn,
+    Session,
+    User,
+)
+from mysql_mimic.errors import MysqlError
+from mysql_mimic.types import ColumnType
+
+from tests.appliance import free_port
+
+NO_TABLE, NO_PRIVILEGE, SYNTAX = 1146, 1227, 1064
+Answer = tuple[Sequence[Sequence[Any]], Sequence[str | ResultColumn]]
+
+
+@dataclass
+class ScriptedTidb:
+    """`start` and `kill` it as often as is needed; it keeps its ports."""
+
+    now: Callable[[], int] = lambda: 0
+    version: str = "6.5"
+    """"2.1", "3.0", "4.0" or "6.5": which statements and notations it knows."""
+    user: str = "root"
+    password: str = ""
+    may_show_master_status: bool = True
+    jobs: list[Mapping[str, Any]] = field(default_factory=list)
+    history_page: int = 0
+    """Jobs of one answer at most, as from 8.4 on; 0: all."""
+    keys: dict[bytes, Mapping[str, Any]] = field(default_factory=dict)
+    """MvccInfo of each key, as TiKV has it."""
+    region_errors: int = 0
+    """So many look-ups are answered by one."""
+    pd: str = ""
+    statements: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    sql_port: int = field(default_factory=free_port)
+    status_port: int = field(default_factory=free_port)
+    _runner: web.AppRunner | None = None
+    _mysql: _Mysql | None = None
+
+    async def start(self) -> None:
+        self._mysql = _Mysql(lambda: _Session(self), identity_provider=_Users(self))
+        await self._mysql.start_server(host="127.0.0.1", port=self.sql_port)
+        routes = web.Application()
+        routes.router.add_get("/ddl/history", self._history)
+        routes.router.add_get("/mvcc/hex/{key}", self._mvcc)
+        routes.router.add_get("/settings", self._settings)
+        self._runner = web.AppRunner(routes, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.status_port).start()
+
+    async def kill(self) -> None:
+        if self._runner is not None and self._mysql is not None:
+            self._mysql.drop()
+            await self._runner.cleanup()
+            self._runner = self._mysql = None
+
+    @property
+    def in_config(self) -> str:
+        """Its part of a configuration."""
+        return (
+            f'kind = "tidb"\ntidb = ["127.0.0.1:{self.sql_port}"]\n'
+            f'tidb-status = ["127.0.0.1:{self.status_port}"]\n'
+        )
+
+    # --- what TiKV has ---------------------------------------------------------------------
+
+    def committed(self, key: bytes, start_ts: int, commit_ts: int, kind: int = 0) -> None:
+        write = {"start_ts": start_ts, "commit_ts": commit_ts, "short_value": _text(b"row")}
+        self._writes(key).append({"type": kind, **write} if kind else write)
+
+    def rolled_back(self, key: bytes, start_ts: int) -> None:
+        self._writes(key).append({"type": 3, "start_ts": start_ts, "commit_ts": start_ts})
+
+    def locked(self, key: bytes, start_ts: int) -> None:
+        self.keys[key] = {"lock": {"start_ts": start_ts, "primary": _text(key), "ttl": 3000}}
+
+    def _writes(self, key: bytes) -> list[Mapping[str, Any]]:
+        info: Any = self.keys.setdefault(key, {"writes": []})
+        writes: list[Mapping[str, Any]] = info["writes"]
+        return writes
+
+    # --- the status port -------------------------------------------------------------------
+
+    async def _history(self, request: web.Request) -> web.Response:
+        self.paths.append(request.path_qs)
+        jobs = sorted(self.jobs, key=lambda job: job["id"])
+        limit, start = request.query.get("limit"), request.query.get("start_job_id")
+        if start is not None and limit is None:
+            return web.Response(status=400, text="start_job_id needs limit")
+        if start is not None:
+            jobs = [job for job in jobs if job["id"] <= int(start)]
+        most = int(limit) if limit else self.history_page
+        if most:
+            jobs = jobs[-most:] if self.version in ("2.1", "3.0", "4.0") else jobs[::-1][:most]
+        return web.json_response(jobs)
+
+    async def _mvcc(self, request: web.Request) -> web.Response:
+        self.paths.append(request.path_qs)
+        key = bytes.fromhex(request.match_info["key"])
+        value: dict[str, Any] = {"info": self.keys.get(key, {})}
+        if self.region_errors:
+            self.region_errors -= 1
+            value = {"region_error": {"message": "epoch not match", "epoch_not_match": {}}}
+        if self.version == "2.1":
+            return web.json_response(value)
+        answer: dict[str, Any] = {"key": key.hex().upper(), "value": value}
+        if self.version != "3.0":
+            answer["region_id"] = 2
+        return web.json_response(answer)
+
+    async def _settings(self, request: web.Request) -> web.Response:
+        self.paths.append(request.path_qs)
+        return web.json_response({"host": "0.0.0.0", "store": "tikv", "path": self.pd})
+
+    # --- the MySQL port --------------------------------------------------------------------
+
+    def answer(self, sql: str) -> Answer | None:
+        self.statements.append(sql)
+        match sql:
+            case "SHOW MASTER STATUS":
+                if not self.may_show_master_status:
+                    raise _refused(NO_PRIVILEGE, "you need the REPLICATION CLIENT privilege")
+                return [("tidb-binlog", self.now(), "", "", "")], (
+                    "File",
+                    "Position",
+                    "Binlog_Do_DB",
+                    "Binlog_Ignore_DB",
+                    "Executed_Gtid_Set",
+                )
+            case "SELECT @@tidb_current_ts":
+                return [(str(self.now()),)], ("@@tidb_current_ts",)
+            case "BEGIN" | "ROLLBACK":
+                return None
+        if "mysql.tidb_ddl_history" in sql:
+            return self._table(sql)
+        raise _refused(SYNTAX, f"no such statement in this script: {sql}")
+
+    def _table(self, sql: str) -> Answer:
+        if self.version != "6.5":
+            raise _refused(NO_TABLE, "Table 'mysql.tidb_ddl_history' doesn't exist")
+        if sql.startswith("SELECT job_id"):
+            return [(job["id"],) for job in self.jobs], ("job_id",)
+        match = re.search(r"IN \(([\d, ]+)\)", sql)
+        assert match is not None
+        wanted = {int(each) for each in match[1].split(",")}
+        column = ResultColumn("job_meta", ColumnType.LONG_BLOB)
+        rows = [(json.dumps(job).encode(),) for job in self.jobs if job["id"] in wanted]
+        return rows, (column,)
+
+
+def _refused(code: int, text: str) -> Exception:
+    refusal: Exception = MysqlError(text, code)
+    return refusal
+
+
+def _text(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+class _Session(Session):  # type: ignore[misc]  # the library has no types
+    def __init__(self, tidb: ScriptedTidb) -> None:
+        super().__init__()
+        self._tidb = tidb
+
+    async def handle_query(self, sql: str, attrs: dict[str, str]) -> Any:
+        if sql.startswith("SET "):
+            return await super().handle_query(sql, attrs)
+        return self._tidb.answer(sql)
+
+
+class _Users(IdentityProvider):  # type: ignore[misc]  # the library has no types
+    def __init__(self, tidb: ScriptedTidb) -> None:
+        self._tidb = tidb
+
+    async def get_user(self, username: str) -> Any:
+        if username != self._tidb.user:
+            return None
+        plugin = NativePasswordAuthPlugin
+        password = self._tidb.password
+        secret = plugin.create_auth_string(password) if password else None
+        return User(username, secret, plugin.name)
+
+
+class _Mysql(MysqlServer):  # type: ignore[misc]  # the library has no types
+    """With connections that end when it does."""
+
+    def __init__(self, *words: Any, **named: Any) -> None:
+        super().__init__(*words, **named)
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def _client_connected_cb(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._writers.append(writer)
+        await super()._client_connected_cb(reader, writer)
+
+    def drop(self) -> None:
+        self.close()
+        for writer in self._writers:
+            writer.transport.abort()
