@@ -1,0 +1,253 @@
+"""Questions to TiKV about keys and transactions.
+
+Invariant. One question has one deadline, whatever happens on its way; when that is over, the error
+says what was heard last.
+
+Source: tikv/client-go txnkv/txnsnapshot, txnkv/txnlock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import TypeVar
+
+from binlogd.errors import UpstreamUnavailable
+from binlogd.ports import TsoSource
+from binlogd.tidb.meta_keys import KeyRange
+from binlogd.tso import Tso, physical_ms
+from binlogd.upstream.tikv.places import Places
+from binlogd.upstream.tikv.reaction import LOCKED, NOT_READY, Patience
+from binlogd.upstream.tikv.router import Router, RouterStatistics
+from binlogd.upstream.tikv.stores import Stores
+from binlogd.wire.generated import kvrpcpb
+from binlogd.wire.generated.kvrpcpb import (
+    Action,
+    CheckTxnStatusRequest,
+    CheckTxnStatusResponse,
+    GetRequest,
+    GetResponse,
+    LockInfo,
+    MvccGetByKeyRequest,
+    MvccGetByKeyResponse,
+    MvccInfo,
+    ResolveLockRequest,
+    ResolveLockResponse,
+    ScanRequest,
+    ScanResponse,
+)
+
+_SCAN_KEYS = 64
+"""Of one answer. The JSON of a table of thousands of columns has megabytes."""
+_DECIDED = (Action.NoAction, Action.TTLExpireRollback, Action.LockNotExistRollback)
+
+Pair = tuple[bytes, bytes]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TikvLimits:
+    """How long a question may take in all, and one call of it."""
+
+    question_s: float = 20.0
+    call_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class TikvStatistics:
+    """Counts since the start."""
+
+    router: RouterStatistics
+    locks_met: int
+    """By reads."""
+    locks_resolved: int
+    overdue: int
+    """Questions whose deadline went by."""
+
+
+class TikvClient:
+    """One for a process; asked many things at the same time. Methods raise UpstreamUnavailable."""
+
+    def __init__(
+        self,
+        places: Places,
+        tso: TsoSource,
+        stores: Stores,
+        rng: Random,
+        limits: TikvLimits | None = None,
+    ) -> None:
+        self._tso, self._stores, self._rng = tso, stores, rng
+        self._limits = limits or TikvLimits()
+        self._router = Router(places, stores, call_s=self._limits.call_s)
+        self._locks_met = self._locks_resolved = self._overdue = 0
+
+    async def get(self, key: bytes, ts: Tso) -> bytes | None:
+        """The value of a key as of `ts`; None if there is none."""
+
+        async def once(patience: Patience) -> bytes | None:
+            while True:  # until no lock is met, or the deadline
+                request = GetRequest(key=key, version=ts)
+                answer, _ = await self._router.ask(key, request, GetResponse, "KvGet", patience)
+                if answer.error is None:
+                    return None if answer.not_found else answer.value
+                await self._pass(answer.error, ts, patience)
+
+        return await self._in_time(f"the value of key {key.hex()} as of {ts}", once)
+
+    async def scan(
+        self, keys: KeyRange, ts: Tso, *, only_keys: bool = False
+    ) -> AsyncGenerator[list[Pair], None]:
+        """The keys of a range as of `ts`, with their values, in order, some at a time.
+
+        With `only_keys` the values are empty.
+        """
+        begin: bytes | None = keys.begin
+        while begin is not None:
+            left = KeyRange(begin, keys.end)
+            pairs, begin = await self._in_time(
+                f"the keys from {begin.hex()} as of {ts}",
+                partial(self._scan, left, ts, only_keys=only_keys),
+            )
+            if pairs:
+                yield pairs
+
+    async def records(self, key: bytes) -> MvccInfo:
+        """All that TiKV has of a key: its lock, its writes and rollbacks."""
+
+        async def once(patience: Patience) -> MvccInfo:
+            answer, _ = await self._router.ask(
+                key, MvccGetByKeyRequest(key=key), MvccGetByKeyResponse, "MvccGetByKey", patience
+            )
+            if answer.error:
+                raise UpstreamUnavailable(f"TiKV: the records of key {key.hex()}: {answer.error}")
+            return answer.info if answer.info is not None else MvccInfo()
+
+        return await self._in_time(f"the records of key {key.hex()}", once)
+
+    async def check(
+        self, primary: bytes, start_ts: Tso, now: Tso, *, makes_rollback: bool
+    ) -> CheckTxnStatusResponse:
+        """Has TiKV decide on a transaction: an expired lock is rolled back, and with
+        `makes_rollback` what is absent as well, so that it never can commit."""
+
+        async def once(patience: Patience) -> CheckTxnStatusResponse:
+            # a later caller_start_ts would push what still runs
+            return await self._check(
+                primary, start_ts, patience, caller=start_ts, now=now, makes_rollback=makes_rollback
+            )
+
+        return await self._in_time(f"the fate of transaction start_ts {start_ts}", once)
+
+    def close(self) -> None:
+        """Lets go of all connections."""
+        self._stores.close()
+
+    def statistics(self) -> TikvStatistics:
+        """How it stands."""
+        return TikvStatistics(
+            self._router.statistics(), self._locks_met, self._locks_resolved, self._overdue
+        )
+
+    # --- parts of questions ----------------------------------------------------------------
+
+    async def _in_time(self, what: str, once: Callable[[Patience], Awaitable[T]]) -> T:
+        patience = Patience(self._rng)
+        try:
+            async with asyncio.timeout(self._limits.question_s):
+                return await once(patience)
+        except TimeoutError:
+            self._overdue += 1
+            raise UpstreamUnavailable(
+                f"TiKV: {what}: no answer in {self._limits.question_s:g} s and"
+                f" {patience.attempts + 1} attempts; the last: {patience.reason or 'no answer'}"
+            ) from None
+
+    async def _scan(
+        self, keys: KeyRange, ts: Tso, patience: Patience, *, only_keys: bool
+    ) -> tuple[list[Pair], bytes | None]:
+        """What the first key's region has, or the first of it, and where to go on."""
+        while True:  # until no lock is met, or the deadline
+            request = ScanRequest(
+                start_key=keys.begin,
+                end_key=keys.end,
+                limit=_SCAN_KEYS,
+                version=ts,
+                key_only=only_keys,
+            )
+            answer, region = await self._router.ask(
+                keys.begin, request, ScanResponse, "KvScan", patience
+            )
+            errors = [pair.error for pair in answer.pairs if pair.error is not None]
+            error = answer.error or next(iter(errors), None)
+            if error is not None:
+                await self._pass(error, ts, patience)
+                continue
+            pairs = [(pair.key, pair.value) for pair in answer.pairs]
+            if len(pairs) >= _SCAN_KEYS:
+                return pairs, pairs[-1][0] + b"\0"
+            is_last = not region.end or (keys.end and region.end >= keys.end)
+            return pairs, None if is_last else region.end
+
+    async def _pass(self, error: kvrpcpb.KeyError, ts: Tso, patience: Patience) -> None:
+        """Returns when a read that met something may be tried again."""
+        lock = error.locked
+        if lock is None:
+            if not error.retryable:
+                raise UpstreamUnavailable(f"TiKV: a read as of {ts}: {error}")
+            await self._router.wait(patience, NOT_READY, error.retryable)
+            return
+        self._locks_met += 1
+        if not await self._resolve(lock, ts, patience):
+            await self._router.wait(
+                patience,
+                LOCKED,
+                f"key {lock.key.hex()} is locked by transaction start_ts {lock.lock_version}",
+            )
+
+    async def _resolve(self, lock: LockInfo, ts: Tso, patience: Patience) -> bool:
+        """Whether the lock is gone. One whose time is not over is left alone; so is one of an async
+        commit, whose fate its other keys decide: its TiDB, or the next one, resolves it."""
+        now = await self._tso.next()
+        if lock.use_async_commit or physical_ms(Tso(lock.lock_version)) + lock.lock_ttl > (
+            physical_ms(now)
+        ):
+            return False
+        start_ts = Tso(lock.lock_version)
+        status = await self._check(
+            lock.primary_lock, start_ts, patience, caller=ts, now=now, makes_rollback=True
+        )
+        if status.error is not None or status.lock_ttl or status.action not in _DECIDED:
+            return False
+        request = ResolveLockRequest(
+            start_version=start_ts, commit_version=status.commit_version, keys=[lock.key]
+        )
+        answer, _ = await self._router.ask(
+            lock.key, request, ResolveLockResponse, "KvResolveLock", patience
+        )
+        self._locks_resolved += answer.error is None
+        return answer.error is None
+
+    async def _check(
+        self,
+        primary: bytes,
+        start_ts: Tso,
+        patience: Patience,
+        *,
+        caller: Tso,
+        now: Tso,
+        makes_rollback: bool,
+    ) -> CheckTxnStatusResponse:
+        request = CheckTxnStatusRequest(
+            primary_key=primary,
+            lock_ts=start_ts,
+            caller_start_ts=caller,
+            current_ts=now,
+            rollback_if_not_exist=makes_rollback,
+        )
+        answer, _ = await self._router.ask(
+            primary, request, CheckTxnStatusResponse, "KvCheckTxnStatus", patience
+        )
+        return answer

@@ -1,0 +1,117 @@
+"""What TiKV's records of a key say of a transaction whose primary key it is.
+
+Invariant. Committed and rolled back are read from a record that TiKV keeps, or that it has just
+made for good. Absence is no record: the transaction may not have arrived yet, or garbage collection
+may have taken its record.
+
+| TiKV has | then |
+|---|---|
+| a write of the transaction | committed, at its commit_ts |
+| its rollback, alone or in the write of another at the same timestamp | rolled back |
+| its lock, and the lock is alive | wait |
+| its lock, and the lock's time is over | let TiKV decide, as whoever reads the key would |
+| nothing, but its Rollback is in the log | let TiKV decide: its writer has given up |
+| nothing, and it is young | wait |
+| nothing, and it is old | let TiKV decide, if no garbage collection can have passed its commit |
+
+Source: tidb-binlog pump/storage/storage.go, resolve; TiKV src/storage/txn/actions/check_txn_status.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlogd.ports import Committed, Pending, RolledBack, TxnStatus
+from binlogd.tso import Tso, physical_ms
+from binlogd.wire.generated.kvrpcpb import Action, CheckTxnStatusResponse, MvccInfo, MvccLock, Op
+
+YOUNG_S = 600.0
+"""TiDB gives up a transaction after ten minutes; nobody is asked to roll back a younger one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LetTikvDecide:
+    """Ask CheckTxnStatus. `makes_rollback`: what is absent is rolled back for good by asking."""
+
+    makes_rollback: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """No record and no lock, and it is old: whether its record can be gone must be known first."""
+
+
+def from_records(
+    start_ts: Tso, info: MvccInfo, now: Tso, *, is_given_up: bool
+) -> TxnStatus | LetTikvDecide | Absent:
+    """What the records say; `now` is a timestamp that was taken before they were read, and
+    `is_given_up`: its writer has sent a Rollback."""
+    recorded = _recorded(start_ts, info)
+    if recorded is not None:
+        return recorded
+    if info.lock is not None and info.lock.start_ts == start_ts:
+        return _of_lock(info.lock, now)
+    if is_given_up:
+        return LetTikvDecide(makes_rollback=True)
+    age_s = (physical_ms(now) - physical_ms(start_ts)) / 1000
+    if age_s > YOUNG_S:
+        return Absent()
+    return Pending(
+        f"TiKV knows nothing of transaction start_ts {start_ts}, which is {age_s:.1f} s old;"
+        f" it is decided at {YOUNG_S:g} s"
+    )
+
+
+def from_absence(
+    start_ts: Tso, gc_safe_point: Tso, *, gives_up_abandoned: bool
+) -> TxnStatus | LetTikvDecide:
+    """What is to be made of no record. `gc_safe_point` was read after that was seen: while it is
+    not above start_ts, no record of a commit (which lies above) can have been collected."""
+    if gc_safe_point <= start_ts:
+        return LetTikvDecide(makes_rollback=True)
+    if gives_up_abandoned:
+        return RolledBack()
+    return Pending(
+        f"TiKV has no record of transaction start_ts {start_ts}, and garbage collection has passed"
+        f" it (safe point {gc_safe_point}), so a commit may have been there; to give it up, set"
+        ' upstream.abandoned-prewrite = "rollback"'
+    )
+
+
+def from_check(start_ts: Tso, answer: CheckTxnStatusResponse) -> TxnStatus:
+    """What TiKV has decided; a rollback of it is for good."""
+    if answer.error is not None:
+        if answer.error.txn_not_found is not None:
+            return Pending(f"the lock of transaction start_ts {start_ts} went meanwhile")
+        return Pending(f"TiKV does not tell of transaction start_ts {start_ts}: {answer.error}")
+    if answer.commit_version:
+        return Committed(Tso(answer.commit_version))
+    if answer.lock_ttl:
+        return Pending(
+            f"transaction start_ts {start_ts} runs: its lock lives for {answer.lock_ttl} ms"
+        )
+    match answer.action:
+        case Action.NoAction | Action.TTLExpireRollback | Action.LockNotExistRollback:
+            return RolledBack()
+        case _:
+            return Pending(f"TiKV has not decided on transaction start_ts {start_ts} yet")
+
+
+def _recorded(start_ts: Tso, info: MvccInfo) -> TxnStatus | None:
+    own = [write for write in info.writes if write.start_ts == start_ts]
+    for write in own:
+        if write.type != Op.Rollback:
+            return Committed(Tso(write.commit_ts))
+    overlapped = any(
+        write.commit_ts == start_ts and write.has_overlapped_rollback for write in info.writes
+    )
+    return RolledBack() if own or overlapped else None
+
+
+def _of_lock(lock: MvccLock, now: Tso) -> TxnStatus | LetTikvDecide:
+    if lock.use_async_commit:
+        return Pending(f"transaction start_ts {lock.start_ts} is locked by an async commit")
+    left_ms = physical_ms(Tso(lock.start_ts)) + lock.ttl - physical_ms(now)
+    if left_ms > 0:
+        return Pending(f"transaction start_ts {lock.start_ts} runs: its lock has {left_ms} ms left")
+    return LetTikvDecide(makes_rollback=False)

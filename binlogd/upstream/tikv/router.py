@@ -1,0 +1,239 @@
+"""Brings a request to the store that leads the region of its key, until that one answers.
+
+What a store says of its regions is acted on as `reaction.py` has it. The caller has the deadline.
+
+Source: tikv/client-go internal/locate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from grpclib.client import UnaryUnaryMethod
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+
+from binlogd.channel import PlainChannel
+from binlogd.errors import Corrupt, Unavailable, UpstreamUnavailable
+from binlogd.tidb.meta_keys import pd_key
+from binlogd.upstream.tikv.places import Places
+from binlogd.upstream.tikv.reaction import (
+    LEADERLESS,
+    PLACES,
+    SILENT,
+    Hopeless,
+    Patience,
+    Wait,
+    react,
+)
+from binlogd.upstream.tikv.regions import Region, RegionMap
+from binlogd.upstream.tikv.stores import Stores
+from binlogd.wire.generated import errorpb, kvrpcpb, metapb
+
+_LOOK_UPS = 8  # at PD at once
+
+
+class Request(Protocol):
+    """What goes to a region."""
+
+    context: kvrpcpb.Context
+
+    def __bytes__(self) -> bytes:
+        """As protobuf."""
+        ...
+
+
+class Answer(Protocol):
+    """What comes from one."""
+
+    region_error: errorpb.Error | None
+
+    def parse(self, data: bytes) -> object:
+        """From protobuf."""
+        ...
+
+
+A = TypeVar("A", bound=Answer)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterStatistics:
+    """Counts since the start, by kind."""
+
+    calls: dict[str, int]
+    region_errors: dict[str, int]
+    waits: dict[str, int]
+    waited_s: dict[str, float]
+    look_ups: int
+    regions: int
+    stores: int
+
+
+class _Silent(Exception):  # says what a store did, and goes no further than this file
+    """A store gave no answer."""
+
+
+class Router:
+    """One for a process; requests may be made at the same time."""
+
+    def __init__(self, places: Places, stores: Stores, *, call_s: float) -> None:
+        self._places, self._stores, self._call_s = places, stores, call_s
+        self._regions = RegionMap()
+        self._looking_up = asyncio.Semaphore(_LOOK_UPS)
+        self._calls: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._waits: Counter[str] = Counter()
+        self._waited_s: dict[str, float] = {}
+        self._look_ups = 0
+
+    async def ask(
+        self, key: bytes, request: Request, answer: type[A], method: str, patience: Patience
+    ) -> tuple[A, Region]:
+        """The answer, without a region error, and the region that gave it; the request's context is
+        filled in. Ends with the caller's deadline.
+
+        Raises UpstreamUnavailable for a region error that no second question helps against.
+        """
+        while True:  # until an answer, or the caller's deadline
+            region = await self._region(key, patience)
+            if region.leader is None:
+                await self._next_leader(region, patience)
+                continue
+            request.context = kvrpcpb.Context(
+                region_id=region.id,
+                region_epoch=region.epoch,
+                peer=region.leader,
+                max_execution_duration_ms=int(self._call_s * 1000),
+            )
+            try:
+                found = await self._call(region.leader.store_id, request, answer, method)
+            except _Silent as error:
+                self._regions.forget(region)
+                await self.wait(patience, SILENT, str(error))
+                continue
+            if found.region_error is None:
+                return found, region
+            await self._react(found.region_error, region, patience)
+
+    async def wait(self, patience: Patience, wait: Wait, reason: str) -> None:
+        """Before the next attempt; `reason` is told if there is none."""
+        for_s = patience.next_s(wait, reason)
+        self._waits[wait.kind] += 1
+        self._waited_s[wait.kind] = self._waited_s.get(wait.kind, 0.0) + for_s
+        await asyncio.sleep(for_s)
+
+    def statistics(self) -> RouterStatistics:
+        """How it stands."""
+        return RouterStatistics(
+            calls=dict(self._calls),
+            region_errors=dict(self._errors),
+            waits=dict(self._waits),
+            waited_s=dict(self._waited_s),
+            look_ups=self._look_ups,
+            regions=len(self._regions),
+            stores=len(self._stores),
+        )
+
+    # --- parts of a request ----------------------------------------------------------------
+
+    async def _region(self, key: bytes, patience: Patience) -> Region:
+        while True:  # until PD knows it, or the caller's deadline
+            found = self._regions.find(key)
+            if found is not None:
+                return found
+            try:
+                async with self._looking_up:
+                    found = self._regions.find(key)  # another question may have asked meanwhile
+                    if found is not None:
+                        return found
+                    self._look_ups += 1
+                    place = await self._places.region(pd_key(key))
+                region = Region.of(place.region, place.leader) if place is not None else None
+            except (Unavailable, Corrupt) as error:
+                await self.wait(patience, PLACES, str(error))
+                continue
+            if region is not None and region.holds(key):
+                self._regions.put(region)
+                return region
+            await self.wait(patience, LEADERLESS, f"PD knows no region of key {key.hex()}")
+
+    async def _next_leader(self, region: Region, patience: Patience) -> None:
+        self._regions.forget(region)
+        await self.wait(patience, LEADERLESS, f"region {region.id} has no leader")
+
+    async def _call(self, store_id: int, request: Request, answer: type[A], method: str) -> A:
+        """One call, with a region error or without. Raises _Silent, UpstreamUnavailable."""
+        try:
+            channel = await self._stores.channel(store_id)
+        except Unavailable as error:
+            raise _Silent(str(error)) from error
+        if channel is None:
+            raise _Silent(f"store {store_id} is gone")
+        self._calls[method] += 1
+        call: UnaryUnaryMethod[bytes, bytes] = UnaryUnaryMethod(
+            channel, f"/tikvpb.Tikv/{method}", bytes, bytes
+        )
+        found = answer()
+        try:
+            found.parse(await call(bytes(request), timeout=self._call_s))
+        except GRPCError as error:
+            self._failed(store_id, channel)
+            if error.status is Status.UNIMPLEMENTED:
+                raise UpstreamUnavailable(
+                    f"TiKV store {store_id} knows no {method}: {error.message}"
+                ) from error
+            raise _Silent(f"store {store_id}: {error.status.name}: {error.message}") from error
+        except (ProtocolError, StreamTerminatedError, OSError) as error:
+            self._failed(store_id, channel)
+            cause = str(error) or f"no answer within {self._call_s:g} s"
+            raise _Silent(f"store {store_id}: {cause}") from error
+        except (ValueError, EOFError) as error:
+            self._failed(store_id, channel)
+            raise UpstreamUnavailable(
+                f"store {store_id} answers {method} in no way that TiKV does: {error}"
+            ) from error
+        return found
+
+    def _failed(self, store_id: int, channel: PlainChannel) -> None:
+        self._errors["transport"] += 1
+        self._stores.forget(store_id, channel)
+
+    async def _react(self, error: errorpb.Error, region: Region, patience: Patience) -> None:
+        reaction = react(error)
+        self._errors[reaction.kind] += 1
+        if isinstance(reaction, Hopeless):
+            raise UpstreamUnavailable(
+                f"TiKV region {region.id} does not answer: {reaction.kind}: {reaction.reason}"
+            )
+        if reaction.forgets_region:
+            self._regions.forget(region)
+        if reaction.forgets_store and region.leader is not None:
+            self._stores.forget(region.leader.store_id)
+        if error.not_leader is not None and error.not_leader.leader is not None:
+            self._regions.lead(region, error.not_leader.leader)
+        if error.epoch_not_match is not None:
+            self._believe(error.epoch_not_match.current_regions, region)
+        await self.wait(
+            patience, reaction.wait, f"region {region.id}: {reaction.kind}: {error.message}"
+        )
+
+    def _believe(self, current: Sequence[metapb.Region], before: Region) -> None:
+        """A store that is ahead of what was known says what its regions are now."""
+        try:
+            regions = [Region.of(each, None).led_by_store_of(before) for each in current]
+        except Corrupt:
+            return  # PD is asked
+        if any(each.id == before.id and _is_behind(each, before) for each in regions):
+            return  # it is the store that has not caught up
+        for each in regions:
+            self._regions.put(each)
+
+
+def _is_behind(region: Region, other: Region) -> bool:
+    return (
+        region.epoch.version < other.epoch.version or region.epoch.conf_ver < other.epoch.conf_ver
+    )

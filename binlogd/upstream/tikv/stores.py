@@ -1,0 +1,68 @@
+"""Connections to stores: an address for each id, a channel for each address."""
+
+from __future__ import annotations
+
+from binlogd.channel import PlainChannel
+from binlogd.errors import UpstreamUnavailable
+from binlogd.tls import ClientTls
+from binlogd.upstream.tikv.places import Places
+from binlogd.wire.generated.metapb import StoreState
+
+
+class Stores:
+    """Of one process; a connection is made at its first call."""
+
+    def __init__(self, places: Places, tls: ClientTls | None = None) -> None:
+        self._places, self._tls = places, tls
+        self._addresses: dict[int, str] = {}
+        self._channels: dict[str, PlainChannel] = {}
+
+    def __len__(self) -> int:
+        """How many addresses are known."""
+        return len(self._addresses)
+
+    async def channel(self, store_id: int) -> PlainChannel | None:
+        """Towards a store; None: it is gone for good. Raises UpstreamUnavailable."""
+        address = self._addresses.get(store_id)
+        if address is None:
+            store = await self._places.store(store_id)
+            if store is None or store.state == StoreState.Tombstone:
+                return None
+            address = self._addresses[store_id] = store.address
+        channel = self._channels.get(address)
+        if channel is None:
+            host, port = _host_and_port(address)
+            channel = self._channels[address] = PlainChannel(host, port, self._tls)
+        return channel
+
+    def forget(self, store_id: int, channel: PlainChannel | None = None) -> None:
+        """It may be elsewhere, or hang: the next call asks for its address and connects anew.
+
+        Calls that are open on its connection end with an error. With `channel` only while that is
+        its connection: of many calls that failed together, one is enough.
+        """
+        address = self._addresses.get(store_id)
+        if address is None:
+            return
+        known = self._channels.get(address)
+        if channel is not None and known is not channel:
+            return
+        del self._addresses[store_id]
+        if known is not None:
+            del self._channels[address]
+            known.close()
+
+    def close(self) -> None:
+        """Lets go of all connections. Safe to call twice."""
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+        self._addresses.clear()
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    """Raises UpstreamUnavailable."""
+    host, _, port = address.removeprefix("http://").removeprefix("https://").rpartition(":")
+    if not host or not port.isdecimal():
+        raise UpstreamUnavailable(f"PD says that a store of TiKV is at {address!r}: no host:port")
+    return host.strip("[]"), int(port)
