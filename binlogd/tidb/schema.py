@@ -292,6 +292,23 @@ class SchemaTracker:
         tracker._unplaced = {job.id: job for job in unplaced}
         return tracker
 
+    @classmethod
+    def of_tables(
+        cls, version: int, databases: Iterable[Database], tables: Iterable[tuple[int, Table]]
+    ) -> SchemaTracker:
+        """A tracker of what there is at a moment, each table with the id of its database.
+
+        A DDL may be in force there whose binlog still comes: applied again, it changes nothing.
+        """
+        tracker = cls()
+        tracker._databases |= {each.id: each for each in databases}
+        tracker.version = version
+        for schema_id, info in tables:
+            tracker._create(schema_id, info, version)
+            if any(each.state == SchemaState.DELETE_ONLY for each in info.columns):
+                tracker._tables[info.id].set_dropping(is_dropping_columns=True)
+        return tracker
+
     # --- effects -------------------------------------------------------------------------
 
     def _take_effect(self, job: Job) -> Effect:

@@ -40,8 +40,10 @@ from binlogd.wire.generated.kvrpcpb import (
     ScanResponse,
 )
 
-_SCAN_KEYS = 64
+_SCAN_PAIRS = 64
 """Of one answer. The JSON of a table of thousands of columns has megabytes."""
+_SCAN_KEYS = 1024
+"""Of one answer without values."""
 _DECIDED = (Action.NoAction, Action.TTLExpireRollback, Action.LockNotExistRollback)
 
 Pair = tuple[bytes, bytes]
@@ -169,11 +171,12 @@ class TikvClient:
         self, keys: KeyRange, ts: Tso, patience: Patience, *, only_keys: bool
     ) -> tuple[list[Pair], bytes | None]:
         """What the first key's region has, or the first of it, and where to go on."""
+        most = _SCAN_KEYS if only_keys else _SCAN_PAIRS
         while True:  # until no lock is met, or the deadline
             request = ScanRequest(
                 start_key=keys.begin,
                 end_key=keys.end,
-                limit=_SCAN_KEYS,
+                limit=most,
                 version=ts,
                 key_only=only_keys,
             )
@@ -186,7 +189,7 @@ class TikvClient:
                 await self._pass(error, ts, patience)
                 continue
             pairs = [(pair.key, pair.value) for pair in answer.pairs]
-            if len(pairs) >= _SCAN_KEYS:
+            if len(pairs) >= most:
                 return pairs, pairs[-1][0] + b"\0"
             is_last = not region.end or (keys.end and region.end >= keys.end)
             return pairs, None if is_last else region.end
