@@ -69,8 +69,6 @@ class OpenPrewrite:
 
     start_ts: Tso
     prewrite_key: bytes
-    has_rollback: bool = False
-    """Its writer has sent a Rollback: it has given up, and does not always know what came of it."""
 
 
 class TxnStatusSource(Protocol):

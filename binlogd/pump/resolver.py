@@ -94,10 +94,7 @@ class Resolver:
         return len(due) == self._most * _BATCHES
 
     async def _ask_about(self, orphans: Sequence[Open]) -> None:
-        questions = [
-            OpenPrewrite(each.start_ts, self._keys[each.start_ts], has_rollback=each.is_doubted)
-            for each in orphans
-        ]
+        questions = [OpenPrewrite(each.start_ts, self._keys[each.start_ts]) for each in orphans]
         self._asked += len(questions)
         try:
             async with asyncio.timeout(_DEADLINE_S):

@@ -10,8 +10,7 @@ may have taken its record.
 | its rollback, alone or in the write of another at the same timestamp | rolled back |
 | its lock, and the lock is alive | wait |
 | its lock, and the lock's time is over | let TiKV decide, as whoever reads the key would |
-| nothing, but its Rollback is in the log | let TiKV decide: its writer has given up |
-| nothing, and it is young | wait |
+| nothing, and it is young | wait, unless its writer has sent a Rollback (`pump/verdict.py`) |
 | nothing, and it is old | let TiKV decide, if no garbage collection can have passed its commit |
 
 Source: tidb-binlog pump/storage/storage.go, resolve; TiKV src/storage/txn/actions/check_txn_status.
@@ -23,7 +22,14 @@ from dataclasses import dataclass
 
 from binlogd.ports import Committed, Pending, RolledBack, TxnStatus
 from binlogd.tso import Tso, physical_ms
-from binlogd.wire.generated.kvrpcpb import Action, CheckTxnStatusResponse, MvccInfo, MvccLock, Op
+from binlogd.upstream.mvcc import KeyHistory, Version, status_of
+from binlogd.wire.generated.kvrpcpb import (
+    Action,
+    CheckTxnStatusResponse,
+    MvccInfo,
+    MvccLock,
+    MvccWrite,
+)
 
 YOUNG_S = 600.0
 """TiDB gives up a transaction after ten minutes; nobody is asked to roll back a younger one."""
@@ -41,24 +47,20 @@ class Absent:
     """No record and no lock, and it is old: whether its record can be gone must be known first."""
 
 
-def from_records(
-    start_ts: Tso, info: MvccInfo, now: Tso, *, is_given_up: bool
-) -> TxnStatus | LetTikvDecide | Absent:
-    """What the records say; `now` is a timestamp that was taken before they were read, and
-    `is_given_up`: its writer has sent a Rollback."""
-    recorded = _recorded(start_ts, info)
-    if recorded is not None:
+def from_records(start_ts: Tso, info: MvccInfo, now: Tso) -> TxnStatus | LetTikvDecide | Absent:
+    """What the records say; `now` is a timestamp that was taken before they were read."""
+    recorded = status_of(start_ts, KeyHistory([_version(each) for each in info.writes]))
+    if not isinstance(recorded, Pending):
         return recorded
     if info.lock is not None and info.lock.start_ts == start_ts:
         return _of_lock(info.lock, now)
-    if is_given_up:
-        return LetTikvDecide(makes_rollback=True)
     age_s = (physical_ms(now) - physical_ms(start_ts)) / 1000
     if age_s > YOUNG_S:
         return Absent()
     return Pending(
         f"TiKV knows nothing of transaction start_ts {start_ts}, which is {age_s:.1f} s old;"
-        f" it is decided at {YOUNG_S:g} s"
+        f" it is decided at {YOUNG_S:g} s",
+        is_traceless=True,
     )
 
 
@@ -74,7 +76,8 @@ def from_absence(
     return Pending(
         f"TiKV has no record of transaction start_ts {start_ts}, and garbage collection has passed"
         f" it (safe point {gc_safe_point}), so a commit may have been there; to give it up, set"
-        ' upstream.abandoned-prewrite = "rollback"'
+        ' upstream.abandoned-prewrite = "rollback"',
+        is_traceless=True,
     )
 
 
@@ -97,15 +100,10 @@ def from_check(start_ts: Tso, answer: CheckTxnStatusResponse) -> TxnStatus:
             return Pending(f"TiKV has not decided on transaction start_ts {start_ts} yet")
 
 
-def _recorded(start_ts: Tso, info: MvccInfo) -> TxnStatus | None:
-    own = [write for write in info.writes if write.start_ts == start_ts]
-    for write in own:
-        if write.type != Op.Rollback:
-            return Committed(Tso(write.commit_ts))
-    overlapped = any(
-        write.commit_ts == start_ts and write.has_overlapped_rollback for write in info.writes
+def _version(write: MvccWrite) -> Version:
+    return Version(
+        write.type, Tso(write.start_ts), Tso(write.commit_ts), write.has_overlapped_rollback
     )
-    return RolledBack() if own or overlapped else None
 
 
 def _of_lock(lock: MvccLock, now: Tso) -> TxnStatus | LetTikvDecide:

@@ -96,9 +96,7 @@ class TikvTxnStatus:
 
     async def _ask(self, prewrite: OpenPrewrite, now: Tso) -> TxnStatus:
         start_ts, key = prewrite.start_ts, prewrite.prewrite_key
-        found = fate.from_records(
-            start_ts, await self._client.records(key), now, is_given_up=prewrite.has_rollback
-        )
+        found = fate.from_records(start_ts, await self._client.records(key), now)
         if isinstance(found, fate.Absent):
             found = fate.from_absence(
                 start_ts,

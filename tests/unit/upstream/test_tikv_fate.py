@@ -46,50 +46,49 @@ OTHERS = [write(Op.Put, START + 7, COMMIT + 9), write(Op.Rollback, START - 5, ST
 @pytest.mark.parametrize("op", [Op.Put, Op.Del, Op.Lock, Op.Insert])
 def test_a_write_of_the_transaction_is_its_commit(op: int) -> None:
     info = MvccInfo(writes=[*OTHERS, write(op)])
-    assert from_records(START, info, SOON, is_given_up=True) == Committed(COMMIT)
+    assert from_records(START, info, SOON) == Committed(COMMIT)
 
 
 def test_its_rollback_is_its_rollback() -> None:
     info = MvccInfo(writes=[*OTHERS, write(Op.Rollback, START, START)])
-    assert from_records(START, info, SOON, is_given_up=False) == RolledBack()
+    assert from_records(START, info, SOON) == RolledBack()
 
 
 def test_a_rollback_may_stand_in_the_write_of_another() -> None:
     shared = write(Op.Put, START - 9, START, has_overlapped_rollback=True)
-    assert from_records(START, MvccInfo(writes=[shared]), SOON, is_given_up=False) == RolledBack()
+    assert from_records(START, MvccInfo(writes=[shared]), SOON) == RolledBack()
     alone = MvccInfo(writes=[write(Op.Put, START - 9, START)])
-    assert isinstance(from_records(START, alone, SOON, is_given_up=False), Pending)
+    assert isinstance(from_records(START, alone, SOON), Pending)
 
 
 def test_a_commit_counts_more_than_a_rollback_beside_it() -> None:
     shared = write(Op.Put, START - 9, START, has_overlapped_rollback=True)
     info = MvccInfo(writes=[shared, write(Op.Put)])
-    assert from_records(START, info, SOON, is_given_up=False) == Committed(COMMIT)
+    assert from_records(START, info, SOON) == Committed(COMMIT)
 
 
 def test_a_lock_that_lives_is_waited_for_and_one_whose_time_is_over_is_decided_on() -> None:
     info = MvccInfo(lock=MvccLock(start_ts=START, ttl=3000), writes=OTHERS)
-    living = from_records(START, info, plus_ms(START, 2999), is_given_up=True)
+    living = from_records(START, info, plus_ms(START, 2999))
     assert living == Pending(f"transaction start_ts {START} runs: its lock has 1 ms left")
-    over = from_records(START, info, plus_ms(START, 3000), is_given_up=False)
+    over = from_records(START, info, plus_ms(START, 3000))
     assert over == LetTikvDecide(makes_rollback=False)
 
 
 def test_the_lock_of_an_async_commit_is_for_others_to_decide_on() -> None:
     info = MvccInfo(lock=MvccLock(start_ts=START, ttl=1, use_async_commit=True))
-    assert isinstance(from_records(START, info, OLD, is_given_up=True), Pending)
+    assert isinstance(from_records(START, info, OLD), Pending)
 
 
 @pytest.mark.parametrize(
     "info", [MvccInfo(), MvccInfo(writes=OTHERS), MvccInfo(lock=MvccLock(start_ts=START + 1))]
 )
 def test_absence_alone_says_nothing_of_a_young_transaction(info: MvccInfo) -> None:
-    young = from_records(START, info, YOUNG, is_given_up=False)
+    young = from_records(START, info, YOUNG)
     assert isinstance(young, Pending)
+    assert young.is_traceless
     assert "600.0 s old" in young.reason
-    assert isinstance(from_records(START, info, OLD, is_given_up=False), Absent)
-    given_up = from_records(START, info, SOON, is_given_up=True)
-    assert given_up == LetTikvDecide(makes_rollback=True)
+    assert isinstance(from_records(START, info, OLD), Absent)
 
 
 def test_absence_is_no_proof_where_garbage_collection_has_been() -> None:
@@ -98,6 +97,7 @@ def test_absence_is_no_proof_where_garbage_collection_has_been() -> None:
     assert from_absence(START, Tso(START - 1), gives_up_abandoned=True) == asked
     kept = from_absence(START, Tso(START + 1), gives_up_abandoned=False)
     assert isinstance(kept, Pending)
+    assert kept.is_traceless
     assert 'upstream.abandoned-prewrite = "rollback"' in kept.reason
     assert from_absence(START, Tso(START + 1), gives_up_abandoned=True) == RolledBack()
 
@@ -135,15 +135,10 @@ def test_what_tikv_has_not_decided_is_asked_again(answer: CheckTxnStatusResponse
         ),
         max_size=5,
     ),
-    is_given_up=st.booleans(),
     age_ms=st.integers(0, 10**6),
 )
-def test_nobody_is_rolled_back_without_a_record(
-    *, writes: list[MvccWrite], is_given_up: bool, age_ms: int
-) -> None:
-    found = from_records(
-        START, MvccInfo(writes=writes), plus_ms(START, age_ms), is_given_up=is_given_up
-    )
+def test_nobody_is_rolled_back_without_a_record(*, writes: list[MvccWrite], age_ms: int) -> None:
+    found = from_records(START, MvccInfo(writes=writes), plus_ms(START, age_ms))
     if isinstance(found, Committed):
         assert any(each.start_ts == START and each.commit_ts == found.commit_ts for each in writes)
     if isinstance(found, RolledBack):
