@@ -24,7 +24,7 @@ RUN /opt/pip/bin/pip --python /opt/binlogd/bin/python install . && rm -rf build
 FROM deps AS deps-spark
 ARG PIP_INDEX_URL
 ARG PIP_CONFIG_FILE
-RUN /opt/pip/bin/pip --python /opt/binlogd/bin/python install '.[spark]' && rm -rf build
+RUN /opt/pip/bin/pip --python /opt/binlogd/bin/python install '.[spark,delta,iceberg]' && rm -rf build
 
 # Beside the images, not below them: `docker build --target check .` succeeds, or says what is wrong.
 FROM deps-spark AS check

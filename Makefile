@@ -27,7 +27,7 @@ $(VENV)/run.stamp: pyproject.toml constraints.txt
 
 $(VENV)/test.stamp: $(VENV)/run.stamp
 	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' > $(VENV)/dev.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement $(VENV)/dev.txt --editable '.[spark]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement $(VENV)/dev.txt --editable '.[spark,delta,iceberg]'
 	@touch $@
 
 setup: $(VENV)/run.stamp ## install binlogd into .venv/

@@ -16,6 +16,11 @@ from binlogd.moment import last_ts
 from binlogd.quantities import duration_s
 from binlogd.tso import NO_TS, Tso
 
+FORMATS = ("parquet", "delta", "iceberg", "orc", "csv", "json", "sql")
+PARQUET_KINDS = ("parquet", "delta", "iceberg")
+"""Formats whose data files are Parquet."""
+Layout = Literal["plain", "dumpling"]
+
 SPEC_VERSION = 1
 MANIFEST_FORMAT = 1
 MANIFEST_NAME = "manifest.json"

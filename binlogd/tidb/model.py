@@ -60,6 +60,8 @@ class Column:
     generated_stored: bool = False
     hidden: bool = False
     version: int = 2
+    default_is_expr: bool = False
+    comment: str = ""
 
     @property
     def is_public(self) -> bool:
@@ -322,6 +324,8 @@ class _ColumnJson(msgspec.Struct, frozen=True):
     state: int = 0
     hidden: bool = False
     version: int = 0
+    default_is_expr: bool = False
+    comment: str = ""
 
     def column(self) -> Column:
         return Column(
@@ -338,6 +342,8 @@ class _ColumnJson(msgspec.Struct, frozen=True):
             generated_stored=self.generated_stored,
             hidden=self.hidden,
             version=self.version,
+            default_is_expr=self.default_is_expr,
+            comment=self.comment,
         )
 
     @classmethod
@@ -356,6 +362,8 @@ class _ColumnJson(msgspec.Struct, frozen=True):
             state=column.state,
             hidden=column.hidden,
             version=column.version,
+            default_is_expr=column.default_is_expr,
+            comment=column.comment,
         )
 
 

@@ -1,0 +1,1 @@
+"""Tables of Delta Lake and Iceberg over the Parquet files of published snapshots."""

@@ -1,0 +1,149 @@
+"""Published snapshots as versions of Delta Lake and Iceberg tables, read by their own libraries."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table as IcebergTable
+
+from binlogd.snapshot.lake.register import Lake, Place, register
+from binlogd.snapshot.lake.version import COMMIT_TS_KEY
+from binlogd.snapshot.spec import ColumnEntry, FileEntry, Manifest, TableEntry
+from tests.snapshots import manifest
+
+Columns = Sequence[tuple[int, str, pa.Array]]
+
+
+def snapshot(
+    out: Path, commit_ts: int, columns: Columns, table: str = "t"
+) -> tuple[Path, Manifest]:
+    """A published snapshot of one table; a column is its TiDB id, name and values."""
+    path = out / f"snapshot-{commit_ts}"
+    directory = path / f"shop.{table}"
+    directory.mkdir(parents=True)
+    fields = [
+        pa.field(name, values.type, metadata={"PARQUET:field_id": str(number)})
+        for number, name, values in columns
+    ]
+    file = directory / "part-0.zstd.parquet"
+    rows = pa.Table.from_arrays([values for *_, values in columns], schema=pa.schema(fields))
+    pq.write_table(rows, file, compression="zstd")
+    content = file.read_bytes()
+    entry = TableEntry(
+        database="shop",
+        table=table,
+        table_id=7,
+        rows=rows.num_rows,
+        columns=tuple(
+            ColumnEntry(number, name, "", str(values.type), "") for number, name, values in columns
+        ),
+        left_out_columns=(),
+        losses={},
+        files=(
+            FileEntry(
+                f"shop.{table}/{file.name}",
+                rows.num_rows,
+                len(content),
+                hashlib.sha256(content).hexdigest(),
+            ),
+        ),
+    )
+    return path, manifest(commit_ts, entry)
+
+
+FIRST: Columns = [
+    (1, "id", pa.array([1, 2], pa.int32())),
+    (2, "name", pa.array(["a", None])),
+    (3, "old", pa.array([b"\0\xff", b""])),
+]
+SECOND: Columns = [
+    (1, "id", pa.array([1, 2, 3], pa.int64())),
+    (2, "title", pa.array(["a", None, "c"])),
+    (5, "old", pa.array([Decimal("9" * 38), None, Decimal(0)], pa.decimal128(38, 0))),
+    (
+        4,
+        "at",
+        pa.array(["9999-12-31 23:59:59.999999"] * 3).cast(pa.timestamp("us")),
+    ),
+    (6, "seen", pa.array(["1970-01-01 00:00:01Z"] * 3).cast(pa.timestamp("us", "UTC"))),
+]
+
+
+def plain(columns: Columns) -> dict[str, list[object]]:
+    return {name: values.to_pylist() for _, name, values in columns}
+
+
+def delta(out: Path) -> DeltaTable:
+    return DeltaTable(str(out / "lake/shop.t"))
+
+
+def iceberg(out: Path) -> IcebergTable:
+    return SqlCatalog("binlogd", uri=f"sqlite:///{out / 'lake/catalog.db'}").load_table(
+        ("shop", "t")
+    )
+
+
+def versions(lake: Lake, out: Path) -> dict[int, dict[str, list[object]]]:
+    """The rows of every version, by its commit_ts."""
+    found: dict[int, dict[str, list[object]]] = {}
+    if lake == "delta":
+        table = delta(out)
+        for entry in table.history():
+            if COMMIT_TS_KEY in entry:
+                table.load_as_version(entry["version"])
+                found[int(entry[COMMIT_TS_KEY])] = table.to_pyarrow_table().to_pydict()
+        return found
+    for each in iceberg(out).snapshots():
+        assert each.summary is not None
+        rows = iceberg(out).scan(snapshot_id=each.snapshot_id).to_arrow().to_pydict()
+        found[int(each.summary.additional_properties[COMMIT_TS_KEY])] = rows
+    return found
+
+
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+def test_each_snapshot_is_the_next_version_whatever_its_columns_are(
+    lake: Lake, tmp_path: Path
+) -> None:
+    place = Place(lake, tmp_path / "lake")
+    for commit_ts, columns in ((100, FIRST), (200, SECOND), (300, FIRST)):
+        (done,) = register(place, *snapshot(tmp_path, commit_ts, columns))
+        assert done.is_new
+        assert versions(lake, tmp_path)[commit_ts] == plain(columns)
+    assert versions(lake, tmp_path) == {100: plain(FIRST), 200: plain(SECOND), 300: plain(FIRST)}
+
+
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+def test_a_snapshot_is_registered_once_and_never_after_a_later_one(
+    lake: Lake, tmp_path: Path
+) -> None:
+    place = Place(lake, tmp_path / "lake")
+    later = snapshot(tmp_path, 200, SECOND)
+    (first,) = register(place, *later)
+    (again,) = register(place, *later)
+    (earlier,) = register(place, *snapshot(tmp_path, 100, FIRST))
+    assert (first.is_new, again.is_new, earlier.is_new) == (True, False, False)
+    assert first.version == again.version == earlier.version
+    assert versions(lake, tmp_path) == {200: plain(SECOND)}
+
+
+@pytest.mark.parametrize("lake", ["delta", "iceberg"])
+def test_a_table_without_rows_is_a_table(lake: Lake, tmp_path: Path) -> None:
+    empty = [(number, name, values.slice(0, 0)) for number, name, values in SECOND]
+    register(Place(lake, tmp_path / "lake"), *snapshot(tmp_path, 100, empty))
+    assert versions(lake, tmp_path) == {100: plain(empty)}
+
+
+def test_a_version_outlives_the_snapshot_that_it_came_from(tmp_path: Path) -> None:
+    path, described = snapshot(tmp_path, 100, FIRST)
+    register(Place("delta", tmp_path / "lake"), path, described)
+    for file in path.rglob("*.parquet"):
+        file.unlink()
+    assert versions("delta", tmp_path) == {100: plain(FIRST)}
