@@ -21,8 +21,16 @@ import structlog
 import uvloop
 
 from binlogd import telemetry
-from binlogd.assembly import identity, make_finder, make_replication, open_pump
+from binlogd.assembly import (
+    identity,
+    make_finder,
+    make_replication,
+    open_pump,
+    registered_pumps,
+    shares_registry,
+)
 from binlogd.closing import Closing
+from binlogd.consumers import RemoteDrainers
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
 from binlogd.drainer.session import leading_error
@@ -37,6 +45,7 @@ from binlogd.pump.pump import LOCK_FILE, Pump
 from binlogd.pump.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
 from binlogd.quantities import listen_address, size_bytes
+from binlogd.receiving import Receiving
 from binlogd.reloading import Reloading
 from binlogd.routes.application import application
 from binlogd.routes.guard import Guard
@@ -63,6 +72,7 @@ GIL_SWITCH_S = 0.001
 TICK_S = 10.0
 DRAINERS_EVERY_S = 600.0
 """Between two looks at who is behind what garbage collection deletes."""
+DRAINER_HEARTBEAT_S = 1.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 RELOAD_SIGNAL = signal.SIGHUP
 ABANDON_S = 3.0
@@ -211,29 +221,40 @@ async def _serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
 
 async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -> int:
     setup = reloading.setup
+    lock = None
+    if not setup.has_pump:  # a Pump takes it by itself
+        lock = await disk.lock(setup.data_dir / LOCK_FILE)
+    try:
+        names = await identity(setup, disk)
+        receiving = await _open_receiving(setup, disk, upstream) if setup.has_pump else None
+        pump = receiving.pump if receiving is not None else None
+        pumps = registered_pumps(setup, pump, upstream, names)
+        node = Node(
+            identity=names,
+            receiving=receiving,
+            cluster=upstream.cluster,
+            registry=upstream.registry,
+            tso=upstream.tso,
+            clock=WallClock(),
+            drainer=make_replication(lambda: reloading.setup, disk, pump, upstream, pumps),
+            skips=upstream.skips,
+            reload_now=reloading.reload,
+            finder=make_finder(setup, upstream),
+            pumps=pumps,
+        )
+        return await _live(setup, node, upstream, Guard(lambda: reloading.admin_token))
+    finally:
+        if lock is not None:
+            await lock.release()
+
+
+async def _open_receiving(setup: Setup, disk: PosixDisk, upstream: Upstream) -> Receiving:
     pump = await open_pump(setup, disk, upstream)
-    service = PumpService(
-        pump,
-        upstream.cluster,
-        ServiceLimits(
-            message_bytes_max=setup.config.pump.max_message_size,
-            bytes_in_flight_max=size_bytes(setup.config.pump.memory_budget) // 2,
-        ),
+    limits = ServiceLimits(
+        message_bytes_max=setup.config.pump.max_message_size,
+        bytes_in_flight_max=size_bytes(setup.config.pump.memory_budget) // 2,
     )
-    node = Node(
-        identity=await identity(setup, disk),
-        pump=pump,
-        service=service,
-        cluster=upstream.cluster,
-        registry=upstream.registry,
-        tso=upstream.tso,
-        clock=WallClock(),
-        drainer=make_replication(lambda: reloading.setup, disk, pump, upstream),
-        skips=upstream.skips,
-        reload_now=reloading.reload,
-        finder=make_finder(setup),
-    )
-    return await _live(setup, node, upstream, Guard(lambda: reloading.admin_token))
+    return Receiving(pump, PumpService(pump, upstream.cluster, limits))
 
 
 async def _open_store(setup: Setup, disk: PosixDisk) -> UpstreamStore:
@@ -271,6 +292,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     """From the first task to the last; the exit code. Raises what ended it, in a group."""
     membership = Membership(upstream.registry, node.entries, client_tls(setup))
     security = setup.config.security
+    receiving = node.receiving
     watch = Watch(Sight(node.own_status, node.counts, node.decided_skips), node.clock)
     server = Server(
         _services(node),
@@ -279,43 +301,50 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
             connections_max=security.connections_max,
             connections_per_client_max=security.connections_per_client_max,
         ),
-        sinks=node.service.sinks() if setup.config.pump.fast_lane else None,
+        sinks=receiving.service.sinks() if receiving and setup.config.pump.fast_lane else None,
         tls=server_tls(setup),
     )
     was_done = True
     try:
         async with asyncio.TaskGroup() as group:
             following = group.create_task(upstream.run(), name="upstream")
-            group.create_task(node.pump.run(), name="pump")
+            working = [following]
+            if receiving is not None:
+                drainers = RemoteDrainers(receiving.pump, upstream.registry, node.identity.drainer)
+                group.create_task(receiving.pump.run(), name="pump")
+                working.append(group.create_task(drainers.run(), name="remote drainers"))
             if node.drainer is not None:
                 group.create_task(node.drainer.run(), name="drainer")
             await _forget_drainer(node, membership)
             await membership.announce()
-            beating = group.create_task(
-                membership.keep_fresh(setup.config.pump.heartbeat_interval), name="heartbeat"
-            )
-            watching = group.create_task(_watch_drainers(node), name="drainers")
-            telling = group.create_task(_tell(node), name="ticks")
-            showing = group.create_task(watch.run(), name="watch")
+            passing = [
+                group.create_task(
+                    membership.keep_fresh(_heartbeat_s(setup, upstream)), name="heartbeat"
+                ),
+                group.create_task(_watch_drainers(node), name="drainers"),
+                group.create_task(_tell(node), name="ticks"),
+                group.create_task(watch.run(), name="watch"),
+            ]
             host, port = await server.start(*listen_address(setup.config.addr), setup.binlog_socket)
             _listen_for_signals(node)
             _settle_memory()
-            log.info("service_started", host=host, port=port, node_id=node.identity.pump)
+            log.info("service_started", host=host, port=port, node_id=node.own_status()["node_id"])
             await node.stopping.wait()
-            if node.pump.state is NodeState.CLOSING:
-                was_done = await _settle(node, membership, setup.config.pump.close_timeout)
-            beating.cancel()
-            watching.cancel()
-            telling.cancel()
-            showing.cancel()
+            if receiving is not None and receiving.pump.state is NodeState.CLOSING:
+                timeout_s = setup.config.pump.close_timeout
+                was_done = await _settle(node, receiving, membership, timeout_s)
+            for each in passing:
+                each.cancel()
             await _stop(node, server)
-            following.cancel()
+            for each in working:
+                each.cancel()
     except BaseException:
         await server.close()
-        await _abandon(node.pump)
+        if receiving is not None:
+            await _abandon(receiving.pump)
         raise
     await membership.refresh()
-    log.info("service_stopped", state=node.pump.state.value)
+    log.info("service_stopped", state=node.state.value)
     return 0 if was_done else 1
 
 
@@ -336,16 +365,29 @@ async def _watch_drainers(node: Node) -> None:
 
 
 def _services(node: Node) -> list[Servable]:
-    """The Pump's, and the Drainer's where there is one."""
-    if node.drainer is None:
-        return [node.service]
-    return [node.service, CisternService(node.look_at_pumps)]
+    """Of the halves that there are."""
+    services: list[Servable] = []
+    if node.receiving is not None:
+        services.append(node.receiving.service)
+    if node.drainer is not None:
+        services.append(CisternService(node.look_at_pumps))
+    return services
+
+
+def _heartbeat_s(setup: Setup, upstream: Upstream) -> float:
+    """A Drainer's entry says what nobody needs any more, so it is written as often as the
+    original's where somebody else reads it."""
+    interval_s = setup.config.pump.heartbeat_interval
+    if setup.has_drainer and shares_registry(upstream):
+        return min(interval_s, DRAINER_HEARTBEAT_S)
+    return interval_s
 
 
 async def _forget_drainer(node: Node, membership: Membership) -> None:
     """A Drainer that was here under another name, or is here no more, would hold every close."""
     for each in await membership.others(DRAINER):
-        if each.node_id in (node.identity.pump, node.identity.drainer):
+        is_own = each.node_id in (node.identity.pump, node.identity.drainer)
+        if is_own or each.host == node.identity.host:
             await node.registry.register(replace(each, state=NodeState.OFFLINE.value))
 
 
@@ -377,21 +419,26 @@ def _listen_for_signals(node: Node) -> None:
 
 async def _stop(node: Node, server: Server) -> None:
     """Prewrites are refused from here on; outcomes are taken until the server goes."""
-    if node.pump.state is NodeState.ONLINE:
-        node.pump.request(Action.PAUSE)
+    receiving = node.receiving
+    if receiving is not None and receiving.pump.state is NodeState.ONLINE:
+        receiving.pump.request(Action.PAUSE)
     try:
         async with asyncio.timeout(STOP_S):
             if node.drainer is not None:
                 await node.drainer.end()
-            await node.service.close()
+            if receiving is not None:
+                await receiving.service.close()
             await server.close()
-            await node.pump.close()
+            if receiving is not None:
+                await receiving.pump.close()
     except TimeoutError:
         log.warning("stop_timed_out", after_s=STOP_S)
         raise
 
 
-async def _settle(node: Node, membership: Membership, timeout_s: float) -> bool:
+async def _settle(
+    node: Node, receiving: Receiving, membership: Membership, timeout_s: float
+) -> bool:
     """Waits until nobody needs this Pump any more, or a signal says that there is no time.
 
     When it may not go offline it will end as paused. False when the time was over.
@@ -402,7 +449,7 @@ async def _settle(node: Node, membership: Membership, timeout_s: float) -> bool:
 
     loop = asyncio.get_running_loop()
     signalled = asyncio.Event()
-    node.closing = Closing(node.pump, consumers)
+    closing = receiving.closing = Closing(receiving.pump, consumers)
     try:
         async with asyncio.timeout(timeout_s) as patience:
 
@@ -412,18 +459,18 @@ async def _settle(node: Node, membership: Membership, timeout_s: float) -> bool:
 
             for number in STOP_SIGNALS:
                 loop.add_signal_handler(number, give_up)
-            await node.closing.wait()
+            await closing.wait()
     except TimeoutError:
         log.warning(
             "close_given_up",
-            reason=node.closing.reason,
+            reason=closing.reason,
             cause="a signal" if signalled.is_set() else f"close-timeout: {timeout_s:g} s are over",
             consequence="the node ends as paused; close it again when that is mended",
         )
-        node.pump.give_up_closing()
+        receiving.pump.give_up_closing()
     finally:
         _listen_for_signals(node)
-    return node.pump.state is NodeState.CLOSING or signalled.is_set()
+    return receiving.pump.state is NodeState.CLOSING or signalled.is_set()
 
 
 # --- the upstream is gone ----------------------------------------------------------------
@@ -431,7 +478,7 @@ async def _settle(node: Node, membership: Membership, timeout_s: float) -> bool:
 
 async def _was_restored(setup: Setup, upstream: Upstream) -> bool:
     """Restores if that is what is left: a relay log, an upstream out of reach, no consistency."""
-    if setup.relay_dir is None or not setup.config.drainer.enabled:
+    if setup.relay_dir is None or not setup.has_drainer:
         return False
     try:
         await upstream.history.index()

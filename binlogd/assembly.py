@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from binlogd import config
 from binlogd.client.pump_list import PumpAddress, PumpList
+from binlogd.client.registered_pumps import RegisteredPumps
 from binlogd.config import DownstreamConfig, SyncerConfig
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
@@ -53,6 +54,7 @@ from binlogd.relay.log import RelayWriter
 from binlogd.replication import Replication
 from binlogd.setup import Setup, client_tls, plain_tls
 from binlogd.tso import Tso
+from binlogd.upstream.registry import NodeRegistry
 from binlogd.upstream.upstream import Upstream
 
 _NODE_FILE = ".node"
@@ -71,9 +73,15 @@ _DIALECTS = {
 
 
 async def identity(setup: Setup, disk: PosixDisk) -> Identity:
-    """The names of both halves, and where they are reached. Raises LogFailed, ConfigError."""
+    """The names of both halves, and where they are reached; "" for a Pump that is not there.
+
+    Raises LogFailed, ConfigError.
+    """
     pump = await node_id(setup, disk)
-    drainer = setup.config.drainer.node_id or f"{pump}-drainer"
+    alone = pump if not setup.has_pump else f"{pump}-drainer"
+    drainer = setup.config.drainer.node_id or alone
+    if not setup.has_pump:
+        pump = ""
     if drainer == pump:
         raise ConfigError(f'drainer.node-id: "{drainer}" is the name of the Pump already')
     return Identity(pump, drainer, config.advertised(setup.config))
@@ -333,29 +341,61 @@ def gc_holders(setup: Setup) -> Sequence[str]:
     return ("drainer",) if setup.relay_dir is None else ("drainer", "relay log")
 
 
-def make_finder(setup: Setup) -> Finder:
+def shares_registry(upstream: Upstream) -> bool:
+    """Whether others have their entries beside ours; a file in the data directory is ours alone."""
+    return not isinstance(upstream.registry, NodeRegistry)
+
+
+def registered_pumps(
+    setup: Setup, pump: Pump | None, upstream: Upstream, names: Identity
+) -> RegisteredPumps | None:
+    """The Pumps to merge, where a registry tells who they are. None where nothing is merged, and
+    where the configuration does (`upstream.pumps`)."""
+    if not setup.has_drainer or setup.config.upstream.pumps or not shares_registry(upstream):
+        return None
+    return RegisteredPumps(
+        pump.sources() if pump is not None else (),
+        upstream.registry,
+        own_id=names.pump,
+        cluster_id=upstream.cluster.wait_known,
+        observe=upstream.tso.observe,
+        tls=client_tls(setup),
+    )
+
+
+def make_finder(setup: Setup, upstream: Upstream) -> Finder:
     """Looks through the log of this process; what other Pumps received stands in the relay log."""
-    relay = setup.relay_dir if setup.config.upstream.pumps else None
-    return Finder([setup.data_dir] if relay is None else [setup.data_dir, relay])
+    has_others = bool(setup.config.upstream.pumps) or shares_registry(upstream)
+    paths = [setup.data_dir] if setup.has_pump else []
+    if setup.relay_dir is not None and (has_others or not paths):
+        paths.append(setup.relay_dir)
+    return Finder(paths)
 
 
 def make_drainer(
-    setup: Setup, disk: PosixDisk, pump: Pump, upstream: Upstream, measures: DrainerMeasures
+    setup: Setup,
+    disk: PosixDisk,
+    pump: Pump | None,
+    upstream: Upstream,
+    measures: DrainerMeasures,
+    registered: RegisteredPumps | None = None,
 ) -> Drainer:
-    """The replicating half. What it needs is held back from the Pump's garbage collection."""
+    """The replicating half. What it needs is held back from the garbage collection of the Pump in
+    this process; others read its checkpoint in the registry."""
     settings, clock = setup.config.drainer, WallClock()
 
     def hold(commit_ts: Tso) -> None:
-        for name in gc_holders(setup):
-            pump.hold_gc(name, commit_ts)
+        if pump is not None:
+            for name in gc_holders(setup):
+                pump.hold_gc(name, commit_ts)
 
     def saved(checkpoint: Checkpoint) -> None:
         hold(checkpoint.commit_ts)
         measures.saved(checkpoint.commit_ts, clock.wall_ms())
 
     hold(Tso(settings.initial_commit_ts))
-    pumps = PumpList(
-        pump.sources(),
+    pumps = registered or PumpList(
+        pump.sources() if pump is not None else (),
         [PumpAddress(*each) for each in pump_addresses(setup.config.upstream.pumps)],
         upstream.cluster.wait_known,
         upstream.tso.observe,
@@ -382,21 +422,26 @@ def make_drainer(
 
 
 def make_replication(
-    current: Callable[[], Setup], disk: PosixDisk, pump: Pump, upstream: Upstream
+    current: Callable[[], Setup],
+    disk: PosixDisk,
+    pump: Pump | None,
+    upstream: Upstream,
+    registered: RegisteredPumps | None,
 ) -> Replication | None:
     """The replicating half with its life; None when it is turned off. Each of its Drainers is made
     by what `current` says then."""
     setup = current()
-    if not setup.config.drainer.enabled:
+    if not setup.has_drainer:
         return None
     measures = DrainerMeasures()
 
     def release() -> None:
-        for name in gc_holders(setup):
-            pump.release_gc(name)
+        if pump is not None:
+            for name in gc_holders(setup):
+                pump.release_gc(name)
 
     return Replication(
-        lambda: make_drainer(current(), disk, pump, upstream, measures),
+        lambda: make_drainer(current(), disk, pump, upstream, measures, registered),
         release,
         upstream.cluster.wait_known,
     )

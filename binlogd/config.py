@@ -232,6 +232,7 @@ class Config(_Table, frozen=True):
     """Everything `binlogd serve` can be told."""
 
     data_dir: str = "/var/lib/binlogd"
+    roles: tuple[Literal["pump", "drainer"], ...] = ("pump", "drainer")
     addr: str = "127.0.0.1:8250"
     advertise_addr: str = ""
     binlog_socket: str = ""
@@ -345,6 +346,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
     _check_rule_names(config.syncer, source)
     _check_security(config, source)
     _check_upstream(config.upstream, source)
+    _check_roles(config, source)
     _check_kafka(config.syncer.to, source)
     _check_retention(config.syncer.to, source)
     for key, harmless in _WITHOUT_EFFECT.items():
@@ -423,6 +425,29 @@ def _check_security(config: Config, source: str) -> None:
             " speaks TLS, and needs a certificate"
         )
     check_token(config.security.admin_token, f"{source}: security.admin-token")
+
+
+def _check_roles(config: Config, source: str) -> None:
+    upstream = config.upstream
+    if not config.roles:
+        raise ConfigError(f'{source}: roles: is empty; give "pump", "drainer", or both')
+    if config.roles == ("drainer",) * len(config.roles):
+        if not config.drainer.enabled:
+            raise ConfigError(
+                f'{source}: roles: only "drainer", and drainer.enabled is false: nothing is left'
+                " to do; remove one of them"
+            )
+        if upstream.kind != "pd" and not upstream.pumps:
+            raise ConfigError(
+                f"{source}: roles: a drainer alone pulls the Pumps of others; name them in"
+                f' upstream.pumps, or, as a registry, with upstream.kind = "pd" (it is'
+                f' "{upstream.kind}")'
+            )
+        if upstream.kind == "standalone" and not upstream.cluster_id:
+            raise ConfigError(
+                f"{source}: upstream.cluster-id: a drainer alone hears no writer that would say it;"
+                " `binlogd status` of a Pump shows it"
+            )
 
 
 def _check_upstream(upstream: UpstreamConfig, source: str) -> None:

@@ -58,7 +58,7 @@ async def mark(registry: Registry, node_id: str, state: str) -> Sequence[NodeSta
 
 
 class Membership:
-    """The entries of one process: `entries` gives them as they are now, the Pump's first."""
+    """The entries of one process: `entries` gives them as they are now, a Pump's first."""
 
     def __init__(
         self,
@@ -72,17 +72,17 @@ class Membership:
         self._entries = entries
 
     async def announce(self) -> None:
-        """Registers this node, and tells the Drainers when they cannot know it.
+        """Registers this node, and tells the Drainers of its Pump when they cannot know it.
 
         Raises ConfigError when one of them does not answer (this node is then registered as
         offline), UpstreamUnavailable when there is no registry.
         """
         entries = self._entries()
-        pump = entries[0]
-        before = await self._registry.node(PUMP, pump.node_id)
+        pump = entries[0] if entries[0].kind == PUMP else None
+        before = await self._registry.node(PUMP, pump.node_id) if pump is not None else None
         for entry in entries:
             await self._registry.register(entry)
-        if before is not None and before.state != NodeState.OFFLINE.value:
+        if pump is None or (before is not None and before.state != NodeState.OFFLINE.value):
             return
         try:
             async with asyncio.timeout(NOTIFY_S):

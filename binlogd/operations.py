@@ -8,7 +8,6 @@ Source: tidb-binlog pump/server.go, drainer/server.go.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import structlog
 
 from binlogd import __version__, telemetry
-from binlogd.closing import Closing
+from binlogd.client.registered_pumps import RegisteredPumps
 from binlogd.drainer.ddl_trash import TrashStatistics
 from binlogd.drainer.ddl_watch import RunningDdl
 from binlogd.drainer.drainer import DrainerState
@@ -26,15 +25,13 @@ from binlogd.finder import Finder, Question
 from binlogd.membership import Identity
 from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
 from binlogd.pulse import Counts
-from binlogd.pump.metrics import say_pump, say_service
-from binlogd.pump.pump import Pump, PumpStatistics
-from binlogd.pump.score import score
-from binlogd.pump.service import PumpService
+from binlogd.pump.shard import ShardStatistics
 from binlogd.pump.state import Action, NodeState
+from binlogd.receiving import NOTHING_RECEIVED, Receiving
 from binlogd.replication import Replication
 from binlogd.routes.application import Reply
 from binlogd.telemetry import Exposition
-from binlogd.tso import Tso, compose, physical_ms
+from binlogd.tso import NO_TS, Tso, compose, physical_ms
 from binlogd.upstream.registry import DRAINER, PUMP, status_json
 from binlogd.upstream.skips import SkipList
 from binlogd.wire.text import binlog_text
@@ -45,8 +42,7 @@ REFUSED_CODE, DONE_CODE = 3, 200
 TEXT_CHARS_MAX = 1 << 20
 TEXT_OF_BYTES_MAX = 64 << 20
 """Of a binlog that is shown; a larger one would not fit beside what is being received."""
-PURGE_ALERT_MS = 20 * 3_600_000
-"""How far ahead of the deletion a Drainer is warned of."""
+_NO_PUMP = "this node receives nothing: it has not the role of a pump"
 
 
 @dataclass(slots=True)
@@ -54,8 +50,8 @@ class Node:
     """One running binlogd; `stopping` is set when it should end."""
 
     identity: Identity
-    pump: Pump
-    service: PumpService
+    receiving: Receiving | None
+    """None where the node only replicates."""
     cluster: ClusterIdentity
     registry: Registry
     tso: TsoSource
@@ -64,10 +60,9 @@ class Node:
     skips: SkipList
     reload_now: Callable[[Callable[[], None]], Reply]
     finder: Finder
+    pumps: RegisteredPumps | None = None
+    """None where the Pumps that are pulled stand in the configuration."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    closing: Closing | None = None
-    purged: Counter[str] = field(default_factory=Counter)
-    """How often each Drainer was found behind what garbage collection has deleted."""
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -78,11 +73,11 @@ class Node:
     async def _pump_status(self) -> Mapping[str, Any]:
         """The keys of the original Pump: all Pumps, and a timestamp of now."""
         try:
-            own = self.entry(PUMP)
             pumps = {node.node_id: node for node in await self.registry.nodes(PUMP)}
-            pumps[own.node_id] = own  # fresher than its last heartbeat
+            if self.receiving is not None:  # fresher than its last heartbeat
+                pumps[self.identity.pump] = self.entry(PUMP)
             nodes = {name: status_json(pumps[name]) for name in sorted(pumps)}
-            now = max(await self.tso.next(), self.pump.newest_commit_ts)
+            now = max(await self.tso.next(), self._newest_commit_ts())
         except UpstreamUnavailable as error:
             return {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
         return {"status": nodes, "CommitTS": now, "Checkpoint": {}, "ErrMsg": ""}
@@ -92,7 +87,7 @@ class Node:
         if self.drainer is None:
             return {"PumpPos": None, "Synced": False, "LastTS": 0, "TsMap": ""}
         now = self.drainer.statistics()
-        own = {shard.name for shard in self.pump.statistics().shards}
+        own = {shard.name for shard in self._shards()}
         positions: dict[str, int] = {}
         for source in now.merge.sources if now.merge else ():
             name = self.identity.pump if source.name in own else source.name
@@ -106,51 +101,38 @@ class Node:
 
     def own_status(self) -> Mapping[str, Any]:
         """Of `/status` what this process knows without asking anybody; cheap."""
-        pump = self.pump.statistics()
+        received = self.receiving.status() if self.receiving is not None else NOTHING_RECEIVED
         return {
-            "state": pump.state.value,
-            "node_id": self.identity.pump,
+            "state": self.state.value,
+            "node_id": self.identity.pump if self.receiving is not None else self.identity.drainer,
+            "roles": [entry.kind.removesuffix("s") for entry in self.entries()],
             "cluster_id": self.cluster.cluster_id,
             "version": __version__,
-            "max_commit_ts": pump.max_commit_ts,
-            "newest_commit_ts": self.pump.newest_commit_ts,
+            "max_commit_ts": self._max_commit_ts(),
+            "newest_commit_ts": self._newest_commit_ts(),
             "checkpoint": self._checkpoint(),
             "lag_s": self.lag_s(),
-            "blocked_by": pump.blocked_by,
-            "refuses_because": pump.refuses_because,
-            "late_commits": sum(shard.late_commits for shard in pump.shards),
             "drainer": self._drainer(),
-            "shards": [
-                {
-                    "name": shard.name,
-                    "max_commit_ts": shard.max_commit_ts,
-                    "open_prewrites": shard.open_prewrites,
-                    "queued": shard.write_queue_records + shard.index_queue_records,
-                    "chaser": "on" if shard.chaser.is_on else "off",
-                    "chaser_counts": {
-                        "turned_on": shard.chaser.turned_on,
-                        "catch_ups": shard.chaser.catch_ups,
-                        "recoveries": shard.chaser.recoveries,
-                        "records_read": shard.chaser.records_read,
-                    },
-                    "index_rebuilds": shard.index_rebuilds,
-                    "index_damage": shard.index_damage,
-                    "written": shard.written_records,
-                    "log_bytes": shard.log_bytes,
-                }
-                for shard in pump.shards
-            ],
-            "gc": {
-                "holds": {hold.name: hold.ts for hold in pump.gc.holds},
-                "held_by": sorted({holder for holder in pump.gc.held_by if holder}),
-                "gc_ts": min(shard.gc_ts for shard in pump.shards),
-                "failed": pump.gc.failed,
-            },
-            "free_bytes": pump.free_bytes,
-            "capacity_bytes": pump.gc.capacity_bytes,
-            "score": self._score(pump),
-            "close_waits_for": self.closing.reason if self.closing else "",
+            "registry_error": self.pumps.trouble if self.pumps is not None else "",
+            **received,
         }
+
+    @property
+    def state(self) -> NodeState:
+        """That of the Pump; of the Drainer where there is no Pump."""
+        if self.receiving is not None:
+            return self.receiving.pump.state
+        assert self.drainer is not None, "a node has a role"
+        return self.drainer.state
+
+    def _shards(self) -> Sequence[ShardStatistics]:
+        return self.receiving.pump.statistics().shards if self.receiving is not None else ()
+
+    def _max_commit_ts(self) -> Tso:
+        """Up to where everything that arrived here is known; without a Pump, what is merged."""
+        if self.receiving is not None:
+            return self.receiving.pump.max_commit_ts
+        return self.drainer.statistics().resolved_ts if self.drainer is not None else NO_TS
 
     def lag_s(self) -> float | None:
         """Upstream seconds between the newest commit that arrived and what is applied; 0 only when
@@ -165,19 +147,14 @@ class Node:
     def _newest_commit_ts(self) -> Tso:
         """That arrived at this Pump or at one that is merged with it."""
         merge = self.drainer.statistics().merge if self.drainer is not None else None
-        newest = self.pump.newest_commit_ts
+        newest = self.receiving.pump.newest_commit_ts if self.receiving is not None else NO_TS
         return max(newest, merge.newest_commit_ts) if merge is not None else newest
 
     def metrics(self) -> bytes:
         """Prometheus text."""
         out = Exposition()
-        say_service(out, self.service.statistics())
-        say_pump(out, self.pump.statistics())
-        out.counter(
-            "binlog_pump_detected_drainer_binlog_purge_count",
-            "How often a Drainer was found behind what is deleted here.",
-            [({"id": drainer}, count) for drainer, count in sorted(self.purged.items())],
-        )
+        if self.receiving is not None:
+            self.receiving.say(out)
         if self.drainer is not None:
             say_drainer(out, self.drainer.statistics())
             out.gauge("binlogd_lag_seconds", "From arrived to applied.", self.lag_s() or 0.0)
@@ -186,31 +163,28 @@ class Node:
     def counts(self) -> Counts:
         """Binlogs that were taken, rows that were applied; the latter by this session."""
         sink = self.drainer.statistics().sink if self.drainer is not None else None
-        return Counts(self.pump.statistics().accepted, sink.rows_applied if sink else 0)
+        taken = self.receiving.pump.statistics().accepted if self.receiving is not None else 0
+        return Counts(taken, sink.rows_applied if sink else 0)
 
     async def find(self, question: Question) -> Mapping[str, Any]:
         """Looks for transactions in the log. Raises Refused, Unavailable."""
         return await self.finder.find(question, up_to=self._newest_commit_ts())
 
     def figures(self) -> Mapping[str, Any]:
-        """How it stands, in one line of the log. Source: tidb-binlog pump/server.go, "server info
-        tick"."""
-        pump, service = self.pump.statistics(), self.service.statistics()
+        """How it stands, in one line of the log."""
+        own = self.receiving.figures() if self.receiving is not None else {}
         return {
-            "state": pump.state.value,
-            "writes": service.writes,
-            "pullers": service.pullers,
-            "max_commit_ts": pump.max_commit_ts,
+            "state": self.state.value,
+            "max_commit_ts": self._max_commit_ts(),
             "lag_s": self.lag_s(),
-            "open_prewrites": sum(shard.open_prewrites for shard in pump.shards),
-            "write_queue_bytes": pump.write_queue_bytes,
-            "free_bytes": pump.free_bytes,
-            "blocked_by": pump.blocked_by,
+            **own,
         }
 
     def unready(self) -> str:
-        """Why no prewrite is taken now; empty when all is well."""
-        return self.pump.statistics().refuses_because
+        """Why no prewrite is taken now; empty when all is well, or none is to be taken here."""
+        if self.receiving is None:
+            return ""
+        return self.receiving.pump.statistics().refuses_because
 
     async def nodes(self, kind: str) -> Sequence[Mapping[str, Any]]:
         """The registered nodes of a kind. Raises UpstreamUnavailable."""
@@ -225,8 +199,10 @@ class Node:
 
     async def binlog_text(self, ts: int) -> str:
         """The binlog that is filed under a timestamp. Raises Corrupt or Unavailable."""
+        if self.receiving is None:
+            raise Refused(f"{_NO_PUMP}; ask the Pump that received it")
         try:
-            payload = await self.pump.read_binlog(Tso(ts), bytes_max=TEXT_OF_BYTES_MAX)
+            payload = await self.receiving.pump.read_binlog(Tso(ts), bytes_max=TEXT_OF_BYTES_MAX)
         except RecordTooLarge as error:
             raise Refused(f"{error}; `binlogd txn {ts}` reads the files themselves") from error
         if payload is None:
@@ -245,24 +221,30 @@ class Node:
 
     def trigger_gc(self) -> bool:
         """Begins to collect garbage; False if that is going on already."""
-        return self.pump.trigger_gc()
+        return self.receiving is not None and self.receiving.pump.trigger_gc()
 
     async def change_state(self, node_id: str, action: str) -> Reply:
         """Pauses or closes a half, or resumes the Drainer; the end comes after the answer."""
         if self.drainer is not None and node_id == self.identity.drainer:
             return _replication_changed(self.drainer, action)
+        if self.receiving is None:
+            return Reply(
+                f"invalid nodeID {node_id}, this drainer's nodeID is {self.identity.drainer}",
+                REFUSED_CODE,
+            )
         if node_id != self.identity.pump:
             return Reply(
                 f"invalide nodeID {node_id}, this pump's nodeID is {self.identity.pump}",
                 REFUSED_CODE,
             )
-        state = self.pump.state
+        pump = self.receiving.pump
+        state = pump.state
         if state is not NodeState.ONLINE:
             return Reply(
                 f"this pump's state is {state.value}, apply {action} failed!", REFUSED_CODE
             )
         try:
-            self.pump.request(Action(action))
+            pump.request(Action(action))
         except (ValueError, Refused):
             return Reply(f"invalide action {action}", REFUSED_CODE)
         self.stopping.set()
@@ -291,7 +273,10 @@ class Node:
 
     def entries(self) -> Sequence[NodeStatus]:
         """This process as the registry keeps it, the Pump first."""
-        return [self.entry(kind) for kind in ((PUMP, DRAINER) if self.drainer else (PUMP,))]
+        kinds = [PUMP] if self.receiving is not None else []
+        if self.drainer is not None:
+            kinds.append(DRAINER)
+        return [self.entry(kind) for kind in kinds]
 
     def consumers(self) -> Sequence[NodeStatus]:
         """The Drainer of this process, at what it has applied; none before the first writer."""
@@ -301,11 +286,15 @@ class Node:
         return [replace(self.entry(DRAINER), max_commit_ts=applied_ts)]
 
     async def look_at_pumps(self) -> None:
-        """Another Pump says that it is there: looks at the registry, and names those in the log
-        that are not in the merge, because what they receive would be missed.
+        """Another Pump says that it is there. Returns when it is in the merge, or will be in the
+        next one; where the Pumps stand in the configuration, names those in the log that do not,
+        because what they receive would be missed.
 
         Raises UpstreamUnavailable.
         """
+        if self.pumps is not None:
+            await self.pumps.refresh()
+            return
         merge = self.drainer.statistics().merge if self.drainer else None
         merged = {self.identity.host, *(source.name for source in (merge.sources if merge else ()))}
         for pump in await self.registry.nodes(PUMP):
@@ -313,32 +302,22 @@ class Node:
                 log.warning("pump_not_merged", pump=pump.node_id, host=pump.host, state=pump.state)
 
     async def look_at_drainers(self) -> None:
-        """Names the Drainers that garbage collection has overtaken, or nearly so.
-
-        Raises UpstreamUnavailable. Source: tidb-binlog pump/server.go, detectDrainerCheckpoint.
-        """
-        gc_ts = max(shard.gc_ts for shard in self.pump.statistics().shards)
-        if not gc_ts:
-            return
-        alert_ts = compose(physical_ms(gc_ts) + PURGE_ALERT_MS)
-        for drainer in await self.registry.nodes(DRAINER):
-            if drainer.state != NodeState.OFFLINE.value and drainer.max_commit_ts < alert_ts:
-                self.purged[drainer.node_id] += 1
-                log.error(
-                    "drainer_purged",
-                    drainer=drainer.node_id,
-                    max_commit_ts=drainer.max_commit_ts,
-                    gc_ts=gc_ts,
-                )
+        """Warns of Drainers that are behind what is deleted here. Raises UpstreamUnavailable."""
+        if self.receiving is not None:
+            self.receiving.look_at(await self.registry.nodes(DRAINER))
 
     def entry(self, kind: str) -> NodeStatus:
         """One half as the registry keeps it."""
-        pump = self.pump.statistics()
-        node_id, state, position = self.identity.pump, pump.state, pump.max_commit_ts
+        points = 0
         if kind == DRAINER:
             assert self.drainer is not None
             node_id, state = self.identity.drainer, self.drainer.state
             position = self.drainer.statistics().checkpoint.commit_ts
+        else:
+            assert self.receiving is not None
+            node_id, state = self.identity.pump, self.receiving.pump.state
+            position = self.receiving.pump.max_commit_ts
+            points = self.receiving.score()
         return NodeStatus(
             kind=kind,
             node_id=node_id,
@@ -346,18 +325,7 @@ class Node:
             state=state.value,
             max_commit_ts=position,
             update_ts=compose(self.clock.wall_ms()),
-            score=self._score(pump) if kind == PUMP else 0,
-        )
-
-    def _score(self, pump: PumpStatistics) -> int:
-        if not pump.state.takes_prewrites:
-            return 0
-        return score(
-            free_bytes=pump.free_bytes,
-            free_bytes_min=pump.free_bytes_min,
-            log_bytes=sum(shard.log_bytes for shard in pump.shards),
-            queue_bytes=pump.write_queue_bytes,
-            queue_bytes_max=pump.write_queue_bytes_max,
+            score=points,
         )
 
     def _checkpoint(self) -> dict[str, Any]:

@@ -27,6 +27,16 @@ class Setup:
         return Path(self.config.data_dir)
 
     @property
+    def has_pump(self) -> bool:
+        """Whether this node receives."""
+        return "pump" in self.config.roles
+
+    @property
+    def has_drainer(self) -> bool:
+        """Whether this node replicates."""
+        return "drainer" in self.config.roles and self.config.drainer.enabled
+
+    @property
     def relay_dir(self) -> Path | None:
         """Where the relay log is; None when it is off."""
         log_dir = self.config.syncer.relay.log_dir

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump
 from binlogd.pump.service import PumpService
 from binlogd.pump.state import Action
+from binlogd.receiving import Receiving
 from binlogd.routes.application import Reply
 from binlogd.setup import Setup
 from binlogd.tso import NO_TS, Tso
@@ -55,7 +57,13 @@ class Standing:
 
     @property
     def pump(self) -> Pump:
-        return self.node.pump
+        assert self.node.receiving is not None
+        return self.node.receiving.pump
+
+    @property
+    def purged(self) -> Counter[str]:
+        assert self.node.receiving is not None
+        return self.node.receiving.purged
 
     def break_registry(self) -> None:
         """As a file that somebody has tampered with."""
@@ -77,8 +85,7 @@ async def standing(directory: Path, segment_bytes_max: int = 1 << 20) -> AsyncIt
         cluster = Cluster(7)
         node = Node(
             identity=Identity("pump0", "pump0-drainer", "10.0.0.1:8250"),
-            pump=pump,
-            service=PumpService(pump, cluster),
+            receiving=Receiving(pump, PumpService(pump, cluster)),
             cluster=cluster,
             registry=NodeRegistry(store),
             tso=world.times,
@@ -188,7 +195,7 @@ async def test_the_entry_is_kept_fresh_and_a_registry_that_fails_meanwhile_is_su
 async def test_a_drainer_that_garbage_collection_has_overtaken_is_named(tmp_path: Path) -> None:
     async with standing(tmp_path, segment_bytes_max=1_000) as here:
         await here.node.look_at_drainers()
-        assert not here.node.purged, "nothing is deleted yet"
+        assert not here.purged, "nothing is deleted yet"
         for day in range(31):
             start = day * DAY + 1
             await written(here.pump, prewrite(start, 200), commit(start, start + 1))
@@ -206,7 +213,7 @@ async def test_a_drainer_that_garbage_collection_has_overtaken_is_named(tmp_path
         await here.drainer("fine", 30 * DAY)
         await here.node.look_at_drainers()
         await here.node.look_at_drainers()
-        assert here.node.purged == {"late": 2}
+        assert here.purged == {"late": 2}
         said = here.node.metrics().decode()
         assert 'binlog_pump_detected_drainer_binlog_purge_count{id="late"} 2' in said
 
