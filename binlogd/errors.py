@@ -28,7 +28,8 @@
         ├── RowMismatch         a row contradicts the schema of its table
         ├── MissingDdlJob       the schema history does not hold the job of a DDL binlog
         ├── UnsupportedDdl      this DDL cannot be replayed downstream
-        └── StatementRejected   the downstream refuses a statement
+        ├── StatementRejected   the downstream refuses a statement
+        └── SchemaChanged       a read of Spark cannot hold what a table became
 
 An error builds its own sentence: what happened, where, and what to do. Where a Stuck can be passed
 over, the sentence ends with the setting that does it.
@@ -264,3 +265,11 @@ class StatementRejected(Stuck):
             f"the downstream refused a statement of commit_ts {commit_ts} with error {code}:"
             f" {reason}: {statement}; {_way_past(commit_ts)}"
         )
+
+
+class SchemaChanged(Stuck):
+    """A table changed in a way that the columns of a running read cannot hold."""
+
+    def __init__(self, table: str, commit_ts: int, what: str, way_past: str) -> None:
+        self.table, self.commit_ts = table, commit_ts
+        super().__init__(f"{table}: at commit_ts {commit_ts}: {what}; {way_past}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from binlogd.snapshot.publish import read_manifest
@@ -35,15 +36,21 @@ def rows(snapshot: Path, table: TableEntry) -> Counter[Row]:
         data = pq.read_table(snapshot / file.name)
         assert data.num_rows == file.rows
         assert data.column_names == [column.name for column in table.columns]
-        columns = (column.to_pylist() for column in data.columns)
-        for row in zip(*columns, strict=True):
-            found[
-                tuple(
-                    None if value is None else read(value)
-                    for read, value in zip(readers, row, strict=True)
-                )
-            ] += 1
+        found.update(_canonical(data, readers))
     return found
+
+
+def rows_of(data: pa.Table, columns: Sequence[ColumnEntry]) -> Counter[Row]:
+    """The rows of an Arrow table with these columns, canonical."""
+    return Counter(_canonical(data, [_reader(column) for column in columns]))
+
+
+def _canonical(data: pa.Table, readers: Sequence[Callable[[Any], Canonical]]) -> Iterator[Row]:
+    columns = (column.to_pylist() for column in data.columns)
+    for row in zip(*columns, strict=True):
+        yield tuple(
+            None if value is None else read(value) for read, value in zip(readers, row, strict=True)
+        )
 
 
 def expected_rows(table: Table, entry: TableEntry) -> Counter[Row]:

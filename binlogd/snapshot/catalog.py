@@ -299,7 +299,7 @@ def _plan(
     return TablePlan(
         database=database,
         info=replace(info, columns=(*info.columns, *ghosts)),
-        handle=_handle(info),
+        handle=handle_of(info),
         columns=tuple(column for column in shown if not column.is_virtual),
         left_out_columns=tuple(column.name for column in shown if column.is_virtual),
         rewritten=tuple(rewritten),
@@ -311,7 +311,8 @@ def _ghost(column: Column) -> Column:
     return replace(column, name=f"_rewritten_{column.id}")
 
 
-def _handle(info: Table) -> Handle:
+def handle_of(info: Table) -> Handle:
+    """What tells the rows of a table apart."""
     column = info.handle_column()
     if column is not None:
         return Handle(HandleKind.INTEGER, (column.id,))

@@ -1,0 +1,315 @@
+"""Where the transactions of a log stand: out of an archive, a shard's index, or the log itself.
+
+Three ways to the same answer. Paths are relative to the store of the log, so that whoever reads
+the payloads need not know which it was.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from binlogd.archive.index import Fold, Located, SegmentIndex, resolved
+from binlogd.archive.store import Store
+from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex
+from binlogd.pump.index import MARKS_QUERY, Marks, marks_of
+from binlogd.pump.pointer import segment_name
+from binlogd.tools.pump_log import Shard, shard_records
+from binlogd.tools.reading import SourceKind, find_sources
+from binlogd.tools.transaction import Meter
+from binlogd.tso import NO_TS, Tso
+
+CATALOG_NAME = "catalog.json"
+HISTORY_NAME = "ddl_history.json"
+CATALOG_FORMAT = 1
+
+_COLUMNS = (
+    "commit_ts",
+    "start_ts",
+    "offset",
+    "length",
+    "prewrite_fid",
+    "prewrite_offset",
+    "prewrite_length",
+)
+PLACES = pa.schema([(name, pa.int64()) for name in _COLUMNS])
+
+
+class Catalog(msgspec.Struct, frozen=True, kw_only=True):
+    """What an archive holds; written last, so everything that it names is there."""
+
+    format: int = CATALOG_FORMAT
+    cluster_id: int | None
+    shards: int
+    resolved_ts: int
+    segments: tuple[SegmentIndex, ...]
+
+
+class Places(Protocol):
+    """Where transactions stand, and up to where that is all of them."""
+
+    def resolved_ts(self) -> Tso:
+        """Every transaction up to here is there, or was garbage collected."""
+        ...
+
+    def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[Located]:
+        """The commits in (after, upto] in commit order, each once; the first `at_most` at least,
+        if that is not 0. Raises Behind, Corrupt."""
+        ...
+
+    def path(self, shard: int, fid: int) -> str:
+        """The file of a segment, relative to the store."""
+        ...
+
+
+# --- an archive ----------------------------------------------------------------------------
+
+
+def segment_path(shard: int, fid: int) -> str:
+    """A segment of an archive."""
+    return f"shard-{shard}/{segment_name(fid)}"  # type: ignore[arg-type]  # a FileId in effect
+
+
+def index_path(shard: int, fid: int) -> str:
+    """What describes it; there only when the segment is."""
+    return f"shard-{shard}/{fid:06d}.json"
+
+
+def places_path(shard: int, fid: int) -> str:
+    """Where its commits stand."""
+    return f"shard-{shard}/{fid:06d}.commits.parquet"
+
+
+def encode_places(places: Sequence[Located]) -> bytes:
+    """The commits of one segment as a Parquet file, by commit_ts."""
+    ordered = sorted(places)
+    columns = [pa.array([getattr(each, name) for each in ordered], pa.int64()) for name in _COLUMNS]
+    sink = BytesIO()
+    pq.write_table(pa.Table.from_arrays(columns, schema=PLACES), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def read_catalog(store: Store) -> Catalog:
+    """Raises ConfigError where there is no archive, Corrupt."""
+    try:
+        content = store.read(CATALOG_NAME)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{store.url}: holds no {CATALOG_NAME}, so it is no archive; `binlogd archive` makes"
+            " one, and `[archive] url` of `binlogd serve` keeps one up to date"
+        ) from error
+    return decode_catalog(content, store.url)
+
+
+def decode_catalog(content: bytes, where: str) -> Catalog:
+    """Raises Corrupt, ConfigError for a newer format."""
+    try:
+        catalog = msgspec.json.decode(content, type=Catalog)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{where}/{CATALOG_NAME}: is no catalog: {error}") from error
+    if catalog.format != CATALOG_FORMAT:
+        raise ConfigError(f"{where}: an archive of format {catalog.format}, this is older")
+    return catalog
+
+
+class ArchivedPlaces:
+    """Places out of the index files of an archive."""
+
+    def __init__(self, store: Store, catalog: Catalog) -> None:
+        self._store, self._catalog = store, catalog
+
+    def resolved_ts(self) -> Tso:
+        """What the catalog says."""
+        return Tso(self._catalog.resolved_ts)
+
+    def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[Located]:
+        """See Places."""
+        del at_most  # an index file is read whole
+        wanted = [
+            each
+            for each in self._catalog.segments
+            if each.transactions and each.max_ts > after and each.min_ts <= upto
+        ]
+        return _once(heapq.merge(*(self._of(each, after, upto) for each in wanted)))
+
+    def path(self, shard: int, fid: int) -> str:
+        """See Places."""
+        return segment_path(shard, fid)
+
+    def _of(self, segment: SegmentIndex, after: Tso, upto: Tso) -> Iterator[Located]:
+        name = places_path(segment.shard, segment.fid)
+        try:
+            table = pq.read_table(BytesIO(self._store.read(name)))
+        except (pa.ArrowInvalid, FileNotFoundError) as error:
+            raise Corrupt(f"{self._store.url}/{name}: {error}") from error
+        commit_ts = table["commit_ts"]
+        table = table.filter(pc.and_(pc.greater(commit_ts, after), pc.less_equal(commit_ts, upto)))
+        columns = [column.to_pylist() for column in table.columns]
+        for commit, start, *place in zip(*columns, strict=True):
+            yield Located(commit, start, segment.shard, segment.fid, *place)
+
+
+def _once(found: Iterable[Located]) -> Iterator[Located]:
+    """A binlog that was sent twice stands in the log twice; its prewrite is with one of them."""
+    held: Located | None = None
+    for each in found:
+        if held is not None and each[:2] == held[:2]:
+            held = each if held.prewrite_fid < 0 else held
+            continue
+        if held is not None:
+            yield held
+        held = each
+    if held is not None:
+        yield held
+
+
+# --- a data directory ------------------------------------------------------------------------
+
+_FOUND = """
+SELECT c.commit_ts, c.start_ts, c.fid, c.offset, c.length,
+    coalesce(p.fid, -1), coalesce(p.offset, 0), coalesce(p.length, 0)
+FROM commits c LEFT JOIN prewrites p ON p.start_ts = c.start_ts
+WHERE c.commit_ts > ? AND c.commit_ts <= ? AND c.start_ts <> c.commit_ts
+ORDER BY c.commit_ts, c.start_ts LIMIT ?
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Indexed:
+    number: int
+    index: Path
+
+    def marks(self) -> Marks:
+        with closing(self._connection()) as database:
+            return self._marks(database)
+
+    def found(self, after: Tso, upto: Tso, at_most: int) -> Iterator[Located]:
+        """All of one moment: garbage that is collected meanwhile takes nothing away."""
+        with closing(self._connection()) as database:
+            database.execute("BEGIN")
+            marks = self._marks(database)
+            if NO_TS < after < marks.gc_ts:
+                raise Behind(after, marks.gc_ts)
+            rows = database.execute(_FOUND, (after, upto, at_most or -1)).fetchall()
+        for commit, start, *place in rows:
+            yield Located(commit, start, self.number, *place)
+
+    def _connection(self) -> sqlite3.Connection:
+        uri = f"{self.index.resolve().as_uri()}?mode=ro"
+        return sqlite3.connect(uri, uri=True, isolation_level=None)
+
+    def _marks(self, database: sqlite3.Connection) -> Marks:
+        try:
+            found = marks_of(database.execute(MARKS_QUERY).fetchall())
+        except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
+            raise CorruptIndex(str(self.index), str(error)) from error
+        return found or Marks()
+
+
+class DirectoryPlaces:
+    """Places of a data directory. Where a shard has no index, its log is read to the end once."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        sources = find_sources([data_dir])
+        if any(source.kind is not SourceKind.PUMP for source in sources):
+            raise ConfigError(f"{data_dir}: is no data directory of a Pump, and no archive")
+        self._shards = [shard for source in sources for shard in source.shards]
+        self._scanned: dict[int, tuple[SegmentIndex, list[Located]]] = {}
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        """By number."""
+        return self._shards
+
+    def resolved_ts(self) -> Tso:
+        """The lowest watermark of the shards, as they were filed last."""
+        indexes = [self._index(number, shard) for number, shard in enumerate(self._shards)]
+        marks = [index.marks().max_commit_ts for index in indexes if index is not None]
+        before = self._sizes()
+        scanned = [
+            self._scan(number, shard)[0]
+            for number, (shard, index) in enumerate(zip(self._shards, indexes, strict=True))
+            if index is None
+        ]
+        is_whole = not marks and self._sizes() == before
+        if scanned:
+            marks.append(resolved(scanned, len(scanned), is_whole=is_whole))
+        return min(marks, default=NO_TS)
+
+    def _sizes(self) -> list[int]:
+        return [path.stat().st_size for shard in self._shards for path in shard.segments().values()]
+
+    def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[Located]:
+        """See Places."""
+        streams = []
+        for number, shard in enumerate(self._shards):
+            index = self._index(number, shard)
+            if index is not None:
+                streams.append(index.found(after, upto, at_most))
+            else:
+                places = self._scan(number, shard)[1]
+                streams.append(each for each in places if after < each.commit_ts <= upto)
+        return _once(heapq.merge(*streams))
+
+    def path(self, shard: int, fid: int) -> str:
+        """See Places."""
+        directory = self._shards[shard].directory.relative_to(self._data_dir)
+        return str(directory / segment_name(fid))  # type: ignore[arg-type]  # a FileId in effect
+
+    def _index(self, number: int, shard: Shard) -> _Indexed | None:
+        return None if shard.index is None else _Indexed(number, shard.index)
+
+    def _scan(self, number: int, shard: Shard) -> tuple[SegmentIndex, list[Located]]:
+        """The state at the end of the log, and all commits of it."""
+        kept = self._scanned.get(number)
+        if kept is None:
+            fold, places, fid = Fold(number), list[Located](), -1
+            numbers = {path: at for at, path in shard.segments().items()}
+            for place, payload in shard_records(shard, Meter()):
+                if numbers[place.path] != fid:
+                    places += fold.places
+                    fid = numbers[place.path]
+                    fold.begin(fid)
+                fold.take(place.offset, payload)
+            places += fold.places
+            end = fold.index(size_bytes=0, crc32c=0, is_sealed=False)
+            kept = self._scanned[number] = end, sorted(places)
+        return kept
+
+
+def newest_of(segments: Iterable[SegmentIndex]) -> list[SegmentIndex]:
+    """The last segment of each shard."""
+    found: dict[int, SegmentIndex] = {}
+    for each in segments:
+        if each.shard not in found or found[each.shard].fid < each.fid:
+            found[each.shard] = each
+    return list(found.values())
+
+
+def catalog_of(
+    segments: Iterable[SegmentIndex],
+    *,
+    cluster_id: int | None,
+    shards: int,
+    is_whole: bool = False,
+) -> Catalog:
+    """What describes these segments; `is_whole` as `resolved` has it."""
+    ordered = sorted(segments, key=lambda each: (each.shard, each.fid))
+    return Catalog(
+        cluster_id=cluster_id,
+        shards=shards,
+        resolved_ts=resolved(newest_of(ordered), shards, is_whole=is_whole),
+        segments=tuple(msgspec.structs.replace(each, open=()) for each in ordered),
+    )

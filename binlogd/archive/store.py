@@ -1,0 +1,211 @@
+"""A directory or a prefix of an object store, by pyarrow; the only file here that knows it.
+
+    store = Store.open("s3://bucket/binlogs")      file, s3, gs, abfs, hdfs, or what fsspec knows
+    store.put("a/b.json", b"...")
+
+A name is there with all of its content or not at all: a local file is written beside, synced and
+renamed; an object appears when its upload is complete. What fails for a moment is tried again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from binlogd.errors import ConfigError, Unavailable
+
+T = TypeVar("T")
+
+ATTEMPTS_MAX = 4
+RETRY_S = 0.25
+GAP_BYTES = 64 << 10
+"""Reading over a gap is cheaper than another request."""
+RUN_BYTES_MAX = 16 << 20
+_CHUNK_BYTES = 8 << 20
+_NEW = ".new"
+
+
+class ArchiveUnavailable(Unavailable):
+    """The archive's store gives an error again and again."""
+
+    def __init__(self, where: str, error: Exception) -> None:
+        super().__init__(
+            f"archive {where}: {error}; nothing is lost, it goes on where it stopped: look at the"
+            " store, the credentials and the network"
+        )
+
+
+class Store:
+    """Files below one URL. All methods block. They raise ArchiveUnavailable, FileNotFoundError."""
+
+    def __init__(self, url: str, system: Any, root: str, *, is_local: bool) -> None:
+        self.url = url
+        self._system, self._root = system, root.rstrip("/")
+        self._is_local = is_local
+        self._fs = importlib.import_module("pyarrow.fs")
+
+    @classmethod
+    def open(cls, url: str) -> Store:
+        """A path is a local directory. Raises ConfigError."""
+        try:
+            fs = importlib.import_module("pyarrow.fs")
+        except ImportError as error:
+            raise ConfigError(
+                f"archive {url}: pyarrow is not installed; install binlogd[archive]"
+            ) from error
+        scheme = urlsplit(url).scheme
+        if not scheme or scheme == "file":
+            path = Path(url.removeprefix("file://")).absolute()
+            return cls(url, fs.LocalFileSystem(), str(path), is_local=True)
+        try:
+            system, root = fs.FileSystem.from_uri(url)
+        except (ValueError, OSError) as error:
+            system, root = _by_fsspec(fs, url, scheme, error)
+        return cls(url, system, root, is_local=False)
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def names(self, directory: str = "") -> dict[str, int]:
+        """The files of a directory with their sizes; {} where there is no such directory."""
+        selector = self._fs.FileSelector(self._path(directory), allow_not_found=True)
+        infos = self._trying(directory, lambda: self._system.get_file_info(selector))
+        return {
+            info.base_name: info.size
+            for info in infos
+            if info.is_file and not info.base_name.endswith(_NEW)
+        }
+
+    def read(self, name: str) -> bytes:
+        """A whole file."""
+
+        def read() -> bytes:
+            with self._system.open_input_stream(self._path(name)) as stream:
+                content: bytes = stream.read()
+                return content
+
+        return self._trying(name, read)
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes of each (offset, length), ascending; neighbours come in one request. Bytes
+        that the file does not have are left out."""
+
+        def read() -> list[bytes]:
+            found: list[bytes] = []
+            with self._system.open_input_file(self._path(name)) as file:
+                for begin, end, inside in _runs(ranges):
+                    stretch = memoryview(file.read_at(end - begin, begin))
+                    found += [bytes(stretch[at : at + size]) for at, size in inside]
+            return found
+
+        return self._trying(name, read)
+
+    def stretches(self, name: str) -> Iterator[bytes]:
+        """A whole file, some megabytes at a time."""
+        offset = 0
+        while True:  # ends with the file
+            (stretch,) = self.read_ranges(name, [(offset, _CHUNK_BYTES)])
+            if not stretch:
+                return
+            yield stretch
+            offset += len(stretch)
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def put(self, name: str, content: bytes) -> None:
+        """Writes a file whole, in the place of another of that name."""
+
+        def write() -> None:
+            with self._new(name) as stream:
+                stream.write(content)
+
+        self._trying(name, write)
+
+    def put_file(self, name: str, path: Path, size: int) -> None:
+        """Copies the first `size` bytes of a local file."""
+
+        def write() -> None:
+            with path.open("rb") as source, self._new(name) as stream:
+                left = size
+                while left > 0:
+                    stretch = source.read(min(left, _CHUNK_BYTES))
+                    if not stretch:
+                        raise OSError(f"{path} ends {left} bytes early")
+                    stream.write(stretch)
+                    left -= len(stretch)
+
+        self._trying(name, write)
+
+    @contextmanager
+    def _new(self, name: str) -> Iterator[Any]:
+        path = self._path(name)
+        if not self._is_local:
+            with self._system.open_output_stream(path) as stream:
+                yield stream
+            return
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = target.with_name(target.name + _NEW)
+        with beside.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(target)
+        descriptor = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}".rstrip("/")
+
+    def _trying(self, name: str, act: Callable[[], T]) -> T:
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                return act()
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                if attempt + 1 == ATTEMPTS_MAX:
+                    raise ArchiveUnavailable(f"{self.url}/{name}", error) from error
+            time.sleep(RETRY_S * 2**attempt)  # noqa: TID251 - no event loop: it blocks anyway
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _by_fsspec(fs: Any, url: str, scheme: str, refused: Exception) -> tuple[Any, str]:
+    """A file system that pyarrow has not itself. Raises ConfigError."""
+    try:
+        fsspec = importlib.import_module("fsspec")
+        system, root = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f'archive {url}: no file system for "{scheme}": pyarrow says "{refused}", fsspec says'
+            f' "{error}"; use a path, s3://, gs://, abfs:// or hdfs://, or install the package that'
+            " fsspec asks for"
+        ) from error
+    return fs.PyFileSystem(fs.FSSpecHandler(system)), root
+
+
+_Run = tuple[int, int, list[tuple[int, int]]]
+"""Begin, end, and what is wanted of it, relative to its begin."""
+
+
+def _runs(ranges: Sequence[tuple[int, int]]) -> Iterator[_Run]:
+    begin = end = 0
+    inside: list[tuple[int, int]] = []
+    for offset, length in ranges:
+        is_near = inside and offset - end <= GAP_BYTES and offset + length - begin <= RUN_BYTES_MAX
+        if not is_near:
+            if inside:
+                yield begin, end, inside
+            begin, inside = offset, []
+        inside.append((offset - begin, length))
+        end = max(end, offset + length) if is_near else offset + length
+    if inside:
+        yield begin, end, inside

@@ -1,0 +1,237 @@
+"""Where the data source reads from: a data directory, an archive, or a running binlogd.
+
+All three give the same transactions in the same order, and the DDL history that explains them. An
+input is made anew in each process from the request alone, so nothing of it travels but words.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from binlogd.archive.places import (
+    CATALOG_NAME,
+    HISTORY_NAME,
+    ArchivedPlaces,
+    DirectoryPlaces,
+    Places,
+    read_catalog,
+)
+from binlogd.archive.reading import LogReader
+from binlogd.archive.store import Store
+from binlogd.binlog import CommittedBinlog
+from binlogd.errors import ConfigError
+from binlogd.spark.remote import RemotePump
+from binlogd.spark.request import Request
+from binlogd.tidb.model import Job, job_from_json, jobs_from_json
+from binlogd.tso import Tso
+from binlogd.upstream.store import kept_jobs
+
+PUMP_SCHEME = "binlogd://"
+PINS_PREFIX = ".reader-pins-"
+_STORE_NAME = "upstream.db"
+
+
+class Input(Protocol):
+    """What can be read."""
+
+    def resolved_ts(self) -> Tso:
+        """Up to where everything that commits is there."""
+        ...
+
+    def jobs(self) -> list[Job]:
+        """The DDL history as it is known now."""
+        ...
+
+    def bounds(self, after: Tso, upto: Tso, wanted: Request) -> list[Tso]:
+        """Where to cut (after, upto] into parts; ascending, the last is `upto`."""
+        ...
+
+    def has_any(self, after: Tso, upto: Tso) -> bool:
+        """Whether something may have committed in (after, upto]."""
+        ...
+
+    def reach(self, after: Tso, upto: Tso, transactions: int) -> Tso:
+        """The commit_ts that so many transactions reach, at most `upto`."""
+        ...
+
+    def binlogs(self, after: Tso, upto: Tso) -> Iterator[CommittedBinlog]:
+        """The transactions in (after, upto], in commit order."""
+        ...
+
+    def pin(self) -> str:
+        """Keeps what is there from being deleted, as long as the application runs. Where pinned
+        files are, to be told to whoever reads."""
+        ...
+
+
+def open_input(wanted: Request, pins: str = "") -> Input:
+    """`pins` is what `pin` said elsewhere. Raises ConfigError."""
+    if wanted.path.startswith(PUMP_SCHEME):
+        return RemotePump(wanted)
+    path = Path(wanted.path.removeprefix("file://"))
+    if "://" in wanted.path and not wanted.path.startswith("file://"):
+        return ArchiveInput(wanted)
+    if not path.is_dir():
+        raise ConfigError(
+            f"{path}: there is no such directory on {socket.gethostname()}; workers on other"
+            " machines read an archive or a running binlogd (binlogd://host:port)"
+        )
+    if (path / CATALOG_NAME).exists():
+        return ArchiveInput(wanted)
+    return DirectoryInput(wanted, pins)
+
+
+def jobs_of_file(path: str) -> list[Job]:
+    """A file with TiDB's answer at /ddl/history. Raises ConfigError, Corrupt."""
+    try:
+        return jobs_from_json(Path(path).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"option schemaHistory: {path}: {error.strerror}") from error
+
+
+class _Placed:
+    """What an archive and a directory have in common: they know where transactions stand."""
+
+    def __init__(self, wanted: Request, store: Store, places: Places) -> None:
+        self._wanted, self._places = wanted, places
+        self._reader = LogReader(store, places)
+
+    def resolved_ts(self) -> Tso:
+        return self._places.resolved_ts()
+
+    def bounds(self, after: Tso, upto: Tso, wanted: Request) -> list[Tso]:
+        every = wanted.partition_transactions
+        found = [
+            Tso(each.commit_ts)
+            for each in islice(self._places.found(after, upto), every - 1, None, every)
+        ]
+        return [*(each for each in found if each < upto), upto]
+
+    def has_any(self, after: Tso, upto: Tso) -> bool:
+        return next(self._places.found(after, upto, at_most=1), None) is not None
+
+    def reach(self, after: Tso, upto: Tso, transactions: int) -> Tso:
+        last = next(
+            islice(self._places.found(after, upto, at_most=transactions), transactions - 1, None),
+            None,
+        )
+        return Tso(last.commit_ts) if last is not None else upto
+
+    def binlogs(self, after: Tso, upto: Tso) -> Iterator[CommittedBinlog]:
+        return self._reader.binlogs(after, upto)
+
+
+class ArchiveInput(_Placed):
+    """An archive; it is never changed, only added to."""
+
+    def __init__(self, wanted: Request) -> None:
+        self._store = Store.open(wanted.path)
+        super().__init__(
+            wanted, self._store, ArchivedPlaces(self._store, read_catalog(self._store))
+        )
+
+    def jobs(self) -> list[Job]:
+        """See Input."""
+        if self._wanted.schema_history:
+            return jobs_of_file(self._wanted.schema_history)
+        return jobs_from_json(self._store.read(HISTORY_NAME))
+
+    def pin(self) -> str:
+        """See Input."""
+        return ""
+
+
+class DirectoryInput(_Placed):
+    """A data directory, of a binlogd that runs or not."""
+
+    def __init__(self, wanted: Request, pins: str = "") -> None:
+        self._data_dir = Path(wanted.path.removeprefix("file://")).absolute()
+        self._directory = DirectoryPlaces(self._data_dir)
+        super().__init__(wanted, Store.open(str(pins or self._data_dir)), self._directory)
+
+    def jobs(self) -> list[Job]:
+        """See Input."""
+        if self._wanted.schema_history:
+            return jobs_of_file(self._wanted.schema_history)
+        store = self._data_dir / _STORE_NAME
+        if not store.exists():
+            raise ConfigError(
+                f"{self._data_dir}: holds no {_STORE_NAME} with the DDL history; give it by the"
+                " option schemaHistory: a file with TiDB's answer at /ddl/history"
+            )
+        return [job_from_json(raw) for raw in kept_jobs(store)]
+
+    def pin(self) -> str:
+        """Hard links beside the log; "" where none can be made (then garbage that is collected
+        meanwhile ends the reading with an error)."""
+        owner = _application()
+        pins = self._data_dir / f"{PINS_PREFIX}{socket.gethostname()}-{owner}"
+        try:
+            _sweep(self._data_dir)
+            for shard in self._directory.shards:
+                into = pins / shard.directory.relative_to(self._data_dir)
+                into.mkdir(parents=True, exist_ok=True)
+                _link(shard.segments().values(), into)
+        except OSError:
+            return ""
+        return str(pins)
+
+
+def _link(paths: Iterable[Path], into: Path) -> None:
+    for path in paths:
+        link = into / path.name
+        if link.exists():
+            continue
+        try:
+            link.hardlink_to(path)
+        except FileExistsError:
+            continue  # another read of this application did it
+
+
+# --- whose pins they are -----------------------------------------------------------------------
+
+
+def _application() -> str:
+    """The process that the reading belongs to: Spark's JVM, above the Python that plans."""
+    pid = os.getpid()
+    for ancestor in _ancestors(pid):
+        if Path(f"/proc/{ancestor}/comm").read_text().strip() == "java":
+            pid = ancestor
+            break
+    return f"{pid}-{_started(pid)}"
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    while pid > 1:  # ends at init
+        fields = _stat(pid)
+        if not fields:
+            return
+        pid = int(fields[1])
+        yield pid
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return []
+
+
+def _started(pid: int) -> str:
+    fields = _stat(pid)
+    return fields[19] if fields else "0"
+
+
+def _sweep(data_dir: Path) -> None:
+    """Removes the pins of applications of this machine that have ended."""
+    mine = f"{PINS_PREFIX}{socket.gethostname()}-"
+    for path in data_dir.glob(f"{mine}*"):
+        pid, _, started = path.name.removeprefix(mine).partition("-")
+        if pid.isdigit() and _started(int(pid)) != started:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,135 @@
+"""The last change of each key of one table, over a stretch of the log.
+
+Keys are held as bytes, rows as they stand in the log; only what is left at the end is decoded. Of
+several parts each walks the whole stretch and holds its share of the keys.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from binlogd.errors import CorruptRow, RowMismatch
+from binlogd.snapshot.catalog import handle_of
+from binlogd.snapshot.rowkey import Handle, deleted, inserted, updated
+from binlogd.spark.request import Request
+from binlogd.spark.rows import BATCH_ROWS, DELETE, Change, Typed, numbered
+from binlogd.spark.walk import Rows, SchemaChange, Step
+from binlogd.tidb.model import TableAt
+from binlogd.tidb.row import RowDecoder
+
+UPSERT = "upsert"
+
+
+class _Last(NamedTuple):
+    """The last that was heard of a key."""
+
+    commit_ts: int
+    seq: int
+    start_ts: int
+    schema_version: int
+    table: TableAt
+    kind: int
+    row: bytes
+    is_gone: bool
+
+
+class Net:
+    """Part `part` of `parts`; made for one stretch."""
+
+    def __init__(self, request: Request, typed: Typed, part: int, parts: int) -> None:
+        self._request, self._typed = request, typed
+        self._part, self._parts = part, parts
+        self._last: dict[bytes, _Last] = {}
+        self._handles: dict[int, tuple[TableAt, Handle]] = {}
+        self._decoders: dict[int, RowDecoder] = {}
+
+    def batches(self, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
+        """Markers of TRUNCATE and DROP first, then one row for each key that changed since."""
+        marker: pa.RecordBatch | None = None
+        for step, seq in numbered(steps):
+            if isinstance(step, SchemaChange):
+                op = self._typed.mark(step)
+                if op:
+                    marker = self._typed.marker(step, op)
+                    self._last.clear()
+            elif self._request.wants(step.table.database, step.table.info.name):
+                self._take(step, seq)
+        if marker is not None and self._part == 0:
+            yield marker
+        yield from self._decoded()
+
+    def _take(self, rows: Rows, seq: int) -> None:
+        handle = self._handle(rows.table)
+        left = {
+            0: iter(rows.mutation.inserted),
+            1: iter(rows.mutation.updated),
+            4: iter(rows.mutation.deleted),
+        }
+        try:
+            for at, kind in enumerate(rows.mutation.sequence, seq):
+                row = next(left[kind])
+                if kind == 0:
+                    self._note(inserted(handle, row).key, rows, at, kind, row)
+                elif kind == 1:
+                    gone, put = updated(handle, row)
+                    if gone is not None:
+                        self._note(gone.key, rows, at, kind, row, is_gone=True)
+                    self._note(put.key, rows, at, kind, row)
+                else:
+                    self._note(deleted(handle, row).key, rows, at, kind, row, is_gone=True)
+        except CorruptRow as error:
+            label = f"{rows.table.database}.{rows.table.info.name}"
+            raise RowMismatch(label, rows.commit_ts, str(error)) from error
+
+    def _note(
+        self, key: bytes, rows: Rows, seq: int, kind: int, row: bytes, *, is_gone: bool = False
+    ) -> None:
+        if self._parts > 1 and zlib.crc32(key) % self._parts != self._part:
+            return
+        self._last[key] = _Last(
+            rows.commit_ts, seq, rows.start_ts, rows.schema_version, rows.table, kind, row, is_gone
+        )
+
+    def _handle(self, table: TableAt) -> Handle:
+        kept = self._handles.get(id(table))
+        if kept is None:
+            kept = self._handles[id(table)] = table, handle_of(table.info)
+        return kept[1]
+
+    def _decoded(self) -> Iterator[pa.RecordBatch]:
+        ordered = sorted(self._last.values(), key=lambda each: each[:2])
+        chunk: list[Change] = []
+        table: TableAt | None = None
+        for each in ordered:
+            if (
+                chunk
+                and table is not None
+                and (each.table is not table or len(chunk) >= BATCH_ROWS)
+            ):
+                yield self._typed.batch(table, chunk)
+                chunk = []
+            table = each.table
+            chunk.append(self._change(each))
+        if chunk and table is not None:
+            yield self._typed.batch(table, chunk)
+
+    def _change(self, last: _Last) -> Change:
+        decoder = self._decoders.get(id(last.table))
+        if decoder is None:
+            decoder = self._decoders[id(last.table)] = RowDecoder(last.table)
+        try:
+            if last.kind == 0:
+                row = decoder.insert(last.row)
+            elif last.kind == 1:
+                row = decoder.update(last.row)[0 if last.is_gone else 1]
+            else:
+                row = decoder.delete(last.row)
+        except CorruptRow as error:
+            label = f"{last.table.database}.{last.table.info.name}"
+            raise RowMismatch(label, last.commit_ts, str(error)) from error
+        op = DELETE if last.is_gone else UPSERT
+        return Change(last.commit_ts, last.start_ts, last.seq, op, last.schema_version, row, row)

@@ -1,0 +1,173 @@
+"""The options of the data source `binlogd`, checked before anything is read.
+
+| option | what it says |
+|---|---|
+| `path`, or `load(...)` | a data directory, an archive (path or URL), or `binlogd://host:port` |
+| `table` | `shop.orders`: typed rows of one table |
+| `tables` | without `table`: which tables, by names with `*` and `?`, separated by commas |
+| `form` | without `table`: `raw` (rows as JSON, any table; the default) or `binlog` (payloads) |
+| `from`, `to` | commit_ts in (from, to]: a TSO or an ISO 8601 time; all that is there |
+| `net` | `true`: of each key the last change only (`table` alone) |
+| `columns` | which columns of the table, separated by commas |
+| `schemaHistory` | file or URL with TiDB's /ddl/history, where the input has none |
+| `schemaChange` | `error` (default) or `ignore`: a column appears that the read does not have |
+| `renames` | `error` (default) or `follow`: the name goes to another table |
+| `invalidText` | `error` (default) or `replace`: text that is no UTF-8 |
+| `partitions` | of a read over gRPC and of `net`; 1 |
+| `partitionTransactions` | of other reads: about so many for each; 20000 |
+| `maxTransactionsPerTrigger` | of a micro-batch; unlimited |
+| `sslCa`, `sslCert`, `sslKey`, `adminToken` | for a binlogd with TLS or a token |
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from binlogd.errors import ConfigError
+from binlogd.moment import last_ts
+from binlogd.tso import NO_TS, Tso
+
+Form = Literal["rows", "raw", "binlog"]
+HIDDEN_DATABASES = ("mysql", "information_schema", "performance_schema", "sys", "metrics_schema")
+
+_KNOWN = (
+    "path",
+    "table",
+    "tables",
+    "form",
+    "from",
+    "to",
+    "net",
+    "columns",
+    "schemaHistory",
+    "schemaChange",
+    "renames",
+    "invalidText",
+    "partitions",
+    "partitionTransactions",
+    "maxTransactionsPerTrigger",
+    "sslCa",
+    "sslCert",
+    "sslKey",
+    "adminToken",
+)
+_NAMES = {name.lower(): name for name in _KNOWN}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What somebody wants to read. `after` NO_TS is the beginning, `upto` NO_TS what is resolved;
+    `limit` 0 is no limit."""
+
+    path: str
+    form: Form
+    database: str = ""
+    table: str = ""
+    tables: tuple[str, ...] = ()
+    after: Tso = NO_TS
+    upto: Tso = NO_TS
+    is_net: bool = False
+    columns: tuple[str, ...] = ()
+    schema_history: str = ""
+    ignores_new_columns: bool = False
+    follows_renames: bool = False
+    invalid_text: str = "error"
+    partitions: int = 1
+    partition_transactions: int = 20_000
+    limit: int = 0
+    ssl_ca: str = ""
+    ssl_cert: str = ""
+    ssl_key: str = ""
+    admin_token: str = ""
+
+    def wants(self, database: str, table: str) -> bool:
+        """Whether rows of a table are part of it. Names are folded as MySQL's are."""
+        low = f"{database}.{table}".lower()
+        if self.form == "rows":
+            return low == f"{self.database}.{self.table}".lower()
+        if self.tables:
+            return any(fnmatchcase(low, pattern.lower()) for pattern in self.tables)
+        return database.lower() not in HIDDEN_DATABASES
+
+
+def request(options: Mapping[str, str]) -> Request:
+    """Raises ConfigError that names the option."""
+    given = _given(options)
+    table = given.get("table", "")
+    form = given.get("form", "rows" if table else "raw")
+    if form not in ("rows", "raw", "binlog"):
+        raise ConfigError(f'option form: "{form}" is none of rows, raw, binlog')
+    database, dot, name = table.partition(".")
+    if (form == "rows") != bool(table) or bool(table) != bool(dot and name):
+        raise ConfigError(
+            "option table: name one table as database.table for typed rows; without it, form is"
+            " raw or binlog, and `tables` chooses among them"
+        )
+    if not given.get("path"):
+        raise ConfigError(
+            "option path: name a data directory, an archive or binlogd://host:port, by load(...)"
+        )
+    if not table and (given.get("net") or given.get("columns")):
+        raise ConfigError("options net and columns go with `table` only")
+    return Request(
+        path=given["path"],
+        form=form,  # type: ignore[arg-type]  # one of the three, see above
+        database=database,
+        table=name,
+        tables=_names(given.get("tables", "")),
+        after=_moment(given, "from"),
+        upto=_moment(given, "to"),
+        is_net=_flag(given, "net", "true", "false"),
+        columns=_names(given.get("columns", "")),
+        schema_history=given.get("schemaHistory", ""),
+        ignores_new_columns=_flag(given, "schemaChange", "ignore", "error"),
+        follows_renames=_flag(given, "renames", "follow", "error"),
+        invalid_text="replace" if _flag(given, "invalidText", "replace", "error") else "error",
+        partitions=_number(given, "partitions", 1),
+        partition_transactions=_number(given, "partitionTransactions", 20_000),
+        limit=_number(given, "maxTransactionsPerTrigger", 0),
+        ssl_ca=given.get("sslCa", ""),
+        ssl_cert=given.get("sslCert", ""),
+        ssl_key=given.get("sslKey", ""),
+        admin_token=given.get("adminToken", ""),
+    )
+
+
+def _given(options: Mapping[str, str]) -> dict[str, str]:
+    """Spark may hand over option names in lower case."""
+    given = {}
+    for key, value in options.items():
+        name = _NAMES.get(key.lower())
+        if name is None:
+            near = difflib.get_close_matches(key.lower(), _NAMES, n=1)
+            hint = f"did you mean {_NAMES[near[0]]}?" if near else f"known: {', '.join(_KNOWN)}"
+            raise ConfigError(f"option {key}: the data source binlogd does not know it; {hint}")
+        given[name] = value.strip()
+    return given
+
+
+def _moment(given: Mapping[str, str], name: str) -> Tso:
+    text = given.get(name, "")
+    return NO_TS if text in ("", "0", "latest") else last_ts(text, f"option {name}")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _flag(given: Mapping[str, str], name: str, yes: str, no: str) -> bool:
+    text = given.get(name, no).lower()
+    if text not in (yes, no):
+        raise ConfigError(f'option {name}: "{text}" is neither {yes} nor {no}')
+    return text == yes
+
+
+def _number(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name, str(default))
+    if not text.isdigit() or (int(text) == 0 and default > 0):
+        raise ConfigError(f'option {name}: "{text}" is no number above 0')
+    return int(text)

@@ -1,0 +1,265 @@
+"""`spark.read.format("binlogd")` and `spark.readStream.format("binlogd")`.
+
+    orders = spark.read.format("binlogd").option("table", "shop.orders").load("/var/lib/binlogd")
+    spark.readStream.format("binlogd").load("s3://lake/binlogs")
+
+The driver decides a range of commit_ts and cuts it; each part is read, decoded and brought to the
+columns of the read by itself. An offset of a stream is a commit_ts: everything up to it is done.
+The same range gives the same rows whenever it is read, so with a checkpoint they come exactly once.
+
+Rows travel as Arrow batches whose schema is the one that Spark was told, which Spark 4.3 checks.
+Source: pyspark/sql/datasource.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DecimalType, StructField, StructType
+
+from binlogd.errors import ConfigError, Refused
+from binlogd.snapshot.columns import spark_type
+from binlogd.spark.inputs import Input, open_input
+from binlogd.spark.net import Net
+from binlogd.spark.request import Request, request
+from binlogd.spark.rows import (
+    BINLOG,
+    RAW,
+    Raw,
+    Typed,
+    Wanted,
+    binlog_batches,
+    typed_schema,
+    wanted_table,
+)
+from binlogd.spark.walk import Walk, schema_as_of
+from binlogd.tso import Tso
+
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # before 4.2
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]  # the same name, if empty
+        """Spark does not ask."""
+
+
+_OFFSET = "commit_ts"
+
+
+@dataclass(frozen=True)
+class Part(InputPartition):
+    """The transactions in (after, upto]; of a net read the keys of part `number` of `parts`."""
+
+    after: Tso
+    upto: Tso
+    number: int
+    parts: int
+    pins: str
+    wanted: Wanted | None
+
+
+class BinlogdSource(DataSource):
+    """The data source; `request` has the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is given."""
+        return "binlogd"
+
+    def schema(self) -> StructType:
+        """Of a table as of `to`, or as of now. Raises ConfigError, NotRunning."""
+        asked = request(self.options)
+        if asked.form == "raw":
+            return _struct(RAW)
+        if asked.form == "binlog":
+            return _struct(BINLOG)
+        return _struct(typed_schema(_wanted(asked, open_input(asked))))
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """For `spark.read`."""
+        return BatchReader(request(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """For `spark.readStream`."""
+        return StreamReader(request(self.options), schema)
+
+
+class _Reading:
+    """What batch and stream have in common."""
+
+    def __init__(self, asked: Request, schema: StructType) -> None:
+        self._asked, self._schema = asked, schema
+        self._wanted: Wanted | None = None
+
+    def _cut(self, source: Input, after: Tso, upto: Tso) -> list[Part]:
+        if after >= upto:
+            return []
+        if self._asked.form == "rows" and self._wanted is None:
+            self._wanted = _of_schema(_wanted(self._asked, source), self._schema, self._asked)
+        pins = source.pin()
+        if self._asked.is_net:
+            parts = self._asked.partitions
+            return [Part(after, upto, at, parts, pins, self._wanted) for at in range(parts)]
+        bounds = source.bounds(after, upto, self._asked)
+        begins = [after, *bounds[:-1]]
+        return [
+            Part(begin, end, at, len(bounds), pins, self._wanted)
+            for at, (begin, end) in enumerate(zip(begins, bounds, strict=True))
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The batches of one part. Spark makes a part of its own where there is none."""
+        if not isinstance(partition, Part):
+            return
+        asked = self._asked
+        source = open_input(asked, partition.pins)
+        binlogs = source.binlogs(partition.after, partition.upto)
+        if asked.form == "binlog":
+            yield from binlog_batches(binlogs)
+            return
+        steps = Walk(source.jobs(), source.jobs).steps(binlogs)
+        if asked.form == "raw":
+            yield from Raw(asked).batches(steps)
+            return
+        assert partition.wanted is not None, "a typed read knows its table"
+        typed = Typed(asked, partition.wanted, _arrow(self._schema))
+        if asked.is_net:
+            yield from Net(asked, typed, partition.number, partition.parts).batches(steps)
+        else:
+            yield from typed.batches(steps)
+
+
+class BatchReader(_Reading, DataSourceReader):
+    """A range that is there already."""
+
+    def partitions(self) -> list[Part]:
+        """Raises Refused for a `to` that is not decided yet."""
+        source = open_input(self._asked)
+        resolved = source.resolved_ts()
+        upto = self._asked.upto or resolved
+        if upto > resolved:
+            raise Refused(
+                f"option to: {upto} is above {resolved}, up to where every transaction is decided"
+                " and there; leave it out to read up to that, or wait"
+            )
+        return self._cut(source, self._asked.after, upto)
+
+
+class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Micro-batches, from one commit_ts to the next."""
+
+    def __init__(self, asked: Request, schema: StructType) -> None:
+        super().__init__(asked, schema)
+        self._target: Tso | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        """Where a query without a checkpoint begins."""
+        return {_OFFSET: self._asked.after}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is there now is all that will be read."""
+        self._target = self._end(open_input(self._asked))
+
+    def latestOffset(
+        self, start: dict[str, int] | None = None, limit: Any = None
+    ) -> dict[str, int]:
+        """Up to where the next micro-batch goes. Spark before 4.2 gives no `start`."""
+        del limit  # the option maxTransactionsPerTrigger is one for all inputs
+        source = open_input(self._asked)
+        end = self._end(source) if self._target is None else self._target
+        if start is None:
+            return {_OFFSET: end}
+        begin = Tso(start[_OFFSET])
+        if end <= begin:
+            return {_OFFSET: begin}
+        if not source.has_any(begin, end):
+            return {_OFFSET: begin}  # nothing but time has passed
+        if self._asked.limit:
+            end = source.reach(begin, end, self._asked.limit)
+        return {_OFFSET: end}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Part]:
+        """The parts of one micro-batch."""
+        source = open_input(self._asked)
+        return self._cut(source, Tso(start[_OFFSET]), Tso(end[_OFFSET]))
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing is kept per batch."""
+
+    def _end(self, source: Input) -> Tso:
+        resolved = source.resolved_ts()
+        return min(resolved, self._asked.upto) if self._asked.upto else resolved
+
+
+# --- schemas -----------------------------------------------------------------------------------
+
+
+def _wanted(asked: Request, source: Input) -> Wanted:
+    jobs = source.jobs()
+    return wanted_table(schema_as_of(jobs, asked.upto), asked)
+
+
+def _of_schema(wanted: Wanted, schema: StructType, asked: Request) -> Wanted:
+    """The columns that Spark was told, in that order. Raises ConfigError."""
+    by_name = {each.name: each for each in wanted.columns}
+    names = [field.name for field in schema.fields[3:]]
+    missing = [name for name in names if name not in by_name]
+    if missing:
+        raise ConfigError(
+            f"{asked.database}.{asked.table} has no column {', '.join(missing)} any more: start"
+            " the read again, which takes the columns of now, or choose some by `columns`"
+        )
+    return replace(wanted, columns=tuple(by_name[name] for name in names))
+
+
+def _struct(schema: pa.Schema) -> StructType:
+    return StructType(
+        [
+            StructField(field.name, from_arrow_type(field.type, prefer_timestamp_ntz=True))
+            for field in schema
+        ]
+    )
+
+
+_ARROW_TYPES = {
+    spark_type(type_): type_
+    for type_ in (
+        pa.bool_(),
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.float32(),
+        pa.float64(),
+        pa.string(),
+        pa.binary(),
+        pa.date32(),
+        pa.timestamp("us"),
+        pa.timestamp("us", "UTC"),
+    )
+}
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    """What Spark expects of the batches. Raises ConfigError for a type that no column has."""
+    fields = []
+    for field in schema.fields:
+        if isinstance(field.dataType, DecimalType):
+            type_ = pa.decimal128(field.dataType.precision, field.dataType.scale)
+        else:
+            name = field.dataType.simpleString().upper()
+            if name not in _ARROW_TYPES:
+                raise ConfigError(f"column {field.name}: binlogd has no values of type {name}")
+            type_ = _ARROW_TYPES[name]
+        fields.append(pa.field(field.name, type_, nullable=field.nullable))
+    return pa.schema(fields)

@@ -1,0 +1,152 @@
+"""Joined binlogs to row changes and DDL, each under the schema of its moment.
+
+Any stretch of the log can be walked by itself: it begins with the schema that the history tells for
+its first transaction, as a Drainer without a checkpoint does, and DDL binlogs move it on. What was
+done to which table is told by ids; names are those of the moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from binlogd.binlog import CommittedBinlog
+from binlogd.drainer.ddl import is_setval
+from binlogd.errors import MalformedBinlog, MissingDdlJob, RowMismatch, UnknownTable
+from binlogd.tidb.kinds import ActionType, SchemaState
+from binlogd.tidb.model import Job, TableAt
+from binlogd.tidb.schema import Effect, SchemaTracker, is_reserved
+from binlogd.tso import NO_TS, Tso
+from binlogd.wire import peek
+from binlogd.wire.mutation import Mutation
+
+_WITHOUT_DDL = b"\x38\x00\x40\x00"  # how the canonical form of all other binlogs ends
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What one transaction did to one table."""
+
+    start_ts: Tso
+    commit_ts: Tso
+    schema_version: int
+    table: TableAt
+    mutation: Mutation
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """A DDL binlog; `effect` is None for one that was rolled back or only announces."""
+
+    start_ts: Tso
+    commit_ts: Tso
+    schema_state: int
+    job: Job
+    query: str
+    effect: Effect | None
+
+    @property
+    def truncates(self) -> bool:
+        """Whether the table goes on empty, under another id."""
+        return self.job.type == ActionType.TRUNCATE_TABLE
+
+
+Step = Rows | SchemaChange
+
+
+class Walk:
+    """One pass over a stretch of the log."""
+
+    def __init__(self, jobs: Sequence[Job], more_jobs: Callable[[], Sequence[Job]]) -> None:
+        """`more_jobs` reads the history anew, for a job that was not there yet."""
+        self._jobs = {job.id: job for job in jobs}
+        self._more_jobs = more_jobs
+        self._schema = SchemaTracker()
+
+    def steps(self, binlogs: Iterable[CommittedBinlog]) -> Iterator[Step]:
+        """What they say, in commit order. Raises MissingDdlJob, UnknownTable, RowMismatch."""
+        stream = iter(binlogs)
+        first = next(stream, None)
+        if first is None:
+            return
+        try:
+            self._begin(first)
+            for binlog in chain((first,), stream):
+                if binlog.payload.endswith(_WITHOUT_DDL):
+                    yield from self._rows(binlog)
+                else:
+                    yield from self._any(binlog)
+        except MalformedBinlog as error:
+            raise RowMismatch("an unreadable binlog", 0, str(error)) from error
+
+    def _begin(self, first: CommittedBinlog) -> None:
+        """The schema that the first transaction finds. Its own job, if it is a DDL, comes then."""
+        own = peek.peek(first.payload).ddl_job_id
+        self._schema.load(job for job in self._jobs.values() if job.id != own)
+        self._schema.apply_finished_by(first.commit_ts)
+        if own in self._jobs:
+            self._schema.load([self._jobs[own]])
+
+    def _any(self, binlog: CommittedBinlog) -> Iterator[Step]:
+        body = peek.body(binlog.payload)
+        if not body.ddl_job_id:
+            yield from self._rows(binlog)
+            return
+        query = body.ddl_query.decode("utf-8", "surrogateescape")
+        if is_setval(query):
+            return
+        job = self._job(body.ddl_job_id)
+        if job is None:
+            raise MissingDdlJob(body.ddl_job_id, binlog.commit_ts, query)
+        if is_reserved(job.table_id):
+            return
+        effect = self._schema.apply(job, body.ddl_schema_state)
+        yield SchemaChange(
+            binlog.start_ts,
+            binlog.commit_ts,
+            body.ddl_schema_state,
+            job,
+            job.query or query,
+            effect if effect.is_in_force else None,
+        )
+
+    def _job(self, job_id: int) -> Job | None:
+        if job_id not in self._jobs:
+            self._learn()
+        return self._jobs.get(job_id)
+
+    def _learn(self) -> None:
+        new = [job for job in self._more_jobs() if job.id not in self._jobs]
+        self._jobs |= {job.id: job for job in new}
+        self._schema.load(new)
+
+    def _rows(self, binlog: CommittedBinlog) -> Iterator[Step]:
+        version, mutations = peek.changes(binlog.payload)
+        for mutation in mutations:
+            table = self._schema.table_at(mutation.table_id, version)
+            if table is None:
+                table = self._late_table(mutation.table_id, version, binlog.commit_ts)
+            if table is not None and mutation.sequence:
+                yield Rows(binlog.start_ts, binlog.commit_ts, version, table, mutation)
+
+    def _late_table(self, table_id: int, version: int, commit_ts: Tso) -> TableAt | None:
+        """None for a table whose rows do not count. Raises UnknownTable."""
+        if self._schema.is_truncated(table_id) or is_reserved(table_id):
+            return None
+        self._learn()
+        table = self._schema.table_at(table_id, version)
+        if table is None:
+            raise UnknownTable(table_id, commit_ts, version)
+        return table
+
+
+def schema_as_of(jobs: Iterable[Job], moment: Tso) -> SchemaTracker:
+    """The schema that the history tells for a moment; NO_TS is the newest."""
+    tracker = SchemaTracker()
+    ordered = sorted(jobs, key=lambda job: job.schema_version)
+    for job in ordered:
+        is_over = job.is_done and job.schema_version > 0
+        if is_over and (moment == NO_TS or 0 < job.finished_ts <= moment):
+            tracker.apply(job, SchemaState.NONE)
+    return tracker

@@ -1,0 +1,133 @@
+"""What the data source reads out of a log, held to the workload's model; no Spark is needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import InputPartition
+
+from binlogd.errors import ConfigError, Refused, SchemaChanged
+from binlogd.spark.source import BinlogdSource
+from binlogd.workload.generator import Options
+from tests.logged import Logged, expected, held, read
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
+    options = Options(seed=20, transactions=300, ddl_every=30)
+    return Logged.write(tmp_path_factory.mktemp("log"), options)
+
+
+def test_the_net_changes_of_a_whole_log_are_what_the_tables_hold(logged: Logged) -> None:
+    for name in logged.workload.model.tables():
+        net = read(logged.options(table=".".join(name), net="true", renames="follow"))
+        if name not in renamed(logged):
+            assert held(logged.workload, name, net) == expected(logged.workload, name), name
+
+
+def renamed(logged: Logged) -> set[tuple[str, str]]:
+    """Tables that got their name by RENAME: rows from before have the old one."""
+    raw = read(logged.options()).to_pylist()
+    return {
+        (row["database"], row["table"])
+        for row in raw
+        if row["op"] == "ddl" and "RENAME TABLE" in row["query"]
+    }
+
+
+def test_parts_put_together_are_the_whole(logged: Logged) -> None:
+    name = "bank.accounts"
+    whole = read(logged.options(table=name))
+    assert whole.num_rows > 100
+    assert read(logged.options(table=name, partitionTransactions="50")).equals(whole)
+    moments = logged.workload.model.moments()
+    middle = str(moments[len(moments) // 2])
+    first = read(logged.options(table=name, to=middle))
+    second = read(logged.options(table=name, **{"from": middle}))
+    marks = ["_commit_ts", "_seq", "_op"]
+    joined = pa.concat_tables([first.select(marks), second.select(marks)])
+    assert joined.combine_chunks().equals(whole.select(marks).combine_chunks())
+
+
+def test_a_net_read_is_the_last_of_each_key_however_many_parts(logged: Logged) -> None:
+    options = logged.options(table="shop.customers", net="true")
+    one, three = read(options), read({**options, "partitions": "3"})
+    assert sorted(map(repr, one.to_pylist())) == sorted(map(repr, three.to_pylist()))
+    every = Counter(read(logged.options(table="shop.customers"))["_op"].to_pylist())
+    assert one.num_rows < every.total()
+
+
+def test_raw_rows_are_json_with_names_and_places(logged: Logged) -> None:
+    rows = read(logged.options()).to_pylist()
+    places = [(row["commit_ts"], row["seq"]) for row in rows]
+    assert places == sorted(places)
+    assert {row["op"] for row in rows} == {"insert", "update", "delete", "ddl"}
+    one = next(row for row in rows if row["op"] == "update")
+    assert one["row"].startswith("{")
+    assert one["before"].startswith("{")
+    assert one["query"] is None
+    some = read(logged.options(tables="shop.*, bank.cards"))
+    assert {row["database"] for row in some.to_pylist() if row["op"] != "ddl"} == {"shop", "bank"}
+
+
+def test_whole_binlogs_are_as_many_as_transactions(logged: Logged) -> None:
+    found = read(logged.options(form="binlog"))
+    assert found.num_rows == len(set(found["start_ts"].to_pylist()))
+    assert found["commit_ts"].to_pylist() == sorted(found["commit_ts"].to_pylist())
+
+
+def test_a_moment_that_is_not_decided_is_refused(logged: Logged) -> None:
+    with pytest.raises(Refused, match="up to where every transaction is decided"):
+        read(logged.options(to=str(1 << 62)))
+
+
+def test_a_rename_ends_a_read_unless_it_is_to_follow(logged: Logged) -> None:
+    database, table = sorted(renamed(logged))[0]
+    with pytest.raises(SchemaChanged, match='renames to "follow"'):
+        read(logged.options(table=f"{database}.{table}"))
+    assert read(logged.options(table=f"{database}.{table}", renames="follow")).num_rows
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"tabel": "a.b"}, "did you mean table"),
+        ({"table": "orders"}, "name one table as database.table"),
+        ({"table": "shop.nothing"}, "tells no such table"),
+        ({"table": "bank.accounts", "columns": "id,nope"}, "no stored column nope"),
+        ({"net": "true"}, "go with `table` only"),
+        ({"from": "yesterday"}, "neither a TSO"),
+        ({"partitions": "0"}, "no number above 0"),
+        ({"path": "/nowhere"}, "no such directory"),
+        ({"path": "binlogd://nohost"}, "expected binlogd://host:port"),
+    ],
+)
+def test_a_wrong_option_is_told_by_its_name(
+    words: dict[str, Any], said: str, logged: Logged
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read({**logged.options(), **words})
+
+
+def test_pins_are_links_that_end_with_their_application(logged: Logged) -> None:
+    read(logged.options())
+    (mine,) = pins(logged)
+    host = mine.removeprefix(".reader-pins-").rpartition("-")[0].rpartition("-")[0]
+    dead = logged.data_dir / f".reader-pins-{host}-1-0"
+    dead.mkdir()
+    read(logged.options())
+    assert pins(logged) == {mine}
+    linked = next((logged.data_dir / mine).rglob("*.vlog"))
+    assert linked.stat().st_nlink == 2
+
+
+def pins(logged: Logged) -> set[str]:
+    return {path.name for path in logged.data_dir.glob(".reader-pins-*")}
+
+
+def test_a_part_of_spark_s_own_reads_nothing(logged: Logged) -> None:
+    source = BinlogdSource(logged.options())
+    assert list(source.reader(source.schema()).read(InputPartition(None))) == []

@@ -1,0 +1,67 @@
+"""A workload in a data directory, as Spark's data source reads it, and what it must say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from binlogd.snapshot.columns import arrow_column
+from binlogd.spark.source import BinlogdSource
+from binlogd.tso import MAX_TS, Tso
+from binlogd.workload.generator import Options, Workload
+from tests import snapshot_reader
+from tests.data_directory import write_log
+from tests.recordings_reader import Row
+
+
+@dataclass
+class Logged:
+    """The log of a workload, without an index, beside the DDL history."""
+
+    data_dir: Path
+    history: Path
+    workload: Workload
+
+    @classmethod
+    def write(cls, directory: Path, options: Options, *, segment_bytes: int = 1 << 17) -> Logged:
+        """Plays the workload to its end."""
+        workload = Workload(options)
+        data_dir, history = directory / "data", directory / "history.json"
+        payloads = [record.payload for record in workload.records()]
+        write_log(data_dir, payloads, segment_bytes=segment_bytes)
+        history.write_bytes(workload.history())
+        return cls(data_dir, history, workload)
+
+    def options(self, **more: str) -> dict[str, str]:
+        """Of a read."""
+        return {"path": str(self.data_dir), "schemaHistory": str(self.history), **more}
+
+
+def read(options: dict[str, str]) -> pa.Table:
+    """What the data source gives, without a Spark around it."""
+    source = BinlogdSource(options)
+    reader = source.reader(source.schema())
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return pa.Table.from_batches(batches) if batches else pa.table({})
+
+
+def expected(workload: Workload, name: tuple[str, str], at: Tso = MAX_TS) -> Counter[Row]:
+    """What the model says that a table holds, canonical."""
+    table, held = workload.model.tables(at)[name], workload.model.contents(at)[name]
+    columns = [column for column in table.columns if column.is_public]
+    return Counter(tuple(map(snapshot_reader.as_held, columns, row)) for row in held.rows)
+
+
+def held(
+    workload: Workload, name: tuple[str, str], net: pa.Table, at: Tso = MAX_TS
+) -> Counter[Row]:
+    """What is left of a net read, canonical."""
+    columns = [each for each in workload.model.tables(at)[name].columns if each.is_public]
+    entries = [arrow_column(each, "error").entry() for each in columns]
+    if not net.num_rows:
+        return Counter()
+    left = net.filter(pa.compute.equal(net["_op"], "upsert"))
+    return snapshot_reader.rows_of(left.select([each.name for each in columns]), entries)
