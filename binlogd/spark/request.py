@@ -12,7 +12,7 @@
 | `schemaHistory` | file or URL with TiDB's /ddl/history, where the input has none |
 | `schemaChange` | `error` (default) or `ignore`: a column appears that the read does not have |
 | `renames` | `error` (default) or `follow`: the name goes to another table |
-| `invalidText` | `error` (default) or `replace`: text that is no UTF-8 |
+| `types` | as `binlogd export --type`, by commas: `tinyint1=boolean,invalid-text=replace` |
 | `partitions` | of a read over gRPC and of `net`; 1 |
 | `partitionTransactions` | of other reads: about so many for each; 20000 |
 | `maxTransactionsPerTrigger` | of a micro-batch; unlimited |
@@ -23,12 +23,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
 
 from binlogd.errors import ConfigError
 from binlogd.moment import last_ts
+from binlogd.snapshot.spec import TypeOptions, type_options
 from binlogd.tso import NO_TS, Tso
 
 Form = Literal["rows", "raw", "binlog"]
@@ -46,7 +47,7 @@ _KNOWN = (
     "schemaHistory",
     "schemaChange",
     "renames",
-    "invalidText",
+    "types",
     "partitions",
     "partitionTransactions",
     "maxTransactionsPerTrigger",
@@ -75,7 +76,7 @@ class Request:
     schema_history: str = ""
     ignores_new_columns: bool = False
     follows_renames: bool = False
-    invalid_text: str = "error"
+    types: TypeOptions = field(default_factory=TypeOptions)
     partitions: int = 1
     partition_transactions: int = 20_000
     limit: int = 0
@@ -126,7 +127,7 @@ def request(options: Mapping[str, str]) -> Request:
         schema_history=given.get("schemaHistory", ""),
         ignores_new_columns=_flag(given, "schemaChange", "ignore", "error"),
         follows_renames=_flag(given, "renames", "follow", "error"),
-        invalid_text="replace" if _flag(given, "invalidText", "replace", "error") else "error",
+        types=type_options(_names(given.get("types", ""))),
         partitions=_number(given, "partitions", 1),
         partition_transactions=_number(given, "partitionTransactions", 20_000),
         limit=_number(given, "maxTransactionsPerTrigger", 0),

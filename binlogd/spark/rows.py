@@ -17,6 +17,7 @@ import pyarrow as pa
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRow, RowMismatch, SchemaChanged
 from binlogd.snapshot.columns import ArrowColumn, arrow_column
+from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark.request import Request
 from binlogd.spark.walk import Rows, SchemaChange, Step
 from binlogd.tidb.model import Column, Table, TableAt
@@ -112,9 +113,9 @@ def wanted_table(schema: SchemaTracker, request: Request) -> Wanted:
     return Wanted(info, schema.version, tuple(columns), is_strict)
 
 
-def typed_schema(wanted: Wanted) -> pa.Schema:
+def typed_schema(wanted: Wanted, types: TypeOptions) -> pa.Schema:
     """The batches of a typed read."""
-    columns = [(each.name, arrow_column(each, "error").type) for each in wanted.columns]
+    columns = [(each.name, arrow_column(each, types).type) for each in wanted.columns]
     return pa.schema([*MARKS, *columns])
 
 
@@ -315,7 +316,7 @@ class Typed:
         same = [each for each in public if each.id == column.id]
         named = [each for each in public if each.name.lower() == column.name.lower()]
         for found in same or named:
-            return _Source(found.id, arrow_column(found, self._request.invalid_text), None)
+            return _Source(found.id, arrow_column(found, self._request.types), None)
         return _Source(column.id, None, self._default(column))
 
     def _default(self, column: Column) -> Any:
@@ -323,7 +324,7 @@ class Typed:
         info = self._wanted.info
         decoder = RowDecoder(TableAt("", info, self._wanted.version, None, {}, False))
         value = decoder.defaults([column.id])[column.id]
-        built = arrow_column(column, self._request.invalid_text).build([value], self._losses)
+        built = arrow_column(column, self._request.types).build([value], self._losses)
         return built[0].as_py()
 
     def _check_new(self, table: TableAt, first: Change) -> None:
@@ -444,7 +445,7 @@ class Raw:
         kept = self._columns.get(id(table))
         if kept is None:
             columns = [
-                arrow_column(each, self._request.invalid_text)
+                arrow_column(each, self._request.types)
                 for each in table.info.columns
                 if each.is_public and not each.hidden and not each.is_virtual
             ]

@@ -83,7 +83,7 @@ class BinlogdSource(DataSource):
             return _struct(RAW)
         if asked.form == "binlog":
             return _struct(BINLOG)
-        return _struct(typed_schema(_wanted(asked, open_input(asked))))
+        return _struct(typed_schema(_wanted(asked, open_input(asked)), asked.types))
 
     def reader(self, schema: StructType) -> BatchReader:
         """For `spark.read`."""
@@ -132,7 +132,7 @@ class _Reading:
             yield from Raw(asked).batches(steps)
             return
         assert partition.wanted is not None, "a typed read knows its table"
-        typed = Typed(asked, partition.wanted, _arrow(self._schema))
+        typed = Typed(asked, partition.wanted, arrow_schema(self._schema))
         if asked.is_net:
             yield from Net(asked, typed, partition.number, partition.parts).batches(steps)
         else:
@@ -246,11 +246,12 @@ _ARROW_TYPES = {
         pa.date32(),
         pa.timestamp("us"),
         pa.timestamp("us", "UTC"),
+        pa.list_(pa.string()),
     )
 }
 
 
-def _arrow(schema: StructType) -> pa.Schema:
+def arrow_schema(schema: StructType) -> pa.Schema:
     """What Spark expects of the batches. Raises ConfigError for a type that no column has."""
     fields = []
     for field in schema.fields:

@@ -17,15 +17,16 @@ from tests.logged import Logged, expected, held, read
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
-    options = Options(seed=20, transactions=300, ddl_every=30)
+    options = Options(seed=20, transactions=400, ddl_every=30)
     return Logged.write(tmp_path_factory.mktemp("log"), options)
 
 
 def test_the_net_changes_of_a_whole_log_are_what_the_tables_hold(logged: Logged) -> None:
-    for name in logged.workload.model.tables():
-        net = read(logged.options(table=".".join(name), net="true", renames="follow"))
-        if name not in renamed(logged):
-            assert held(logged.workload, name, net) == expected(logged.workload, name), name
+    names = sorted(logged.workload.model.tables().keys() - renamed(logged))
+    assert len(names) > 8
+    for name in names:
+        net = read(logged.options(table=".".join(name), net="true"))
+        assert held(logged.workload, name, net) == expected(logged.workload, name), name
 
 
 def renamed(logged: Logged) -> set[tuple[str, str]]:
@@ -41,7 +42,7 @@ def renamed(logged: Logged) -> set[tuple[str, str]]:
 def test_parts_put_together_are_the_whole(logged: Logged) -> None:
     name = "bank.accounts"
     whole = read(logged.options(table=name))
-    assert whole.num_rows > 100
+    assert whole.num_rows > 60
     assert read(logged.options(table=name, partitionTransactions="50")).equals(whole)
     moments = logged.workload.model.moments()
     middle = str(moments[len(moments) // 2])
