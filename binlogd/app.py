@@ -55,6 +55,8 @@ from binlogd.snapshot.export import ExportOptions, ExportResult
 from binlogd.snapshot.export import export as export_snapshot
 from binlogd.snapshot.launcher import Progress
 from binlogd.snapshot.spec import TypeOptions
+from binlogd.snapshot.warmup import Archive
+from binlogd.snapshot.warmup import warm_up as make_archive
 from binlogd.tools.restoring import read_checkpoint, restore_from
 from binlogd.tso import Tso
 from binlogd.upstream.registry import DRAINER
@@ -154,6 +156,12 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         if error is None:
             raise
         raise error from group
+
+
+def warm_up(*, anew: bool) -> Archive:
+    """Makes Spark's class archive for this machine."""
+    telemetry.set_up_logging("warn", sys.stderr)
+    return run(make_archive(anew=anew))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from binlogd.snapshot import job as job_module
 from binlogd.snapshot.jobdir import pinned
 from binlogd.snapshot.publish import publish
 from binlogd.snapshot.session import session
-from binlogd.snapshot.spec import ExportSpec, Manifest, Report, TypeOptions
+from binlogd.snapshot.spec import ExportSpec, Manifest, Report, SessionSpec, TypeOptions
 from binlogd.tso import NO_TS, Tso
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +33,7 @@ class WarmSpark:
         self._numbers = itertools.count()
         scratch = directory / "scratch"
         scratch.mkdir()
-        self.spark = session(self._spec((), Path(), NO_TS, scratch))
+        self.spark = session(SessionSpec(scratch=str(scratch)))
 
     def export(
         self,
@@ -80,7 +80,6 @@ class WarmSpark:
             staging=str(staging),
             scratch=str(self._directory / "scratch"),
             ignore_schemas=("mysql",),
-            is_short=True,
         )
 
 

@@ -99,13 +99,18 @@ class TimeOver(Exception):
 
 
 def yield_to_others(memory_bytes_max: int) -> None:
+    """`step_back`, and a limit for its memory."""
+    step_back()
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = memory_bytes_max if hard == resource.RLIM_INFINITY else min(memory_bytes_max, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+
+def step_back() -> None:
     """Makes this process the one that waits, and that goes first when memory runs out."""
     os.nice(_NICE)
     with contextlib.suppress(OSError):  # not on every system
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = memory_bytes_max if hard == resource.RLIM_INFINITY else min(memory_bytes_max, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
 
 
 def stop_after(seconds: float) -> None:

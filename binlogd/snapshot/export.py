@@ -7,9 +7,6 @@ one, never half of one; what it leaves of its own is swept by the next export in
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +17,7 @@ from binlogd import __version__
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.moment import wall_clock
-from binlogd.snapshot import bases, launcher
+from binlogd.snapshot import bases, launcher, preflight
 from binlogd.snapshot.jobdir import STAGING_PREFIX, Pinned, job_directory, pinned
 from binlogd.snapshot.launcher import Progress
 from binlogd.snapshot.publish import publish, snapshot_path
@@ -33,6 +30,7 @@ from binlogd.snapshot.spec import (
     Report,
     Segment,
     SegmentEntry,
+    SessionSpec,
     TypeOptions,
     moment,
 )
@@ -63,7 +61,6 @@ class ExportOptions:
     types: TypeOptions = field(default_factory=TypeOptions)
     cores: int = 2
     memory_mb: int = 1024
-    is_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +88,8 @@ async def export(
     nothing.
     """
     as_of = _checked(options)
+    found = await preflight.machine()
+    preflight.check_memory(options.memory_mb)
     progress(Progress("starting", 0, 0))
     with (
         job_directory(options.out, STAGING_PREFIX) as job,
@@ -98,7 +97,10 @@ async def export(
     ):
         base = _base(options, as_of, log_files.gone_ts)
         spec = _spec(options, as_of, job, log_files, base)
-        report = await launcher.run(spec, job, progress)
+        preflight.check_disk(options.out, sum(each.size_bytes for each in log_files.segments))
+        session = _session(options, found, job)
+        async with launcher.running(session, job / "job.log") as child:
+            report = await child.export(spec, progress)
         progress(Progress("publishing", 0, 0))
         manifest = _manifest(options, report, log_files.segments, base)
         path = publish(Path(spec.staging), options.out, manifest)
@@ -130,13 +132,6 @@ def _checked(options: ExportOptions) -> Moment:
         raise ConfigError(f"--format {options.format} is not supported; parquet is")
     if as_of.ts:
         snapshot_path(options.out, as_of.ts)
-    for module in ("pyspark", "pyarrow", "pandas"):
-        if importlib.util.find_spec(module) is None:
-            raise ConfigError(f"{module} is not installed; install binlogd[spark]")
-    if _java() is None:
-        raise ConfigError(
-            "no Java found: install a JRE 17 or 21 and put `java` on the PATH, or set JAVA_HOME"
-        )
     return as_of
 
 
@@ -154,11 +149,6 @@ def _base(options: ExportOptions, as_of: Moment, gone_ts: Tso) -> bases.Chosen:
         log_complete_behind=gone_ts,
     )
     return chosen
-
-
-def _java() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which(str(Path(home, "bin", "java")) if home else "java")
 
 
 def _spec(
@@ -182,9 +172,18 @@ def _spec(
         scratch=str(scratch.absolute()),
         ignore_schemas=options.ignore_schemas,
         types=options.types,
+    )
+
+
+def _session(options: ExportOptions, found: preflight.Machine, job: Path) -> SessionSpec:
+    """With the class archive, if there is one."""
+    scratch, archive = job / "spark", found.class_archive()
+    scratch.mkdir()
+    return SessionSpec(
+        scratch=str(scratch.absolute()),
         cores=options.cores,
         memory_mb=options.memory_mb,
-        is_short=options.is_short,
+        class_archive=str(archive) if archive.exists() else "",
     )
 
 

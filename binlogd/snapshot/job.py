@@ -1,6 +1,7 @@
 """The PySpark program that builds a snapshot.
 
-    python -m binlogd.snapshot.job      one ExportSpec per line on stdin, events on a pipe
+    python -m binlogd.snapshot.job      a SessionSpec and then ExportSpecs, one line of stdin each;
+                                        events on a pipe
 
 One pass tells which transactions are committed and which DDL lies before the moment, a second one
 reads row changes. Of all changes of a key the last one wins, and only winners are decoded: raw
@@ -27,12 +28,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from binlogd.errors import BinlogdError, ConfigError
+from binlogd.host.child import step_back
 from binlogd.snapshot import reader, scan, state, transactions, write
 from binlogd.snapshot.base import open_base
 from binlogd.snapshot.catalog import catalog
 from binlogd.snapshot.files import Target
 from binlogd.snapshot.publish import snapshot_path
-from binlogd.snapshot.session import Say, progress, session
+from binlogd.snapshot.session import Say, progress, rehearse, session
 from binlogd.snapshot.spec import (
     EXIT_DATA,
     EXIT_DONE,
@@ -44,7 +46,9 @@ from binlogd.snapshot.spec import (
     Failed,
     Planned,
     Report,
+    SessionSpec,
     Staged,
+    Started,
 )
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
@@ -52,27 +56,28 @@ from binlogd.tso import NO_TS, Tso
 EVENTS_FD = "BINLOGD_EVENTS_FD"
 """Environment variable: the descriptor that events are written to, one JSON object per line."""
 
-NICENESS = 10
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
     """Serves specs until stdin ends; the exit code is that of the last one."""
     _die_with_parent()
-    os.nice(NICENESS)
+    step_back()
     say = _speaker(int(os.environ[EVENTS_FD]))
+    asked = iter(sys.stdin.buffer)
+    first = msgspec.json.decode(next(asked), type=SessionSpec)
+    try:
+        spark = session(first)
+    except (PySparkException, Py4JError, OSError) as error:
+        say(Failed(type(error).__name__, f"Spark did not start: {error}"))
+        return EXIT_ENVIRONMENT
+    say(Started(spark.version))
     code = EXIT_DONE
-    spark: SparkSession | None = None
-    for line in sys.stdin.buffer:
-        spec = msgspec.json.decode(line, type=ExportSpec)
-        try:
-            spark = spark or session(spec)
-            code = run(spark, spec, say)
-        except (PySparkException, Py4JError, OSError) as error:
-            say(Failed(type(error).__name__, f"Spark did not start: {error}"))
-            code = EXIT_ENVIRONMENT
-    if spark is not None:
-        spark.stop()
+    if first.archive_to:
+        rehearse(spark)
+    for line in asked:
+        code = run(spark, msgspec.json.decode(line, type=ExportSpec), say)
+    spark.stop()
     return code
 
 

@@ -1,15 +1,19 @@
-"""The parent's side of the job: starts the child, hands over the spec, listens, and ends it.
+"""The parent's side of the job: starts the child, hands over specs, listens, and ends it.
 
-Invariant. When `run` is over, however it ended, no process of the child's session is left.
+Invariant. When `end` is over, or `running` is left, no process of the child's session is there any
+more, however the child fared.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,16 +22,28 @@ import msgspec
 import structlog
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
-from binlogd.snapshot.spec import Advanced, Event, ExportSpec, Failed, Planned, Report, Staged
+from binlogd.snapshot.spec import (
+    Advanced,
+    Event,
+    ExportSpec,
+    Failed,
+    Planned,
+    Report,
+    SessionSpec,
+    Staged,
+    Started,
+)
 
 JOB_MODULE = "binlogd.snapshot.job"
 EVENTS_FD = "BINLOGD_EVENTS_FD"
 EVENT_BYTES_MAX = 64 << 20
 """The report of all tables is one line."""
 TERMINATION_GRACE_S = 10.0
-LAST_EVENTS_GRACE_S = 1.0
 LOG_TAIL_LINES = 15
+_LOG_HEAD_BYTES = 1 << 16
 _POLL_S = 0.1
+_POLITE = ("ionice", "--class", "best-effort", "--classdata", "7", "--ignore")
+"""Whoever serves a database reads and writes first."""
 
 log = structlog.get_logger(__name__)
 
@@ -45,33 +61,149 @@ class Progress:
     total: int
 
 
-async def run(spec: ExportSpec, job: Path, progress: Callable[[Progress], None]) -> Report:
-    """What the job staged. `job` is its directory, for its log. Raises what the job failed with."""
-    listener = _Listener(progress)
-    log_path = job / "job.log"
-    reading, writing = os.pipe()
-    with log_path.open("wb") as output:
+Notice = Callable[[Progress], None]
+
+
+@asynccontextmanager
+async def running(session: SessionSpec, log_path: Path) -> AsyncIterator[JobProcess]:
+    """A job process that ends with the block."""
+    process = await JobProcess.start(session, log_path)
+    try:
+        yield process
+    finally:
+        await process.end()
+
+
+class JobProcess:
+    """A child with a Spark session of its own; does one export after another."""
+
+    def __init__(
+        self,
+        child: asyncio.subprocess.Process,
+        events: asyncio.StreamReader,
+        transport: asyncio.ReadTransport,
+        log_path: Path,
+    ) -> None:
+        self._child, self._events, self._transport = child, events, transport
+        self._log_path = log_path
+        self._began = asyncio.get_running_loop().time()
+
+    @classmethod
+    async def start(cls, session: SessionSpec, log_path: Path) -> JobProcess:
+        """Starts a child in a session of its own; what it and Spark print goes to `log_path`."""
+        reading, writing = os.pipe()
         try:
-            child = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                JOB_MODULE,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                pass_fds=(writing,),
-                env=_environment(writing),
-                start_new_session=True,
-            )
+            with log_path.open("wb") as output:
+                child = await asyncio.create_subprocess_exec(
+                    *(_POLITE if shutil.which(_POLITE[0]) else ()),
+                    *(sys.executable, "-m", JOB_MODULE),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(writing,),
+                    env=_environment(writing),
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(reading)
+            raise
         finally:
             os.close(writing)
-    try:
-        code = await _attend(child, spec, reading, listener)
-    finally:
-        await _end(child)
-    if listener.report is None:
-        raise listener.failure or ExportFailed(_obituary(code, log_path))
-    return listener.report
+        events = asyncio.StreamReader(limit=EVENT_BYTES_MAX)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(events), os.fdopen(reading, "rb")
+        )
+        process = cls(child, events, transport, log_path)
+        process._tell(session)
+        return process
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it could take another spec."""
+        return self._child.returncode is None and not self._events.at_eof()
+
+    async def export(self, spec: ExportSpec, notice: Notice) -> Report:
+        """What the job staged; one export at a time. Raises what the job failed with.
+
+        After a cancellation or an ExportFailed the process is of no more use.
+        """
+        self._tell(spec)
+        while (event := await self._hear()) is not None:
+            match event:
+                case Started():
+                    self._take_start(event)
+                case Planned():
+                    log.info(
+                        "export_planned",
+                        commit_ts=event.commit_ts,
+                        resolved_ts=event.resolved_ts,
+                        tables=event.tables,
+                        slices=event.slices,
+                    )
+                case Advanced(stage="transactions" | "rows" as stage):
+                    notice(Progress(stage, event.done, event.total))
+                case Staged():
+                    return event.report
+                case Failed():
+                    raise _FAMILIES.get(event.kind, ExportFailed)(event.text)
+        raise ExportFailed(await self._obituary())
+
+    async def finish(self, grace_s: float) -> int:
+        """Lets the child come to its end by itself, all of its session within `grace_s`.
+
+        Its exit code. Raises ExportFailed with what it said, where it failed.
+        """
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        while (event := await self._hear()) is not None:
+            if isinstance(event, Failed):
+                raise ExportFailed(event.text)
+        code = await self._child.wait()
+        await _wait_for_end(self._child.pid, grace_s)
+        if code:
+            raise ExportFailed(await self._obituary())
+        return code
+
+    async def end(self) -> None:
+        """Ends every process of the child's session, with force after a while."""
+        self._transport.close()
+        if self._child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._child.terminate()
+        if not await _wait_for_end(self._child.pid, TERMINATION_GRACE_S):
+            for pid in _session_members(self._child.pid):
+                _kill(pid)
+            if not await _wait_for_end(self._child.pid, TERMINATION_GRACE_S):
+                log.error("export_job_would_not_end", pid=self._child.pid)
+                return
+        await self._child.wait()
+
+    def _tell(self, spec: SessionSpec | ExportSpec) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(msgspec.json.encode(spec) + b"\n")
+
+    async def _hear(self) -> Event | None:
+        line = await self._events.readline()
+        return msgspec.json.decode(line, type=Event) if line else None
+
+    def _take_start(self, event: Started) -> None:
+        seconds = asyncio.get_running_loop().time() - self._began
+        log.info("spark_started", seconds=round(seconds, 2), version=event.spark_version)
+        with self._log_path.open("rb") as said:
+            head = said.read(_LOG_HEAD_BYTES).decode(errors="replace")
+        odd = next((line for line in head.splitlines() if "[cds" in line), "")
+        if odd:
+            log.warning("class_archive_ignored", reason=odd, hint="run `binlogd spark warmup` anew")
+
+    async def _obituary(self) -> str:
+        code = await self._child.wait()
+        tail = self._log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        return f"the export job {how}; nothing was published. Its last words:\n" + "\n".join(tail)
+
+
+_FAMILIES: dict[str, type[BinlogdError]] = {"ConfigError": ConfigError, "Refused": Refused}
+"""Errors that are the caller's to correct; everything else is a failure of the export."""
 
 
 def _environment(events: int) -> dict[str, str]:
@@ -81,53 +213,24 @@ def _environment(events: int) -> dict[str, str]:
     return {
         **environment,
         EVENTS_FD: str(events),
+        "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(filter(None, (package_root, inherited))),
     }
 
 
-async def _attend(
-    child: asyncio.subprocess.Process, spec: ExportSpec, reading: int, listener: _Listener
-) -> int:
-    """Hands over the spec and listens until the child ends. Its exit code."""
+# --- the processes of a session ----------------------------------------------------------------
+
+
+async def _wait_for_end(session: int, grace_s: float) -> bool:
+    """Whether every process of the session is gone within so many seconds."""
     loop = asyncio.get_running_loop()
-    events = asyncio.StreamReader(limit=EVENT_BYTES_MAX)
-    transport, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(events), os.fdopen(reading, "rb")
-    )
-    try:
-        async with asyncio.TaskGroup() as group:
-            hearing = group.create_task(listener.hear(events), name="export-events")
-            code = await _feed(child, spec)
-            # The JVM may hold the pipe open beyond the child's end: do not wait for its end only.
-            loop.call_later(LAST_EVENTS_GRACE_S, hearing.cancel)
-    finally:
-        transport.close()
-    return code
-
-
-async def _feed(child: asyncio.subprocess.Process, spec: ExportSpec) -> int:
-    assert child.stdin is not None
-    child.stdin.write(msgspec.json.encode(spec) + b"\n")
-    child.stdin.close()
-    return await child.wait()
-
-
-async def _end(child: asyncio.subprocess.Process) -> None:
-    """Waits until every process of the child's session is gone, with force after a while."""
-    if child.returncode is None:
-        child.terminate()
-    loop = asyncio.get_running_loop()
-    kill_at = loop.time() + TERMINATION_GRACE_S
-    while loop.time() < kill_at + TERMINATION_GRACE_S:
-        alive = _session_members(child.pid)
-        if not alive and child.returncode is not None:
-            return
-        if loop.time() >= kill_at:
-            for pid in alive:
-                _kill(pid)
+    until = loop.time() + grace_s
+    while _session_members(session):
+        if loop.time() >= until:
+            return False
         await asyncio.sleep(_POLL_S)
-    log.error("export_job_would_not_end", pid=child.pid)
+    return True
 
 
 def _session_members(session: int) -> list[int]:
@@ -146,48 +249,5 @@ def _is_alive_in(process: Path, session: int) -> bool:
 
 
 def _kill(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-class _Listener:
-    """Turns the job's events into progress, a report or an error."""
-
-    def __init__(self, progress: Callable[[Progress], None]) -> None:
-        self._progress = progress
-        self.report: Report | None = None
-        self.failure: BinlogdError | None = None
-
-    async def hear(self, events: asyncio.StreamReader) -> None:
-        """Reads events until the pipe ends."""
-        while line := await events.readline():
-            self._take(msgspec.json.decode(line, type=Event))
-
-    def _take(self, event: Event) -> None:
-        match event:
-            case Planned():
-                log.info(
-                    "export_planned",
-                    commit_ts=event.commit_ts,
-                    resolved_ts=event.resolved_ts,
-                    tables=event.tables,
-                    slices=event.slices,
-                )
-            case Advanced(stage="transactions" | "rows" as stage):
-                self._progress(Progress(stage, event.done, event.total))
-            case Staged():
-                self.report = event.report
-            case Failed():
-                self.failure = _FAMILIES.get(event.kind, ExportFailed)(event.text)
-
-
-_FAMILIES: dict[str, type[BinlogdError]] = {"ConfigError": ConfigError, "Refused": Refused}
-"""Errors that are the caller's to correct; everything else is a failure of the export."""
-
-
-def _obituary(code: int, log_path: Path) -> str:
-    tail = log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-    how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-    return f"the export job {how}; nothing was published. Its last words:\n" + "\n".join(tail)

@@ -11,23 +11,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, Window
+from pyspark.sql import functions as F
 
 from binlogd.snapshot import reader
-from binlogd.snapshot.spec import Advanced, Event, ExportSpec
+from binlogd.snapshot.spec import Advanced, Event, SessionSpec
 
 _POLL_S = 0.25
 
 Say = Callable[[Event], None]
 
 
-def session(spec: ExportSpec) -> SparkSession:
+def session(spec: SessionSpec) -> SparkSession:
     """A local session on loopback, without UI, with everything it writes under `scratch`."""
-    java = f"-Xss1m -XX:+ExitOnOutOfMemoryError -Djava.io.tmpdir={spec.scratch}"
-    java += " -XX:+UseSerialGC -XX:TieredStopAtLevel=1" if spec.is_short else " -XX:+UseParallelGC"
     settings = {
         "spark.driver.memory": f"{spec.memory_mb}m",
-        "spark.driver.extraJavaOptions": java,
+        "spark.driver.extraJavaOptions": " ".join(_java_options(spec)),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -45,11 +44,44 @@ def session(spec: ExportSpec) -> SparkSession:
         "spark.sql.execution.arrow.maxBytesPerBatch": str(reader.BATCH_BYTES_MAX),
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     }
-    builder: Any = SparkSession.builder.appName("binlogd-export").master(f"local[{spec.cores}]")
+    # a Python worker that dies is tried once more
+    builder: Any = SparkSession.builder.appName("binlogd-export").master(f"local[{spec.cores},2]")
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
     return spark
+
+
+def _java_options(spec: SessionSpec) -> list[str]:
+    """The rows are decoded in Python; what is left for the JVM is not worth its second compiler."""
+    options = [
+        "-Xss1m",
+        "-XX:+UseParallelGC",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+ExitOnOutOfMemoryError",
+        f"-Djava.io.tmpdir={spec.scratch}",
+    ]
+    if spec.archive_to:
+        options += [f"-XX:ArchiveClassesAtExit={spec.archive_to}", "-Xlog:cds=off"]
+    elif spec.class_archive:
+        options += [f"-XX:SharedArchiveFile={spec.class_archive}", "-Xshare:auto"]
+    return options
+
+
+def rehearse(spark: SparkSession) -> None:
+    """Does what an export does with a few rows, so that every class that it needs is loaded."""
+    rows = spark.range(0, 100, 1, 4).mapInArrow(lambda batches: batches, "id BIGINT")
+    rows = rows.selectExpr(
+        "id", "id % 7 AS k", "ENCODE(CAST(id AS STRING), 'utf-8') AS b"
+    ).persist()
+    few = rows.groupBy("k").agg(F.max("id").alias("id"), F.min("b").alias("b"))
+    rows.join(few.select("id"), "id", "left_anti").agg(F.count("*")).collect()
+    newest = F.row_number().over(Window.partitionBy("k").orderBy(F.desc("id")))
+    ordered = rows.join(F.broadcast(few.select("k").distinct()), "k").withColumn("n", newest)
+    ordered.where("n = 1").drop("b").sortWithinPartitions("k").mapInArrow(
+        lambda batches: batches, "k BIGINT, id BIGINT, n INT"
+    ).collect()
+    rows.unpersist()
 
 
 @contextmanager

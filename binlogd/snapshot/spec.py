@@ -72,6 +72,21 @@ def type_options(words: Iterable[str]) -> TypeOptions:
         raise ConfigError(f"--type: {error}; there is {choices}") from None
 
 
+class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What all exports of one job process share; the first line that it is told.
+
+    All that Spark writes of its own lies below `scratch`. `class_archive` is a file of classes that
+    the JVM may begin with, `archive_to` one that it is to write at its end; "" is none.
+    """
+
+    version: int = SPEC_VERSION
+    scratch: str
+    cores: int = 2
+    memory_mb: int = 1024
+    class_archive: str = ""
+    archive_to: str = ""
+
+
 class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One export, as the job gets it.
 
@@ -99,9 +114,6 @@ class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     types: TypeOptions = TypeOptions()
     slice_bytes: int = 16 << 20
     rows_per_file_max: int = 5_000_000
-    cores: int = 2
-    memory_mb: int = 1024
-    is_short: bool = False
 
 
 class ColumnEntry(msgspec.Struct, frozen=True):
@@ -210,6 +222,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     schema: FileEntry | None = None
 
 
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """There is a Spark session."""
+
+    spark_version: str
+
+
 class Planned(msgspec.Struct, frozen=True, tag="planned"):
     """The moment is known, and what will be built."""
 
@@ -240,7 +258,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     text: str
 
 
-Event = Planned | Advanced | Staged | Failed
+Event = Started | Planned | Advanced | Staged | Failed
 """One line on the progress pipe."""
 
 

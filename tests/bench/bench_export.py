@@ -26,7 +26,7 @@ from binlogd.snapshot.files import Target
 from binlogd.snapshot.jobdir import pinned
 from binlogd.snapshot.rowkey import Op
 from binlogd.snapshot.session import session
-from binlogd.snapshot.spec import ExportSpec, Segment, TypeOptions
+from binlogd.snapshot.spec import ExportSpec, Segment, SessionSpec, TypeOptions
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Table, jobs_from_json, table_to_json
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
@@ -52,7 +52,7 @@ def main() -> None:
         history.write_bytes(HISTORY)
 
         began = time.perf_counter()
-        spark = session(spec((), history, directory / "session"))
+        spark = session(SessionSpec(scratch=str(directory)))
         report("export_session_start", time.perf_counter() - began, "s")
 
         def export(data_dir: Path, name: str) -> float:

@@ -36,7 +36,6 @@ def options(tmp_path: Path) -> ExportOptions:
         data_dir=data_dir,
         out=tmp_path / "out",
         schema_history=recordings_reader.history(RECORDING),
-        is_short=True,
     )
 
 

@@ -1,0 +1,44 @@
+"""`binlogd spark warmup`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from binlogd import app
+from binlogd.commands.options import JsonOption
+from binlogd.errors import ConfigError
+
+WARMUP = "warmup"
+
+
+def spark(
+    action: Annotated[str, typer.Argument(help=WARMUP)],
+    anew: Annotated[bool, typer.Option("--anew", help="Even if there is one already.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Look whether exports can run here, and make Spark's class archive, so that they start faster.
+
+    The archive (about 170 MB below $XDG_CACHE_HOME or ~/.cache) fits one build of Java and one
+    PySpark; after an update of either, run this again. Exports use it when it is there and work
+    without it. It takes up to a minute at low priority, and may be deleted at any time.
+    """
+    if action != WARMUP:
+        raise ConfigError(f"binlogd spark {action}: there is only {WARMUP}")
+    console = Console(stderr=True)
+    with console.status("starting Spark once, at low priority"):
+        archive = app.warm_up(anew=anew)
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(archive, enc_hook=str).decode() + "\n")
+        return
+    verb = "made" if archive.is_new else "there already"
+    Console().print(
+        f"{archive.path}: {verb}, {archive.size_bytes / 1e6:.0f} MB, for PySpark {archive.pyspark}"
+        f" and {archive.java}",
+        highlight=False,
+        soft_wrap=True,
+    )

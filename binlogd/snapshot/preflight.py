@@ -1,0 +1,135 @@
+"""What an export needs of its machine, looked for before anything starts; what is missing is named.
+
+Everything here takes milliseconds and imports neither PySpark nor pyarrow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlogd.errors import ConfigError, Unavailable
+from binlogd.host.child import answered
+
+JAVA_MIN = 17
+MEMORY_MB_MIN = 512
+"""Spark refuses a heap much below."""
+WORKERS_MB = 512
+"""What Python workers and the JVM take beside the heap. Source: measured, docs/PERFORMANCE.md."""
+SPILL_PART = 2
+"""Row changes lie in the shuffle compressed: about so much less than in the log."""
+
+_MODULES = ("pyspark", "pyarrow", "pandas")
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_ANSWER_BYTES_MAX = 1 << 16
+_JAVA_TIMEOUT_S = 60.0
+_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The Java and the PySpark that a job would use. `java_said` identifies its build."""
+
+    java: str
+    java_said: str
+    pyspark: str
+    pyspark_version: str
+
+    def class_archive(self) -> Path:
+        """The archive of loaded classes for just these two, whether it is there or not.
+
+        Below `$XDG_CACHE_HOME` or `~/.cache`: it can be made again at any time.
+        """
+        identity = "\n".join((self.java_said, self.pyspark, self.pyspark_version))
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return Path(home, "binlogd", f"spark-{self.pyspark_version}-{digest}.jsa")
+
+
+async def machine() -> Machine:
+    """What a job would run on. Raises ConfigError."""
+    for module in _MODULES:
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(f"{module} is not installed; install binlogd[spark]")
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    java = _java()
+    return Machine(java, await _said_by(java), found.origin, importlib.metadata.version("pyspark"))
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    if java is None:
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "none is on the PATH"
+        raise ConfigError(
+            f"no Java found ({where}): install a JRE 17 or 21 (`apt-get install"
+            " default-jre-headless`) and put `java` on the PATH, or set JAVA_HOME"
+        )
+    return java
+
+
+async def _said_by(java: str) -> str:
+    """What `java -version` says. Raises ConfigError where that is too old, or nothing."""
+    command = ("sh", "-c", 'exec "$0" -version 2>&1', java)
+    try:
+        said = await answered(
+            command, b"", timeout_s=_JAVA_TIMEOUT_S, answer_bytes_max=_ANSWER_BYTES_MAX
+        )
+    except Unavailable as error:
+        raise ConfigError(f"{java} does not tell its version: {error}") from error
+    text = said.decode(errors="replace")
+    version = _VERSION.search(text)
+    if version is None or int(version[1]) < JAVA_MIN:
+        first = text.partition("\n")[0].strip()
+        raise ConfigError(
+            f"{java} is too old for Spark ({first}): {JAVA_MIN} or newer is needed; install one"
+            " and set JAVA_HOME to it"
+        )
+    return text
+
+
+def check_memory(memory_mb: int) -> None:
+    """Refuses, by ConfigError, a heap that this machine or container has no room for."""
+    if memory_mb < MEMORY_MB_MIN:
+        raise ConfigError(f"{memory_mb} MB of heap are too few for Spark: {MEMORY_MB_MIN} or more")
+    needed = memory_mb + WORKERS_MB
+    available = min(_available_mb(), _limit_mb())
+    if available < needed:
+        raise ConfigError(
+            f"an export needs {needed} MB of memory, {available} MB are available: stop something,"
+            " or give it less with --memory (it spills to disk and gets slower)"
+        )
+
+
+def _available_mb() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) >> 10
+    return 1 << 40
+
+
+def _limit_mb() -> int:
+    try:
+        limit = _MEMORY_LIMIT.read_text().strip()
+    except OSError:
+        return 1 << 40
+    return int(limit) >> 20 if limit.isdigit() else 1 << 40
+
+
+def check_disk(out: Path, log_bytes: int) -> None:
+    """Refuses, by ConfigError, a disk that could not even hold the row changes on their way."""
+    free, needed = shutil.disk_usage(out).free, log_bytes // SPILL_PART
+    if free < needed:
+        raise ConfigError(
+            f"{out} has {free >> 20} MiB free; {log_bytes >> 20} MiB of log need about"
+            f" {needed >> 20} MiB for the rows on their way, and the snapshot comes on top: free"
+            " some, or choose another --out"
+        )

@@ -1,0 +1,78 @@
+"""What an export lacks is named before anything starts, and the class archive is for one Java."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from binlogd.errors import ConfigError
+from binlogd.snapshot import preflight
+
+
+def java_that_says(home: Path, text: str) -> Path:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{text}\nEND\n")
+    java.chmod(0o755)
+    return home
+
+
+NEW = 'openjdk version "21.0.4" 2024-07-16 LTS\nOpenJDK Runtime Environment (build 21.0.4+7-LTS)'
+
+
+async def test_no_java_is_told_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"no Java found .*install a JRE 17 or 21"):
+        await preflight.machine()
+
+
+@pytest.mark.parametrize("said", ['java version "1.8.0_402"', 'openjdk version "11.0.2"', "Segv"])
+async def test_a_java_that_is_too_old_is_told_by_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java_that_says(tmp_path / "old", said)))
+    with pytest.raises(ConfigError, match="too old for Spark") as refused:
+        await preflight.machine()
+    assert said in str(refused.value)
+
+
+async def test_another_build_of_java_has_another_class_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    archives = set()
+    for number, build in enumerate((NEW, NEW.replace("+7", "+8"), NEW)):
+        home = java_that_says(tmp_path / f"java{number}", build)
+        monkeypatch.setenv("JAVA_HOME", str(home))
+        archives.add((await preflight.machine()).class_archive())
+    assert len(archives) == 2
+    assert {each.parent for each in archives} == {tmp_path / "cache" / "binlogd"}
+
+
+def test_a_heap_that_the_machine_has_no_room_for_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"needs \d+ MB of memory"):
+        preflight.check_memory(1 << 30)
+    with pytest.raises(ConfigError, match="too few for Spark"):
+        preflight.check_memory(100)
+
+
+def test_a_disk_that_cannot_hold_the_rows_on_their_way_is_refused(tmp_path: Path) -> None:
+    preflight.check_disk(tmp_path, 1 << 20)
+    free = shutil.disk_usage(tmp_path).free
+    with pytest.raises(ConfigError, match="choose another --out"):
+        preflight.check_disk(tmp_path, 4 * free)
+
+
+@pytest.mark.skipif(
+    shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="no Java"
+)
+async def test_this_machine_can_export() -> None:
+    found = await preflight.machine()
+    assert found.pyspark_version.startswith("4.")
+    assert "version" in found.java_said
