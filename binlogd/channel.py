@@ -10,8 +10,11 @@ minutes. Source: Go's net.Dialer, KeepAlive; grpc-go's keepalive.EnforcementPoli
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from asyncio import BaseTransport
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,29 @@ _ASKS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
 """Whether, after seconds of silence, again after seconds, and how often in vain."""
+
+
+@contextmanager
+def woken_cleanly() -> Iterator[None]:
+    """Around a call, within its timeout.
+
+    grpclib wakes a call whose connection is lost by cancelling its task, and does not take that
+    back: every timeout around it, and the task's group, would count a cancellation that nobody
+    meant, and one that somebody meant could be lost.
+    """
+    task = asyncio.current_task()
+    assert task is not None, "calls are made by tasks"
+    before = task.cancelling()
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise
+    except BaseException:
+        if task.cancelling() > before:
+            task.uncancel()
+        if task.cancelling() > before:
+            raise asyncio.CancelledError from None
+        raise
 
 
 class BytesCodec(CodecBase):

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from random import Random
 
 from binlogd.config import tidb_addresses
-from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.ports import Registry, TsoSource
-from binlogd.setup import Setup, http_client_tls
+from binlogd.quantities import pd_addresses
+from binlogd.setup import Setup, client_tls, http_client_tls
 from binlogd.upstream.cluster import CLUSTER_ID, StoredClusterIdentity
 from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.oracle import ClockTso, ObservedTso
+from binlogd.upstream.pd.client import PdClient
+from binlogd.upstream.pd.cluster import open_cluster
+from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.registry import NodeRegistry
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import UpstreamStore
@@ -29,6 +34,10 @@ from binlogd.upstream.tidb.servers import Several
 from binlogd.upstream.tidb.sql import SqlLogin, SqlSessions, TidbSql
 from binlogd.upstream.tidb.status_port import StatusPort
 from binlogd.upstream.tidb.txn_status import TidbTxnStatus
+from binlogd.upstream.tikv.client import TikvClient
+from binlogd.upstream.tikv.schema import TikvJobs
+from binlogd.upstream.tikv.stores import Stores
+from binlogd.upstream.tikv.txn_status import TikvTxnStatus
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.upstream.upstream import Upstream
 
@@ -39,12 +48,13 @@ async def open_upstream(setup: Setup, store: UpstreamStore) -> Upstream:
     Raises ConfigError when the data directory belongs to another cluster, and UpstreamUnavailable
     when the directory does not say yet which cluster it belongs to and nobody else does.
     """
-    kind = setup.config.upstream.kind
-    if kind == "standalone":
-        return await _standalone(setup, store)
-    if kind == "tidb":
-        return await _tidb(setup, store)
-    raise _missing(kind)
+    match setup.config.upstream.kind:
+        case "pd":
+            return await _pd(setup, store)
+        case "tidb":
+            return await _tidb(setup, store)
+        case _:
+            return await _standalone(setup, store)
 
 
 @asynccontextmanager
@@ -55,20 +65,11 @@ async def open_registry(
 
     Raises ConfigError, and what `open_store` raises.
     """
-    kind = setup.config.upstream.kind
-    if kind not in ("standalone", "tidb"):
-        raise _missing(kind)
     store = await open_store()
     try:
         yield NodeRegistry(store)
     finally:
         await store.close()
-
-
-def _missing(kind: str) -> ConfigError:
-    return ConfigError(
-        f'upstream.kind = "{kind}": this binlogd has no such upstream; use "standalone" or "tidb"'
-    )
 
 
 async def _standalone(setup: Setup, store: UpstreamStore) -> Upstream:
@@ -108,6 +109,52 @@ async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
         skips=await SkipList.open(store, WallClock()),
         lives=(SqlSessions(sql),),
     )
+
+
+async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
+    """PD tells whose binlogs these are, and the time; TiKV the schema and the fate of orphans."""
+    upstream, tls = setup.config.upstream, client_tls(setup)
+    pd = PdClient(pd_addresses(upstream.pd_urls), tls)
+    tso = PdTso(pd)
+    tikv = TikvClient(pd, tso, Stores(pd, tls), Random())
+    try:
+        cluster = await open_cluster(store, pd, upstream.cluster_id)
+    except BaseException:
+        await pd.close()
+        raise
+    source = job_source(setup.schema_history, tls=http_client_tls(setup)) or TikvJobs(tikv, tso)
+    return Upstream(
+        kind="pd",
+        store=store,
+        cluster=cluster,
+        tso=tso,
+        history=SchemaHistory(source, store),
+        registry=NodeRegistry(store),
+        txn_status=TikvTxnStatus(
+            tikv,
+            pd,
+            tso,
+            rolls_back_abandoned=upstream.abandoned_prewrite == "rollback",
+        ),
+        skips=await SkipList.open(store, WallClock()),
+        lives=(pd, tso, _Connections(tikv)),
+        parts=(pd.statistics,),
+        tso_statistics=tso.statistics,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Connections:
+    """Made when they are needed, and let go of at the end."""
+
+    tikv: TikvClient
+
+    async def run(self) -> None:
+        """Nothing goes on beside the questions."""
+
+    async def close(self) -> None:
+        """Lets go of all connections."""
+        self.tikv.close()
 
 
 def _by_age(setup: Setup, tso: TsoSource) -> LocalTxnStatus:

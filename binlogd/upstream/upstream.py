@@ -7,13 +7,14 @@ connections they hold, not in what the rest of binlogd asks them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from binlogd.ports import ClusterIdentity, Registry, TsoSource, TxnStatusSource
 from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job
+from binlogd.tso import Tso
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import UpstreamStore
 
@@ -61,6 +62,47 @@ class Life(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartStatistics:
+    """How it stands with one of those that an upstream asks. Counts are since the start."""
+
+    name: str
+    address: str = ""
+    """Who answers now; empty when nobody is known to."""
+    leader: str = ""
+    """Its name, where there is one."""
+    trouble: str = ""
+    """Why nobody answers; empty when all is well."""
+    requests: int = 0
+    errors: int = 0
+    leader_changes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TsoStatistics:
+    """Timestamps from a cluster. Counts are since the start."""
+
+    last_ts: Tso
+    age_s: float
+    """Since the last one was told; infinite before the first."""
+    asked: int = 0
+    """Requests, each for all who waited."""
+    slow: int = 0
+    errors: int = 0
+    went_back: int = 0
+    """Answers that were refused, as they lay before earlier ones."""
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamStatistics:
+    """How it stands with an upstream. `tso` is None where nobody is asked for timestamps."""
+
+    kind: str
+    parts: tuple[PartStatistics, ...] = ()
+    tso: TsoStatistics | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
     """One upstream, opened: it answers questions from here on, before and after `run`.
 
@@ -77,6 +119,14 @@ class Upstream:
     skips: SkipList
     lives: tuple[Life, ...] = ()
     """Closed in the opposite order."""
+    parts: tuple[Callable[[], PartStatistics], ...] = ()
+    tso_statistics: Callable[[], TsoStatistics] | None = None
+
+    def statistics(self) -> UpstreamStatistics:
+        """How it stands; cheap."""
+        told = self.tso_statistics
+        parts = tuple(each() for each in self.parts)
+        return UpstreamStatistics(self.kind, parts, told() if told is not None else None)
 
     async def run(self) -> None:
         """What goes on beside the questions, until cancelled."""

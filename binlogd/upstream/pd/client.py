@@ -1,0 +1,230 @@
+"""PD's calls: each goes to the leader, and again to the next one while there is time.
+
+Source: PD client/client.go; pingcap/kvproto proto/pdpb.proto.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, SupportsBytes, TypeVar
+
+import structlog
+from grpclib.client import UnaryUnaryMethod
+
+from binlogd.channel import woken_cleanly
+from binlogd.errors import UpstreamUnavailable
+from binlogd.tls import ClientTls
+from binlogd.tso import Tso
+from binlogd.upstream.pd.leader import NO_ANSWER, Leader, Message, PdLimits, Way, parsed, reason
+from binlogd.upstream.pd.members import Address, shown
+from binlogd.upstream.tikv.places import Place
+from binlogd.upstream.upstream import PartStatistics
+from binlogd.wire.generated import metapb, pdpb
+
+log = structlog.get_logger(__name__)
+
+_NOTHING_THERE = frozenset({pdpb.ErrorType.REGION_NOT_FOUND, pdpb.ErrorType.STORE_TOMBSTONE})
+_STORE_UNKNOWN = "invalid store ID"  # UNKNOWN, in the words of PD server/grpc_service.go
+
+T = TypeVar("T")
+
+
+class _Answer(Message, Protocol):
+    header: pdpb.ResponseHeader
+
+
+A = TypeVar("A", bound=_Answer)
+
+
+class PdClient:
+    """One PD, of several members. Methods raise UpstreamUnavailable.
+
+    While PD is known to be away, a question is tried once and not for `question_s`, so that what
+    can do without is not held up by every question again.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        tls: ClientTls | None = None,
+        limits: PdLimits | None = None,
+    ) -> None:
+        self.limits = limits or PdLimits()
+        self._given = ", ".join(map(shown, addresses))
+        self._leader = Leader(addresses, tls, self.limits)
+        self._requests = self._errors = 0
+        self._trouble = ""
+        self._lost_at: float | None = None
+
+    # --- the life ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follows the leader, until cancelled."""
+        while True:  # until cancelled
+            try:
+                await self._leader.look_again()
+            except UpstreamUnavailable as error:
+                self._lose(str(error))
+            else:
+                self._find()
+            is_lost = self._lost_at is not None
+            await asyncio.sleep(self.limits.pause_s_max if is_lost else self.limits.look_again_s)
+
+    async def close(self) -> None:
+        """Lets go of all connections."""
+        self._leader.close()
+
+    def statistics(self) -> PartStatistics:
+        """How it stands."""
+        return PartStatistics(
+            name="pd",
+            address=self._leader.address,
+            leader=self._leader.name,
+            trouble=self._trouble,
+            requests=self._requests,
+            errors=self._errors,
+            leader_changes=self._leader.changes,
+        )
+
+    # --- questions --------------------------------------------------------------------------
+
+    async def cluster_id(self) -> int:
+        """Told by the first member that answers."""
+        await self.asked("GetMembers", lambda _: _nothing(), self.limits.question_s)
+        assert self._leader.cluster_id is not None, "a way to the leader was found"
+        return self._leader.cluster_id
+
+    def expect(self, cluster_id: int) -> None:
+        """Accepts a PD of this cluster alone."""
+        self._leader.cluster_id = cluster_id
+
+    def header(self) -> pdpb.RequestHeader:
+        """Of every request but GetMembers."""
+        return pdpb.RequestHeader(cluster_id=self._leader.cluster_id or 0)
+
+    async def region(self, key: bytes) -> Place | None:
+        """The region of a key in memcomparable form; None: PD knows none at this moment."""
+
+        def request() -> pdpb.GetRegionRequest:
+            return pdpb.GetRegionRequest(header=self.header(), region_key=key)
+
+        answer = await self._call("GetRegion", request, pdpb.GetRegionResponse)
+        if not answer.region.id:
+            return None
+        return Place(answer.region, answer.leader if answer.leader.store_id else None)
+
+    async def store(self, store_id: int) -> metapb.Store | None:
+        """A store of TiKV, also one that is gone for good; None: there never was one."""
+
+        def request() -> pdpb.GetStoreRequest:
+            return pdpb.GetStoreRequest(header=self.header(), store_id=store_id)
+
+        answer = await self._call("GetStore", request, pdpb.GetStoreResponse)
+        return answer.store if answer.store.id else None
+
+    async def gc_safe_point(self) -> Tso:
+        """What lies at or below it may have been collected, unless it is the newest of its key."""
+
+        def request() -> pdpb.GetGcSafePointRequest:
+            return pdpb.GetGcSafePointRequest(header=self.header())
+
+        answer = await self._call("GetGCSafePoint", request, pdpb.GetGcSafePointResponse)
+        return Tso(answer.safe_point)
+
+    async def hold_gc(self, service: str, ts: Tso, ttl_s: int) -> Tso:
+        """Asks that nothing above `ts` be collected for `ttl_s` seconds from now; 0 lets go.
+
+        Returns the lowest timestamp that somebody holds: above `ts`, it came too late.
+        """
+
+        def request() -> pdpb.UpdateServiceGcSafePointRequest:
+            return pdpb.UpdateServiceGcSafePointRequest(
+                header=self.header(), service_id=service.encode(), ttl=ttl_s, safe_point=ts
+            )
+
+        answer = await self._call(
+            "UpdateServiceGCSafePoint", request, pdpb.UpdateServiceGcSafePointResponse
+        )
+        return Tso(answer.min_safe_point)
+
+    # --- asking -----------------------------------------------------------------------------
+
+    async def _call(
+        self, method: str, request: Callable[[], SupportsBytes], kind: Callable[[], A]
+    ) -> A:
+        async def ask(way: Way) -> A:
+            call = UnaryUnaryMethod[bytes, bytes](way.channel, f"/pdpb.PD/{method}", bytes, bytes)
+            async with asyncio.timeout(self.limits.call_s):
+                with woken_cleanly():
+                    raw = await call(bytes(request()), metadata=way.metadata)
+            answer = parsed(kind(), raw)
+            self.check(method, answer.header)
+            return answer
+
+        return await self.asked(method, ask, self.limits.question_s)
+
+    def check(self, method: str, header: pdpb.ResponseHeader) -> None:
+        """Raises UpstreamUnavailable for an answer that is an error, or another cluster's."""
+        if header.cluster_id != self._leader.cluster_id:
+            raise UpstreamUnavailable(
+                f"PD {method}: the answer is of cluster {header.cluster_id}, not of"
+                f" {self._leader.cluster_id}"
+            )
+        error = header.error
+        is_told = error.type in _NOTHING_THERE or error.message.startswith(_STORE_UNKNOWN)
+        if error.type != pdpb.ErrorType.OK and not is_told:
+            kind = pdpb.ErrorType.try_value(error.type).name or error.type
+            raise UpstreamUnavailable(f"PD {method}: {kind}: {error.message}")
+
+    async def asked(self, method: str, ask: Callable[[Way], Awaitable[T]], question_s: float) -> T:
+        """What the leader answers, looked for anew after every failure until the time is over."""
+        self._requests += 1
+        trouble, pause_s = "no answer", self.limits.pause_s
+        try:
+            async with asyncio.timeout(question_s):
+                while True:  # until an answer, or the time is over
+                    try:
+                        answer = await self._once(method, ask)
+                    except UpstreamUnavailable as error:
+                        self._errors += 1
+                        trouble = str(error)
+                        if self._lost_at is not None:
+                            raise
+                    else:
+                        self._find()
+                        return answer
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, self.limits.pause_s_max)
+        except TimeoutError:
+            self._lose(trouble)
+            raise UpstreamUnavailable(
+                f"{trouble}; given up after {question_s:g} s (upstream.pd-urls: {self._given})"
+            ) from None
+
+    async def _once(self, method: str, ask: Callable[[Way], Awaitable[T]]) -> T:
+        way = await self._leader.way()
+        try:
+            return await ask(way)
+        except NO_ANSWER as error:
+            self._leader.forget(way, error)
+            raise UpstreamUnavailable(
+                f"PD {method} at {shown(way.address)}: {reason(error)}"
+            ) from error
+
+    def _lose(self, trouble: str) -> None:
+        self._trouble = trouble
+        if self._lost_at is None:
+            self._lost_at = asyncio.get_running_loop().time()
+            log.warning("pd_lost", cause=trouble)
+
+    def _find(self) -> None:
+        self._trouble = ""
+        if self._lost_at is not None:
+            away_s = asyncio.get_running_loop().time() - self._lost_at
+            log.info("pd_found", leader=self._leader.name, away_s=round(away_s, 1))
+            self._lost_at = None
+
+
+async def _nothing() -> None:
+    """The way to the leader was all."""

@@ -1,0 +1,59 @@
+"""The members of a PD, as one of them tells it.
+
+Source: PD client/client.go, client/base_client.go; pingcap/kvproto proto/pdpb.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from binlogd.wire.generated import pdpb
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """`leader` is empty while one is elected."""
+
+    cluster_id: int
+    leader: str
+    leader_addresses: tuple[Address, ...]
+    addresses: tuple[Address, ...]
+    """Of all members, the leader's included."""
+
+
+def members_of(response: pdpb.GetMembersResponse) -> Members:
+    """What an answer says; addresses that are none are left out."""
+    return Members(
+        cluster_id=response.header.cluster_id,
+        leader=response.leader.name or _first(response.leader.client_urls),
+        leader_addresses=tuple(_addresses(response.leader.client_urls)),
+        addresses=tuple(_addresses(url for each in response.members for url in each.client_urls)),
+    )
+
+
+def shown(address: Address) -> str:
+    """`host:port`, as it is written in a configuration."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def url_of(address: Address, *, is_tls: bool) -> str:
+    """As a PD names itself."""
+    return f"{'https' if is_tls else 'http'}://{shown(address)}"
+
+
+def _first(urls: Sequence[str]) -> str:
+    return urls[0] if urls else ""
+
+
+def _addresses(urls: Iterable[str]) -> list[Address]:
+    found: list[Address] = []
+    for url in urls:
+        plain = url.removeprefix("http://").removeprefix("https://").rstrip("/")
+        host, _, port = plain.rpartition(":")
+        if host and port.isascii() and port.isdigit():
+            found.append((host.strip("[]"), int(port)))
+    return found

@@ -1,0 +1,265 @@
+"""PD's client against members that move, die, hang and come back, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from binlogd.errors import ConfigError, UpstreamUnavailable
+from binlogd.tls import ClientTls, ServerTls
+from binlogd.tso import Tso
+from binlogd.upstream.pd.client import PdClient
+from binlogd.upstream.pd.cluster import open_cluster
+from binlogd.upstream.pd.leader import PdLimits
+from binlogd.upstream.pd.members import Address
+from binlogd.upstream.store import UpstreamStore
+from binlogd.wire.generated import metapb
+from tests.certificates import Authority
+from tests.pd_cluster import CLUSTER_ID, pd_cluster
+from tests.pump_world import eventually
+
+QUICK = PdLimits(
+    call_s=0.3,
+    connect_s=0.3,
+    question_s=1.5,
+    pause_s=0.01,
+    pause_s_max=0.05,
+    look_again_s=0.05,
+    tso_s=0.6,
+    tso_call_s=0.2,
+    tso_every_s=0.05,
+)
+
+BRIEF = replace(QUICK, question_s=0.3)
+
+
+@asynccontextmanager
+async def opened(
+    addresses: Sequence[Address], tls: ClientTls | None = None, limits: PdLimits = QUICK
+) -> AsyncIterator[PdClient]:
+    client = PdClient(addresses, tls, limits)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def nobody() -> Address:
+    """An address at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return "127.0.0.1", taken.getsockname()[1]
+
+
+# --- finding the leader ---------------------------------------------------------------------
+
+
+async def test_the_first_member_that_answers_leads_to_the_leader() -> None:
+    async with pd_cluster(3) as pd:
+        pd.leader = pd.members[2]
+        await pd.members[0].stop()
+        pd.members[1].answers.clear()
+        async with opened([nobody(), *pd.addresses]) as client:
+            assert await client.cluster_id() == CLUSTER_ID
+            told = client.statistics()
+        assert (told.leader, told.trouble) == ("pd2", "")
+        assert told.address == f"127.0.0.1:{pd.members[2].address[1]}"
+
+
+async def test_an_answer_comes_from_the_new_leader_when_the_old_one_says_that_it_is_none() -> None:
+    async with pd_cluster(3) as pd, opened(pd.addresses[:1]) as client:
+        pd.gc_safe_point = 7
+        await client.cluster_id()
+        for leader in (1, 2, 0, 2):
+            pd.leader = pd.members[leader]
+            assert await client.gc_safe_point() == 7
+        assert client.statistics().leader_changes == 4
+
+
+async def test_a_leader_that_died_is_waited_for_until_another_one_is_elected() -> None:
+    async with pd_cluster(3) as pd, opened(pd.addresses[:1]) as client:
+        pd.gc_safe_point = 7
+        await client.cluster_id()
+        pd.leader = None
+        await pd.members[0].stop()  # the only one that the configuration names
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(client.gc_safe_point())
+            await asyncio.sleep(0.1)
+            assert not asked.done()
+            pd.leader = pd.members[1]
+        assert asked.result() == 7
+        assert client.statistics().leader == "pd1"
+
+
+async def test_a_leader_that_hangs_is_left() -> None:
+    async with pd_cluster(2) as pd, opened(pd.addresses) as client:
+        pd.gc_safe_point = 7
+        await client.cluster_id()
+        pd.members[0].answers.clear()
+        pd.leader = pd.members[1]
+        assert await client.gc_safe_point() == 7
+
+
+async def test_a_member_that_names_a_dead_leader_does_not_keep_others_from_being_asked() -> None:
+    async with pd_cluster(2) as stale, pd_cluster(1) as pd:
+        pd.gc_safe_point = 7
+        stale.advertises = f"127.0.0.1:{nobody()[1]}"
+        await stale.members[0].stop()
+        async with opened([stale.members[1].address, *pd.addresses]) as client:
+            assert await client.gc_safe_point() == 7
+
+
+async def test_a_leader_that_moves_without_an_error_is_followed() -> None:
+    async with pd_cluster(2) as pd, opened(pd.addresses) as client:
+        await client.cluster_id()
+        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+            following = group.create_task(client.run())
+            pd.leader = pd.members[1]
+            await eventually(lambda: client.statistics().leader == "pd1")
+            following.cancel()
+
+
+async def test_a_leader_out_of_reach_is_spoken_to_through_the_member_that_answers() -> None:
+    async with pd_cluster(2) as pd, opened(pd.addresses[:1]) as client:
+        pd.leader, pd.gc_safe_point = pd.members[1], 7
+        pd.advertises = f"127.0.0.1:{nobody()[1]}"  # as a container's name is to who is outside
+        assert await client.gc_safe_point() == 7
+        assert pd.forwarded == 1
+
+
+# --- away ----------------------------------------------------------------------------------
+
+
+async def test_a_pd_that_is_away_is_said_with_its_addresses_and_found_again_by_itself() -> None:
+    async with pd_cluster(1) as pd, opened(pd.addresses) as client:
+        pd.gc_safe_point = 7
+        assert await client.gc_safe_point() == 7
+        await pd.members[0].stop()
+        with pytest.raises(UpstreamUnavailable, match=r"given up after 1\.5 s") as refused:
+            await client.gc_safe_point()
+        assert f"upstream.pd-urls: 127.0.0.1:{pd.members[0].address[1]}" in str(refused.value)
+        assert "PD" in client.statistics().trouble
+        await pd.members[0].start()
+        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+            following = group.create_task(client.run())
+            await eventually(lambda: not client.statistics().trouble)
+            following.cancel()
+        assert await client.gc_safe_point() == 7
+
+
+async def test_while_pd_is_known_to_be_away_a_question_costs_one_try() -> None:
+    async with opened([nobody()], limits=BRIEF) as client:
+        for _ in range(2):
+            with pytest.raises(UpstreamUnavailable):
+                await client.gc_safe_point()
+        first = client.statistics()
+        for _ in range(3):
+            with pytest.raises(UpstreamUnavailable):
+                await client.gc_safe_point()
+        assert client.statistics().errors == first.errors + 3
+
+
+# --- regions, stores, safe points ----------------------------------------------------------
+
+
+async def test_regions_and_stores_are_found_or_said_to_be_unknown() -> None:
+    async with pd_cluster(1) as pd, opened(pd.addresses) as client:
+        leader = metapb.Peer(id=5, store_id=1)
+        region = metapb.Region(
+            id=4,
+            start_key=b"m\x00\x00\x00\x00\x00\x00\x00\xf8",
+            end_key=b"n\x00\x00\x00\x00\x00\x00\x00\xf8",
+            region_epoch=metapb.RegionEpoch(conf_ver=1, version=1),
+            peers=[leader],
+        )
+        pd.regions = [(region, leader)]
+        pd.stores = {1: metapb.Store(id=1, address="tikv0:20160")}
+        await client.cluster_id()
+        place = await client.region(b"mDDLJobHi\xff")
+        assert place is not None
+        assert (place.region, place.leader) == (region, leader)
+        assert await client.region(b"x") is None
+        store = await client.store(1)
+        assert store is not None
+        assert store.address == "tikv0:20160"
+        assert await client.store(9) is None
+
+
+async def test_a_gc_safe_point_that_is_held_is_told_and_let_go() -> None:
+    async with pd_cluster(1) as pd, opened(pd.addresses) as client:
+        pd.services = {b"gc_worker": 100}
+        await client.cluster_id()
+        assert await client.hold_gc("binlogd", Tso(150), 300) == 100
+        assert pd.services == {b"gc_worker": 100, b"binlogd": 150}
+        assert await client.hold_gc("late", Tso(50), 300) == 100  # above 50: it came too late
+        await client.hold_gc("binlogd", Tso(0), 0)
+        assert pd.services == {b"gc_worker": 100}
+
+
+# --- whose PD it is ------------------------------------------------------------------------
+
+
+async def test_a_pd_of_another_cluster_is_refused_at_the_start_and_later(tmp_path: Path) -> None:
+    store = await UpstreamStore.open(tmp_path / "upstream.db")
+    async with pd_cluster(1) as pd, opened(pd.addresses) as client:
+        assert (await open_cluster(store, client, 0)).cluster_id == CLUSTER_ID
+        pd.cluster_id = 5  # somebody else's took its place
+        with pytest.raises(UpstreamUnavailable, match="belongs to cluster 5"):
+            await client.gc_safe_point()
+        assert "belongs to cluster 5" in client.statistics().trouble
+    async with pd_cluster(1) as other, opened(other.addresses) as client:
+        other.cluster_id = 5
+        with pytest.raises(
+            ConfigError, match=f"of cluster 5, but this data directory.*{CLUSTER_ID}"
+        ):
+            await open_cluster(store, client, 0)
+    await store.close()
+
+
+async def test_a_configured_cluster_id_is_held_against_pd(tmp_path: Path) -> None:
+    store = await UpstreamStore.open(tmp_path / "upstream.db")
+    async with pd_cluster(1) as pd, opened(pd.addresses) as client:
+        with pytest.raises(ConfigError, match=r"upstream\.cluster-id is 8"):
+            await open_cluster(store, client, 8)
+    await store.close()
+
+
+async def test_a_data_directory_that_knows_its_cluster_opens_without_pd(tmp_path: Path) -> None:
+    store = await UpstreamStore.open(tmp_path / "upstream.db")
+    away = [nobody()]
+    async with opened(away, limits=BRIEF) as client:
+        with pytest.raises(UpstreamUnavailable):
+            await open_cluster(store, client, 0)
+    async with pd_cluster(1) as pd, opened(pd.addresses) as client:
+        await open_cluster(store, client, 0)
+    async with opened(away, limits=BRIEF) as client:
+        assert (await open_cluster(store, client, 0)).cluster_id == CLUSTER_ID
+    await store.close()
+
+
+# --- TLS -----------------------------------------------------------------------------------
+
+
+async def test_pd_is_spoken_to_by_tls_and_only_by_who_trusts_it(tmp_path: Path) -> None:
+    authority, stranger = Authority(tmp_path / "ca"), Authority(tmp_path / "other")
+    server = authority.issue("pd")
+    client_pair = authority.issue("binlogd")
+    async with pd_cluster(2, ServerTls(authority.files(server))) as pd:
+        trusting = ClientTls(authority.files(client_pair), is_grpc=True)
+        pd.leader = pd.members[1]
+        async with opened(pd.addresses[:1], trusting) as client:
+            assert await client.cluster_id() == CLUSTER_ID
+            assert client.statistics().leader == "pd1"
+        foreign = ClientTls(stranger.files(stranger.issue("binlogd")), is_grpc=True)
+        async with opened(pd.addresses, foreign, BRIEF) as client:
+            with pytest.raises(UpstreamUnavailable, match="certificate is not trusted"):
+                await client.cluster_id()
+        async with opened(pd.addresses, limits=BRIEF) as client:
+            with pytest.raises(UpstreamUnavailable):
+                await client.cluster_id()
