@@ -54,7 +54,7 @@ from binlogd.setup import Setup, client_tls, server_tls
 from binlogd.snapshot.export import ExportOptions, ExportResult
 from binlogd.snapshot.export import export as export_snapshot
 from binlogd.snapshot.launcher import Progress
-from binlogd.snapshot.spec import TypeOptions
+from binlogd.snapshot.spec import ChangesOptions, TypeOptions
 from binlogd.snapshot.warmup import Archive
 from binlogd.snapshot.warmup import warm_up as make_archive
 from binlogd.tools.restoring import read_checkpoint, restore_from
@@ -174,6 +174,7 @@ class ExportRequest:
     resolved_ts: Tso
     base: str
     types: TypeOptions
+    changes: ChangesOptions | None = None
 
 
 def export(
@@ -207,6 +208,7 @@ async def _export(
         resolved_ts=request.resolved_ts,
         base=request.base,
         types=request.types,
+        changes=request.changes,
     )
     return await export_snapshot(options, progress)
 

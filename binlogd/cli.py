@@ -31,6 +31,7 @@ COMMANDS = {
     "skip": _RUN,
     "check-config": _RUN,
     "export": _DATA,
+    "export-changes": _DATA,
     "spark": _DATA,
     "base": _DATA,
     "restore": _DATA,

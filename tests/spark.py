@@ -18,7 +18,14 @@ from binlogd.snapshot import job as job_module
 from binlogd.snapshot.jobdir import pinned
 from binlogd.snapshot.publish import publish
 from binlogd.snapshot.session import session
-from binlogd.snapshot.spec import ExportSpec, Manifest, Report, SessionSpec, TypeOptions
+from binlogd.snapshot.spec import (
+    ChangesOptions,
+    ExportSpec,
+    Manifest,
+    Report,
+    SessionSpec,
+    TypeOptions,
+)
 from binlogd.tso import NO_TS, Tso
 
 ROOT = Path(__file__).parents[1]
@@ -63,6 +70,32 @@ class WarmSpark:
             )
             report = job_module.build(self.spark, spec, lambda _: None)
         return publish(staging, out, _manifest(report, types))
+
+    def changes(
+        self,
+        data_dir: Path,
+        history: bytes,
+        from_ts: Tso,
+        to_ts: Tso = NO_TS,
+        *,
+        all_versions: bool = False,
+        has_before: bool = False,
+    ) -> Path:
+        """Published changes. Raises what the job raises."""
+        job = self._directory / f"job-{next(self._numbers)}"
+        staging, out = job / "staging", job / "out"
+        for path in (staging, out):
+            path.mkdir(parents=True)
+        jobs = job / "history.json"
+        jobs.write_bytes(history)
+        with pinned(data_dir, job) as log_files:
+            spec = msgspec.structs.replace(
+                self._spec(log_files.segments, jobs, to_ts, staging),
+                is_headless=log_files.gone_ts > NO_TS,
+                changes=ChangesOptions(from_ts, all_versions, has_before),
+            )
+            report = job_module.build(self.spark, spec, lambda _: None)
+        return publish(staging, out, _manifest(report, TYPES))
 
     def stop(self) -> None:
         """Ends the session; the JVM ends with the tests."""
@@ -112,4 +145,5 @@ def _manifest(report: Report, types: TypeOptions) -> Manifest:
         left_out=report.left_out,
         types=types,
         schema=report.schema,
+        changes=report.changes,
     )

@@ -65,14 +65,14 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     """
     setup = load_setup(config_file, data_dir, addr, schema_history)
     chosen = type_options(types)
-    resolved_ts = _resolved_ts(setup)
+    known_ts = resolved_ts(setup)
     if wait:
-        resolved_ts = asyncio.run(_waited(setup, moment(as_of).ts, duration_s("--wait", wait)))
+        known_ts = asyncio.run(waited(setup, moment(as_of).ts, duration_s("--wait", wait)))
     request = app.ExportRequest(
         out=out,
         as_of=as_of,
         format=file_format,
-        resolved_ts=resolved_ts,
+        resolved_ts=known_ts,
         base=base,
         types=chosen,
     )
@@ -94,30 +94,30 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
         console.print(f"[yellow]left out[/] {table}", highlight=False, soft_wrap=True)
 
 
-async def _waited(setup: Setup, wanted_ts: Tso, limit_s: float) -> Tso:
+async def waited(setup: Setup, wanted_ts: Tso, limit_s: float) -> Tso:
     """What a running binlogd vouches for, once that is as far as what is wanted.
 
     Raises Refused when it does not come so far in time, or nobody is there to go on.
     """
     loop = asyncio.get_running_loop()
     ends_s = loop.time() + limit_s
-    while (resolved_ts := _resolved_ts(setup)) < wanted_ts:
-        if resolved_ts == NO_TS:
+    while (known_ts := resolved_ts(setup)) < wanted_ts:
+        if known_ts == NO_TS:
             raise Refused(
                 f"--wait: no binlogd runs that could come to {wanted_ts}; start it, or leave"
                 " --wait out to export what the log has"
             )
         if loop.time() >= ends_s:
             raise Refused(
-                f"--wait: after {limit_s:g} s everything is decided up to {resolved_ts} only"
-                f" ({wall_clock(resolved_ts)}), and {wanted_ts} ({wall_clock(wanted_ts)}) is"
+                f"--wait: after {limit_s:g} s everything is decided up to {known_ts} only"
+                f" ({wall_clock(known_ts)}), and {wanted_ts} ({wall_clock(wanted_ts)}) is"
                 " wanted; `binlogd status` shows what holds it back"
             )
         await asyncio.sleep(WAIT_POLL_S)
-    return resolved_ts
+    return known_ts
 
 
-def _resolved_ts(setup: Setup) -> Tso:
+def resolved_ts(setup: Setup) -> Tso:
     """What a running binlogd vouches for; without one the log itself is read to its end."""
     try:
         return Tso(get_json(setup, "/status")["max_commit_ts"])

@@ -67,38 +67,40 @@ class Catalog:
     tracker: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is behind the catalog besides the log.
+
+    `is_headless`: the log is complete behind the base only, so that whatever is older must come
+    from it. Where it is complete, a table that the base cannot give is read from the log instead.
+    With `changes_from`, tables are wanted whose changes behind that the log tells, whatever was
+    before; the base then says where a headless log begins.
+    """
+
+    base: Base | None = None
+    is_headless: bool = False
+    changes_from: Tso = NO_TS
+
+
 def catalog(
     jobs: Sequence[Job],
     ddl: Iterable[DdlBinlog],
     *,
     log_begins: Tso,
     ignore_schemas: Iterable[str],
-    base: Base | None = None,
-    is_headless: bool = False,
+    origin: Origin | None = None,
 ) -> Catalog:
     """The catalog after these DDL binlogs (all of the log up to the moment, by commit_ts).
 
-    `jobs` is the whole history. `is_headless`: the log is complete behind the base only, so that
-    whatever is older must come from it. Where it is complete, a table that the base cannot give is
-    read from the log instead. Raises MissingDdlJob, and Refused after a FLASHBACK CLUSTER.
+    `jobs` is the whole history. Raises MissingDdlJob, and Refused after a FLASHBACK CLUSTER.
     """
+    origin = origin or Origin()
     walk = _Walk()
-    since_ts = NO_TS
-    if base is not None and is_headless:
-        since_ts = base.commit_ts
-        walk.begin_at(jobs, base)
+    if origin.base is not None and origin.is_headless:
+        walk.begin_at(jobs, origin.base)
     else:
         walk.begin(jobs, log_begins)
-    by_id = {job.id: job for job in jobs}
-    for binlog in ddl:
-        if binlog.commit_ts <= since_ts and walk.is_exact:
-            continue
-        job = by_id.get(binlog.job_id)
-        if job is None:
-            if binlog.query.lstrip().lower().startswith("select setval"):
-                continue  # a sequence's next batch, which is in no history
-            raise MissingDdlJob(binlog.job_id, binlog.commit_ts, binlog.query)
-        walk.step(job, binlog.schema_state, binlog.commit_ts)
+    walk.replay({job.id: job for job in jobs}, ddl)
     ignored = {name.lower() for name in ignore_schemas}
     plans, left_out = {}, list(walk.lost_schemas)
     for named, info in walk.tracker.tables():
@@ -106,7 +108,7 @@ def catalog(
             continue
         plan = _plan(named.database, info, walk.shown(info), walk.rewritten.get(info.id, ()))
         try:
-            plans[info.id] = _sourced(plan, walk, base, is_headless=is_headless)
+            plans[info.id] = _sourced(plan, walk, origin)
         except _Lost as lost:
             left_out.append(LeftOut(named.database, named.table, str(lost)))
     return Catalog(plans, tuple(left_out), _ids_of(jobs) - plans.keys(), walk.tracker.snapshot())
@@ -116,11 +118,14 @@ class _Lost(BinlogdError):
     """Why neither the log nor the base can tell a table."""
 
 
-def _sourced(plan: TablePlan, walk: _Walk, base: Base | None, *, is_headless: bool) -> TablePlan:
+def _sourced(plan: TablePlan, walk: _Walk, origin: Origin) -> TablePlan:
     """The plan with where its rows come from: the log, or the base and what is behind it."""
-    table_id = plan.info.id
-    tainted = walk.reasons.get(table_id)
-    entry = base.tables.get(table_id) if base is not None else None
+    base, tainted = origin.base, walk.reasons.get(plan.info.id)
+    if origin.changes_from:
+        if tainted is not None and tainted.commit_ts > origin.changes_from:
+            raise _Lost(tainted.text)
+        return replace(plan, since_ts=origin.changes_from)
+    entry = base.tables.get(plan.info.id) if base is not None else None
     unusable = ""
     if base and entry and (tainted is None or tainted.commit_ts <= base.commit_ts):
         try:
@@ -131,13 +136,13 @@ def _sourced(plan: TablePlan, walk: _Walk, base: Base | None, *, is_headless: bo
             return replace(plan, since_ts=base.commit_ts, carry=carried)
     if tainted is not None:
         raise _Lost(tainted.text + unusable)
-    if unusable and is_headless:
+    if base is None or not origin.is_headless:
+        return plan
+    if unusable:
         raise _Lost(f"the log holds its changes only{unusable}")
-    if base is not None and is_headless:
-        if table_id not in walk.born:
-            raise _Lost("it came back with rows from before the base, which has none of it")
-        return replace(plan, since_ts=base.commit_ts)
-    return plan
+    if plan.info.id not in walk.born:
+        raise _Lost("it came back with rows from before the base, which has none of it")
+    return replace(plan, since_ts=base.commit_ts)
 
 
 def _ids_of(jobs: Iterable[Job]) -> frozenset[int]:
@@ -181,12 +186,12 @@ class _Taint(NamedTuple):
 
 @dataclass(slots=True)
 class _Walk:
-    """`is_exact`: it began with the very schema of the base, so older binlogs are behind it."""
+    """`begins_behind`: it began with the very schema of a base, which has older binlogs in it."""
 
     tracker: SchemaTracker = field(default_factory=SchemaTracker)
     reasons: dict[int, _Taint] = field(default_factory=dict)
     born: set[int] = field(default_factory=set)
-    is_exact: bool = False
+    begins_behind: Tso = NO_TS
     rewritten: dict[int, tuple[Rewritten, ...]] = field(default_factory=dict)
     lost_schemas: list[LeftOut] = field(default_factory=list)
     _infos: dict[int, Table] = field(default_factory=dict)
@@ -203,20 +208,32 @@ class _Walk:
         a little after their binlog, and what is still in the log is walked through once more."""
         if base.tracker:
             self.tracker = SchemaTracker.from_snapshot(base.tracker)
-            self.is_exact = True
+            self.begins_behind = base.commit_ts
         self.tracker.load(jobs)
         if not base.tracker:
             self.tracker.apply_finished_by(base.commit_ts)
         self._know_older()
         for table_id, entry in base.tables.items():
             info = self._infos.get(table_id)
-            if info is not None and self.is_exact:
+            if info is not None and self.begins_behind:
                 self._leaving[table_id] = replace(info, columns=tuple(entry.shown_of(info)))
 
     def _know_older(self) -> None:
         for _, info in self.tracker.tables():
             self.reasons[info.id] = _Taint(NO_TS, _OLDER_THAN_LOG)
             self._infos[info.id] = info
+
+    def replay(self, jobs: Mapping[int, Job], ddl: Iterable[DdlBinlog]) -> None:
+        """Takes the binlogs one after the other. Raises MissingDdlJob, Refused."""
+        for binlog in ddl:
+            if binlog.commit_ts <= self.begins_behind:
+                continue
+            job = jobs.get(binlog.job_id)
+            if job is None:
+                if binlog.query.lstrip().lower().startswith("select setval"):
+                    continue  # a sequence's next batch, which is in no history
+                raise MissingDdlJob(binlog.job_id, binlog.commit_ts, binlog.query)
+            self.step(job, binlog.schema_state, binlog.commit_ts)
 
     def step(self, job: Job, schema_state: int, commit_ts: Tso) -> None:
         if job.type == ActionType.FLASHBACK_CLUSTER and job.is_done:

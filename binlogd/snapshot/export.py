@@ -14,15 +14,16 @@ from pathlib import Path
 import structlog
 
 from binlogd import __version__
-from binlogd.errors import ConfigError
+from binlogd.errors import ConfigError, Refused
 from binlogd.host.clock import WallClock
 from binlogd.moment import wall_clock
 from binlogd.snapshot import bases, launcher, preflight
 from binlogd.snapshot.jobdir import STAGING_PREFIX, Pinned, job_directory, pinned
 from binlogd.snapshot.launcher import Progress
-from binlogd.snapshot.publish import publish, snapshot_path
+from binlogd.snapshot.publish import publish, published_path
 from binlogd.snapshot.spec import (
     BaseEntry,
+    ChangesOptions,
     ExportSpec,
     LeftOut,
     Manifest,
@@ -54,6 +55,7 @@ class ExportOptions:
     schema_history: bytes
     as_of: str = "latest"
     base: str = bases.AUTO
+    changes: ChangesOptions | None = None
     format: str = "parquet"
     cluster_id: int | None = None
     resolved_ts: Tso = NO_TS
@@ -131,7 +133,8 @@ def _checked(options: ExportOptions) -> Moment:
     if options.format != "parquet":
         raise ConfigError(f"--format {options.format} is not supported; parquet is")
     if as_of.ts:
-        snapshot_path(options.out, as_of.ts)
+        from_ts = Tso(options.changes.from_ts if options.changes else NO_TS)
+        published_path(options.out, as_of.ts, from_ts)
     return as_of
 
 
@@ -140,6 +143,8 @@ def _base(options: ExportOptions, as_of: Moment, gone_ts: Tso) -> bases.Chosen:
     if as_of.before_latest_ms:
         now = options.resolved_ts or compose(WallClock().wall_ms())
         latest = plus_ms(now, -as_of.before_latest_ms)
+    if options.changes is not None:
+        return _no_base(options.changes, gone_ts)
     needs = bases.Needs(latest, gone_ts, options.cluster_id, options.types)
     chosen = bases.choose(options.base, options.out, needs)
     log.info(
@@ -149,6 +154,16 @@ def _base(options: ExportOptions, as_of: Moment, gone_ts: Tso) -> bases.Chosen:
         log_complete_behind=gone_ts,
     )
     return chosen
+
+
+def _no_base(changes: ChangesOptions, gone_ts: Tso) -> bases.Chosen:
+    """Changes need no base, but all of the log behind their beginning."""
+    if changes.from_ts < gone_ts:
+        raise Refused(
+            f"--from {changes.from_ts}: GC removed the beginning of the log, which is complete"
+            f" behind {gone_ts} only; begin there, or export a snapshot"
+        )
+    return bases.Chosen(None, NO_TS, "changes need none")
 
 
 def _spec(
@@ -166,6 +181,7 @@ def _spec(
         base=str(base.directory or ""),
         base_ts=base.commit_ts,
         is_headless=log_files.gone_ts > NO_TS,
+        changes=options.changes,
         out=str(options.out.absolute()),
         known_resolved_ts=options.resolved_ts,
         staging=str(staging.absolute()),
@@ -203,4 +219,5 @@ def _manifest(
         types=options.types,
         base=BaseEntry(str(base.directory), base.commit_ts) if base.directory else None,
         schema=report.schema,
+        changes=report.changes,
     )

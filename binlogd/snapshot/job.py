@@ -27,13 +27,13 @@ from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from binlogd.errors import BinlogdError, ConfigError
+from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.host.child import step_back
-from binlogd.snapshot import reader, scan, state, transactions, write
-from binlogd.snapshot.base import open_base
-from binlogd.snapshot.catalog import catalog
+from binlogd.snapshot import changes, reader, scan, state, transactions, write
+from binlogd.snapshot.base import Base, open_base
+from binlogd.snapshot.catalog import Origin, catalog
 from binlogd.snapshot.files import Target
-from binlogd.snapshot.publish import snapshot_path
+from binlogd.snapshot.publish import published_path
 from binlogd.snapshot.session import Say, progress, rehearse, session
 from binlogd.snapshot.spec import (
     EXIT_DATA,
@@ -103,32 +103,37 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     with progress(spark, "transactions", say):
         heads = scan.heads(spark, parts).persist(StorageLevel.MEMORY_AND_DISK)
         log_begins, commit_ts, resolved_ts = transactions.moment(heads, spec)
-        snapshot_path(Path(spec.out), commit_ts)
-        since_ts = Tso(spec.base_ts if spec.is_headless else NO_TS)
+        changes_from = _changes_from(spec, commit_ts)
+        published_path(Path(spec.out), commit_ts, changes_from)
+        since_ts = max(changes_from, Tso(spec.base_ts if spec.is_headless else NO_TS))
         transactions.check_pairs(heads, commit_ts, since_ts)
+        ddl = transactions.ddl_binlogs(heads, commit_ts)
         known = catalog(
             jobs,
-            transactions.ddl_binlogs(heads, commit_ts),
+            ddl,
             log_begins=log_begins,
             ignore_schemas=spec.ignore_schemas,
-            base=open_base(Path(spec.base)) if spec.base else None,
-            is_headless=spec.is_headless,
+            origin=Origin(_base(spec, changes_from), spec.is_headless, changes_from),
         )
     say(Planned(commit_ts, resolved_ts, len(known.tables), len(parts)))
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
-    wanted = reader.Wanted(handles, known.passed_over, commit_ts)
+    has_before = spec.changes is not None
+    wanted = reader.Wanted(handles, known.passed_over, commit_ts, has_before)
     events = scan.events(spark, parts, wanted)
     keys = f"{spec.scratch}/keys"
     target = Target(spec.staging, spec.types, spec.rows_per_file_max, keys)
     since = {table_id: plan.since_ts for table_id, plan in known.tables.items() if plan.since_ts}
+    committed = state.commits(heads, commit_ts)
     with progress(spark, "rows", say):
-        winners = state.newest(events, state.commits(heads, commit_ts), since)
-        written = write.write(winners, known, target)
-        written += write.carry(spark, known, target)
+        if spec.changes is not None:
+            written = changes.stage(events, committed, known, target, spec.changes)
+        else:
+            written = write.write(state.newest(events, committed, since), known, target)
+            written += write.carry(spark, known, target)
     heads.unpersist()
     shutil.rmtree(keys, ignore_errors=True)
     schema = write.keep_schema(known, target)
-    tables, left_out = write.entries(known, written, target)
+    tables, left_out = write.entries(known, written, target, has_empty=spec.changes is None)
     return Report(
         commit_ts=commit_ts,
         resolved_ts=resolved_ts,
@@ -136,7 +141,22 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
         tables=tables,
         left_out=(*known.left_out, *left_out),
         schema=schema,
+        changes=changes.entry(spec.changes, ddl) if spec.changes else None,
     )
+
+
+def _changes_from(spec: ExportSpec, commit_ts: Tso) -> Tso:
+    from_ts = Tso(spec.changes.from_ts if spec.changes else NO_TS)
+    if from_ts > commit_ts:
+        raise Refused(f"--from {from_ts} lies behind {commit_ts}, up to where changes are wanted")
+    return from_ts
+
+
+def _base(spec: ExportSpec, changes_from: Tso) -> Base | None:
+    """Changes begin like a snapshot that has a base without tables."""
+    if changes_from:
+        return Base("", changes_from, spec.types, {})
+    return open_base(Path(spec.base)) if spec.base else None
 
 
 _OURS = re.compile(r"binlogd\.(?:errors|snapshot\.\w+)\.(\w+): (.+)")

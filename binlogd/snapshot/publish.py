@@ -13,14 +13,16 @@ import msgspec
 
 from binlogd.errors import Refused
 from binlogd.snapshot.spec import MANIFEST_NAME, Manifest
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 
 LATEST = "LATEST"
 
 
-def snapshot_path(out: Path, commit_ts: Tso) -> Path:
-    """Where the snapshot of a moment is. Raises Refused if there is one already."""
-    path = out / f"snapshot-{commit_ts}"
+def published_path(out: Path, commit_ts: Tso, from_ts: Tso = NO_TS) -> Path:
+    """Where the snapshot of a moment is, or what changed behind `from_ts` up to there. Raises
+    Refused if that is there already."""
+    name = f"changes-{from_ts}-{commit_ts}" if from_ts else f"snapshot-{commit_ts}"
+    path = out / name
     if path.exists():
         raise Refused(f"{path} is there already; remove it or choose another --out or --as-of")
     return path
@@ -28,7 +30,8 @@ def snapshot_path(out: Path, commit_ts: Tso) -> Path:
 
 def publish(staged: Path, out: Path, manifest: Manifest) -> Path:
     """Publishes what is staged in a directory of the same file system. Raises Refused."""
-    target = snapshot_path(out, Tso(manifest.commit_ts))
+    from_ts = Tso(manifest.changes.from_ts if manifest.changes else NO_TS)
+    target = published_path(out, Tso(manifest.commit_ts), from_ts)
     document = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     with (staged / MANIFEST_NAME).open("wb") as file:
         file.write(document + b"\n")
@@ -37,6 +40,8 @@ def publish(staged: Path, out: Path, manifest: Manifest) -> Path:
     _sync(staged)
     staged.rename(target)
     _sync(out)
+    if manifest.changes is not None:
+        return target
     pointer = out / f".{LATEST}-{os.getpid()}"
     pointer.unlink(missing_ok=True)
     pointer.symlink_to(target.name)

@@ -26,7 +26,15 @@ from binlogd.record import (
     footer_ts,
     next_magic,
 )
-from binlogd.snapshot.rowkey import Handle, Op, deleted, inserted, updated
+from binlogd.snapshot.rowkey import (
+    Handle,
+    Op,
+    both_images,
+    deleted,
+    inserted,
+    last_image,
+    updated,
+)
 from binlogd.snapshot.spec import Segment
 from binlogd.tidb.schema import is_reserved
 from binlogd.wire.peek import Head, Mutation, body, mutations, peek
@@ -66,6 +74,9 @@ EVENTS = pa.schema(
 )
 """One change of one key each, in the order of `seq` within a transaction and table."""
 
+CHANGES = EVENTS.append(pa.field("before", pa.binary()))
+"""As `EVENTS`, with the row that a key held before, where it held one."""
+
 _PREWRITE = b"\x08\x00"
 """How every Prewrite in a log begins: payloads are stored in canonical form."""
 _HEADER_START = struct.Struct("<IQ")
@@ -85,11 +96,20 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which tables' rows are read: handles by table id, and ids whose rows are passed over."""
+    """Which tables' rows are read: handles by table id, and ids whose rows are passed over.
+
+    With `has_before`, `CHANGES` are read instead of `EVENTS`.
+    """
 
     handles: Mapping[int, Handle]
     passed_over: Set[int]
     before_ts: int
+    has_before: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What `events` gives."""
+        return CHANGES if self.has_before else EVENTS
 
 
 def slices(segments: Sequence[Segment], slice_bytes: int) -> list[Slice]:
@@ -222,7 +242,7 @@ def _head(part: Slice, at: int, payload: bytes) -> Head:
 
 def events(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """`EVENTS` of the prewrites of a slice, committed or not. Raises CorruptRecord, RowMismatch."""
-    batch = _Batch(EVENTS)
+    batch = _Batch(wanted.schema)
     for at, payload in payloads(part):
         if not payload.startswith(_PREWRITE):
             continue
@@ -235,13 +255,16 @@ def events(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
             raise CorruptRecord(part.path, at, f"no row changes: {error}") from error
         for change in changes:
             for row in _changes(change, head.start_ts, version, wanted):
-                if batch.add(row, len(row[-1])):
+                if batch.add(row, len(row[6]) + len(row[-1])):
                     yield batch.take()
     if batch.rows:
         yield batch.take()
 
 
-_Event = tuple[int, bytes, int, int, int, int, bytes]
+_Event = (
+    tuple[int, bytes, int, int, int, int, bytes]
+    | tuple[int, bytes, int, int, int, int, bytes, bytes]
+)
 
 
 def _changes(change: Mutation, start_ts: int, version: int, wanted: Wanted) -> Iterator[_Event]:
@@ -249,10 +272,12 @@ def _changes(change: Mutation, start_ts: int, version: int, wanted: Wanted) -> I
     handle = wanted.handles.get(table_id)
     if handle is None:
         if table_id not in wanted.passed_over and not is_reserved(table_id):
-            yield table_id, b"", start_ts, 0, Op.UNKNOWN_TABLE, version, b""
+            unknown = (table_id, b"", start_ts, 0, Op.UNKNOWN_TABLE, version, b"")
+            yield (*unknown, b"") if wanted.has_before else unknown
         return
+    rows = _rows_with_before if wanted.has_before else _rows
     try:
-        yield from _rows(change, handle, start_ts, version)
+        yield from rows(change, handle, start_ts, version)
     except CorruptRow as error:
         raise RowMismatch(f"table id {table_id}", start_ts, str(error)) from error
 
@@ -275,6 +300,33 @@ def _rows(change: Mutation, handle: Handle, start_ts: int, version: int) -> Iter
             continue
         yield table_id, put.key, start_ts, seq, Op.PUT, version, put.row
         seq += 1
+
+
+def _rows_with_before(
+    change: Mutation, handle: Handle, start_ts: int, version: int
+) -> Iterator[_Event]:
+    table_id, seq = change.table_id, 0
+    rows = {0: iter(change.inserted), 1: iter(change.updated), 4: iter(change.deleted)}
+    for kind in change.sequence:
+        row = next(rows[kind])
+        found: list[tuple[bytes, Op, bytes, bytes]]
+        if kind == 0:
+            put = inserted(handle, row)
+            found = [(put.key, Op.PUT, put.row, b"")]
+        elif kind == 1:
+            images = both_images(handle, row)
+            found = [(images.new_key, Op.UPDATE, images.new, images.old)]
+            if images.old_key != images.new_key:
+                found = [
+                    (images.old_key, Op.DELETE, b"", images.old),
+                    (images.new_key, Op.PUT, images.new, b""),
+                ]
+        else:
+            last = last_image(handle, row)
+            found = [(last.key, Op.DELETE, b"", last.row)]
+        for key, op, after, before in found:
+            yield table_id, key, start_ts, seq, op, version, after, before
+            seq += 1
 
 
 class _Batch:

@@ -45,6 +45,8 @@ class Op(IntEnum):
     PUT = 0
     DELETE = 1
     UNKNOWN_TABLE = 2
+    UPDATE = 3
+    """As PUT, of a key that held a row before; told apart only where changes are exported."""
 
 
 class HandleKind(IntEnum):
@@ -106,6 +108,33 @@ def updated(handle: Handle, row: bytes) -> tuple[Gone | None, Put]:
 def deleted(handle: Handle, row: bytes) -> Gone:
     """What a deleted row does. Raises CorruptRow."""
     return Gone(_key(handle, row, {each: (begin, end) for each, begin, end in pairs(row, 0)}))
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Both rows of an update, in the form of inserted rows, with their keys."""
+
+    old_key: bytes
+    old: bytes
+    new_key: bytes
+    new: bytes
+
+
+def both_images(handle: Handle, row: bytes) -> Images:
+    """An updated row before and after. Raises CorruptRow."""
+    boundary, old, new = _halves(row)
+    return Images(
+        _key(handle, row, old),
+        _prefix(handle, row, old) + row[:boundary],
+        _key(handle, row, new),
+        _prefix(handle, row, new) + row[boundary:],
+    )
+
+
+def last_image(handle: Handle, row: bytes) -> Put:
+    """A deleted row as it was. Raises CorruptRow."""
+    spans = {each: (begin, end) for each, begin, end in pairs(row, 0)}
+    return Put(_key(handle, row, spans), _prefix(handle, row, spans) + row)
 
 
 def columns_of(handle: Handle, row: bytes) -> set[int]:

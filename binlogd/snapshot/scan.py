@@ -22,8 +22,8 @@ def heads(spark: SparkSession, parts: Sequence[Task]) -> DataFrame:
 
 
 def events(spark: SparkSession, parts: Sequence[Task], wanted: reader.Wanted) -> DataFrame:
-    """One row per row change of the wanted tables, as `reader.EVENTS`, committed or not."""
-    return _per_slice(spark, parts, lambda part: reader.events(part, wanted), reader.EVENTS)
+    """One row per row change of the wanted tables, as `wanted.schema`, committed or not."""
+    return _per_slice(spark, parts, lambda part: reader.events(part, wanted), wanted.schema)
 
 
 def _per_slice(

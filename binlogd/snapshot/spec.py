@@ -87,6 +87,15 @@ class SessionSpec(msgspec.Struct, frozen=True, kw_only=True):
     archive_to: str = ""
 
 
+class ChangesOptions(msgspec.Struct, frozen=True):
+    """What to export of what happened behind `from_ts`: the change that each row came to, or with
+    `all_versions` every one; `has_before` adds the row as it was."""
+
+    from_ts: int
+    all_versions: bool = False
+    has_before: bool = False
+
+
 class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One export, as the job gets it.
 
@@ -106,6 +115,7 @@ class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     base: str = ""
     base_ts: int = 0
     is_headless: bool = False
+    changes: ChangesOptions | None = None
     known_resolved_ts: int
     out: str
     staging: str
@@ -178,6 +188,22 @@ class LeftOut(msgspec.Struct, frozen=True):
         return f"{self.database}.{self.table}: {self.reason}"
 
 
+class DdlEntry(msgspec.Struct, frozen=True):
+    """A DDL that committed in between."""
+
+    commit_ts: int
+    query: str
+
+
+class ChangesEntry(msgspec.Struct, frozen=True):
+    """Whose changes a directory holds: those with a commit_ts above `from_ts`."""
+
+    from_ts: int
+    all_versions: bool
+    has_before: bool
+    ddl: tuple[DdlEntry, ...]
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What the job has staged. `schema` is the file that holds the schema at the moment."""
 
@@ -187,6 +213,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[TableEntry, ...]
     left_out: tuple[LeftOut, ...]
     schema: FileEntry | None = None
+    changes: ChangesEntry | None = None
 
 
 class BaseEntry(msgspec.Struct, frozen=True):
@@ -220,6 +247,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     types: TypeOptions = TypeOptions()
     base: BaseEntry | None = None
     schema: FileEntry | None = None
+    changes: ChangesEntry | None = None
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):

@@ -46,3 +46,58 @@ def newest(
         .where((F.col("newest") == 1) & is_wanted)
         .select("table_id", "key", "op", "schema_version", "commit_ts", "row")
     )
+
+
+def net_changes(events: DataFrame, committed: DataFrame, from_ts: Tso) -> DataFrame:
+    """What each key came to behind `from_ts`: its row at the end, and the one it had before.
+
+    A row that came and went is no change; one that went and came back is an UPDATE, like one that
+    was updated. `events` as `reader.CHANGES`.
+    """
+    key = Window.partitionBy("table_id", "key")
+    newest_first = key.orderBy(F.desc("commit_ts"), F.desc("seq"), F.desc("start_ts"))
+    all_of_it = key.orderBy("commit_ts", "seq", "start_ts").rowsBetween(
+        Window.unboundedPreceding, Window.unboundedFollowing
+    )
+    is_new = F.col("first_op") == Op.PUT.value
+    is_gone = F.col("op") == Op.DELETE.value
+    return (
+        _behind(events, committed, from_ts)
+        .withColumn("newest", F.row_number().over(newest_first))
+        .withColumn("first_op", F.first("op").over(all_of_it))
+        .withColumn("before", F.first("before").over(all_of_it))
+        .withColumn("before_version", F.first("schema_version").over(all_of_it))
+        .where((F.col("newest") == 1) & ~(is_new & is_gone))
+        .withColumn(
+            "op",
+            F.when(is_gone, Op.DELETE.value)
+            .when(is_new | (F.col("op") == Op.UNKNOWN_TABLE.value), F.col("first_op"))
+            .otherwise(Op.UPDATE.value),
+        )
+        .select(*_CHANGE_COLUMNS)
+    )
+
+
+def all_changes(events: DataFrame, committed: DataFrame, from_ts: Tso) -> DataFrame:
+    """Every change behind `from_ts`. `events` as `reader.CHANGES`."""
+    return (
+        _behind(events, committed, from_ts)
+        .withColumn("before_version", F.col("schema_version"))
+        .select(*_CHANGE_COLUMNS)
+    )
+
+
+_CHANGE_COLUMNS = (
+    "table_id",
+    "op",
+    "commit_ts",
+    "seq",
+    "schema_version",
+    "row",
+    "before_version",
+    "before",
+)
+
+
+def _behind(events: DataFrame, committed: DataFrame, from_ts: Tso) -> DataFrame:
+    return events.join(committed, "start_ts").where(F.col("commit_ts") > from_ts)

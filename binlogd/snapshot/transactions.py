@@ -46,7 +46,7 @@ def moment(heads: DataFrame, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
     resolved = max(resolved, Tso(min(spec.base_ts, cap)))
     if resolved == 0:
         raise Refused("the log holds no committed transaction: there is nothing to export")
-    if spec.as_of > resolved:
+    if spec.as_of > max(resolved, spec.known_resolved_ts):
         raise Refused(
             f"--as-of {spec.as_of} is above {resolved}, up to where every transaction of the log"
             " is decided; export `latest`, or let --wait wait until the writers have come so far"

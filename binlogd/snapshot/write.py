@@ -69,15 +69,20 @@ def keep_schema(known: Catalog, target: Target) -> FileEntry:
 
 
 def entries(
-    known: Catalog, written: Sequence[Written], target: Target
+    known: Catalog, written: Sequence[Written], target: Target, *, has_empty: bool = True
 ) -> tuple[tuple[TableEntry, ...], list[LeftOut]]:
-    """What was staged, table by table; tables with a problem are removed again."""
+    """What was staged, table by table; tables with a problem are removed again.
+
+    `has_empty`: a table without rows has a file that says so.
+    """
     of_table: dict[int, list[Written]] = {}
     for each in written:
         of_table.setdefault(each.table_id, []).append(each)
     tables, left_out = [], []
     for table_id, plan in sorted(known.tables.items()):
-        files = of_table.get(table_id) or writer.write_empty(plan, target)
+        files = of_table.get(table_id, [])
+        if has_empty and not files:
+            files = writer.write_empty(plan, target)
         directory = Path(target.staging, writer.directory_name(plan))
         problem = next((each.problem for each in files if each.problem), "")
         if problem:
@@ -86,7 +91,8 @@ def entries(
             continue
         names = {Path(each.name).name for each in files}
         names |= {Path(each.keys.name).name for each in files if each.keys}
-        _keep_only(directory, names)
+        if files:
+            _keep_only(directory, names)
         tables.append(_entry(plan, files, target.types))
     _sync(Path(target.staging))
     return tuple(tables), left_out

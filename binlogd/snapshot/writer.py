@@ -107,7 +107,7 @@ class TableWriter:
     def __init__(self, plan: TablePlan, schemas: SchemaTracker, target: Target, part: str) -> None:
         self.table_id = plan.info.id
         self._plan = plan
-        self._rows = _Rows(plan, schemas)
+        self._rows = Rows(plan, schemas)
         self._columns = arrow_columns(plan, target.types)
         self._schema = schema_of(self._columns)
         self._key_type = key_type(plan, self._columns)
@@ -200,7 +200,7 @@ def key_type(plan: TablePlan, columns: Iterable[ArrowColumn]) -> pa.DataType | N
 # --- rows to values ------------------------------------------------------------------------
 
 
-class _Rows:
+class Rows:
     """Decodes rows of one table as of the moment, whatever schema version wrote them."""
 
     def __init__(self, plan: TablePlan, schemas: SchemaTracker) -> None:

@@ -1,0 +1,108 @@
+"""`binlogd export-changes`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from binlogd import app
+from binlogd.commands.export import resolved_ts, waited
+from binlogd.commands.options import (
+    AddrOption,
+    ConfigOption,
+    DataDirOption,
+    JsonOption,
+    load_setup,
+)
+from binlogd.console import ExportProgress
+from binlogd.errors import ConfigError
+from binlogd.quantities import duration_s
+from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.spec import MANIFEST_NAME, ChangesOptions, moment, type_options
+from binlogd.tso import Tso
+
+
+def export_changes(  # noqa: PLR0913 - typer makes each parameter an option
+    out: Annotated[Path, typer.Option("--out", help="Directory that holds the changes.")],
+    from_: Annotated[
+        str,
+        typer.Option("--from", help="A TSO, an ISO 8601 time, or the directory of a snapshot."),
+    ],
+    to: Annotated[
+        str, typer.Option("--to", help="latest, latest-5m, a TSO, or an ISO 8601 time.")
+    ] = "latest",
+    all_versions: Annotated[
+        bool, typer.Option("--all-versions", help="Every change, not only what each row came to.")
+    ] = False,
+    before: Annotated[
+        bool, typer.Option("--before", help="With the row as it was, in a column _before.")
+    ] = False,
+    wait: Annotated[
+        str, typer.Option("--wait", help="Wait up to so long for --to to be decided: 10m.")
+    ] = "",
+    config_file: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    addr: AddrOption = None,
+    schema_history: Annotated[
+        str | None, typer.Option("--schema-history", help="File or URL; overrides the configured.")
+    ] = None,
+    types: Annotated[
+        list[str],
+        typer.Option("--type", help="How a type comes out: tinyint1=boolean. May be repeated."),
+    ] = [],  # noqa: B006 - typer copies it
+    as_json: JsonOption = False,
+) -> None:
+    """Export what changed behind one commit_ts up to another, from the log.
+
+    Publishes OUT/changes-FROM-TO: for each table the rows that changed, with _op (I, U or D) and
+    _commit_ts. Put onto a snapshot of FROM they give the snapshot of TO.
+
+        binlogd export-changes --from snapshots/LATEST --out changes
+        binlogd export-changes --from 2026-01-01T00:00:00Z --all-versions --before --out changes
+    """
+    setup = load_setup(config_file, data_dir, addr, schema_history)
+    chosen = type_options(types)
+    known_ts = resolved_ts(setup)
+    if wait:
+        known_ts = asyncio.run(waited(setup, moment(to, "--to").ts, duration_s("--wait", wait)))
+    request = app.ExportRequest(
+        out=out,
+        as_of=to,
+        format="parquet",
+        resolved_ts=known_ts,
+        base="none",
+        types=chosen,
+        changes=ChangesOptions(_from_ts(from_), all_versions, before),
+    )
+    with ExportProgress(Console(stderr=True)) as shown:
+        result = app.export(setup, request, shown.advance)
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(result, enc_hook=str).decode() + "\n")
+        return
+    console = Console()
+    console.print(
+        f"{result.path}: {result.rows} changes in {result.tables} tables,"
+        f" {result.size_bytes / 1e6:.1f} MB up to commit_ts {result.commit_ts}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for table in result.left_out:
+        console.print(f"[yellow]left out[/] {table}", highlight=False, soft_wrap=True)
+
+
+def _from_ts(text: str) -> Tso:
+    if (Path(text) / MANIFEST_NAME).exists():
+        try:
+            return Tso(read_manifest(Path(text)).commit_ts)
+        except (OSError, msgspec.DecodeError) as error:
+            raise ConfigError(f"--from {text}: its manifest does not read: {error}") from error
+    begin = moment(text, "--from")
+    if not begin.ts:
+        raise ConfigError(f"--from {text}: a TSO, a time or the directory of a snapshot is wanted")
+    return begin.ts
