@@ -15,7 +15,7 @@ import msgspec
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.snapshot.publish import read_manifest
-from binlogd.snapshot.spec import MANIFEST_FORMAT, Manifest, TypeOptions
+from binlogd.snapshot.spec import MANIFEST_FORMAT, PARQUET_KINDS, Manifest, TypeOptions
 from binlogd.tso import NO_TS, Tso
 
 AUTO, NONE = "auto", "none"
@@ -105,6 +105,8 @@ def _check(manifest: Manifest, needs: Needs) -> None:
     commit_ts = manifest.commit_ts
     if manifest.format != MANIFEST_FORMAT or manifest.schema is None:
         raise UnusableBase("an older binlogd wrote it, without what is needed to build on it")
+    if manifest.data_format not in PARQUET_KINDS or manifest.layout != "plain":
+        raise UnusableBase(f"its files are {manifest.data_format} in the {manifest.layout} layout")
     if needs.moment_ts and commit_ts > needs.moment_ts:
         raise UnusableBase(f"it is of {commit_ts}, later than the moment {needs.moment_ts}")
     if commit_ts < needs.gone_ts:

@@ -23,11 +23,11 @@ from binlogd.snapshot.base import Source
 from binlogd.snapshot.catalog import TablePlan
 from binlogd.snapshot.changed import changed_keys, is_kept, keys_of
 from binlogd.snapshot.columns import ArrowColumn
-from binlogd.snapshot.files import TableFiles, Target, Written, keys_name
+from binlogd.snapshot.files import Target, Written, keys_name
 from binlogd.snapshot.read_back import values_of
 from binlogd.snapshot.rewrite import Unconvertible, converter
 from binlogd.snapshot.spec import FileEntry
-from binlogd.snapshot.writer import arrow_columns, directory_name, key_type, schema_of
+from binlogd.snapshot.writer import arrow_columns, directory_name, table_files
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.row import Value
 
@@ -87,7 +87,7 @@ class _TakeOver:
         ]
         rows = sum(mask.true_count for mask in kept)
         assert self.plan.carry is not None
-        if rows == self.task.file.rows and self.plan.carry.is_same:
+        if rows == self.task.file.rows and self.plan.carry.is_same and self.target.kind.is_base:
             linked = self._linked()
             if linked is not None:
                 return [linked]
@@ -129,24 +129,17 @@ class _TakeOver:
             file.rows,
             file.size_bytes,
             file.sha256,
+            file.checksum,
             keys_size_bytes=file.keys.size_bytes if file.keys else 0,
             keys_sha256=file.keys.sha256 if file.keys else "",
         )
 
     def _rewritten(self, kept: list[pa.Array]) -> list[Written]:
-        keeps_keys = key_type(self.plan, self.columns)
-        files = TableFiles(
-            self.task.table_id,
-            directory_name(self.plan),
-            schema_of(self.columns),
-            self.target,
-            self.part,
-            keeps_keys,
-        )
+        files = table_files(self.plan, self.columns, self.target, self.part)
         assert self.plan.carry is not None
         names = [source.name for source in self.plan.carry.sources if source]
         file = pq.ParquetFile(self.directory / self.task.file.name)
-        groups = self._keys() if keeps_keys is not None else None
+        groups = self._keys() if files.key_type is not None else None
         adapters = [
             _adapter(column, source)
             for column, source in zip(self.columns, self.plan.carry.sources, strict=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from binlogd.snapshot.columns import mysql_type
+from binlogd.snapshot.formats import quoted
 from binlogd.tidb.kinds import (
     FLAG_AUTO_INCREMENT,
     FLAG_ON_UPDATE_NOW,
@@ -23,11 +24,6 @@ from binlogd.tidb.model import Column, Database, Index, Table
 _LABELLED = (Tp.ENUM, Tp.SET)
 _NOW = "CURRENT_TIMESTAMP"
 _NO_DEFAULT = (Tp.JSON, Tp.TINY_BLOB, Tp.BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB)
-
-
-def quoted(name: str) -> str:
-    """A name in back quotes."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def create_database(database: Database) -> str:
@@ -46,6 +42,14 @@ def create_table(info: Table, shown: Sequence[Column]) -> str:
     if info.collate:
         text += f" COLLATE={info.collate}"
     return text
+
+
+def primary_key(info: Table) -> tuple[str, ...]:
+    """The columns of the primary key, in its order; () without one."""
+    handle, index = info.handle_column(), info.primary_index()
+    if handle is not None:
+        return (handle.name,)
+    return tuple(each.name for each in index.columns) if index is not None else ()
 
 
 def _column(info: Table, column: Column) -> str:

@@ -22,9 +22,11 @@ from binlogd.snapshot.jobdir import STAGING_PREFIX, Pinned, job_directory, pinne
 from binlogd.snapshot.launcher import Progress
 from binlogd.snapshot.publish import publish, published_path
 from binlogd.snapshot.spec import (
+    FORMATS,
     BaseEntry,
     ChangesOptions,
     ExportSpec,
+    Layout,
     LeftOut,
     Manifest,
     Moment,
@@ -57,6 +59,7 @@ class ExportOptions:
     base: str = bases.AUTO
     changes: ChangesOptions | None = None
     format: str = "parquet"
+    layout: Layout = "plain"
     cluster_id: int | None = None
     resolved_ts: Tso = NO_TS
     ignore_schemas: tuple[str, ...] = ("mysql", "information_schema", "performance_schema")
@@ -130,8 +133,12 @@ async def export(
 def _checked(options: ExportOptions) -> Moment:
     """The moment; everything that can be told without the job."""
     as_of = moment(options.as_of)
-    if options.format != "parquet":
-        raise ConfigError(f"--format {options.format} is not supported; parquet is")
+    if options.format not in FORMATS or (options.format == "sql" and options.layout != "dumpling"):
+        raise ConfigError(
+            f"--format {options.format}: there is {', '.join(FORMATS)}; sql with --layout dumpling"
+        )
+    if options.changes is not None and options.format != "parquet":
+        raise ConfigError(f"--format {options.format}: changes are written as parquet")
     if as_of.ts:
         from_ts = Tso(options.changes.from_ts if options.changes else NO_TS)
         published_path(options.out, as_of.ts, from_ts)
@@ -188,6 +195,8 @@ def _spec(
         scratch=str(scratch.absolute()),
         ignore_schemas=options.ignore_schemas,
         types=options.types,
+        format=options.format,
+        layout=options.layout,
     )
 
 
@@ -220,4 +229,7 @@ def _manifest(
         base=BaseEntry(str(base.directory), base.commit_ts) if base.directory else None,
         schema=report.schema,
         changes=report.changes,
+        data_format=options.format,
+        layout=options.layout,
+        create_databases=report.create_databases,
     )

@@ -1,4 +1,4 @@
-"""Arrow batches of one table into Parquet files, each synced and hashed where it is written.
+"""Arrow batches of one table into files, each synced and hashed where it is written.
 
 Where the columns of a table do not tell which row is which (a hidden row id, a key of several
 columns), the handles stand in a file of their own beside the data, row by row, for the snapshot
@@ -17,7 +17,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from binlogd.snapshot import formats
+from binlogd.snapshot.formats import PLAIN_PARQUET, FileKind
 from binlogd.snapshot.spec import KeysEntry, TypeOptions
+from binlogd.snapshot.texts import CHECKSUM_BITS, checksum
 
 ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 64 << 20
@@ -30,6 +33,7 @@ RESULTS = pa.schema(
         ("rows", pa.int64()),
         ("size_bytes", pa.int64()),
         ("sha256", pa.string()),
+        ("checksum", pa.string()),
         ("losses", pa.string()),
         ("problem", pa.string()),
         ("keys_size_bytes", pa.int64()),
@@ -47,6 +51,7 @@ class Target:
     types: TypeOptions
     rows_per_file_max: int
     keys: str = ""
+    kind: FileKind = PLAIN_PARQUET
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class Written:
     rows: int = 0
     size_bytes: int = 0
     sha256: str = ""
+    checksum: str = ""
     losses: str = "{}"
     problem: str = ""
     keys_size_bytes: int = 0
@@ -88,7 +94,11 @@ def results(done: list[Written]) -> pa.RecordBatch:
 
 @dataclass(slots=True)
 class TableFiles:
-    """The files of one table in one partition; `part` makes their names its own."""
+    """The files of one table in one partition; `part` makes their names its own.
+
+    `mysql_types` are those of the columns, `table` is what SQL statements name. Only Parquet files
+    get a file of row handles beside them: nothing is built on the other formats.
+    """
 
     table_id: int
     directory: str
@@ -96,14 +106,17 @@ class TableFiles:
     target: Target
     part: str
     key_type: pa.DataType | None = None
+    mysql_types: tuple[str, ...] = ()
+    table: str = ""
     losses: dict[str, Counter[str]] = field(default_factory=dict)
     _waiting: list[pa.RecordBatch] = field(default_factory=list)
     _keys: list[pa.Array] = field(default_factory=list)
     _waiting_rows: int = 0
     _waiting_bytes: int = 0
     _rows: int = 0
+    _checksum: int = 0
     _path: Path = Path()
-    _file: pq.ParquetWriter | None = None
+    _file: formats.RowsFile | None = None
     _keys_file: pq.ParquetWriter | None = None
     _done: list[Written] = field(default_factory=list)
 
@@ -126,27 +139,12 @@ class TableFiles:
 
     def _write_row_group(self) -> None:
         if self._file is None:
-            name = f"part-{self.part}-{len(self._done):03d}.zstd.parquet"
-            self._path = Path(self.target.staging, self.directory, name)
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = pq.ParquetWriter(
-                self._path, self.schema, compression="zstd", coerce_timestamps="us"
-            )
-            if self.key_type is not None:
-                keys = pa.schema([(KEY_COLUMN, self.key_type)])
-                encoding = (
-                    "DELTA_BINARY_PACKED" if self.key_type == pa.int64() else "DELTA_BYTE_ARRAY"
-                )
-                self._keys_file = pq.ParquetWriter(
-                    self._keys_path(),
-                    keys,
-                    compression="zstd",
-                    use_dictionary=False,
-                    column_encoding={KEY_COLUMN: encoding},
-                )
-        self._file.write_table(
-            pa.Table.from_batches(self._waiting, self.schema), row_group_size=ROW_GROUP_ROWS
-        )
+            self._open()
+        assert self._file is not None
+        rows = pa.Table.from_batches(self._waiting, self.schema)
+        self._file.write(rows)
+        for batch in self._waiting:
+            self._checksum += checksum(batch.columns)
         if self._keys_file is not None:
             keys = pa.table({KEY_COLUMN: pa.chunked_array(self._keys, self.key_type)})
             self._keys_file.write_table(keys, row_group_size=ROW_GROUP_ROWS)
@@ -156,6 +154,24 @@ class TableFiles:
         self._waiting_rows = self._waiting_bytes = 0
         if self._rows >= self.target.rows_per_file_max:
             self._finish_file()
+
+    def _open(self) -> None:
+        name = f"part-{self.part}-{len(self._done):03d}.{self.target.kind.suffix}"
+        self._path = Path(self.target.staging, self.directory, name)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        mysql_types = self.mysql_types or ("",) * len(self.schema)
+        self._file = formats.create(
+            self._path, self.target.kind, self.schema, mysql_types, self.table
+        )
+        if self.key_type is not None:
+            encoding = "DELTA_BINARY_PACKED" if self.key_type == pa.int64() else "DELTA_BYTE_ARRAY"
+            self._keys_file = pq.ParquetWriter(
+                self._keys_path(),
+                pa.schema([(KEY_COLUMN, self.key_type)]),
+                compression="zstd",
+                use_dictionary=False,
+                column_encoding={KEY_COLUMN: encoding},
+            )
 
     def _finish_file(self) -> None:
         if self._file is None:
@@ -177,15 +193,21 @@ class TableFiles:
                 self._rows,
                 size_bytes,
                 sha256,
+                checksum_text(self._checksum),
                 json.dumps(losses),
                 keys_size_bytes=keys_size,
                 keys_sha256=keys_sha256,
             )
         )
-        self._rows = 0
+        self._rows = self._checksum = 0
 
     def _keys_path(self) -> Path:
         return Path(self.target.staging, keys_name(f"{self.directory}/{self._path.name}"))
+
+
+def checksum_text(total: int) -> str:
+    """A row checksum as manifests have it: 16 hexadecimal digits."""
+    return f"{total % (1 << CHECKSUM_BITS):016x}"
 
 
 def synced(path: Path) -> tuple[int, str]:

@@ -33,6 +33,7 @@ _SUFFIXES = {"orc": "zstd.orc", "csv": "csv", "json": "json", "sql": "sql"}
 _PARQUET_SUFFIX = "zstd.parquet"
 STATEMENT_BYTES = 1_000_000
 """Of an INSERT, as Dumpling's --statement-size."""
+ROW_GROUP_ROWS = 131_072
 SLICE_ROWS = 4_096
 """Rows that become text at a time."""
 Encoding = Literal["", "base64", "time"]
@@ -63,6 +64,11 @@ class FileKind:
         return self.format in PARQUET_KINDS
 
     @property
+    def is_base(self) -> bool:
+        """Another snapshot can be built on its files."""
+        return self.is_parquet and self.layout == "plain"
+
+    @property
     def suffix(self) -> str:
         """What names of data files end with."""
         if self.layout == "dumpling":
@@ -81,6 +87,9 @@ class FileKind:
         if self.format == "csv" and pa.types.is_list(type_):
             return Kept(pa.string())
         return Kept(type_)
+
+
+PLAIN_PARQUET = FileKind()
 
 
 class RowsFile(Protocol):
@@ -119,8 +128,6 @@ class _ColumnarFile:
         fields = [
             field.with_type(kept.type) for field, kept in zip(schema, self._kept, strict=True)
         ]
-        if kind.format == "iceberg":  # its own ids are told by a name mapping
-            fields = [field.remove_metadata() for field in fields]
         self._schema = pa.schema(fields)
         self._file = (
             orc.ORCWriter(path, compression="zstd")
@@ -132,7 +139,11 @@ class _ColumnarFile:
         columns = [
             _as_kept(column, kept) for column, kept in zip(rows.columns, self._kept, strict=True)
         ]
-        self._file.write(pa.Table.from_arrays(columns, schema=self._schema))
+        kept = pa.Table.from_arrays(columns, schema=self._schema)
+        if isinstance(self._file, pq.ParquetWriter):
+            self._file.write_table(kept, row_group_size=ROW_GROUP_ROWS)
+        else:
+            self._file.write(kept)
 
     def close(self) -> None:
         self._file.close()
@@ -187,11 +198,18 @@ def _renderer(kind: FileKind, schema: pa.Schema, table: str) -> Callable[[list[p
     if kind.format == "json":
         return lambda columns: _json_lines(schema.names, columns)
     if kind.format == "sql":
-        return lambda columns: _inserts(table, columns)
+        names = ",".join(quoted(name) for name in schema.names)
+        head = f"INSERT INTO {quoted(table)} ({names}) VALUES\n".encode()
+        return lambda columns: _inserts(head, columns)
     quote = _mysql_csv if kind.layout == "dumpling" else _plain_csv
     null = pa.binary() if kind.layout == "dumpling" else pa.string()
     null_text = pa.scalar(NULL, pa.string()).cast(null)
     return lambda columns: lines([pc.fill_null(quote(each), null_text) for each in columns], *_CSV)
+
+
+def quoted(name: str) -> str:
+    """A name in back quotes, as SQL has it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _is_free_text(array: pa.Array) -> bool:
@@ -252,13 +270,12 @@ def _sql_literal(array: pa.Array) -> pa.Array:
     return _around(text, "'") if is_quoted else text
 
 
-def _inserts(table: str, columns: list[pa.Array]) -> bytes:
+def _inserts(head: bytes, columns: list[pa.Array]) -> bytes:
     """Statements of some rows each."""
     literals = [pc.fill_null(_sql_literal(each), "NULL") for each in columns]
     rows = pc.binary_join_element_wise(*literals, ",")
     rows = pc.binary_join_element_wise("(", rows, ")", "")
     sizes = pc.binary_length(rows).to_pylist()
-    head = f"INSERT INTO {table} VALUES\n".encode()
     statements, begin, gathered = [], 0, 0
     for at, size in enumerate(sizes):
         if gathered + size > STATEMENT_BYTES and at > begin:

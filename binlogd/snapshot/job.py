@@ -33,6 +33,7 @@ from binlogd.snapshot import changes, reader, scan, state, transactions, write
 from binlogd.snapshot.base import Base, open_base
 from binlogd.snapshot.catalog import Origin, catalog
 from binlogd.snapshot.files import Target
+from binlogd.snapshot.formats import FileKind
 from binlogd.snapshot.publish import published_path
 from binlogd.snapshot.session import Say, progress, rehearse, session
 from binlogd.snapshot.spec import (
@@ -121,7 +122,8 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     wanted = reader.Wanted(handles, known.passed_over, commit_ts, has_before)
     events = scan.events(spark, parts, wanted)
     keys = f"{spec.scratch}/keys"
-    target = Target(spec.staging, spec.types, spec.rows_per_file_max, keys)
+    kind = FileKind(spec.format, spec.layout)
+    target = Target(spec.staging, spec.types, spec.rows_per_file_max, keys, kind)
     since = {table_id: plan.since_ts for table_id, plan in known.tables.items() if plan.since_ts}
     committed = state.commits(heads, commit_ts)
     with progress(spark, "rows", say):
@@ -142,6 +144,7 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
         left_out=(*known.left_out, *left_out),
         schema=schema,
         changes=changes.entry(spec.changes, ddl) if spec.changes else None,
+        create_databases=write.create_databases(known),
     )
 
 

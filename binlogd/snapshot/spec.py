@@ -122,18 +122,25 @@ class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     scratch: str
     ignore_schemas: tuple[str, ...]
     types: TypeOptions = TypeOptions()
+    format: str = "parquet"
+    layout: Layout = "plain"
     slice_bytes: int = 16 << 20
     rows_per_file_max: int = 5_000_000
 
 
 class ColumnEntry(msgspec.Struct, frozen=True):
-    """A column of the manifest; `id` is TiDB's and stays through renames."""
+    """A column of the manifest; `id` is TiDB's and stays through renames.
+
+    The Arrow and Spark types are what a reader of the files asks for. `encoding` is `base64` or
+    `time` (`[-]HH:MM:SS.ffffff`) where their text stands for that.
+    """
 
     id: int
     name: str
     mysql_type: str
     arrow_type: str
     spark_type: str
+    encoding: str = ""
 
 
 class KeysEntry(msgspec.Struct, frozen=True):
@@ -147,7 +154,8 @@ class KeysEntry(msgspec.Struct, frozen=True):
 class FileEntry(msgspec.Struct, frozen=True):
     """A data file of the manifest, its path relative to the snapshot.
 
-    `keys` is there where the columns do not tell which row of the table each one is.
+    `keys` is there where the columns do not tell which row of the table each one is. `checksum` is
+    what `texts.checksum` says of the rows.
     """
 
     name: str
@@ -155,6 +163,7 @@ class FileEntry(msgspec.Struct, frozen=True):
     size_bytes: int
     sha256: str
     keys: KeysEntry | None = None
+    checksum: str = ""
 
 
 class TableEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +172,7 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True):
     `losses` counts, per column, values that their new type cannot hold, at most so many;
     `left_out_columns` names those that the log does not tell (virtual generated ones). `handle` is
     what tells its rows apart: `integer` and `common` (the ids of `handle_columns`), or `hidden`.
+    `checksum` is that of all rows, the same in every format.
     """
 
     database: str
@@ -175,6 +185,9 @@ class TableEntry(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[FileEntry, ...]
     handle: str = ""
     handle_columns: tuple[int, ...] = ()
+    primary_key: tuple[str, ...] = ()
+    create_table: str = ""
+    checksum: str = ""
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -214,6 +227,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[LeftOut, ...]
     schema: FileEntry | None = None
     changes: ChangesEntry | None = None
+    create_databases: dict[str, str] = {}
 
 
 class BaseEntry(msgspec.Struct, frozen=True):
@@ -232,7 +246,10 @@ class SegmentEntry(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The snapshot's own description; a directory without one is no snapshot."""
+    """The snapshot's own description; a directory without one is no snapshot.
+
+    `seconds` is how long the export took.
+    """
 
     format: int = MANIFEST_FORMAT
     binlogd_version: str
@@ -248,6 +265,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     base: BaseEntry | None = None
     schema: FileEntry | None = None
     changes: ChangesEntry | None = None
+    data_format: str = "parquet"
+    layout: Layout = "plain"
+    create_databases: dict[str, str] = {}
+    seconds: float = 0.0
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):

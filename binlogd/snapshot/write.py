@@ -10,15 +10,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+from msgspec import structs
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from binlogd.snapshot import carried, writer
 from binlogd.snapshot.catalog import Catalog, TablePlan
-from binlogd.snapshot.columns import arrow_column
-from binlogd.snapshot.files import RESULTS, Target, Written, results, synced
+from binlogd.snapshot.columns import ArrowColumn, arrow_column, spark_type
+from binlogd.snapshot.create_table import create_database, create_table, primary_key
+from binlogd.snapshot.files import RESULTS, Target, Written, checksum_text, results, synced
+from binlogd.snapshot.formats import FileKind
 from binlogd.snapshot.scan import ddl_of
-from binlogd.snapshot.spec import FileEntry, LeftOut, TableEntry, TypeOptions
+from binlogd.snapshot.spec import ColumnEntry, FileEntry, LeftOut, TableEntry
+from binlogd.tidb.model import Column
+from binlogd.tidb.schema import SchemaTracker
 
 SCHEMA_FILE = "_schema.json"
 CARRY_TASKS_MAX = 256
@@ -68,6 +73,13 @@ def keep_schema(known: Catalog, target: Target) -> FileEntry:
     return FileEntry(SCHEMA_FILE, 0, *synced(path))
 
 
+def create_databases(known: Catalog) -> dict[str, str]:
+    """CREATE DATABASE of each schema that has a table in the snapshot."""
+    wanted = {plan.database for plan in known.tables.values()}
+    databases = SchemaTracker.from_snapshot(known.tracker).databases()
+    return {each.name: create_database(each) for each in databases if each.name in wanted}
+
+
 def entries(
     known: Catalog, written: Sequence[Written], target: Target, *, has_empty: bool = True
 ) -> tuple[tuple[TableEntry, ...], list[LeftOut]]:
@@ -93,12 +105,12 @@ def entries(
         names |= {Path(each.keys.name).name for each in files if each.keys}
         if files:
             _keep_only(directory, names)
-        tables.append(_entry(plan, files, target.types))
+        tables.append(_entry(plan, files, target))
     _sync(Path(target.staging))
     return tuple(tables), left_out
 
 
-def _entry(plan: TablePlan, files: Sequence[Written], types: TypeOptions) -> TableEntry:
+def _entry(plan: TablePlan, files: Sequence[Written], target: Target) -> TableEntry:
     losses: dict[str, Counter[str]] = {}
     for each in files:
         for column, lost in json.loads(each.losses).items():
@@ -108,16 +120,42 @@ def _entry(plan: TablePlan, files: Sequence[Written], types: TypeOptions) -> Tab
         table=plan.info.name,
         table_id=plan.info.id,
         rows=sum(each.rows for each in files),
-        columns=tuple(arrow_column(each, types).entry() for each in plan.columns),
+        columns=tuple(
+            _column(arrow_column(each, target.types), target.kind) for each in plan.columns
+        ),
         left_out_columns=plan.left_out_columns,
         losses={column: dict(lost) for column, lost in losses.items()},
         files=tuple(
-            FileEntry(each.name, each.rows, each.size_bytes, each.sha256, each.keys)
+            FileEntry(each.name, each.rows, each.size_bytes, each.sha256, each.keys, each.checksum)
             for each in sorted(files, key=lambda each: each.name)
         ),
         handle=plan.handle.kind.name.lower(),
         handle_columns=plan.handle.column_ids,
+        primary_key=primary_key(plan.info),
+        create_table=create_table(plan.info, _shown(plan)),
+        checksum=checksum_text(sum(int(each.checksum, 16) for each in files)),
     )
+
+
+def _column(column: ArrowColumn, kind: FileKind) -> ColumnEntry:
+    entry = column.entry()
+    kept = kind.kept(column.type, entry.mysql_type)
+    return structs.replace(
+        entry,
+        arrow_type=str(kept.type),
+        spark_type=spark_type(kept.type),
+        encoding=kept.encoding,
+    )
+
+
+def _shown(plan: TablePlan) -> list[Column]:
+    """Every column that users see, those too that the files lack."""
+    ids = {column.id for column in plan.columns}
+    return [
+        column
+        for column in plan.info.columns
+        if column.id in ids or column.name in plan.left_out_columns
+    ]
 
 
 def _keep_only(directory: Path, names: set[str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 from binlogd.errors import CorruptRow, RowMismatch, UnknownTable
 from binlogd.snapshot.catalog import TablePlan
 from binlogd.snapshot.changed import ChangedKeys, keys_as
-from binlogd.snapshot.columns import ArrowColumn, arrow_column
+from binlogd.snapshot.columns import ArrowColumn, arrow_column, mysql_type
 from binlogd.snapshot.files import TableFiles, Target, Written, results
 from binlogd.snapshot.rewrite import Convert, Unconvertible, converter
 from binlogd.snapshot.rowkey import HandleKind, Op, columns_of
@@ -110,10 +110,8 @@ class TableWriter:
         self._rows = Rows(plan, schemas)
         self._columns = arrow_columns(plan, target.types)
         self._schema = schema_of(self._columns)
-        self._key_type = key_type(plan, self._columns)
-        self._files = TableFiles(
-            self.table_id, directory_name(plan), self._schema, target, part, self._key_type
-        )
+        self._files = table_files(plan, self._columns, target, part)
+        self._key_type = self._files.key_type
         self._changed = ChangedKeys(target.keys, plan, part) if plan.carry else None
         self._values: list[list[Value]] = [[] for _ in self._columns]
         self._keys: list[bytes] = []
@@ -172,6 +170,22 @@ class TableWriter:
 
     def _label(self) -> str:
         return f"{self._plan.database}.{self._plan.info.name}"
+
+
+def table_files(
+    plan: TablePlan, columns: Sequence[ArrowColumn], target: Target, part: str
+) -> TableFiles:
+    """What rows of a table are written to."""
+    return TableFiles(
+        plan.info.id,
+        directory_name(plan),
+        schema_of(columns),
+        target,
+        part,
+        key_type(plan, columns) if target.kind.is_base else None,
+        mysql_types=tuple(mysql_type(each.column) for each in columns),
+        table=plan.info.name,
+    )
 
 
 def arrow_columns(plan: TablePlan, types: TypeOptions) -> list[ArrowColumn]:

@@ -249,6 +249,10 @@ class SchemaTracker:
 
     # --- kept beside a relay log -----------------------------------------------------------
 
+    def databases(self) -> list[Database]:
+        """Every schema there is."""
+        return list(self._databases.values())
+
     def snapshot(self) -> bytes:
         """Everything that `from_snapshot` needs, as JSON; of the history the next job per table."""
         return b"".join(self.snapshot_pieces())

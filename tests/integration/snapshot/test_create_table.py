@@ -9,7 +9,8 @@ import pymysql
 import pytest
 
 from binlogd.snapshot.catalog import Catalog, DdlBinlog, TablePlan, catalog
-from binlogd.snapshot.create_table import create_table, quoted
+from binlogd.snapshot.create_table import create_table
+from binlogd.snapshot.formats import quoted
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import Tso
 from tests import recordings_reader
