@@ -2,12 +2,13 @@
 
 A base saves reading the log up to its moment, and is the only way once GC has removed the beginning
 of the log. `auto` takes the newest one below the export's directory that can be used at all; what a
-single table needs is looked at when the schema is known (`base.carry`).
+single table needs is looked at when the schema is known (`built_on.carry`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,10 +95,8 @@ def _snapshots(out: Path) -> Iterator[tuple[Path, Manifest]]:
     """Newest first; what is no snapshot is passed over."""
     found = []
     for path in out.glob(SNAPSHOT_GLOB):
-        try:
+        with suppress(OSError, msgspec.DecodeError):
             found.append((path, read_manifest(path)))
-        except (OSError, msgspec.DecodeError):
-            continue
     yield from sorted(found, key=lambda each: each[1].commit_ts, reverse=True)
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from binlogd.errors import Corrupt, CorruptRow, RowMismatch
-from binlogd.snapshot.base import Source
+from binlogd.snapshot.built_on import Source
 from binlogd.snapshot.catalog import TablePlan
 from binlogd.snapshot.changed import changed_keys, is_kept, keys_of
 from binlogd.snapshot.columns import ArrowColumn

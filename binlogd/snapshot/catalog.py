@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from binlogd.errors import BinlogdError, MissingDdlJob, Refused
-from binlogd.snapshot.base import Base, Carry, carry
 from binlogd.snapshot.bases import UnusableBase
+from binlogd.snapshot.built_on import Base, Carry, carry
 from binlogd.snapshot.rewrite import Rewritten
 from binlogd.snapshot.rowkey import ROWID, Handle, HandleKind
 from binlogd.snapshot.spec import LeftOut

@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.host.child import step_back
 from binlogd.snapshot import changes, reader, scan, state, transactions, write
-from binlogd.snapshot.base import Base, open_base
+from binlogd.snapshot.built_on import Base, open_base
 from binlogd.snapshot.catalog import Origin, catalog
 from binlogd.snapshot.files import Target
 from binlogd.snapshot.formats import FileKind

@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,13 +128,11 @@ def _link(data_dir: Path, into: Path, seen: dict[tuple[int, int], int]) -> Pinne
     for shard, fid, path in _files(data_dir):
         link = into / f"shard-{shard}" / path.name
         link.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with suppress(FileNotFoundError):  # GC took it meanwhile, and has said so before
             link.hardlink_to(path)
-        except FileNotFoundError:
-            continue  # GC took it meanwhile, and has said so before
-        segments.append(
-            Segment(shard, fid, str(link), link.stat().st_size, seen.get((shard, fid), 0))
-        )
+            segments.append(
+                Segment(shard, fid, str(link), link.stat().st_size, seen.get((shard, fid), 0))
+            )
     return Pinned(tuple(segments), _gone_ts(data_dir, segments))
 
 

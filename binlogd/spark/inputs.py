@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -186,12 +187,9 @@ class DirectoryInput(_Placed):
 def _link(paths: Iterable[Path], into: Path) -> None:
     for path in paths:
         link = into / path.name
-        if link.exists():
-            continue
-        try:
-            link.hardlink_to(path)
-        except FileExistsError:
-            continue  # another read of this application did it
+        if not link.exists():
+            with suppress(FileExistsError):  # another read of this application did it
+                link.hardlink_to(path)
 
 
 # --- whose pins they are -----------------------------------------------------------------------
