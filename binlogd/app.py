@@ -251,6 +251,7 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
             reload_now=reloading.reload,
             finder=make_finder(setup, upstream),
             pumps=pumps,
+            upstream=upstream.statistics,
         )
         return await _live(setup, node, upstream, Guard(lambda: reloading.admin_token))
     finally:

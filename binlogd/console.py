@@ -156,6 +156,26 @@ def _lanes(lane_ts: Sequence[int]) -> str:
     return f"{len(lane_ts)}, from {last} to {first} ({apart_s:.3f} s apart)"
 
 
+def upstream_text(upstream: dict[str, Any]) -> str:
+    """Who tells what this node does not know by itself."""
+    named = [
+        f"{part['name']} {part['leader']} at {part['address']}" if part["address"] else part["name"]
+        for part in upstream["parts"]
+    ]
+    tso = upstream["tso"]
+    if tso is not None and tso["age_s"] is not None:
+        named.append(f"its time {tso['last_ts']}, told {tso['age_s']:.0f} s ago")
+    return ", ".join([upstream["kind"], *named])
+
+
+def _upstream_troubles(upstream: dict[str, Any]) -> list[tuple[str, str]]:
+    found = [(part["name"], part["trouble"]) for part in upstream["parts"] if part["trouble"]]
+    tso = upstream["tso"]
+    if not found and tso is not None and tso["trouble"]:
+        return [("the source of time", tso["trouble"])]
+    return found
+
+
 def print_status(document: dict[str, Any]) -> None:
     """One screen: lag, watermarks, checkpoint, lanes, who blocks."""
     print_status_on(Console(), document)
@@ -204,6 +224,7 @@ def print_status_on(console: Console, document: dict[str, Any]) -> None:
         ("applied up to", f"{checkpoint['commit_ts']}, consistent: {checkpoint['consistent']}"),
         ("lag", "not replicating" if lag is None else f"{lag:.3f} s"),
         ("drainer", _drainer_state(drainer)),
+        ("upstream", upstream_text(document["upstream"])),
     ]
     if drainer.get("lanes"):
         rows.append(("lanes", _lanes(drainer["lanes"])))
@@ -213,6 +234,8 @@ def print_status_on(console: Console, document: dict[str, Any]) -> None:
     if document["close_waits_for"]:
         waits_for = document["close_waits_for"]
         console.print(f"[yellow]closing:[/] {waits_for}", highlight=False, soft_wrap=True)
+    for who, trouble in _upstream_troubles(document["upstream"]):
+        console.print(f"[yellow]{who}:[/] {trouble}", highlight=False, soft_wrap=True)
     if document["blocked_by"]:
         console.print(f"[yellow]waiting:[/] {document['blocked_by']}", highlight=False)
     _print_kept(console, document)

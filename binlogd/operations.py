@@ -32,8 +32,10 @@ from binlogd.replication import Replication
 from binlogd.routes.application import Reply
 from binlogd.telemetry import Exposition
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
+from binlogd.upstream.metrics import say_upstream, upstream_json
 from binlogd.upstream.registry import DRAINER, PUMP, status_json
 from binlogd.upstream.skips import SkipList
+from binlogd.upstream.upstream import UpstreamStatistics
 from binlogd.wire.text import binlog_text
 
 log = structlog.get_logger(__name__)
@@ -62,6 +64,7 @@ class Node:
     finder: Finder
     pumps: RegisteredPumps | None = None
     """None where the Pumps that are pulled stand in the configuration."""
+    upstream: Callable[[], UpstreamStatistics] = lambda: UpstreamStatistics("standalone")
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     # --- looking ---------------------------------------------------------------------------
@@ -113,6 +116,7 @@ class Node:
             "checkpoint": self._checkpoint(),
             "lag_s": self.lag_s(),
             "drainer": self._drainer(),
+            "upstream": upstream_json(self.upstream()),
             "registry_error": self.pumps.trouble if self.pumps is not None else "",
             **received,
         }
@@ -158,6 +162,7 @@ class Node:
         if self.drainer is not None:
             say_drainer(out, self.drainer.statistics())
             out.gauge("binlogd_lag_seconds", "From arrived to applied.", self.lag_s() or 0.0)
+        say_upstream(out, self.upstream())
         return out.text() + telemetry.process_metrics()
 
     def counts(self) -> Counts:

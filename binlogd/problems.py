@@ -51,6 +51,7 @@ def _receiving(status: Mapping[str, Any]) -> Iterator[Problem]:
             "See whether the clock of upstream.tso is ahead of the writers, then compare with"
             " `binlogd verify`.",
         )
+    yield from _upstream(status["upstream"])
     for shard in status["shards"]:
         if shard["index_damage"]:
             yield Problem(
@@ -73,6 +74,26 @@ def _receiving(status: Mapping[str, Any]) -> Iterator[Problem]:
             status["blocked_by"],
             "Is its writer still there? upstream.abandoned-prewrite says what becomes of a"
             " transaction without an outcome.",
+        )
+
+
+def _upstream(upstream: Mapping[str, Any]) -> Iterator[Problem]:
+    for part in upstream["parts"]:
+        if part["trouble"]:
+            yield Problem(
+                "warn",
+                f"The upstream's {part['name']} gives no answer",
+                part["trouble"],
+                "Binlogs are taken, and what is known is replicated. A new DDL, a transaction"
+                " without an outcome, and a watermark without writes wait for it.",
+            )
+    tso = upstream["tso"]
+    if tso is not None and tso["went_back"] and tso["trouble"]:
+        yield Problem(
+            "bad",
+            "The time of the upstream went back",
+            tso["trouble"],
+            "Whatever commits meanwhile may come too late to be replicated: look at PD's clock.",
         )
 
 

@@ -7,9 +7,11 @@ without a data directory where the registry is not in it.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 from binlogd.config import tidb_addresses
@@ -17,6 +19,7 @@ from binlogd.host.clock import WallClock
 from binlogd.ports import Registry, TsoSource
 from binlogd.quantities import pd_addresses
 from binlogd.setup import Setup, client_tls, http_client_tls
+from binlogd.tso import Tso
 from binlogd.upstream.cluster import CLUSTER_ID, StoredClusterIdentity
 from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.job_sources import job_source
@@ -39,7 +42,7 @@ from binlogd.upstream.tikv.schema import TikvJobs
 from binlogd.upstream.tikv.stores import Stores
 from binlogd.upstream.tikv.txn_status import TikvTxnStatus
 from binlogd.upstream.txn_status import LocalTxnStatus
-from binlogd.upstream.upstream import Upstream
+from binlogd.upstream.upstream import Upstream, UpstreamStatistics
 
 
 async def open_upstream(setup: Setup, store: UpstreamStore) -> Upstream:
@@ -55,6 +58,25 @@ async def open_upstream(setup: Setup, store: UpstreamStore) -> Upstream:
             return await _tidb(setup, store)
         case _:
             return await _standalone(setup, store)
+
+
+async def look(setup: Setup) -> tuple[int | None, Tso, UpstreamStatistics]:
+    """What the configured upstream says now: its cluster id, a timestamp, and who answered.
+
+    No data directory is touched. Raises ConfigError, UpstreamUnavailable.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        store = await UpstreamStore.open(Path(directory) / "upstream.db")
+        try:
+            upstream = await open_upstream(setup, store)
+            try:
+                ts = await upstream.tso.next()
+                await upstream.history.index()
+                return upstream.cluster.cluster_id, ts, upstream.statistics()
+            finally:
+                await upstream.close()
+        finally:
+            await store.close()
 
 
 @asynccontextmanager

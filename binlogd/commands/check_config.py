@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from binlogd import app, telemetry
 from binlogd.assembly import table_filter
 from binlogd.commands.options import (
     AddrOption,
@@ -19,8 +20,11 @@ from binlogd.commands.options import (
     JsonOption,
     load_settings,
 )
+from binlogd.console import upstream_text
 from binlogd.settings import Settings, flattened, shown
 from binlogd.setup import Setup, server_tls
+from binlogd.upstream.metrics import upstream_json
+from binlogd.upstreams import look
 
 _DEFAULT = "default"
 
@@ -32,20 +36,25 @@ def check_config(
     is_whole: Annotated[
         bool, typer.Option("--all", help="Every key, not only those that are given.")
     ] = False,
+    asks: Annotated[
+        bool, typer.Option("--ask", help="Ask the upstream as well, whether it answers.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Read the configuration, say whether it is right, and what it comes to.
 
     Shows what differs from the defaults and where each value comes from: the file, a variable
     BINLOGD_..., a file of a secret, the command line. Secrets are shown as ***. With --json it is
-    the whole configuration, with the origins beside it.
+    the whole configuration, with the origins beside it. With --ask, PD or TiDB are asked for the
+    cluster id, the time and the schema history, as a start would do; nothing is written.
     """
     found = load_settings(config_file, data_dir=data_dir, addr=addr)
     setup = Setup(found.config, Path.cwd() if config_file is None else config_file.resolve().parent)
     table_filter(found.config.syncer)
     server_tls(setup)
+    told = _ask(setup) if asks else {}
     if as_json:
-        sys.stdout.write(json.dumps(_document(found)) + "\n")
+        sys.stdout.write(json.dumps(_document(found) | told) + "\n")
         return
     console = Console()
     console.print(
@@ -54,6 +63,14 @@ def check_config(
         highlight=False,
         soft_wrap=True,
     )
+    if told:
+        upstream = told["upstream"]
+        console.print(
+            f"cluster {upstream['cluster_id'] or 'not known yet'}; upstream"
+            f" {upstream_text(upstream)}",
+            highlight=False,
+            soft_wrap=True,
+        )
     table = Table(box=None)
     for name in ("key", "value", "from"):
         table.add_column(name, overflow="fold")
@@ -63,6 +80,12 @@ def check_config(
             table.add_row(key, text, found.origins.get(key, _DEFAULT))
     if table.row_count:
         console.print(table, highlight=False, markup=False, soft_wrap=True)
+
+
+def _ask(setup: Setup) -> dict[str, Any]:
+    telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+    cluster_id, _, statistics = app.run(look(setup))
+    return {"upstream": {"cluster_id": cluster_id, **upstream_json(statistics)}}
 
 
 def _document(found: Settings) -> dict[str, Any]:

@@ -79,6 +79,11 @@ _SCHEMAS: Mapping[str, _Schema] = {
         newest_commit_ts=_TS,
         checkpoint=_object(commit_ts=_TS, consistent=_FLAG),
         lag_s=_or_null(_NUMBER),
+        upstream=_object(
+            kind={"enum": ["standalone", "tidb", "pd"]},
+            parts=_list(_object(name=_TEXT, address=_TEXT, leader=_TEXT, trouble=_TEXT)),
+            tso=_or_null(_object(last_ts=_TS, age_s=_or_null(_NUMBER), trouble=_TEXT)),
+        ),
         blocked_by=_TEXT,
         refuses_because=_TEXT,
         late_commits=_WHOLE,

@@ -18,6 +18,7 @@ def document(**drainer: Any) -> dict[str, Any]:
         "max_commit_ts": 50,
         "checkpoint": {"commit_ts": 40, "consistent": False},
         "lag_s": 1.5,
+        "upstream": {"kind": "standalone", "parts": [], "tso": None},
         "blocked_by": "",
         "close_waits_for": "",
         "refuses_because": "",

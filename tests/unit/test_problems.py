@@ -17,6 +17,7 @@ def status(**changes: Any) -> dict[str, Any]:
     gc = {"failed": "", "held_by": []} | changes.pop("gc", {})
     well = {
         "lag_s": 0.0,
+        "upstream": {"kind": "standalone", "parts": [], "tso": None},
         "refuses_because": "",
         "late_commits": 0,
         "shards": [],

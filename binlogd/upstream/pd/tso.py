@@ -94,7 +94,7 @@ class PdTso:
         waiters = [each for each in self._waiting if not each.done()][:BATCH_MAX]
         floor = max(self._last, Tso(self._observed - (OBSERVED_AHEAD_MS << _LOGICAL_BITS)))
         try:
-            first, step = await self._timed(len(waiters), floor)
+            first, step = await self._answer(len(waiters), floor)
         except UpstreamUnavailable as error:
             self._errors += 1
             self._trouble = str(error)
@@ -111,10 +111,7 @@ class PdTso:
                 each.set_result(Tso(first + number * step))
         self._waiting = [each for each in self._waiting if not each.done()]
 
-    async def _timed(self, count: int, floor: Tso) -> tuple[Tso, int]:
-        clock = asyncio.get_running_loop().time
-        began = clock()
-
+    async def _answer(self, count: int, floor: Tso) -> tuple[Tso, int]:
         async def ask(way: Way) -> pdpb.TsoResponse:
             try:
                 async with asyncio.timeout(self._limits.tso_call_s):
@@ -125,10 +122,6 @@ class PdTso:
                 raise
 
         response = await self._client.asked("Tso", ask, self._limits.tso_s)
-        took_s = clock() - began
-        if took_s > self._limits.slow_tso_s:
-            self._slow += 1
-            log.warning("tso_slow", took_ms=round(took_s * 1000, 1), timestamps=count)
         self._asked += 1
         return self._checked(response, count, floor)
 
@@ -139,8 +132,11 @@ class PdTso:
             self._stream = await method.open(metadata=way.metadata).__aenter__()
             self._way = way
         request = pdpb.TsoRequest(header=self._client.header(), count=count, dc_location=_DC)
+        clock = asyncio.get_running_loop().time
+        began = clock()
         await self._stream.send_message(bytes(request))
         raw = await self._stream.recv_message()
+        self._note_time(clock() - began)
         if raw is None:
             await self._stream.recv_trailing_metadata()  # raises the status, unless it is OK
             raise ConnectionError("it has ended the stream of timestamps")
@@ -149,6 +145,11 @@ class PdTso:
         if response.count != count:
             raise ConnectionError(f"it gave {response.count} timestamps for {count}")
         return response
+
+    def _note_time(self, took_s: float) -> None:
+        if took_s > self._limits.slow_tso_s:
+            self._slow += 1
+            log.warning("tso_slow", took_ms=round(took_s * 1000, 1))
 
     def _checked(self, response: pdpb.TsoResponse, count: int, floor: Tso) -> tuple[Tso, int]:
         """The first of `count` timestamps, and what lies between two of them."""

@@ -1,0 +1,68 @@
+"""A scripted PD and TiKV in a thread of their own, beside a process under test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from binlogd.tidb.meta_keys import job_key
+from binlogd.tso import Tso, compose, physical_ms
+from tests.pd_cluster import PdCluster, pd_cluster
+from tests.tikv import FakeTikv, tikv
+
+DO_S = 10.0
+
+
+@dataclass(frozen=True)
+class ClusterThread:
+    """The cluster; `do` what a test does to it, in its thread."""
+
+    pd: PdCluster
+    tikv: FakeTikv
+    loop: asyncio.AbstractEventLoop
+
+    def do(self, act: Callable[[], Awaitable[None]]) -> None:
+        async def acting() -> None:
+            await act()
+
+        asyncio.run_coroutine_threadsafe(acting(), self.loop).result(DO_S)
+
+    @property
+    def urls(self) -> str:
+        """As a configuration names the members."""
+        return ",".join(f"http://{host}:{port}" for host, port in self.pd.addresses)
+
+
+@contextmanager
+def running_cluster(
+    cluster_id: int, history: bytes, last_ts: int, members: int = 3
+) -> Iterator[ClusterThread]:
+    """A cluster with a history of DDL jobs, whose time is a second after `last_ts`."""
+    ready, ended = threading.Event(), asyncio.Event()
+    made: list[ClusterThread] = []
+
+    async def live() -> None:
+        async with pd_cluster(members) as pd, tikv(stores=1) as kv:
+            pd.cluster_id = cluster_id
+            pd.now_ms = physical_ms(Tso(last_ts)) + 1000
+            pd.regions = [(each.meta(), each.peer(each.leader or 0)) for each in kv.regions]
+            pd.stores = {number: store.meta() for number, store in kv.stores.items()}
+            filed = compose(physical_ms(Tso(last_ts)))
+            for job in json.loads(history):
+                kv.records.put(job_key(job["id"]), json.dumps(job).encode(), filed, Tso(filed + 1))
+            made.append(ClusterThread(pd, kv, asyncio.get_running_loop()))
+            ready.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(live()), daemon=True)
+    thread.start()
+    assert ready.wait(DO_S), "the scripted cluster did not start"
+    try:
+        yield made[0]
+    finally:
+        made[0].loop.call_soon_threadsafe(ended.set)
+        thread.join(DO_S)

@@ -1,0 +1,111 @@
+"""A whole process whose upstream is PD and TiKV: it learns cluster, time, schema and the fate of
+transactions from them, and receives without them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from binlogd.workload.recording import cluster_id, feed_recording
+from tests.appliance import Appliance, run
+from tests.cluster_thread import ClusterThread, running_cluster
+from tests.recordings_reader import RECORDINGS, history, info
+from tests.replica_reader import replica_differences
+
+RECORDING = RECORDINGS / "keys"
+LAST_TS: int = info(RECORDING)["last_tso"]
+METRICS = (Path(__file__).parents[2] / "docs" / "METRICS.md").read_text()
+
+
+def binlogd(directory: Path, cluster: ClusterThread) -> Appliance:
+    appliance = Appliance(directory)
+    appliance.configure(
+        f'[upstream]\nkind = "pd"\npd-urls = "{cluster.urls}"\n[syncer]\ndb-type = "sqlite"\n'
+    )
+    return appliance
+
+
+def part(status: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = status["upstream"]["parts"][0]
+    return found
+
+
+def test_pd_may_move_and_be_away_while_binlogs_are_received(tmp_path: Path) -> None:
+    with running_cluster(cluster_id(RECORDING), history(RECORDING), LAST_TS) as cluster:
+        appliance = binlogd(tmp_path, cluster)
+        try:
+            appliance.start()
+            status = appliance.wait(lambda now: part(now)["leader"] == "pd0")
+            assert status["cluster_id"] == cluster_id(RECORDING), "before anybody has written"
+            feeding = threading.Thread(
+                target=lambda: asyncio.run(feed_recording(RECORDING, appliance.target))
+            )
+            feeding.start()
+            cluster.do(lambda: _lead(cluster, 1))
+            appliance.wait(lambda now: part(now)["leader"] == "pd1")
+            for number in (0, 1, 2):
+                cluster.do(cluster.pd.members[number].stop)
+            feeding.join()  # everything is acknowledged, whether PD is there or not
+            said = appliance.wait(lambda now: part(now)["trouble"])
+            assert said["refuses_because"] == ""
+            assert (
+                part(said)["trouble"] in run(tmp_path, "status", "--config", "binlogd.toml").stdout
+            )
+            for number in (0, 1, 2):
+                cluster.do(cluster.pd.members[number].start)
+            cluster.do(lambda: _lead(cluster, 2))
+            appliance.wait_until_applied(LAST_TS)
+            well = appliance.wait(lambda now: part(now)["leader"] == "pd2")
+            assert well["upstream"]["tso"]["last_ts"] > LAST_TS
+            _expect_metrics(appliance)
+            assert appliance.stop() == 0
+            assert (
+                replica_differences(RECORDING, tmp_path / "data/drainer/replica.db", ["keys_wrong"])
+                == []
+            )
+        finally:
+            appliance.close()
+
+
+async def _lead(cluster: ClusterThread, number: int) -> None:
+    cluster.pd.leader = cluster.pd.members[number]
+
+
+def _expect_metrics(appliance: Appliance) -> None:
+    url = f"http://127.0.0.1:{appliance.port}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    own = {name for name in names if name.startswith("binlogd_upstream_")}
+    assert len(own) == 10
+    for name in own:
+        assert (
+            name in METRICS
+            or f"`{name.removeprefix('binlogd_upstream')}`" in METRICS
+            or (f"`{name.removeprefix('binlogd')}`" in METRICS)
+        ), name
+    assert 'binlogd_upstream_up{part="pd"} 1' in text
+    assert 'binlogd_upstream_leader_changes{part="pd"}' in text
+
+
+def test_what_an_upstream_says_is_looked_at_before_a_start(tmp_path: Path) -> None:
+    with running_cluster(cluster_id(RECORDING), history(RECORDING), LAST_TS) as cluster:
+        appliance = binlogd(tmp_path, cluster)
+        words = ("check-config", "--config", "binlogd.toml", "--ask")
+        well = run(tmp_path, *words)
+        assert well.returncode == 0, well.stderr
+        assert f"cluster {cluster_id(RECORDING)}" in well.stdout
+        assert "pd pd0 at 127.0.0.1:" in well.stdout
+        told = json.loads(run(tmp_path, *words, "--json").stdout)["upstream"]
+        assert told["cluster_id"] == cluster_id(RECORDING)
+        assert told["tso"]["last_ts"] > LAST_TS
+        text = appliance.config_file.read_text().replace("pd-urls", "cluster-id = 5\npd-urls")
+        appliance.config_file.write_text(text)
+        refused = run(tmp_path, *words)
+        assert refused.returncode == 2
+        assert "but upstream.cluster-id is 5" in refused.stderr
+        assert not (tmp_path / "data").exists()
