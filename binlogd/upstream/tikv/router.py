@@ -17,7 +17,6 @@ from grpclib.client import UnaryUnaryMethod
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
-from binlogd.channel import PlainChannel
 from binlogd.errors import Corrupt, Unavailable, UpstreamUnavailable
 from binlogd.tidb.meta_keys import pd_key
 from binlogd.upstream.tikv.places import Places
@@ -31,7 +30,7 @@ from binlogd.upstream.tikv.reaction import (
     react,
 )
 from binlogd.upstream.tikv.regions import Region, RegionMap
-from binlogd.upstream.tikv.stores import Stores
+from binlogd.upstream.tikv.stores import Connection, Stores
 from binlogd.wire.generated import errorpb, kvrpcpb, metapb
 
 _LOOK_UPS = 8  # at PD at once
@@ -168,39 +167,47 @@ class Router:
     async def _call(self, store_id: int, request: Request, answer: type[A], method: str) -> A:
         """One call, with a region error or without. Raises _Silent, UpstreamUnavailable."""
         try:
-            channel = await self._stores.channel(store_id)
+            connection = await self._stores.connection(store_id)
         except Unavailable as error:
             raise _Silent(str(error)) from error
-        if channel is None:
+        if connection is None:
             raise _Silent(f"store {store_id} is gone")
         self._calls[method] += 1
         call: UnaryUnaryMethod[bytes, bytes] = UnaryUnaryMethod(
-            channel, f"/tikvpb.Tikv/{method}", bytes, bytes
+            connection.channel, f"/tikvpb.Tikv/{method}", bytes, bytes
         )
-        found = answer()
+        clock = asyncio.get_running_loop().time
+        found, begin_s = answer(), clock()
         try:
-            found.parse(await call(bytes(request), timeout=self._call_s))
+            async with asyncio.timeout(self._call_s):  # grpclib's own confuses the one around it
+                reply = await call(bytes(request))
+            connection.heard_s = clock()
+            found.parse(reply)
+        except TimeoutError as error:
+            self._errors["transport"] += 1
+            if connection.heard_s < begin_s:  # what others wait for on it is not coming either
+                self._stores.forget(store_id, connection)
+            raise _Silent(f"store {store_id}: no answer within {self._call_s:g} s") from error
         except GRPCError as error:
-            self._failed(store_id, channel)
+            self._failed(store_id, connection)
             if error.status is Status.UNIMPLEMENTED:
                 raise UpstreamUnavailable(
                     f"TiKV store {store_id} knows no {method}: {error.message}"
                 ) from error
             raise _Silent(f"store {store_id}: {error.status.name}: {error.message}") from error
         except (ProtocolError, StreamTerminatedError, OSError) as error:
-            self._failed(store_id, channel)
-            cause = str(error) or f"no answer within {self._call_s:g} s"
-            raise _Silent(f"store {store_id}: {cause}") from error
+            self._failed(store_id, connection)
+            raise _Silent(f"store {store_id}: {str(error) or type(error).__name__}") from error
         except (ValueError, EOFError) as error:
-            self._failed(store_id, channel)
+            self._failed(store_id, connection)
             raise UpstreamUnavailable(
                 f"store {store_id} answers {method} in no way that TiKV does: {error}"
             ) from error
         return found
 
-    def _failed(self, store_id: int, channel: PlainChannel) -> None:
+    def _failed(self, store_id: int, connection: Connection) -> None:
         self._errors["transport"] += 1
-        self._stores.forget(store_id, channel)
+        self._stores.forget(store_id, connection)
 
     async def _react(self, error: errorpb.Error, region: Region, patience: Patience) -> None:
         reaction = react(error)

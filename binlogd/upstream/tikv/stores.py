@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from binlogd.channel import PlainChannel
 from binlogd.errors import UpstreamUnavailable
 from binlogd.tls import ClientTls
 from binlogd.upstream.tikv.places import Places
 from binlogd.wire.generated.metapb import StoreState
+
+
+@dataclass(slots=True)
+class Connection:
+    """A channel, and when something came of it last, by the loop's clock."""
+
+    channel: PlainChannel
+    heard_s: float = 0.0
 
 
 class Stores:
@@ -15,13 +25,13 @@ class Stores:
     def __init__(self, places: Places, tls: ClientTls | None = None) -> None:
         self._places, self._tls = places, tls
         self._addresses: dict[int, str] = {}
-        self._channels: dict[str, PlainChannel] = {}
+        self._connections: dict[str, Connection] = {}
 
     def __len__(self) -> int:
         """How many addresses are known."""
         return len(self._addresses)
 
-    async def channel(self, store_id: int) -> PlainChannel | None:
+    async def connection(self, store_id: int) -> Connection | None:
         """Towards a store; None: it is gone for good. Raises UpstreamUnavailable."""
         address = self._addresses.get(store_id)
         if address is None:
@@ -29,34 +39,34 @@ class Stores:
             if store is None or store.state == StoreState.Tombstone:
                 return None
             address = self._addresses[store_id] = store.address
-        channel = self._channels.get(address)
-        if channel is None:
+        found = self._connections.get(address)
+        if found is None:
             host, port = _host_and_port(address)
-            channel = self._channels[address] = PlainChannel(host, port, self._tls)
-        return channel
+            found = self._connections[address] = Connection(PlainChannel(host, port, self._tls))
+        return found
 
-    def forget(self, store_id: int, channel: PlainChannel | None = None) -> None:
+    def forget(self, store_id: int, connection: Connection | None = None) -> None:
         """It may be elsewhere, or hang: the next call asks for its address and connects anew.
 
-        Calls that are open on its connection end with an error. With `channel` only while that is
-        its connection: of many calls that failed together, one is enough.
+        Calls that are open on its connection end with an error. With `connection` only while that
+        is the one: of many calls that failed together, one is enough.
         """
         address = self._addresses.get(store_id)
         if address is None:
             return
-        known = self._channels.get(address)
-        if channel is not None and known is not channel:
+        known = self._connections.get(address)
+        if connection is not None and known is not connection:
             return
         del self._addresses[store_id]
         if known is not None:
-            del self._channels[address]
-            known.close()
+            del self._connections[address]
+            known.channel.close()
 
     def close(self) -> None:
         """Lets go of all connections. Safe to call twice."""
-        for channel in self._channels.values():
-            channel.close()
-        self._channels.clear()
+        for each in self._connections.values():
+            each.channel.close()
+        self._connections.clear()
         self._addresses.clear()
 
 

@@ -1,0 +1,340 @@
+"""What became of transactions, asked of a TiKV, and a Pump that does so.
+
+Each test leaves behind in TiKV what a TiDB would have left that failed at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from binlogd.errors import UpstreamUnavailable
+from binlogd.host.disk import PosixDisk
+from binlogd.ports import Committed, OpenPrewrite, Pending, RolledBack, TxnStatus
+from binlogd.pump.pump import Pump
+from binlogd.tidb.meta_keys import record_key
+from binlogd.tso import Tso
+from binlogd.upstream.tikv.client import TikvClient
+from binlogd.upstream.tikv.txn_status import TikvTxnStatus
+from binlogd.wire import codec
+from binlogd.wire.generated import errorpb
+from binlogd.wire.generated.kvrpcpb import MvccGetByKeyRequest
+from binlogd.wire.peek import commit_binlog, prewrite_binlog, rollback_binlog
+from tests.pump_world import ROOMY, StillClock, eventually, pulled, written
+from tests.tikv import FakeTikv, asking, tikv
+from tests.tikv_recordings import asked
+
+KEY = record_key(86, 5)
+
+
+def source(
+    cluster: FakeTikv, client: TikvClient, *, rolls_back_abandoned: bool = False
+) -> TikvTxnStatus:
+    return TikvTxnStatus(client, cluster, cluster.tso, rolls_back_abandoned=rolls_back_abandoned)
+
+
+async def fate(cluster: FakeTikv, start_ts: Tso, **options: bool) -> TxnStatus:
+    async with asking(cluster) as client:
+        (found,) = await source(cluster, client, **options).statuses([OpenPrewrite(start_ts, KEY)])
+        return found
+
+
+# --- TiDB ends between prewrite and commit -------------------------------------------------
+
+
+async def test_a_transaction_that_committed_is_committed_also_when_others_came_after() -> None:
+    async with tikv() as cluster:
+        start_ts = await cluster.tso.next()
+        cluster.records.put(KEY, b"row", start_ts, Tso(start_ts + 3))
+        for _ in range(3):
+            later = cluster.tso.pass_s(1)
+            cluster.records.put(KEY, None, later, Tso(later + 1))
+            cluster.records.roll_back([KEY], cluster.tso.pass_s(1))
+        assert await fate(cluster, start_ts) == Committed(Tso(start_ts + 3))
+
+
+async def test_a_lock_is_waited_for_and_decided_on_when_its_time_is_over() -> None:
+    async with tikv() as cluster:
+        start_ts = await cluster.tso.next()
+        cluster.records.prewrite({KEY: b"row"}, start_ts, ttl_ms=20_000)
+        cluster.tso.pass_s(19)
+        assert isinstance(await fate(cluster, start_ts), Pending)
+        assert cluster.calls["KvCheckTxnStatus"] == 0
+        assert cluster.records.locks
+        cluster.tso.pass_s(2)
+        assert await fate(cluster, start_ts) == RolledBack()
+        assert not cluster.records.locks
+        assert await fate(cluster, start_ts) == RolledBack()
+        assert cluster.calls["KvCheckTxnStatus"] == 1
+
+
+async def test_a_commit_that_comes_between_look_and_decision_counts() -> None:
+    async with tikv() as cluster:
+        start_ts = await cluster.tso.next()
+        cluster.records.prewrite({KEY: b"row"}, start_ts, ttl_ms=10)
+        now = cluster.tso.pass_s(1)
+
+        def commits_at_last(name: str, _: bytes) -> None:
+            if name == "KvCheckTxnStatus":
+                cluster.records.commit([KEY], start_ts, now)
+
+        cluster.before_call = commits_at_last
+        assert await fate(cluster, start_ts) == Committed(now)
+
+
+async def test_what_never_came_to_tikv_is_rolled_back_for_good_after_ten_minutes() -> None:
+    async with tikv() as cluster:
+        start_ts = await cluster.tso.next()
+        cluster.tso.pass_s(599)
+        young = await fate(cluster, start_ts)
+        assert isinstance(young, Pending)
+        assert young.is_traceless
+        assert not cluster.records.writes.get(KEY)
+        cluster.tso.pass_s(2)
+        assert await fate(cluster, start_ts) == RolledBack()
+        (tombstone,) = cluster.records.writes[KEY]
+        assert tombstone.commit_ts == start_ts  # a prewrite that still comes is refused by it
+
+
+async def test_a_rollback_in_the_write_of_another_transaction_is_one() -> None:
+    async with tikv() as cluster:
+        before = await cluster.tso.next()
+        start_ts = await cluster.tso.next()
+        cluster.records.put(KEY, b"row", before, start_ts)
+        cluster.records.roll_back([KEY], start_ts)
+        assert await fate(cluster, start_ts) == RolledBack()
+        assert await fate(cluster, before) == Committed(start_ts)
+
+
+async def test_nobody_is_rolled_back_whose_commit_may_have_been_collected() -> None:
+    async with tikv() as cluster:
+        start_ts = await cluster.tso.next()
+        cluster.records.put(KEY, b"row", start_ts, Tso(start_ts + 1))
+        deleted = cluster.tso.pass_s(60)
+        cluster.records.put(KEY, None, deleted, Tso(deleted + 1))
+        cluster.safe_point = cluster.tso.pass_s(1200)
+        cluster.records.collect(cluster.safe_point)
+        assert not cluster.records.writes[KEY]
+        found = await fate(cluster, start_ts)
+        assert isinstance(found, Pending)
+        assert "a commit may have been there" in found.reason
+        assert cluster.calls["KvCheckTxnStatus"] == 0, "asking would leave a rollback as proof"
+        assert await fate(cluster, start_ts, rolls_back_abandoned=True) == RolledBack()
+
+
+# --- many at once ---------------------------------------------------------------------------
+
+
+async def test_a_thousand_orphans_are_asked_about_side_by_side_within_limits() -> None:
+    cuts = tuple(record_key(86, handle) for handle in range(0, 1000, 100))
+    async with (
+        tikv(stores=3, cuts=cuts) as cluster,
+        asking(cluster, question_s=60, call_s=30) as client,
+    ):
+        running = most = 0
+        prewrites = []
+        for handle in range(1000):
+            start_ts = await cluster.tso.next()
+            key = record_key(86, handle)
+            prewrites.append(OpenPrewrite(start_ts, key))
+            if handle % 3 == 0:
+                cluster.records.put(key, b"row", start_ts, Tso(start_ts + 1))
+            elif handle % 3 == 1:
+                cluster.records.roll_back([key], start_ts)
+            else:
+                cluster.records.prewrite({key: b"row"}, start_ts, ttl_ms=60_000)
+        ask = client.records
+
+        async def counted(key: bytes) -> object:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            try:
+                return await ask(key)
+            finally:
+                running -= 1
+
+        client.records = counted  # type: ignore[assignment, method-assign] # it counts, and asks
+        found = await source(cluster, client).statuses(prewrites)
+        assert 8 < most <= 64
+        for handle, (prewrite, status) in enumerate(zip(prewrites, found, strict=True)):
+            match handle % 3:
+                case 0:
+                    assert status == Committed(Tso(prewrite.start_ts + 1))
+                case 1:
+                    assert status == RolledBack()
+                case _:
+                    assert isinstance(status, Pending)
+
+
+async def test_a_region_that_does_not_answer_leaves_the_others_their_answers() -> None:
+    async with (
+        tikv(stores=2, cuts=(KEY,)) as cluster,
+        asking(cluster, question_s=0.5, call_s=0.2) as client,
+    ):
+        start_ts = await cluster.tso.next()
+        near, far = record_key(86, 6), record_key(86, 4)
+        cluster.records.put(near, b"row", start_ts, Tso(start_ts + 1))
+        silent = cluster.region_of(far).leader
+        assert silent is not None
+        assert silent != cluster.region_of(near).leader
+        cluster.stores[silent].hangs = True
+        statuses = source(cluster, client)
+        answer, no_answer = await statuses.statuses(
+            [OpenPrewrite(start_ts, near), OpenPrewrite(start_ts, far)]
+        )
+        assert answer == Committed(Tso(start_ts + 1))
+        assert isinstance(no_answer, Pending)
+        assert f"store {silent}" in no_answer.reason
+        with pytest.raises(UpstreamUnavailable, match=f"store {silent}"):
+            await statuses.statuses([OpenPrewrite(start_ts, far)])
+
+
+async def test_a_prewrite_without_a_key_is_pending() -> None:
+    async with tikv(stores=1) as cluster, asking(cluster) as client:
+        start_ts = await cluster.tso.next()
+        (found,) = await source(cluster, client).statuses([OpenPrewrite(start_ts, b"")])
+        assert isinstance(found, Pending)
+        assert await source(cluster, client).statuses([]) == []
+
+
+# --- a Pump that asks -----------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def pump_of(cluster: FakeTikv, directory: Path) -> AsyncIterator[Pump]:
+    disk = PosixDisk(threads=4)
+    async with asking(cluster) as client:
+        pump = await Pump.open(
+            directory,
+            shards=2,
+            tso=cluster.tso,
+            txn_status=source(cluster, client),
+            clock=StillClock(),
+            disk=disk,
+            options=ROOMY,
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(pump.run())
+                yield pump
+                await pump.close()
+        finally:
+            await pump.close()
+            disk.close()
+
+
+async def test_the_recorded_orphan_is_resolved_as_the_original_did(tmp_path: Path) -> None:
+    (write,) = asked("pump", "pump")
+    prewrite = codec.decode_write_request(write.request).payload
+    (look_up,) = [each for each in asked("pump") if each.method == "MvccGetByKey"]
+    key = MvccGetByKeyRequest().parse(look_up.request).key
+    start_ts, commit_ts = Tso(470610290070257676), Tso(470610290070257677)
+    async with tikv() as cluster:
+        cluster.records.put(key, b"row", start_ts, commit_ts)
+        async with pump_of(cluster, tmp_path) as pump:
+            await written(pump, prewrite)
+            (found,) = await pulled(pump, upto=commit_ts)
+            assert (found.start_ts, found.commit_ts) == (start_ts, commit_ts)
+            assert cluster.calls["MvccGetByKey"] == 1
+            assert cluster.calls["KvCheckTxnStatus"] == 0
+
+
+async def test_a_rollback_after_a_commit_without_an_answer_loses_nothing(tmp_path: Path) -> None:
+    """The store committed, and its answer never came: TiDB tells its Pump of a rollback."""
+    async with tikv() as cluster, pump_of(cluster, tmp_path) as pump:
+        start_ts = await cluster.tso.next()
+        commit_ts = await cluster.tso.next()
+        cluster.records.put(KEY, b"row", start_ts, commit_ts)
+        await written(
+            pump,
+            prewrite_binlog(start_ts, prewrite_key=KEY, prewrite_value=b"row"),
+            rollback_binlog(start_ts),
+        )
+        (found,) = await pulled(pump, upto=commit_ts)
+        assert (found.start_ts, found.commit_ts) == (start_ts, commit_ts)
+        assert sum(each.contradicted for each in pump.statistics().resolvers) == 1
+
+
+async def test_a_rollback_that_tikv_confirms_holds_nothing_up(tmp_path: Path) -> None:
+    async with tikv() as cluster, pump_of(cluster, tmp_path) as pump:
+        start_ts = await cluster.tso.next()
+        other, commit_ts = await cluster.tso.next(), await cluster.tso.next()
+        cluster.records.roll_back([KEY], start_ts)
+        await written(
+            pump,
+            prewrite_binlog(start_ts, prewrite_key=KEY, prewrite_value=b"no"),
+            rollback_binlog(start_ts),
+            prewrite_binlog(other, prewrite_key=KEY, prewrite_value=b"yes"),
+            commit_binlog(other, commit_ts, prewrite_key=KEY),
+        )
+        assert [each.start_ts for each in await pulled(pump, upto=commit_ts)] == [other]
+
+
+async def test_a_tidb_that_dies_holds_the_watermark_until_its_locks_are_over(
+    tmp_path: Path,
+) -> None:
+    async with tikv() as cluster, pump_of(cluster, tmp_path) as pump:
+        start_ts = await cluster.tso.next()
+        other, commit_ts = await cluster.tso.next(), await cluster.tso.next()
+        cluster.records.prewrite({KEY: b"no"}, start_ts, ttl_ms=20_000)
+        await written(
+            pump,
+            prewrite_binlog(start_ts, prewrite_key=KEY, prewrite_value=b"no"),
+            prewrite_binlog(other, prewrite_key=KEY, prewrite_value=b"yes"),
+            commit_binlog(other, commit_ts, prewrite_key=KEY),
+        )
+        await eventually(lambda: "its lock has" in pump.statistics().blocked_by)
+        assert pump.statistics().max_commit_ts < start_ts
+        cluster.tso.pass_s(21)
+        assert [each.start_ts for each in await pulled(pump, upto=commit_ts)] == [other]
+        assert not cluster.records.locks
+
+
+async def test_orphans_are_resolved_while_their_region_splits_moves_and_is_not_ready(
+    tmp_path: Path,
+) -> None:
+    async with tikv(stores=3) as cluster, pump_of(cluster, tmp_path) as pump:
+        payloads, commits = [], []
+        for handle in range(60):
+            start_ts, commit_ts = await cluster.tso.next(), await cluster.tso.next()
+            key = record_key(86, handle)
+            payloads.append(prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=b"row"))
+            cluster.records.put(key, b"row", start_ts, commit_ts)
+            commits.append(commit_ts)
+        turns = iter(range(10))
+
+        def shake(_: str, key: bytes) -> None:
+            turn = next(turns, None)
+            if turn is None:
+                return
+            if turn % 3 == 0:
+                cluster.split(record_key(86, 1 + 5 * turn))
+            elif turn % 3 == 1:
+                cluster.move(key, turn % 2 + 2, 1)
+            else:
+                cluster.errors.append(errorpb.Error(stale_command=errorpb.StaleCommand()))
+
+        cluster.before_call = shake
+        await written(pump, *payloads)
+        found = await pulled(pump, upto=commits[-1])
+        assert [each.commit_ts for each in found] == commits
+
+
+async def test_tikv_and_pd_may_be_away_for_a_while(tmp_path: Path) -> None:
+    async with tikv(stores=1) as cluster, pump_of(cluster, tmp_path) as pump:
+        start_ts, commit_ts = await cluster.tso.next(), await cluster.tso.next()
+        cluster.records.put(KEY, b"row", start_ts, commit_ts)
+        cluster.pd_is_down = True
+        await cluster.stores[1].stop()
+        await written(pump, prewrite_binlog(start_ts, prewrite_key=KEY, prewrite_value=b"row"))
+        await eventually(lambda: sum(r.failures for r in pump.statistics().resolvers) > 0)
+        assert "PD: connection refused" in pump.statistics().blocked_by
+        await cluster.stores[1].start()
+        cluster.pd_is_down = False
+        (found,) = await pulled(pump, upto=commit_ts)
+        assert found.commit_ts == commit_ts
