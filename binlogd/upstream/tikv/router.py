@@ -17,6 +17,7 @@ from grpclib.client import UnaryUnaryMethod
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
+from binlogd.channel import woken_cleanly
 from binlogd.errors import Corrupt, Unavailable, UpstreamUnavailable
 from binlogd.tidb.meta_keys import pd_key
 from binlogd.upstream.tikv.places import Places
@@ -179,8 +180,9 @@ class Router:
         clock = asyncio.get_running_loop().time
         found, begin_s = answer(), clock()
         try:
-            async with asyncio.timeout(self._call_s):  # grpclib's own confuses the one around it
-                reply = await call(bytes(request))
+            async with asyncio.timeout(self._call_s):
+                with woken_cleanly():
+                    reply = await call(bytes(request))
             connection.heard_s = clock()
             found.parse(reply)
         except TimeoutError as error:

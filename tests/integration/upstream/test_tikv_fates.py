@@ -206,9 +206,11 @@ async def test_a_prewrite_without_a_key_is_pending() -> None:
 
 
 @asynccontextmanager
-async def pump_of(cluster: FakeTikv, directory: Path) -> AsyncIterator[Pump]:
+async def pump_of(
+    cluster: FakeTikv, directory: Path, *, question_s: float = 10.0
+) -> AsyncIterator[Pump]:
     disk = PosixDisk(threads=4)
-    async with asking(cluster) as client:
+    async with asking(cluster, question_s=question_s) as client:
         pump = await Pump.open(
             directory,
             shards=2,
@@ -326,7 +328,7 @@ async def test_orphans_are_resolved_while_their_region_splits_moves_and_is_not_r
 
 
 async def test_tikv_and_pd_may_be_away_for_a_while(tmp_path: Path) -> None:
-    async with tikv(stores=1) as cluster, pump_of(cluster, tmp_path) as pump:
+    async with tikv(stores=1) as cluster, pump_of(cluster, tmp_path, question_s=0.5) as pump:
         start_ts, commit_ts = await cluster.tso.next(), await cluster.tso.next()
         cluster.records.put(KEY, b"row", start_ts, commit_ts)
         cluster.pd_is_down = True
