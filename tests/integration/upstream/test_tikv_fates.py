@@ -27,6 +27,7 @@ from binlogd.wire.peek import commit_binlog, prewrite_binlog, rollback_binlog
 from tests.pump_world import ROOMY, StillClock, eventually, pulled, written
 from tests.tikv import FakeTikv, asking, tikv
 from tests.tikv_recordings import asked
+from tests.wire_recordings import calls
 
 KEY = record_key(86, 5)
 
@@ -231,8 +232,8 @@ async def pump_of(
 
 
 async def test_the_recorded_orphan_is_resolved_as_the_original_did(tmp_path: Path) -> None:
-    (write,) = asked("pump", "pump")
-    prewrite = codec.decode_write_request(write.request).payload
+    (write,) = calls("pump", "pump")
+    prewrite = codec.decode_write_request(write.requests[0]).payload
     (look_up,) = [each for each in asked("pump") if each.method == "MvccGetByKey"]
     key = MvccGetByKeyRequest().parse(look_up.request).key
     start_ts, commit_ts = Tso(470610290070257676), Tso(470610290070257677)
