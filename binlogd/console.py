@@ -256,10 +256,32 @@ def print_status_on(console: Console, document: dict[str, Any]) -> None:
             soft_wrap=True,
         )
     _print_drainer(console, drainer)
+    if not document["shards"]:
+        _print_sources(console, drainer.get("sources", ()))
+        return
     shards = Table("shard", "up to", "open prewrites", "queued", "chaser", "log bytes", box=None)
     for shard in document["shards"]:
         shards.add_row(*(str(shard[key]) for key in _SHARD_COLUMNS))
     console.print(shards, highlight=False)
+    own = {shard["name"] for shard in document["shards"]}
+    _print_sources(console, [s for s in drainer.get("sources", ()) if s["name"] not in own])
+
+
+def _print_sources(console: Console, sources: Sequence[dict[str, Any]]) -> None:
+    """Pumps elsewhere that are pulled."""
+    if not sources:
+        return
+    shown = Table("pump", "state", "up to", "behind", "silent", "trouble", box=None)
+    for source in sources:
+        shown.add_row(
+            source["name"],
+            source["state"],
+            str(source["resolved_ts"]),
+            f"{source['lag_s']:.3f} s",
+            f"{source['silent_s']:.0f} s",
+            escape(source["trouble"]),
+        )
+    console.print(shown, highlight=False)
 
 
 def _print_kept(console: Console, document: dict[str, Any]) -> None:
@@ -269,6 +291,7 @@ def _print_kept(console: Console, document: dict[str, Any]) -> None:
         ("[bold red]refusing writes:[/]", document["refuses_because"]),
         ("[yellow]old binlogs are kept for:[/]", ", ".join(gc["held_by"])),
         ("[bold red]nothing is deleted:[/]", gc["failed"]),
+        ("[yellow]the registry does not answer:[/]", document.get("registry_error", "")),
     ):
         if text:
             console.print(label, escape(text), highlight=False, soft_wrap=True)

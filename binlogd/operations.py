@@ -144,9 +144,7 @@ class Node:
         if self.drainer is None:
             return None
         newest, applied = self._newest_commit_ts(), self.drainer.statistics().applied_ts
-        if applied >= newest:
-            return 0.0
-        return max(0.001, (physical_ms(newest) - physical_ms(applied)) / 1000)
+        return _behind_s(applied, newest)
 
     def _newest_commit_ts(self) -> Tso:
         """That arrived at this Pump or at one that is merged with it."""
@@ -357,6 +355,7 @@ class Node:
                     "name": each.name,
                     "state": each.state.value,
                     "resolved_ts": each.resolved_ts,
+                    "lag_s": _behind_s(each.resolved_ts, self._newest_commit_ts()),
                     "binlogs_waiting": each.binlogs_waiting,
                     "silent_s": round(each.silent_s, 3),
                     "trouble": each.trouble,
@@ -378,6 +377,13 @@ class Node:
             "last_ddls": [asdict(each) for each in now.measures.ddls],
             "trash": _trash(now.sink.trash if now.sink else None),
         }
+
+
+def _behind_s(position: Tso, newest: Tso) -> float:
+    """Upstream seconds; 0 only for what has come to the newest."""
+    if position >= newest:
+        return 0.0
+    return max(0.001, (physical_ms(newest) - physical_ms(position)) / 1000)
 
 
 def _nothing() -> None:

@@ -31,6 +31,16 @@ class Problem(NamedTuple):
 def problems(status: Mapping[str, Any]) -> list[Problem]:
     """Empty when all is well."""
     found = [*_receiving(status), *_replicating(status["drainer"]), *_kept(status)]
+    if status.get("registry_error"):
+        found.append(
+            Problem(
+                "warn",
+                "The registry does not answer",
+                status["registry_error"],
+                "The Pumps that are known are pulled; none can join, pause or leave until it is"
+                " back.",
+            )
+        )
     return sorted(found, key=lambda each: ("bad", "warn", "info").index(each.severity))
 
 

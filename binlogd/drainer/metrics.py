@@ -139,6 +139,11 @@ def _say_sources(out: Exposition, now: MergeStatistics) -> None:
         [({"nodeID": each.name}, int(not each.trouble)) for each in now.sources],
     )
     out.gauge(
+        "binlogd_drainer_source_state",
+        "1 for what is known of a source: online, paused, or offline and not yet let go.",
+        [({"nodeID": each.name, "state": each.state.value}, 1) for each in now.sources],
+    )
+    out.gauge(
         "binlogd_drainer_source_waiting_bytes",
         "Pulled of a source, and waiting for the others.",
         [({"nodeID": each.name}, each.bytes_waiting) for each in now.sources],

@@ -179,8 +179,8 @@ function showLanes(status) {
   const others = sources.filter((each) => !status.shards.some((shard) => shard.name === each.name));
   show($("sources"), others, () => others.length && [
     el("h3", {}, "Other Pumps"),
-    table("Other Pumps", [["Pump", ""], ["State", ""], ["Silent", "number"], ["Waiting", "number"]],
-      others.map((each) => [each.name, each.trouble || each.state, seconds(each.silent_s), count(each.binlogs_waiting)]))]);
+    table("Other Pumps", [["Pump", ""], ["State", ""], ["Behind", "number"], ["Silent", "number"], ["Waiting", "number"]],
+      others.map((each) => [each.name, each.trouble || each.state, seconds(each.lag_s), seconds(each.silent_s), count(each.binlogs_waiting)]))]);
 }
 
 function showDdls(drainer) {
