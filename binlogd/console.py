@@ -256,15 +256,22 @@ def print_status_on(console: Console, document: dict[str, Any]) -> None:
             soft_wrap=True,
         )
     _print_drainer(console, drainer)
-    if not document["shards"]:
-        _print_sources(console, drainer.get("sources", ()))
-        return
-    shards = Table("shard", "up to", "open prewrites", "queued", "chaser", "log bytes", box=None)
-    for shard in document["shards"]:
-        shards.add_row(*(str(shard[key]) for key in _SHARD_COLUMNS))
-    console.print(shards, highlight=False)
-    own = {shard["name"] for shard in document["shards"]}
-    _print_sources(console, [s for s in drainer.get("sources", ()) if s["name"] not in own])
+    _print_shards(console, document["shards"], drainer.get("sources", ()))
+
+
+def _print_shards(
+    console: Console, own: Sequence[dict[str, Any]], sources: Sequence[dict[str, Any]]
+) -> None:
+    """Of this Pump, where there is one; and the Pumps elsewhere that are pulled."""
+    if own:
+        shards = Table(
+            "shard", "up to", "open prewrites", "queued", "chaser", "log bytes", box=None
+        )
+        for shard in own:
+            shards.add_row(*(str(shard[key]) for key in _SHARD_COLUMNS))
+        console.print(shards, highlight=False)
+    names = {shard["name"] for shard in own}
+    _print_sources(console, [each for each in sources if each["name"] not in names])
 
 
 def _print_sources(console: Console, sources: Sequence[dict[str, Any]]) -> None:
