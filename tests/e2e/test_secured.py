@@ -231,8 +231,9 @@ def test_status_follows_a_node_until_it_is_left(appliance: Appliance) -> None:
     appliance.start()
     primary, secondary = pty.openpty()
     watch = ("status", "--watch", "--interval", "0.1")
+    heard = ("env", "--default-signal=INT")  # a background job's children would not hear it
     watching = subprocess.Popen(
-        [sys.executable, "-m", "binlogd", *watch, "-c", str(appliance.config_file)],
+        [*heard, sys.executable, "-m", "binlogd", *watch, "-c", str(appliance.config_file)],
         stdout=secondary,
         stderr=secondary,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "xterm"},
