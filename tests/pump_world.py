@@ -12,7 +12,9 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.errors import BinlogdError, UpstreamUnavailable
 from binlogd.host.disk import PosixDisk
 from binlogd.ports import Disk, OpenPrewrite, Pending, TxnStatus
+from binlogd.pump.kept_routing import SHARDS_FILE
 from binlogd.pump.pump import Pump, PumpOptions
+from binlogd.pump.route import Routing
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire.peek import commit_binlog, prewrite_binlog, rollback_binlog
 
@@ -99,7 +101,8 @@ class World:
 
     @asynccontextmanager
     async def pump(self, options: PumpOptions = ROOMY, *, shards: int = 1) -> AsyncIterator[Pump]:
-        """A running Pump, closed at the end."""
+        """A running Pump, closed at the end. Neighbouring transactions are in different shards."""
+        self._spread(shards)
         opened = await Pump.open(
             self.directory,
             shards=shards,
@@ -116,6 +119,12 @@ class World:
                 await opened.close()
         finally:  # whoever failed: threads that stay keep the process
             await opened.close()
+
+    def _spread(self, shards: int) -> None:
+        path = self.directory / "pump" / SHARDS_FILE
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(Routing(shards, window_bits=0).to_bytes())
 
 
 @asynccontextmanager

@@ -28,10 +28,11 @@ from binlogd.host.disk import PosixDisk
 from binlogd.ports import DiskLock
 from binlogd.pump.check import Finding, Told
 from binlogd.pump.entry import Entry, entry_of
+from binlogd.pump.kept_routing import SHARDS_FILE
 from binlogd.pump.logscan import Survey
 from binlogd.pump.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
-from binlogd.pump.pump import LOCK_FILE, SHARDS_FILE
-from binlogd.pump.route import shard_of
+from binlogd.pump.pump import LOCK_FILE
+from binlogd.pump.route import Routing
 from binlogd.pump.shard import Shard, ShardOptions
 from binlogd.pump.valuelog import Acknowledged, ValueLog
 from binlogd.record import FOOTER_BYTES, footer_ts
@@ -174,7 +175,7 @@ class _Adoption:
         self._work = data_dir / "pump.adopting"
         self._disk = disk
         self._told = told
-        self._shards = shards
+        self._shards, self._routing = shards, Routing(shards)
         self._options = options
         self._whole = 2 * sum(source.size_bytes for source in sources)
         self._done = 0
@@ -213,7 +214,7 @@ class _Adoption:
         else:
             await self._check_space()
             await self._write_anew()
-        await self._disk.write_whole(self._work / SHARDS_FILE, f"{self._shards}\n".encode())
+        await self._disk.write_whole(self._work / SHARDS_FILE, self._routing.to_bytes())
         adopted = await self._make_indexes()
         await self._disk.rename(self._work, self._data_dir / "pump")
         await self._take_name()
@@ -246,7 +247,7 @@ class _Adoption:
                 entry, payload = record
                 if entry.start_ts == entry.commit_ts == NO_TS:
                     continue  # old versions of the original left such; they say nothing
-                waiting[shard_of(entry.start_ts, self._shards)].append(record)
+                waiting[self._routing.shard_of(entry.start_ts)].append(record)
                 size += len(payload)
                 if size >= _BATCH_BYTES:
                     await self._flush(logs, waiting)

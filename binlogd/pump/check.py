@@ -13,16 +13,17 @@ from functools import partial
 from pathlib import Path
 
 from binlogd.binlog import BinlogType
-from binlogd.errors import ConfigError, CorruptRecord, LogFailed
+from binlogd.errors import CorruptRecord, LogFailed
 from binlogd.ports import Disk
 from binlogd.pump import logscan
 from binlogd.pump.entry import Entry, entry_of
 from binlogd.pump.gc import Segment
 from binlogd.pump.index import FILES, Marks
 from binlogd.pump.index_audit import IndexAudit, Row
+from binlogd.pump.kept_routing import kept_routing
 from binlogd.pump.logscan import Survey
 from binlogd.pump.pointer import FileId, ValuePointer, segment_fid, segment_name
-from binlogd.pump.route import shard_of
+from binlogd.pump.route import Routing
 from binlogd.pump.valuelog import gone
 from binlogd.record import FOOTER_BYTES, HEADER_BYTES, decode
 from binlogd.tso import NO_TS, Tso
@@ -99,9 +100,9 @@ async def check(directory: Path, disk: Disk, told: Told) -> CheckReport:
     Raises ConfigError when there is no Pump's data, LogFailed when the disk cannot be read.
     """
     pump = directory / "pump"
-    shards = await shard_count(pump, disk)
+    routing = await kept_routing(pump, disk)
     layout, values = [], []
-    for number in range(shards):
+    for number in range(routing.shards):
         value = pump / f"shard-{number}" / "value"
         try:
             values.append((value, sum((await disk.sizes(value)).values())))
@@ -110,7 +111,7 @@ async def check(directory: Path, disk: Disk, told: Told) -> CheckReport:
     whole, done = sum(size for _, size in values), 0
     reports = []
     for value, size in values:
-        checked = _ShardCheck(value, disk, shards, partial(_tell, told, done, whole))
+        checked = _ShardCheck(value, disk, routing, partial(_tell, told, done, whole))
         try:
             reports.append(await checked.run())
         except OSError as error:
@@ -128,31 +129,16 @@ def _tell(told: Told, before: int, whole: int, path: str, read: int) -> None:
     told(path, before + read, whole)
 
 
-async def shard_count(pump: Path, disk: Disk) -> int:
-    """How many shards a data directory was made with. Raises ConfigError, LogFailed."""
-    path = pump / "shards"
-    try:
-        (content,) = await disk.read(path, [(0, 64)])
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path} is missing: {pump.parent} has no data of a Pump") from error
-    except OSError as error:
-        raise LogFailed(path, error) from error
-    text = content.strip()
-    if not text.isdigit() or not int(text):
-        raise ConfigError(f"{path} should hold the number of shards: {content!r}")
-    return int(text)
-
-
 class _ShardCheck:
     """One pass over one shard."""
 
     def __init__(
-        self, value: Path, disk: Disk, shards: int, told: Callable[[str, int], None]
+        self, value: Path, disk: Disk, routing: Routing, told: Callable[[str, int], None]
     ) -> None:
         self._value = value
         self._index_path = value.with_name(FILES[0])
         self._disk = disk
-        self._shards = shards
+        self._routing = routing
         self._number = int(value.parent.name.rpartition("-")[2])
         self._told = told
         self._read_bytes = 0
@@ -295,10 +281,10 @@ class _ShardCheck:
                 self._open.pop(entry.start_ts, None)
             elif pointer < self._marks.handle:
                 self._open.setdefault(entry.start_ts, pointer)
-            if entry.start_ts and shard_of(entry.start_ts, self._shards) != self._number:
+            if entry.start_ts and self._routing.shard_of(entry.start_ts) != self._number:
                 what = (
                     f"start_ts {entry.start_ts} belongs to shard"
-                    f" {shard_of(entry.start_ts, self._shards)} of {self._shards}"
+                    f" {self._routing.shard_of(entry.start_ts)} of {self._routing.shards}"
                 )
                 self._find("record", self._path(fid), what, offset, entry.end.offset)
         return entries

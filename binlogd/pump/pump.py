@@ -21,7 +21,6 @@ import structlog
 from binlogd.binlog import BinlogType
 from binlogd.errors import (
     BinlogdError,
-    ConfigError,
     LogFailed,
     NotOnline,
     RecordTooLarge,
@@ -35,11 +34,12 @@ from binlogd.pump.caretaker import Caretaker, CaretakerOptions, CaretakerStatist
 from binlogd.pump.entry import WITNESS, Item
 from binlogd.pump.filing import FilingOptions
 from binlogd.pump.gc import GcPlan
+from binlogd.pump.kept_routing import routing_of
 from binlogd.pump.pointer import Place
 from binlogd.pump.pull import PullOptions, ShardSource
 from binlogd.pump.resolver import Resolver, ResolverStatistics
 from binlogd.pump.rounds import Rounds
-from binlogd.pump.route import Router, Share, shard_of
+from binlogd.pump.route import Router, Routing, Share
 from binlogd.pump.shard import Shard, ShardOptions, ShardStatistics
 from binlogd.pump.signal import is_set_within
 from binlogd.pump.state import Action, NodeState, asked, given_up, settled
@@ -51,7 +51,6 @@ log = structlog.get_logger(__name__)
 
 LOCK_FILE = ".lock"
 """In a data directory: whoever has it is the only one who writes there."""
-SHARDS_FILE = "shards"
 _SETTLE_RETRY_S = 1.0
 _SHARDS_FEW = 4
 _TELL_AFTER_S = 0.0001  # for each shard more: a witness for each costs 10 microseconds
@@ -116,20 +115,28 @@ class PumpWorld:
     disk: Disk
 
 
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """The directory that a Pump has for itself, and how transactions are spread in it."""
+
+    path: Path
+    lock: DiskLock
+    routing: Routing
+
+
 class Pump:
     """`open` it, let `run` run, `write` and pull, `close` it."""
 
     def __init__(
         self,
-        data_dir: Path,
+        home: DataDirectory,
         shards: Sequence[Shard],
-        lock: DiskLock,
         world: PumpWorld,
         options: PumpOptions,
         space: Space,
     ) -> None:
         self._shards = list(shards)
-        self._lock = lock
+        self._lock, self._routing = home.lock, home.routing
         self._world = world
         self._options = options
         self._admission = Admission(
@@ -139,7 +146,7 @@ class Pump:
             record_bytes_max=options.record_bytes_max,
         )
         self._caretaker = Caretaker(
-            data_dir,
+            home.path,
             self._shards,
             self._admission,
             space,
@@ -151,7 +158,7 @@ class Pump:
                 space_every_s=options.free_check_every_s,
             ),
         )
-        self._router = Router(len(shards), high=NO_TS)
+        self._router = Router(home.routing, high=NO_TS)
         self._budget = Budget(bytes_max=options.memory_budget_bytes // 2)
         self._reading = Budget(bytes_max=options.memory_budget_bytes // 2)
         self._accepted = self._refused = self._fakes = 0
@@ -200,7 +207,7 @@ class Pump:
         rounds = Rounds()
         try:
             await Bases(directory, disk).declared()  # one that does not read would stop all GC
-            await _check_shard_count(directory / "pump", shards, disk)
+            routing = await routing_of(directory / "pump", shards, disk)
             space = await disk.space(directory)
             for number in range(shards):
                 name = f"shard-{number}"
@@ -223,7 +230,7 @@ class Pump:
             if isinstance(error, OSError):
                 raise LogFailed(directory, error) from error
             raise
-        pump = cls(directory, opened, lock, world, options, space)
+        pump = cls(DataDirectory(directory, lock, routing), opened, world, options, space)
         pump._begin()
         return pump
 
@@ -439,7 +446,7 @@ class Pump:
         high = max(shard.max_seen_ts for shard in self._shards)
         for shard in self._shards:
             shard.witness(high)
-        self._router = Router(len(self._shards), high=high)
+        self._router = Router(self._routing, high=high)
         newest = max(
             (segment.max_ts for shard in self._shards for segment in shard.log.segments()),
             default=NO_TS,
@@ -485,7 +492,7 @@ class Pump:
 
     async def _write_fake(self, ts: Tso) -> None:
         """Moves the watermark to `ts`, which the time source has given; writes only if it must."""
-        number = shard_of(ts, len(self._shards))
+        number = self._routing.shard_of(ts)
         if self._shards[number].watermark >= ts:
             for shard in self._shards:
                 shard.witness(ts)
@@ -559,22 +566,6 @@ def _shard_options(options: PumpOptions, shards: int, *, believes_rollbacks: boo
         window_bytes_max=min(options.window_bytes_max, options.memory_budget_bytes // (8 * shards)),
         believes_rollbacks=believes_rollbacks,
     )
-
-
-async def _check_shard_count(directory: Path, shards: int, disk: Disk) -> None:
-    if shards < 1:
-        raise ConfigError(f"pump.shards is {shards}: at least 1 is needed")
-    path = directory / SHARDS_FILE
-    if SHARDS_FILE not in await disk.sizes(directory):
-        await disk.write_whole(path, f"{shards}\n".encode())
-        return
-    (content,) = await disk.read(path, [(0, 64)])
-    if content.strip() != str(shards).encode():
-        raise ConfigError(
-            f"pump.shards is {shards}, but {directory} was made with"
-            f" {content.decode('ascii', 'replace').strip()} shards ({path}): a transaction's"
-            " prewrite and commit must meet, so the count cannot change; set pump.shards back"
-        )
 
 
 def _blocked_by(shards: Sequence[ShardStatistics], resolvers: Sequence[ResolverStatistics]) -> str:

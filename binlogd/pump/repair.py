@@ -15,9 +15,10 @@ import structlog
 from binlogd import record
 from binlogd.errors import ConfigError, CorruptRecord, LogFailed
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.check import CheckReport, ShardReport, Told, check, shard_count
+from binlogd.pump.check import CheckReport, ShardReport, Told, check
 from binlogd.pump.entry import entry_of
 from binlogd.pump.index import FILES
+from binlogd.pump.kept_routing import kept_routing
 from binlogd.pump.logscan import Survey
 from binlogd.pump.pointer import FileId, ValuePointer, segment_fid
 from binlogd.pump.pump import LOCK_FILE
@@ -61,7 +62,7 @@ async def check_and_repair(
 
     Raises ConfigError when a process has it or there is nothing to check, LogFailed, DiskFull.
     """
-    await shard_count(directory / "pump", disk)  # before a lock file is left in a wrong place
+    await kept_routing(directory / "pump", disk)  # before a lock file is left in a wrong place
     try:
         lock = await disk.lock(directory / LOCK_FILE)
     except OSError as error:

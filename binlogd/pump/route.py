@@ -1,8 +1,12 @@
 """Which shard a transaction belongs to.
 
 Invariant I3. A transaction's prewrite and its outcome go to the same shard, in this process and in
-every later one: the answer depends on start_ts and on the shard count alone, and the shard count is
-written into the data directory.
+every later one: the answer depends on start_ts and on the routing alone, and the routing is written
+into the data directory.
+
+Transactions that begin within one window of time go to one shard. So what arrives at a moment makes
+a few large groups, however many shards there are, and a group costs a sync (decision 51); over time
+all shards get as much.
 
 And what the other shards are told of it. A commit_ts that arrives was handed out before anything
 that arrives later; told to a shard as a *witness*, in front of the prewrites that come after it, it
@@ -26,13 +30,38 @@ ShardId = NewType("ShardId", int)
 _MIX = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: neighbours go to different shards
 
 
-def shard_of(start_ts: Tso, shards: int) -> ShardId:
-    """The shard of a transaction.
+_TS_BITS = 64
+WINDOW_BITS = 24
+"""The window of new data directories: 2^6 ms, and 2^18 timestamps in each of them."""
 
-    start_ts is mixed first: logical counters are often zero, and milliseconds come in steps.
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a data directory spreads its transactions, from its first binlog to its last.
+
+    The lowest `window_bits` of a start_ts make no difference; 0 in directories of before there were
+    windows.
     """
-    mixed = (start_ts * _MIX) & 0xFFFFFFFFFFFFFFFF
-    return ShardId((mixed >> 32) * shards >> 32)
+
+    shards: int
+    window_bits: int = WINDOW_BITS
+
+    def shard_of(self, start_ts: Tso) -> ShardId:
+        """The shard of a transaction. Windows are mixed, as the busy ones may come in steps."""
+        mixed = ((start_ts >> self.window_bits) * _MIX) & 0xFFFFFFFFFFFFFFFF
+        return ShardId((mixed >> 32) * self.shards >> 32)
+
+    def to_bytes(self) -> bytes:
+        """As it is kept in the data directory."""
+        return f"{self.shards} {self.window_bits}\n".encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Routing:
+        """What was kept. Raises ValueError when that is no routing."""
+        numbers = [int(word) for word in content.split()]
+        if len(numbers) not in (1, 2) or numbers[0] < 1 or not 0 <= numbers[-1] < _TS_BITS:
+            raise ValueError(f"no routing: {content!r}")
+        return cls(numbers[0], numbers[1] if len(numbers) > 1 else 0)
 
 
 @dataclass(slots=True)
@@ -47,19 +76,19 @@ class Share:
 class Router:
     """Splits batches in the order of their arrival, and remembers what each shard knows."""
 
-    def __init__(self, shards: int, *, high: Tso) -> None:
+    def __init__(self, routing: Routing, *, high: Tso) -> None:
         self.high = high  # the largest commit_ts that has arrived
         self.has_untold = False
-        self._told = [high] * shards
+        self._shard_of = routing.shard_of
+        self._told = [high] * routing.shards
 
     def split(self, items: Sequence[Item]) -> dict[int, Share]:
         """The shares of the shards that get something; `positions` count from the beginning of
         `items`. The others are `untold`."""
         told, high = self._told, self.high
-        count = len(told)
         shares: dict[int, Share] = {}
         for position, item in enumerate(items):
-            number = shard_of(item.start_ts, count)
+            number = self._shard_of(item.start_ts)
             share = shares.get(number)
             if share is None:
                 share = shares[number] = Share()
@@ -71,7 +100,7 @@ class Router:
                 high = told[number] = item.commit_ts
             share.items.append(item)
             share.positions.append(position)
-        self.has_untold = self.has_untold or (high > self.high and count > 1)
+        self.has_untold = self.has_untold or (high > self.high and len(told) > 1)
         self.high = high
         return shares
 

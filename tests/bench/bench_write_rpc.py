@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter, process_time, time
 from typing import Any, cast
 
 import structlog
@@ -249,8 +249,8 @@ class _Load:
         self.value = random.Random(1).randbytes(case.size - 40)
 
     def prewrite(self) -> tuple[bytes, int]:
-        """A new transaction."""
-        self.ts += 1
+        """A new transaction, with a timestamp as PD would give it now."""
+        self.ts = max(self.ts + 1, int(compose(int(time() * 1000))))
         payload = peek.prewrite_binlog(
             Tso(self.ts), prewrite_key=b"t_row_key", prewrite_value=self.value
         )

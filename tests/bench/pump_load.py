@@ -17,7 +17,8 @@ from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire.peek import commit_binlog, prewrite_binlog
 
 BASE = compose(1_700_000_000_000)
-_STEP = 4
+_STEP = (1 << 18) // 12
+"""Between transactions: twelve in a millisecond."""
 _ROWS = b"v" * 4096
 
 

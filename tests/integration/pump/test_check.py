@@ -18,7 +18,7 @@ from binlogd.host.disk import PosixDisk
 from binlogd.pump.check import CheckReport, check
 from binlogd.pump.index import FILES
 from binlogd.pump.repair import Checked, check_and_repair
-from binlogd.pump.route import shard_of
+from binlogd.pump.route import Routing
 from binlogd.pump.shard import ShardOptions
 from binlogd.pump.valuelog import LogLimits
 from tests.pump_world import (
@@ -267,7 +267,9 @@ async def test_every_wrong_file_is_found(tmp_path: Path, disk: PosixDisk) -> Non
         change(directory)
         return "\n".join(map(str, (await check(directory, disk, deaf)).findings))
 
-    stray = next(number for number in range(1, 100) if shard_of(at(number), 2) == 1)
+    stray = next(
+        number for number in range(1, 100) if Routing(2, window_bits=0).shard_of(at(number)) == 1
+    )
     foreign = record.encode(prewrite(stray)) + record.encode(b"no binlog")
     assert "000001.vlog: the file is missing" in await found(
         "missing", lambda home: value(home, 1).unlink()

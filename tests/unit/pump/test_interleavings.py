@@ -12,7 +12,7 @@ import pytest
 from binlogd.binlog import BinlogType
 from binlogd.pump.entry import Item
 from binlogd.pump.pointer import FileId, Place
-from binlogd.pump.route import Router
+from binlogd.pump.route import Router, Routing
 from binlogd.pump.sorter import Sorter
 from binlogd.tso import NO_TS, Tso
 from tests.interleavings import Arrival, all_orders, any_order, arrivals
@@ -26,7 +26,7 @@ class Shards:
 
     def __init__(self, count: int) -> None:
         self.sorters = [Sorter() for _ in range(count)]
-        self._router = Router(count, high=NO_TS)
+        self._router = Router(Routing(count, window_bits=0), high=NO_TS)
         self._offset = 0
 
     def feed(self, batch: Sequence[Arrival]) -> None:

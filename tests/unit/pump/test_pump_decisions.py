@@ -14,7 +14,7 @@ from binlogd.ports import Committed, Pending, RolledBack
 from binlogd.pump.entry import WITNESS, Item
 from binlogd.pump.gc import GcPlan, Hold, Resume, Segment, plan
 from binlogd.pump.pointer import FileId, ValuePointer, segment_fid, segment_name
-from binlogd.pump.route import Router, Share, shard_of
+from binlogd.pump.route import WINDOW_BITS, Router, Routing, Share
 from binlogd.pump.state import Action, NodeState, asked, settled
 from binlogd.pump.verdict import AskAgain, Write, decide
 from binlogd.tso import MAX_TS, NO_TS, Tso, compose
@@ -25,23 +25,46 @@ timestamps = st.integers(1, MAX_TS).map(Tso)
 # --- route ---------------------------------------------------------------------------------
 
 
-@given(timestamps, st.integers(1, 64))
-def test_a_transaction_has_one_shard(start_ts: Tso, shards: int) -> None:
-    assert 0 <= shard_of(start_ts, shards) < shards
-    assert shard_of(start_ts, shards) == shard_of(start_ts, shards)
+routings = st.builds(Routing, st.integers(1, 64), st.sampled_from([0, WINDOW_BITS]))
+FINE = Routing(2, window_bits=0)
+
+
+@given(timestamps, routings)
+def test_a_transaction_has_one_shard_also_after_a_restart(start_ts: Tso, routing: Routing) -> None:
+    assert 0 <= routing.shard_of(start_ts) < routing.shards
+    assert Routing.from_bytes(routing.to_bytes()) == routing
 
 
 def test_routes_are_pinned() -> None:
     """Data directories depend on them."""
-    base = compose(1_700_000_000_000)
-    assert [shard_of(Tso(base + step), 4) for step in range(8)] == [2, 0, 3, 1, 0, 2, 1, 3]
+    base, old, new = compose(1_700_000_000_000), Routing.from_bytes(b"4\n"), Routing(4)
+    assert old == Routing(4, window_bits=0)
+    assert new.to_bytes() == b"4 24\n"
+    assert [old.shard_of(Tso(base + step)) for step in range(8)] == [2, 0, 3, 1, 0, 2, 1, 3]
+    windows = [Tso(base + (step << 24)) for step in range(8)]
+    assert [new.shard_of(ts) for ts in windows] == [0, 3, 1, 0, 2, 1, 3, 1]
+
+
+@pytest.mark.parametrize("content", [b"", b"0", b"four", b"4 64", b"4 -1", b"4 24 1", b"-4"])
+def test_what_is_no_routing_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"routing|invalid literal"):
+        Routing.from_bytes(content)
 
 
 @pytest.mark.parametrize("step", [1, 1 << 18, 50 << 18])
-def test_transactions_spread_over_the_shards(step: int) -> None:
-    base = compose(1_700_000_000_000)
-    counts = Counter(shard_of(Tso(base + step * number), 8) for number in range(8_000))
+@pytest.mark.parametrize("bits", [0, WINDOW_BITS])
+def test_transactions_spread_over_the_shards(step: int, bits: int) -> None:
+    base, routing = compose(1_700_000_000_000), Routing(8, bits)
+    steps = (base + (step * number << bits) for number in range(8_000))
+    counts = Counter(routing.shard_of(Tso(ts)) for ts in steps)
     assert min(counts.values()) > 800
+
+
+def test_what_begins_within_a_window_goes_to_one_shard() -> None:
+    base = compose(1_700_000_000_000 >> 6 << 6)
+    assert {Routing(64).shard_of(Tso(base + (ms << 18))) for ms in range(64)} == {
+        Routing(64).shard_of(base)
+    }
 
 
 # --- state ---------------------------------------------------------------------------------
@@ -220,9 +243,9 @@ def witness(ts: int) -> Item:
     return Item(WITNESS, NO_TS, Tso(ts), b"")
 
 
-def ts_in(shard: int, shards: int, above: int) -> int:
+def ts_in(shard: int, above: int) -> int:
     """The next timestamp that is routed to a shard."""
-    return next(ts for ts in range(above + 1, above + 1000) if shard_of(Tso(ts), shards) == shard)
+    return next(ts for ts in range(above + 1, above + 1000) if FINE.shard_of(Tso(ts)) == shard)
 
 
 def shares_of(router: Router, items: list[Item]) -> list[Share]:
@@ -238,17 +261,17 @@ def shares_of(router: Router, items: list[Item]) -> list[Share]:
 
 
 def test_an_idle_shard_is_told_of_a_commit() -> None:
-    router = Router(2, high=NO_TS)
-    start = ts_in(0, 2, 100)
+    router = Router(FINE, high=NO_TS)
+    start = ts_in(0, 100)
     shares = shares_of(router, [p(start), c(start, start + 1)])
     assert shares[0].items == [p(start), c(start, start + 1)]
     assert (shares[1].items, shares[1].positions) == ([witness(start + 1)], [])
 
 
 def test_a_witness_stands_in_front_of_the_prewrites_that_came_later() -> None:
-    router = Router(2, high=NO_TS)
-    here, there = ts_in(0, 2, 100), ts_in(1, 2, 100)
-    later = ts_in(1, 2, 500)
+    router = Router(FINE, high=NO_TS)
+    here, there = ts_in(0, 100), ts_in(1, 100)
+    later = ts_in(1, 500)
     shares = shares_of(router, [p(there), c(here, 400), p(later), c(there, 450)])
     assert shares[0].items == [c(here, 400), witness(450)]
     assert shares[1].items == [p(there), witness(400), p(later), c(there, 450)]
@@ -256,17 +279,17 @@ def test_a_witness_stands_in_front_of_the_prewrites_that_came_later() -> None:
 
 
 def test_nobody_is_told_twice() -> None:
-    router = Router(2, high=Tso(50))
-    start = ts_in(0, 2, 100)
+    router = Router(FINE, high=Tso(50))
+    start = ts_in(0, 100)
     assert [share.items for share in shares_of(router, [p(start)])] == [[p(start)], []]
     assert shares_of(router, [c(start, 400)])[1].items == [witness(400)]
     assert [share.items for share in shares_of(router, [c(start, 400)])] == [[c(start, 400)], []]
-    assert shares_of(router, [p(ts_in(1, 2, 500))])[0].items == []
+    assert shares_of(router, [p(ts_in(1, 500))])[0].items == []
 
 
 def test_a_rollback_tells_nothing() -> None:
-    router = Router(2, high=NO_TS)
-    start = ts_in(0, 2, 100)
+    router = Router(FINE, high=NO_TS)
+    start = ts_in(0, 100)
     undone = Item(BinlogType.ROLLBACK, Tso(start), NO_TS, b"r")
     assert [share.items for share in shares_of(router, [undone])] == [[undone], []]
 
@@ -276,7 +299,7 @@ def test_every_binlog_goes_to_one_shard_and_every_shard_knows_the_largest_commit
     drawn: list[tuple[int, int]], shards: int
 ) -> None:
     items = [p(start) if commit <= start else c(start, commit) for start, commit in drawn]
-    shares = shares_of(Router(shards, high=NO_TS), items)
+    shares = shares_of(Router(Routing(shards, window_bits=0), high=NO_TS), items)
     positions = sorted(position for share in shares for position in share.positions)
     assert positions == list(range(len(items)))
     highest = max((item.commit_ts for item in items), default=0)

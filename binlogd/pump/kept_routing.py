@@ -1,0 +1,55 @@
+"""The file that keeps how a data directory spreads its transactions: `pump/shards`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from binlogd.errors import ConfigError, LogFailed
+from binlogd.ports import Disk
+from binlogd.pump.route import Routing
+
+SHARDS_FILE = "shards"
+_BYTES_MAX = 64
+
+
+async def routing_of(pump: Path, shards: int, disk: Disk) -> Routing:
+    """What the directory was made with; a new one is made with `shards`, and in windows.
+
+    Raises ConfigError for another count, as transactions would be torn apart, or a damaged file,
+    and OSError.
+    """
+    if shards < 1:
+        raise ConfigError(f"pump.shards is {shards}: at least 1 is needed")
+    path = pump / SHARDS_FILE
+    if SHARDS_FILE not in await disk.sizes(pump):
+        routing = Routing(shards)
+        await disk.write_whole(path, routing.to_bytes())
+        return routing
+    (content,) = await disk.read(path, [(0, _BYTES_MAX)])
+    routing = _parsed(path, content)
+    if routing.shards != shards:
+        raise ConfigError(
+            f"pump.shards is {shards}, but {pump} was made with {routing.shards} shards ({path}): a"
+            " transaction's prewrite and commit must meet, so the count cannot change; set"
+            " pump.shards back"
+        )
+    return routing
+
+
+async def kept_routing(pump: Path, disk: Disk) -> Routing:
+    """Of a directory that was made before. Raises ConfigError, LogFailed."""
+    path = pump / SHARDS_FILE
+    try:
+        (content,) = await disk.read(path, [(0, _BYTES_MAX)])
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path} is missing: {pump.parent} has no data of a Pump") from error
+    except OSError as error:
+        raise LogFailed(path, error) from error
+    return _parsed(path, content)
+
+
+def _parsed(path: Path, content: bytes) -> Routing:
+    try:
+        return Routing.from_bytes(content)
+    except ValueError as error:
+        raise ConfigError(f"{path} should hold the number of shards: {content!r}") from error
