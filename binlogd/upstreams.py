@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -42,7 +43,7 @@ from binlogd.upstream.tikv.schema import TikvJobs
 from binlogd.upstream.tikv.stores import Stores
 from binlogd.upstream.tikv.txn_status import TikvTxnStatus
 from binlogd.upstream.txn_status import LocalTxnStatus
-from binlogd.upstream.upstream import Upstream, UpstreamStatistics
+from binlogd.upstream.upstream import PartStatistics, TikvKnowledge, Upstream, UpstreamStatistics
 
 
 async def open_upstream(setup: Setup, store: UpstreamStore) -> Upstream:
@@ -145,6 +146,8 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
         await pd.close()
         raise
     source = job_source(setup.schema_history, tls=http_client_tls(setup)) or TikvJobs(tikv, tso)
+    gives_up = upstream.abandoned_prewrite == "rollback"
+    fates = TikvTxnStatus(tikv, pd, tso, rolls_back_abandoned=gives_up)
     return Upstream(
         kind="pd",
         store=store,
@@ -152,16 +155,12 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
         tso=tso,
         history=SchemaHistory(source, store),
         registry=NodeRegistry(store),
-        txn_status=TikvTxnStatus(
-            tikv,
-            pd,
-            tso,
-            rolls_back_abandoned=upstream.abandoned_prewrite == "rollback",
-        ),
+        txn_status=fates,
         skips=await SkipList.open(store, WallClock()),
         lives=(pd, tso, _Connections(tikv)),
-        parts=(pd.statistics,),
+        parts=(pd.statistics, partial(_part_of, tikv)),
         tso_statistics=tso.statistics,
+        tikv_statistics=lambda: TikvKnowledge(tikv.statistics(), fates.statistics()),
     )
 
 
@@ -177,6 +176,16 @@ class _Connections:
     async def close(self) -> None:
         """Lets go of all connections."""
         self.tikv.close()
+
+
+def _part_of(tikv: TikvClient) -> PartStatistics:
+    now = tikv.statistics()
+    return PartStatistics(
+        name="tikv",
+        trouble=now.trouble,
+        requests=sum(now.router.calls.values()),
+        errors=sum(now.router.region_errors.values()),
+    )
 
 
 def _by_age(setup: Setup, tso: TsoSource) -> LocalTxnStatus:

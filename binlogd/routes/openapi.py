@@ -83,6 +83,7 @@ _SCHEMAS: Mapping[str, _Schema] = {
             kind={"enum": ["standalone", "tidb", "pd"]},
             parts=_list(_object(name=_TEXT, address=_TEXT, leader=_TEXT, trouble=_TEXT)),
             tso=_or_null(_object(last_ts=_TS, age_s=_or_null(_NUMBER), trouble=_TEXT)),
+            tikv=_or_null({"type": "object"}),
         ),
         blocked_by=_TEXT,
         refuses_because=_TEXT,

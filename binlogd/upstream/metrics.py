@@ -8,7 +8,7 @@ from typing import Any
 
 from binlogd.telemetry import Exposition
 from binlogd.tso import physical_ms
-from binlogd.upstream.upstream import TsoStatistics, UpstreamStatistics
+from binlogd.upstream.upstream import TikvKnowledge, TsoStatistics, UpstreamStatistics
 
 
 def say_upstream(out: Exposition, now: UpstreamStatistics) -> None:
@@ -29,6 +29,8 @@ def say_upstream(out: Exposition, now: UpstreamStatistics) -> None:
             out.counter(f"binlogd_upstream_{name}", meaning, samples)
     if now.tso is not None:
         _say_tso(out, now.tso)
+    if now.tikv is not None:
+        _say_tikv(out, now.tikv)
 
 
 def _say_tso(out: Exposition, tso: TsoStatistics) -> None:
@@ -42,6 +44,26 @@ def _say_tso(out: Exposition, tso: TsoStatistics) -> None:
         ("went_back", "Timestamps refused, as earlier ones were later.", tso.went_back),
     ):
         out.counter(f"binlogd_upstream_tso_{name}", meaning, count)
+
+
+def _say_tikv(out: Exposition, now: TikvKnowledge) -> None:
+    router, fates = now.client.router, now.fates
+    for name, label, meaning, counts in (
+        ("calls", "method", "Calls to stores.", router.calls),
+        ("region_errors", "kind", "Stores that did not answer for a region.", router.region_errors),
+        ("waits", "kind", "Waits before another try.", router.waits),
+        ("wait_seconds", "kind", "Time of these waits.", router.waited_s),
+        ("fates", "fate", "Answers about transactions without an outcome.", asdict(fates)),
+    ):
+        samples = [({label: key}, count) for key, count in sorted(counts.items())]
+        out.counter(f"binlogd_upstream_tikv_{name}", meaning, samples)
+    for name, meaning, count in (
+        ("look_ups", "Questions to PD where a region is.", router.look_ups),
+        ("locks_met", "Locks that a read waited for.", now.client.locks_met),
+        ("locks_resolved", "Of those, left by who is gone, and ended.", now.client.locks_resolved),
+        ("overdue", "Questions whose time ran out.", now.client.overdue),
+    ):
+        out.counter(f"binlogd_upstream_tikv_{name}", meaning, count)
 
 
 def upstream_json(now: UpstreamStatistics) -> Mapping[str, Any]:
@@ -61,4 +83,5 @@ def upstream_json(now: UpstreamStatistics) -> Mapping[str, Any]:
             "errors": tso.errors,
             "went_back": tso.went_back,
         },
+        "tikv": None if now.tikv is None else asdict(now.tikv),
     }

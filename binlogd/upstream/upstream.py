@@ -17,6 +17,8 @@ from binlogd.tidb.model import Job
 from binlogd.tso import Tso
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import UpstreamStore
+from binlogd.upstream.tikv.client import TikvStatistics
+from binlogd.upstream.tikv.txn_status import FateStatistics
 
 
 class KnownCluster(ClusterIdentity, Protocol):
@@ -94,12 +96,22 @@ class TsoStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class TikvKnowledge:
+    """What was asked of TiKV, and what came of it."""
+
+    client: TikvStatistics
+    fates: FateStatistics
+
+
+@dataclass(frozen=True, slots=True)
 class UpstreamStatistics:
-    """How it stands with an upstream. `tso` is None where nobody is asked for timestamps."""
+    """How it stands with an upstream. `tso` and `tikv` are None where nobody of that kind is
+    asked."""
 
     kind: str
     parts: tuple[PartStatistics, ...] = ()
     tso: TsoStatistics | None = None
+    tikv: TikvKnowledge | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +133,17 @@ class Upstream:
     """Closed in the opposite order."""
     parts: tuple[Callable[[], PartStatistics], ...] = ()
     tso_statistics: Callable[[], TsoStatistics] | None = None
+    tikv_statistics: Callable[[], TikvKnowledge] | None = None
 
     def statistics(self) -> UpstreamStatistics:
         """How it stands; cheap."""
-        told = self.tso_statistics
-        parts = tuple(each() for each in self.parts)
-        return UpstreamStatistics(self.kind, parts, told() if told is not None else None)
+        tso, tikv = self.tso_statistics, self.tikv_statistics
+        return UpstreamStatistics(
+            self.kind,
+            parts=tuple(each() for each in self.parts),
+            tso=tso() if tso is not None else None,
+            tikv=tikv() if tikv is not None else None,
+        )
 
     async def run(self) -> None:
         """What goes on beside the questions, until cancelled."""

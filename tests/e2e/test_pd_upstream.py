@@ -81,14 +81,17 @@ def _expect_metrics(appliance: Appliance) -> None:
         text = answer.read().decode()
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     own = {name for name in names if name.startswith("binlogd_upstream_")}
-    assert len(own) == 10
+    assert len(own) == 19
     for name in own:
         assert (
             name in METRICS
             or f"`{name.removeprefix('binlogd_upstream')}`" in METRICS
             or (f"`{name.removeprefix('binlogd')}`" in METRICS)
+            or (f"`{name.removeprefix('binlogd_upstream_tikv')}`" in METRICS)
         ), name
     assert 'binlogd_upstream_up{part="pd"} 1' in text
+    assert 'binlogd_upstream_up{part="tikv"} 1' in text
+    assert 'binlogd_upstream_tikv_calls{method="KvScan"}' in text
     assert 'binlogd_upstream_leader_changes{part="pd"}' in text
 
 

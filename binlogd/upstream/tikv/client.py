@@ -68,6 +68,8 @@ class TikvStatistics:
     locks_resolved: int
     overdue: int
     """Questions whose deadline went by."""
+    trouble: str = ""
+    """Why the last question has no answer; empty when it has one."""
 
 
 class TikvClient:
@@ -85,6 +87,7 @@ class TikvClient:
         self._limits = limits or TikvLimits()
         self._router = Router(places, stores, call_s=self._limits.call_s)
         self._locks_met = self._locks_resolved = self._overdue = 0
+        self._trouble = ""
 
     async def get(self, key: bytes, ts: Tso) -> bytes | None:
         """The value of a key as of `ts`; None if there is none."""
@@ -150,7 +153,11 @@ class TikvClient:
     def statistics(self) -> TikvStatistics:
         """How it stands."""
         return TikvStatistics(
-            self._router.statistics(), self._locks_met, self._locks_resolved, self._overdue
+            self._router.statistics(),
+            self._locks_met,
+            self._locks_resolved,
+            self._overdue,
+            self._trouble,
         )
 
     # --- parts of questions ----------------------------------------------------------------
@@ -159,13 +166,19 @@ class TikvClient:
         patience = Patience(self._rng)
         try:
             async with asyncio.timeout(self._limits.question_s):
-                return await once(patience)
+                answer = await once(patience)
         except TimeoutError:
             self._overdue += 1
-            raise UpstreamUnavailable(
+            self._trouble = (
                 f"TiKV: {what}: no answer in {self._limits.question_s:g} s and"
                 f" {patience.attempts + 1} attempts; the last: {patience.reason or 'no answer'}"
-            ) from None
+            )
+            raise UpstreamUnavailable(self._trouble) from None
+        except UpstreamUnavailable as error:
+            self._trouble = str(error)
+            raise
+        self._trouble = ""
+        return answer
 
     async def _scan(
         self, keys: KeyRange, ts: Tso, patience: Patience, *, only_keys: bool
