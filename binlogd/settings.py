@@ -26,6 +26,12 @@ CONFIG_VARIABLE = "BINLOGD_CONFIG"
 TOKEN_VARIABLE = "BINLOGD_ADMIN_TOKEN"
 _TOKEN_KEY = "security.admin-token"
 _FILE = "_FILE"
+_ORIGINAL_VARIABLES = {
+    "syncer.to.host": "MYSQL_HOST",
+    "syncer.to.port": "MYSQL_PORT",
+    "syncer.to.user": "MYSQL_USER",
+    "syncer.to.password": "MYSQL_PSWD",
+}
 _SECRET_BYTES_MAX = 64 << 10
 _OF_KUBERNETES = re.compile(
     r"BINLOGD_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
@@ -60,6 +66,10 @@ def read(
         **_from_environment(environ),
         **{key: _Given(text, "command line") for key, text in (overrides or {}).items()},
     }
+    said = {*origins, *given}
+    for key, each in _of_the_original(environ).items():
+        if said.isdisjoint((key, *_other_places(key))):
+            given[key] = each
     if path is not None and given:
         config.from_tree(tree, source)  # so that the file is blamed for what is its own
         source = f"{path}, with {', '.join(sorted({each.origin for each in given.values()}))}"
@@ -136,6 +146,17 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
         text = environ[name] if name in names else read_secret(Path(environ[name]), name)
         found[key] = _Given(_converted(name, text, kinds[key]), name)
     return found
+
+
+def _of_the_original(environ: Mapping[str, str]) -> dict[str, _Given]:
+    """What a Drainer takes where nothing else says it. Source: tidb-binlog drainer/config.go,
+    adjustConfig."""
+    kinds = dict(_kinds(Config))
+    return {
+        key: _Given(_converted(name, environ[name], kinds[key]), name)
+        for key, name in _ORIGINAL_VARIABLES.items()
+        if environ.get(name)
+    }
 
 
 def _is_of_kubernetes(name: str, value: str) -> bool:

@@ -217,3 +217,17 @@ def test_no_representation_holds_a_secret(tmp_path: Path) -> None:
         assert TOKEN not in said
     assert shown["syncer.to.password"] == "***"
     assert shown["syncer.to.encrypted-password"] == ""
+
+
+def test_the_variables_of_a_drainer_count_where_nothing_else_says_it(tmp_path: Path) -> None:
+    environ = {"MYSQL_HOST": "db", "MYSQL_PORT": "4000", "MYSQL_USER": "sync", "MYSQL_PSWD": "word"}
+    found = read("", tmp_path, environ)
+    to = found.config.syncer.to
+    assert (to.host, to.port, to.user, to.password) == ("db", 4000, "sync", "word")
+    assert found.origins["syncer.to.port"] == "MYSQL_PORT"
+    (tmp_path / "secret").write_text("of a file\n")
+    text = '[syncer.to]\nhost = "here"\npassword-file = "secret"\n'
+    to = read(text, tmp_path, {**environ, "BINLOGD_SYNCER__TO__USER": "me"}).config.syncer.to
+    assert (to.host, to.port, to.user, to.password) == ("here", 4000, "me", "of a file")
+    with pytest.raises(ConfigError, match="MYSQL_PORT"):
+        read("", tmp_path, {"MYSQL_PORT": "many"})
