@@ -117,7 +117,8 @@ async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
     addresses = tidb_addresses(upstream)
     login = SqlLogin(upstream.user, upstream.password, tls if upstream.sql_tls else None)
     sql = [TidbSql(address, login) for address, _ in addresses]
-    sessions, ports = Several(sql), Several([StatusPort(address, tls) for _, address in addresses])
+    sessions = Several(sql, "tidb, MySQL port")
+    ports = Several([StatusPort(at, tls) for _, at in addresses], "tidb, status port")
     tso = TidbTso(sessions)
     told = upstream.cluster_id or await store.fact(CLUSTER_ID) or await cluster_id(ports, tls)
     source = job_source(setup.schema_history, tls=tls) or TidbJobs(ports, sessions)
@@ -131,6 +132,8 @@ async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
         txn_status=TidbTxnStatus(ports, _by_age(setup, tso)),
         skips=await SkipList.open(store, WallClock()),
         lives=(SqlSessions(sql),),
+        parts=(sessions.statistics, ports.statistics),
+        tso_statistics=tso.statistics,
     )
 
 

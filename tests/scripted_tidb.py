@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +71,7 @@ class ScriptedTidb:
 
     async def kill(self) -> None:
         if self._runner is not None and self._mysql is not None:
-            self._mysql.drop()
+            await self._mysql.drop()
             await self._runner.cleanup()
             self._runner = self._mysql = None
 
@@ -214,7 +215,10 @@ class _Mysql(MysqlServer):  # type: ignore[misc]  # the library has no types
         self._writers.append(writer)
         await super()._client_connected_cb(reader, writer)
 
-    def drop(self) -> None:
+    async def drop(self) -> None:
         self.close()
         for writer in self._writers:
             writer.transport.abort()
+        for writer in self._writers:
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()

@@ -9,10 +9,14 @@ variable/sysvar.go, tidb_current_ts.
 
 from __future__ import annotations
 
+import asyncio
+import math
+
 from binlogd.errors import UpstreamUnavailable
-from binlogd.tso import MAX_TS, Tso
+from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.upstream.tidb.servers import Several
 from binlogd.upstream.tidb.sql import SqlRefused, TidbSql
+from binlogd.upstream.upstream import TsoStatistics
 
 _OF_BINLOG = ("SHOW MASTER STATUS",)
 _OF_TRANSACTION = ("BEGIN", "SELECT @@tidb_current_ts")
@@ -23,10 +27,33 @@ class TidbTso:
 
     def __init__(self, servers: Several[TidbSql]) -> None:
         self._servers = servers
+        self._last_ts = NO_TS
+        self._told_at_s = -math.inf
+        self._asked = self._errors = 0
+        self._trouble = ""
 
     async def next(self) -> Tso:
         """A timestamp of now. Raises UpstreamUnavailable."""
-        return await self._servers.ask(_timestamp)
+        self._asked += 1
+        try:
+            ts = await self._servers.ask(_timestamp)
+        except UpstreamUnavailable as error:
+            self._errors += 1
+            self._trouble = str(error)
+            raise
+        self._last_ts, self._trouble = ts, ""
+        self._told_at_s = asyncio.get_running_loop().time()
+        return ts
+
+    def statistics(self) -> TsoStatistics:
+        """How it stands."""
+        return TsoStatistics(
+            last_ts=self._last_ts,
+            age_s=asyncio.get_running_loop().time() - self._told_at_s,
+            asked=self._asked,
+            errors=self._errors,
+            trouble=self._trouble,
+        )
 
     def observe(self, ts: Tso) -> None:
         """PD hands out larger ones anyhow."""

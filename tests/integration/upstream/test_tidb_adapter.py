@@ -75,6 +75,13 @@ async def test_time_is_what_the_tidb_that_answers_first_says(
     assert len(tidbs[1].statements) > asked
     await tidbs[1].kill()
     assert await tso.next() == NOW
+    now, told = sql.statistics(), tso.statistics()
+    assert (now.address, now.leader_changes, now.trouble) == (
+        f"127.0.0.1:{tidbs[0].sql_port}",
+        2,
+        "",
+    )
+    assert (told.last_ts, told.asked, told.errors) == (NOW, 4, 0)
 
 
 async def test_without_any_tidb_there_is_no_time_and_the_error_names_each(
@@ -85,6 +92,8 @@ async def test_without_any_tidb_there_is_no_time_and_the_error_names_each(
     with pytest.raises(UpstreamUnavailable) as raised:
         await TidbTso(sql).next()
     assert all(str(each.sql_port) in str(raised.value) for each in tidbs)
+    assert sql.statistics().trouble == str(raised.value)
+    assert sql.statistics().address == ""
 
 
 async def test_a_user_without_privileges_gets_the_time_of_a_transaction(
