@@ -10,8 +10,8 @@ commit_ts up to it has its Commit in this segment or an earlier one.
 Why it holds. A transaction whose prewrite is still to come gets its commit_ts after that prewrite
 was acknowledged, so above every commit_ts that lies in the log by then. One whose prewrite is here
 without an outcome commits above its start_ts, and above every commit_ts before it (its `floor`). A
-Pump's watermark passes the floor of a prewrite only when its fate is known, and a Commit lies in
-the log by then; so what was sealed after that holds it, or there is none.
+Pump knows the first prewrite of its log whose fate is open; of those before it, every Commit lay in
+the log when it was asked, so what was sealed after that holds it, or there is none.
 """
 
 from __future__ import annotations
@@ -128,10 +128,10 @@ class Fold:
                 f" binlog: {error}"
             ) from error
 
-    def decide(self, watermark: Tso) -> None:
-        """Before the present segment was sealed, the Pump's watermark stood there."""
-        for prewrite in self._open.values():
-            prewrite.is_decided = prewrite.is_decided or prewrite.floor < watermark
+    def decide(self, fid: int, offset: int) -> None:
+        """When this was the first prewrite of an open fate, the log went no further than now."""
+        for each in self._open.values():
+            each.is_decided = each.is_decided or (each.fid, each.offset) < (fid, offset)
 
     def index(self, *, size_bytes: int, crc32c: int, is_sealed: bool) -> SegmentIndex:
         """The present segment, whose last record was taken."""

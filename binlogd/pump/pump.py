@@ -33,9 +33,9 @@ from binlogd.pump.budget import Budget
 from binlogd.pump.caretaker import Caretaker, CaretakerOptions, CaretakerStatistics
 from binlogd.pump.entry import WITNESS, Item
 from binlogd.pump.filing import FilingOptions
-from binlogd.pump.gc import GcPlan
+from binlogd.pump.gc import GcPlan, Segment
 from binlogd.pump.kept_routing import routing_of
-from binlogd.pump.pointer import Place
+from binlogd.pump.pointer import Place, ValuePointer
 from binlogd.pump.pull import PullOptions, ShardSource
 from binlogd.pump.resolver import Resolver, ResolverStatistics
 from binlogd.pump.rounds import Rounds
@@ -330,6 +330,10 @@ class Pump:
             if prewrite is not None:
                 return await _read_one(shard, prewrite, bytes_max)
         return None
+
+    def logs(self) -> Sequence[tuple[ValuePointer, Sequence[Segment]]]:
+        """By shard, its first prewrite of an open fate, and the segments of its log, in order."""
+        return [(shard.undecided, shard.log.segments()) for shard in self._shards]
 
     # --- state -------------------------------------------------------------------------------
 

@@ -181,6 +181,13 @@ class Shard:
         return self.filer.index
 
     @property
+    def undecided(self) -> ValuePointer:
+        """The first prewrite whose fate is open, or the end of the log. The Commits of those
+        before it are all in the log."""
+        oldest = self.sorter.oldest
+        return self.log.end if oldest is None else ValuePointer(*oldest.place[:2])
+
+    @property
     def watermark(self) -> Tso:
         """Every transaction with commit_ts <= watermark is here and can be read."""
         return self.sorter.watermark

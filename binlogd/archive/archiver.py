@@ -1,0 +1,175 @@
+"""Keeps an archive up to date beside a running Pump, and garbage collection from being ahead of it.
+
+Invariant. A segment that is not in the archive is not deleted.
+Why it holds. The hold lies below the last timestamp of every segment that the archive has not, from
+before the first round on; it moves when a round has said what is there.
+
+The work is done by a child process (worker.py), a few segments at a time: neither reading nor
+uploading takes turns with the event loop. What fails is told, counted, and tried again for ever:
+the log stays until it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from binlogd.archive.upload import Archived, Mark, Task
+from binlogd.errors import Unavailable
+from binlogd.host.child import answered
+from binlogd.pump.gc import Segment
+from binlogd.pump.pointer import ValuePointer
+from binlogd.tso import MAX_TS, NO_TS, Tso
+
+SEGMENTS_AT_ONCE = 4
+ROUND_S = 3600.0
+ANSWER_BYTES_MAX = 1 << 20
+BACKOFF_S_MAX = 300.0
+MARKS_KEPT_MAX = 512
+_COMMAND = (sys.executable, "-m", "binlogd.archive.worker")
+
+log = structlog.get_logger(__name__)
+
+Logs = Callable[[], Sequence[tuple[ValuePointer, Sequence[Segment]]]]
+"""By shard: its first prewrite of an open fate, and the segments of its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiverOptions:
+    """Where to, and how often to look for segments that were sealed."""
+
+    data_dir: str
+    url: str
+    interval_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiverStatistics:
+    """`waiting` segments are sealed and not archived; `failed` is why, "" while all goes well."""
+
+    url: str
+    segments: int
+    size_bytes: int
+    waiting: int
+    failures: int
+    resolved_ts: Tso
+    failed: str
+
+
+class Archiver:
+    """`run` is its task."""
+
+    def __init__(
+        self,
+        options: ArchiverOptions,
+        logs: Logs,
+        *,
+        hold: Callable[[Tso], None],
+        refresh: Callable[[], Awaitable[int | None]],
+    ) -> None:
+        """`hold` keeps binlogs behind a timestamp from being deleted. `refresh` reads the DDL
+        history anew into the data directory, and says which cluster it is of."""
+        self._options, self._logs = options, logs
+        self._hold, self._refresh = hold, refresh
+        self._newest: dict[int, int] | None = None
+        self._marks: dict[int, list[Mark]] = {}
+        self._segments = self._size_bytes = self._failures = 0
+        self._resolved_ts, self._failed = NO_TS, ""
+        hold(NO_TS)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        wait_s = self._options.interval_s
+        while True:  # until cancelled, when the node stops
+            self._note_marks()
+            try:
+                if self._newest is None or self._waiting():
+                    await self._round()
+            except Unavailable as error:
+                self._failures += 1
+                self._failed = str(error)
+                wait_s = min(BACKOFF_S_MAX, wait_s * 2)
+                log.warning("archive_failed", url=self._options.url, cause=str(error), wait_s=wait_s)
+            else:
+                self._failed, wait_s = "", self._options.interval_s
+            self._hold(self._held())
+            if self._failed or not self._waiting():
+                await asyncio.sleep(wait_s)
+
+    def statistics(self) -> ArchiverStatistics:
+        """How it stands; cheap."""
+        return ArchiverStatistics(
+            url=self._options.url,
+            segments=self._segments,
+            size_bytes=self._size_bytes,
+            waiting=self._waiting(),
+            failures=self._failures,
+            resolved_ts=self._resolved_ts,
+            failed=self._failed,
+        )
+
+    async def _round(self) -> None:
+        task = Task(
+            data_dir=self._options.data_dir,
+            url=self._options.url,
+            cluster_id=await self._refresh(),
+            segments_max=SEGMENTS_AT_ONCE,
+            marks=self._marks,
+        )
+        answer = await answered(
+            _COMMAND,
+            msgspec.json.encode(task),
+            timeout_s=ROUND_S,
+            answer_bytes_max=ANSWER_BYTES_MAX,
+        )
+        archived = msgspec.json.decode(answer, type=Archived)
+        self._newest = archived.newest
+        self._segments += archived.segments
+        self._size_bytes += archived.size_bytes
+        self._resolved_ts = Tso(archived.resolved_ts)
+        for shard, marks in self._marks.items():
+            done = archived.newest.get(shard, -1)
+            self._marks[shard] = [mark for mark in marks if mark.newest > done]
+        if archived.segments:
+            log.info(
+                "segments_archived",
+                url=self._options.url,
+                segments=archived.segments,
+                size_bytes=archived.size_bytes,
+                transactions=archived.transactions,
+                resolved_ts=archived.resolved_ts,
+                left=archived.left,
+            )
+
+    def _note_marks(self) -> None:
+        """One for each segment is enough: the last one that stood before it was sealed."""
+        for shard, (undecided, segments) in enumerate(self._logs()):
+            marks = self._marks.setdefault(shard, [])
+            newest = segments[-1].fid if segments else 0
+            if marks and marks[-1].newest == newest:
+                marks.pop()
+            marks.append(Mark(newest, *undecided))
+            del marks[:-MARKS_KEPT_MAX]
+
+    def _missing(self) -> list[Segment]:
+        newest = self._newest or {}
+        return [
+            segment
+            for shard, (_, segments) in enumerate(self._logs())
+            for segment in segments
+            if segment.fid > newest.get(shard, -1)
+        ]
+
+    def _waiting(self) -> int:
+        return sum(segment.is_sealed for segment in self._missing())
+
+    def _held(self) -> Tso:
+        """Just below what any segment needs that is not in the archive."""
+        if self._newest is None:
+            return NO_TS
+        return Tso(min((each.gone_ts for each in self._missing()), default=MAX_TS) - 1)

@@ -1,0 +1,318 @@
+"""Segments of a data directory into an archive, one after the other, each with its index.
+
+Order: the DDL history, the segment, where its commits stand, what describes it, the catalog. Each is
+there with all of its content before the next begins, so killed at any moment the archive is what the
+last catalog says, and the next round goes on behind it. Blocks; runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from binlogd.archive.index import Fold, SegmentIndex
+from binlogd.archive.places import (
+    CATALOG_NAME,
+    HISTORY_NAME,
+    Catalog,
+    catalog_of,
+    decode_catalog,
+    encode_places,
+    index_path,
+    places_path,
+    segment_path,
+)
+from binlogd.archive.store import Store
+from binlogd.errors import ConfigError, Corrupt, Refused
+from binlogd.record import FOOTER_BYTES, HEADER_BYTES, extend, footer_ts
+from binlogd.tools.pump_log import Shard, log_records
+from binlogd.tools.reading import SourceKind, find_sources
+from binlogd.tools.transaction import Meter
+from binlogd.upstream.store import kept_jobs
+
+_READ_BYTES = 1 << 20
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """While segment `newest` was the newest of a shard, the first prewrite whose fate was open (or
+    the end of the log) stood at `offset` in segment `fid`."""
+
+    newest: int
+    fid: int
+    offset: int
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One round. `segments_max` 0 is no limit. `marks` by shard, in their order. `with_open` takes
+    the segment that still grows as well, as it is."""
+
+    data_dir: str
+    url: str
+    cluster_id: int | None = None
+    history: str = ""
+    segments_max: int = 0
+    with_open: bool = False
+    marks: dict[int, list[Mark]] = {}
+
+
+class Archived(msgspec.Struct, frozen=True, kw_only=True):
+    """What a round did, and how the archive stands: by shard the last segment that is in it."""
+
+    segments: int
+    size_bytes: int
+    transactions: int
+    resolved_ts: int
+    left: int
+    newest: dict[int, int]
+
+
+Told = Callable[[int, int], None]
+"""Bytes uploaded so far, of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A segment that is not in the archive yet, or has grown since."""
+
+    shard: int
+    fid: int
+    path: Path
+    size_bytes: int
+    is_sealed: bool
+    is_last: bool
+
+
+def archive(task: Task, told: Told = lambda *_: None) -> Archived:
+    """One round.
+
+    Raises ConfigError, Refused for an archive of another log or with a gap, Corrupt,
+    ArchiveUnavailable, OSError.
+    """
+    store = Store.open(task.url)
+    shards = _shards(Path(task.data_dir))
+    kept = _kept(store, task, len(shards))
+    known = {(each.shard, each.fid): each for each in kept.segments}
+    waiting = [
+        each
+        for number, shard in enumerate(shards)
+        for each in _waiting(number, shard, known, with_open=task.with_open)
+    ]
+    round_ = waiting[: task.segments_max or None]
+    _put_history(store, task)
+    total, done, transactions = sum(each.size_bytes for each in round_), 0, 0
+    for each in round_:
+        index = _archived(store, each, _before(store, known, each), task)
+        known[each.shard, each.fid] = index
+        done += index.size_bytes
+        transactions += index.transactions
+        is_whole = task.with_open and each is round_[-1] and len(round_) == len(waiting)
+        is_whole = is_whole and not _has_grown(waiting)
+        kept = _with_open_lists(store, known, task.cluster_id, len(shards), is_whole=is_whole)
+        store.put(CATALOG_NAME, msgspec.json.format(msgspec.json.encode(kept), indent=1))
+        told(done, total)
+    return Archived(
+        segments=len(round_),
+        size_bytes=done,
+        transactions=transactions,
+        resolved_ts=kept.resolved_ts,
+        left=len(waiting) - len(round_),
+        newest={
+            shard: max(fid for of, fid in known if of == shard)
+            for shard in {shard for shard, _ in known}
+        },
+    )
+
+
+def _shards(data_dir: Path) -> Sequence[Shard]:
+    sources = find_sources([data_dir])
+    if len(sources) != 1 or sources[0].kind is not SourceKind.PUMP:
+        raise ConfigError(f"{data_dir}: is no data directory of a Pump")
+    return sources[0].shards
+
+
+def _kept(store: Store, task: Task, shards: int) -> Catalog:
+    """The archive as it is; an empty one where there is none."""
+    try:
+        catalog = decode_catalog(store.read(CATALOG_NAME), store.url)
+    except FileNotFoundError:
+        return Catalog(cluster_id=task.cluster_id, shards=shards, resolved_ts=0, segments=())
+    is_other = task.cluster_id is not None and catalog.cluster_id not in (None, task.cluster_id)
+    if is_other or catalog.shards != shards:
+        raise Refused(
+            f"{store.url}: is the archive of another log (cluster {catalog.cluster_id},"
+            f" {catalog.shards} shards; this is cluster {task.cluster_id}, {shards} shards): name"
+            " another place by archive.url"
+        )
+    return catalog
+
+
+def _waiting(
+    number: int,
+    shard: Shard,
+    known: Mapping[tuple[int, int], SegmentIndex],
+    *,
+    with_open: bool,
+) -> Iterator[_Waiting]:
+    """In order. Raises Refused when one between was deleted."""
+    segments = shard.segments()
+    last = max(segments, default=-1)
+    archived = [fid for of, fid in known if of == number]
+    following = max(archived, default=-1) + 1
+    if archived and segments and min(segments) > following:
+        raise Refused(
+            f"segments {following} to {min(segments) - 1} of shard {number} were deleted before"
+            " they were archived, so the archive ends there: begin another one at an empty place"
+        )
+    for fid, path in segments.items():
+        size, kept = path.stat().st_size, known.get((number, fid))
+        is_sealed = fid < last or _has_footer(path, size)
+        if kept is not None and (kept.is_sealed or kept.size_bytes >= size):
+            continue
+        if is_sealed or (with_open and size):
+            yield _Waiting(number, fid, path, size, is_sealed, fid == last)
+
+
+def _has_footer(path: Path, size: int) -> bool:
+    with path.open("rb") as file:
+        file.seek(max(0, size - FOOTER_BYTES))
+        return footer_ts(file.read()) is not None
+
+
+def _has_grown(waiting: Sequence[_Waiting]) -> bool:
+    return any(each.path.stat().st_size != each.size_bytes for each in waiting)
+
+
+def _before(
+    store: Store, known: Mapping[tuple[int, int], SegmentIndex], each: _Waiting
+) -> SegmentIndex | None:
+    """The segment before, with its open prewrites, which the catalog does not have."""
+    if (each.shard, each.fid - 1) not in known:
+        return None
+    return _described(store, each.shard, each.fid - 1)
+
+
+def _described(store: Store, shard: int, fid: int) -> SegmentIndex:
+    name = index_path(shard, fid)
+    try:
+        return msgspec.json.decode(store.read(name), type=SegmentIndex)
+    except (msgspec.DecodeError, FileNotFoundError) as error:
+        raise Corrupt(f"{store.url}/{name}: {error}; `binlogd archive --check` tells more") from error
+
+
+def _archived(
+    store: Store, each: _Waiting, before: SegmentIndex | None, task: Task
+) -> SegmentIndex:
+    fold = Fold(each.shard, before)
+    fold.begin(each.fid)
+    end = 0
+    for offset, payload in log_records(each.path, is_last=each.is_last, meter=Meter()):
+        fold.take(offset, payload)
+        end = offset + HEADER_BYTES + len(payload)
+    for mark in task.marks.get(each.shard, ()):
+        if mark.newest <= each.fid:
+            fold.decide(mark.fid, mark.offset)
+    size = each.size_bytes if each.is_sealed else end
+    index = fold.index(
+        size_bytes=size, crc32c=_checksum(each.path, size), is_sealed=each.is_sealed
+    )
+    store.put_file(segment_path(each.shard, each.fid), each.path, size)
+    store.put(places_path(each.shard, each.fid), encode_places(fold.places))
+    store.put(index_path(each.shard, each.fid), msgspec.json.encode(index))
+    return index
+
+
+def _checksum(path: Path, size: int) -> int:
+    checksum, left = 0, size
+    with path.open("rb") as file:
+        while left > 0 and (part := file.read(min(left, _READ_BYTES))):
+            checksum = extend(checksum, part)
+            left -= len(part)
+    return checksum
+
+
+def _with_open_lists(
+    store: Store,
+    known: Mapping[tuple[int, int], SegmentIndex],
+    cluster_id: int | None,
+    shards: int,
+    *,
+    is_whole: bool,
+) -> Catalog:
+    """The catalog; up to where it is complete tells the newest segment of each shard."""
+    newest = {shard: max(fid for of, fid in known if of == shard) for shard, _ in known}
+    whole = dict(known)
+    for shard, fid in newest.items():
+        whole[shard, fid] = _described(store, shard, fid)
+    return catalog_of(whole.values(), cluster_id=cluster_id, shards=shards, is_whole=is_whole)
+
+
+def _put_history(store: Store, task: Task) -> None:
+    """Before the segments that need it."""
+    if task.history:
+        content = Path(task.history).read_bytes()
+    else:
+        kept = Path(task.data_dir, "upstream.db")
+        content = b"[" + b",".join(kept_jobs(kept)) + b"]" if kept.exists() else b"[]"
+    try:
+        if store.read(HISTORY_NAME) == content:
+            return
+    except FileNotFoundError:
+        pass
+    store.put(HISTORY_NAME, content)
+
+
+# --- is all of it there? -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was read, and what is wrong with it."""
+
+    segments: int
+    size_bytes: int
+    problems: tuple[str, ...]
+
+
+def verify(url: str, told: Told = lambda *_: None) -> Verified:
+    """Reads every byte of an archive. Raises ConfigError, Corrupt, ArchiveUnavailable."""
+    store = Store.open(url)
+    try:
+        catalog = decode_catalog(store.read(CATALOG_NAME), url)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{url}: holds no {CATALOG_NAME}, so it is no archive") from error
+    total, done = sum(each.size_bytes for each in catalog.segments), 0
+    problems: list[str] = []
+    following: dict[int, int] = {}
+    for each in catalog.segments:
+        if following.get(each.shard, each.fid) != each.fid:
+            problems.append(f"shard {each.shard}: no segment {following[each.shard]}")
+        following[each.shard] = each.fid + 1
+        problem = _problem(store, each)
+        problems += [problem] if problem else []
+        done += each.size_bytes
+        told(done, total)
+    return Verified(len(catalog.segments), done, tuple(problems))
+
+
+def _problem(store: Store, segment: SegmentIndex) -> str:
+    name = segment_path(segment.shard, segment.fid)
+    size = checksum = 0
+    try:
+        for stretch in store.stretches(name):
+            size += len(stretch)
+            checksum = extend(checksum, stretch)
+        described = _described(store, segment.shard, segment.fid)
+        store.read(places_path(segment.shard, segment.fid))
+    except FileNotFoundError as error:
+        return f"{store.url}: {error}"
+    except Corrupt as error:
+        return str(error)
+    if (size, checksum) != (segment.size_bytes, segment.crc32c):
+        return (
+            f"{store.url}/{name}: {size} bytes with CRC-32C {checksum:08x}, the catalog says"
+            f" {segment.size_bytes} bytes with {segment.crc32c:08x}"
+        )
+    return "" if described.crc32c == segment.crc32c else f"{store.url}/{name}: has another index"

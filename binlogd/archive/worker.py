@@ -1,0 +1,37 @@
+"""The process that archives: a task as JSON in, what was done as JSON out.
+
+It is started by the running binlogd (archiver.py), which must not wait for disks, stores and
+decoding itself.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from binlogd.archive.upload import Task, archive
+from binlogd.errors import BinlogdError
+from binlogd.host.child import yield_to_others
+
+MEMORY_BYTES_MAX = 1 << 30
+
+
+def main() -> int:
+    """One round; 1 and a sentence on standard error when it cannot."""
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    yield_to_others(MEMORY_BYTES_MAX)
+    try:
+        archived = archive(task)
+    except MemoryError:
+        sys.stderr.write("a segment takes more memory than the archiver may have\n")
+        return 1
+    except (BinlogdError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.buffer.write(msgspec.json.encode(archived))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
