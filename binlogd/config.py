@@ -116,6 +116,13 @@ class DrainerConfig(_Table, frozen=True):
     trash_retention: int | str = "24h"
 
 
+class ArchiveConfig(_Table, frozen=True):
+    """Where sealed segments are copied to; an empty URL turns it off."""
+
+    url: str = ""
+    interval: float = 60
+
+
 class TableNameConfig(_Table, frozen=True):
     """A table of a filter list; a name that begins with `~` is a regular expression."""
 
@@ -243,6 +250,7 @@ class Config(_Table, frozen=True):
     pump: PumpConfig = PumpConfig()
     drainer: DrainerConfig = DrainerConfig()
     syncer: SyncerConfig = SyncerConfig()
+    archive: ArchiveConfig = ArchiveConfig()
 
 
 _WITHOUT_EFFECT: dict[str, Any] = {
@@ -362,6 +370,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
         "pump.close-timeout": config.pump.close_timeout,
         "pump.max-message-size": config.pump.max_message_size,
         "drainer.checkpoint-interval": config.drainer.checkpoint_interval,
+        "archive.interval": config.archive.interval,
         "syncer.worker-count": config.syncer.worker_count,
         "syncer.txn-batch": config.syncer.txn_batch,
         "syncer.to.partitions": config.syncer.to.partitions,

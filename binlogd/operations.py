@@ -8,9 +8,9 @@ Source: tidb-binlog pump/server.go, drainer/server.go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -47,6 +47,18 @@ TEXT_OF_BYTES_MAX = 64 << 20
 _NO_PUMP = "this node receives nothing: it has not the role of a pump"
 
 
+class Companion(Protocol):
+    """Something that works beside both halves, and says how it stands."""
+
+    def status(self) -> Mapping[str, Any]:
+        """For `/status`; cheap."""
+        ...
+
+    def say(self, out: Exposition) -> None:
+        """For `/metrics`."""
+        ...
+
+
 @dataclass(slots=True)
 class Node:
     """One running binlogd; `stopping` is set when it should end."""
@@ -65,6 +77,9 @@ class Node:
     pumps: RegisteredPumps | None = None
     """None where the Pumps that are pulled stand in the configuration."""
     upstream: Callable[[], UpstreamStatistics] = lambda: UpstreamStatistics("standalone")
+    known_jobs: Callable[[], Awaitable[Sequence[bytes]]] | None = None
+    """The DDL history, read anew."""
+    archiver: Companion | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     # --- looking ---------------------------------------------------------------------------
@@ -117,6 +132,7 @@ class Node:
             "lag_s": self.lag_s(),
             "drainer": self._drainer(),
             "upstream": upstream_json(self.upstream()),
+            "archive": self.archiver.status() if self.archiver is not None else None,
             "registry_error": self.pumps.trouble if self.pumps is not None else "",
             **received,
         }
@@ -157,6 +173,8 @@ class Node:
         out = Exposition()
         if self.receiving is not None:
             self.receiving.say(out)
+        if self.archiver is not None:
+            self.archiver.say(out)
         if self.drainer is not None:
             say_drainer(out, self.drainer.statistics())
             out.gauge("binlogd_lag_seconds", "From arrived to applied.", self.lag_s() or 0.0)
@@ -168,6 +186,10 @@ class Node:
         sink = self.drainer.statistics().sink if self.drainer is not None else None
         taken = self.receiving.pump.statistics().accepted if self.receiving is not None else 0
         return Counts(taken, sink.rows_applied if sink else 0)
+
+    async def ddl_history(self) -> Sequence[bytes]:
+        """The JSON of every DDL job that is known."""
+        return await self.known_jobs() if self.known_jobs is not None else []
 
     async def find(self, question: Question) -> Mapping[str, Any]:
         """Looks for transactions in the log. Raises Refused, Unavailable."""

@@ -54,6 +54,12 @@ class Setup:
         return self.data_dir / (self.config.syncer.to.dir or "drainer")
 
     @property
+    def archive_url(self) -> str:
+        """A URL as it is; a path counts from the directory of the configuration; "" for none."""
+        url = self.config.archive.url
+        return url if not url or "://" in url else str(self.directory / url)
+
+    @property
     def schema_history(self) -> str:
         """A URL as it is; a file beside the configuration, else in the working directory."""
         source = self.config.upstream.schema_history

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from binlogd.archive.upload import Archived, Mark, Task
+from binlogd.archive.task import Archived, Mark, Task
 from binlogd.errors import Unavailable
 from binlogd.host.child import answered
 from binlogd.pump.gc import Segment
 from binlogd.pump.pointer import ValuePointer
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
-SEGMENTS_AT_ONCE = 4
+SEGMENTS_AT_ONCE = 16
 ROUND_S = 3600.0
 ANSWER_BYTES_MAX = 1 << 20
 BACKOFF_S_MAX = 300.0
@@ -94,7 +94,8 @@ class Archiver:
                 self._failures += 1
                 self._failed = str(error)
                 wait_s = min(BACKOFF_S_MAX, wait_s * 2)
-                log.warning("archive_failed", url=self._options.url, cause=str(error), wait_s=wait_s)
+                url = self._options.url
+                log.warning("archive_failed", url=url, cause=self._failed, wait_s=wait_s)
             else:
                 self._failed, wait_s = "", self._options.interval_s
             self._hold(self._held())

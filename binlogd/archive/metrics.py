@@ -1,10 +1,38 @@
-"""The archiver's figures as Prometheus text."""
+"""The archiver as operators see it: in /status and in /metrics."""
 
 from __future__ import annotations
 
-from binlogd.archive.archiver import ArchiverStatistics
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from binlogd.archive.archiver import Archiver
 from binlogd.telemetry import Exposition
+from binlogd.tso import physical_ms
 
 
-def say_archiver(out: Exposition, now: ArchiverStatistics) -> None:
-    """Adds them to `out`."""
+class ArchiverReport:
+    """What one archiver says of itself."""
+
+    def __init__(self, archiver: Archiver) -> None:
+        self._archiver = archiver
+
+    def status(self) -> Mapping[str, Any]:
+        """Its part of the document of `/status`."""
+        return asdict(self._archiver.statistics())
+
+    def say(self, out: Exposition) -> None:
+        """Its metrics."""
+        now = self._archiver.statistics()
+        out.counter("binlogd_archive_segments", "Archived by this process.", now.segments)
+        out.counter("binlogd_archive_bytes", "Archived by this process.", now.size_bytes)
+        out.counter(
+            "binlogd_archive_failures", "Rounds that failed; each is tried again.", now.failures
+        )
+        out.gauge("binlogd_archive_segments_waiting", "Sealed, and not archived yet.", now.waiting)
+        out.gauge("binlogd_archive_failed", "1 while rounds fail.", int(bool(now.failed)))
+        out.gauge(
+            "binlogd_archive_resolved_ts",
+            "Physical ms up to which the archive is complete.",
+            physical_ms(now.resolved_ts),
+        )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from binlogd.archive.task import check_installed
 from binlogd.errors import ConfigError, Unavailable
 
 T = TypeVar("T")
@@ -53,12 +54,8 @@ class Store:
     @classmethod
     def open(cls, url: str) -> Store:
         """A path is a local directory. Raises ConfigError."""
-        try:
-            fs = importlib.import_module("pyarrow.fs")
-        except ImportError as error:
-            raise ConfigError(
-                f"archive {url}: pyarrow is not installed; install binlogd[archive]"
-            ) from error
+        check_installed(url)
+        fs = importlib.import_module("pyarrow.fs")
         scheme = urlsplit(url).scheme
         if not scheme or scheme == "file":
             path = Path(url.removeprefix("file://")).absolute()

@@ -1,8 +1,8 @@
 """Segments of a data directory into an archive, one after the other, each with its index.
 
-Order: the DDL history, the segment, where its commits stand, what describes it, the catalog. Each is
-there with all of its content before the next begins, so killed at any moment the archive is what the
-last catalog says, and the next round goes on behind it. Blocks; runs in a process of its own.
+Order: the DDL history, the segment, where its commits stand, what describes it, the catalog. Each
+is there with all of its content before the next begins, so killed at any moment the archive is what
+the last catalog says, and the next round goes on behind it. Blocks; has a process of its own.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from binlogd.archive.places import (
     segment_path,
 )
 from binlogd.archive.store import Store
+from binlogd.archive.task import Archived, Task
 from binlogd.errors import ConfigError, Corrupt, Refused
 from binlogd.record import FOOTER_BYTES, HEADER_BYTES, extend, footer_ts
 from binlogd.tools.pump_log import Shard, log_records
@@ -36,41 +37,8 @@ from binlogd.upstream.store import kept_jobs
 _READ_BYTES = 1 << 20
 
 
-class Mark(msgspec.Struct, frozen=True):
-    """While segment `newest` was the newest of a shard, the first prewrite whose fate was open (or
-    the end of the log) stood at `offset` in segment `fid`."""
-
-    newest: int
-    fid: int
-    offset: int
-
-
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One round. `segments_max` 0 is no limit. `marks` by shard, in their order. `with_open` takes
-    the segment that still grows as well, as it is."""
-
-    data_dir: str
-    url: str
-    cluster_id: int | None = None
-    history: str = ""
-    segments_max: int = 0
-    with_open: bool = False
-    marks: dict[int, list[Mark]] = {}
-
-
-class Archived(msgspec.Struct, frozen=True, kw_only=True):
-    """What a round did, and how the archive stands: by shard the last segment that is in it."""
-
-    segments: int
-    size_bytes: int
-    transactions: int
-    resolved_ts: int
-    left: int
-    newest: dict[int, int]
-
-
-Told = Callable[[int, int], None]
-"""Bytes uploaded so far, of how many."""
+Told = Callable[[str, int, int], None]
+"""What is done, with how many bytes of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +80,7 @@ def archive(task: Task, told: Told = lambda *_: None) -> Archived:
         is_whole = is_whole and not _has_grown(waiting)
         kept = _with_open_lists(store, known, task.cluster_id, len(shards), is_whole=is_whole)
         store.put(CATALOG_NAME, msgspec.json.format(msgspec.json.encode(kept), indent=1))
-        told(done, total)
+        told(segment_path(each.shard, each.fid), done, total)
     return Archived(
         segments=len(round_),
         size_bytes=done,
@@ -199,7 +167,9 @@ def _described(store: Store, shard: int, fid: int) -> SegmentIndex:
     try:
         return msgspec.json.decode(store.read(name), type=SegmentIndex)
     except (msgspec.DecodeError, FileNotFoundError) as error:
-        raise Corrupt(f"{store.url}/{name}: {error}; `binlogd archive --check` tells more") from error
+        raise Corrupt(
+            f"{store.url}/{name}: {error}; `binlogd archive --check` tells more"
+        ) from error
 
 
 def _archived(
@@ -215,9 +185,7 @@ def _archived(
         if mark.newest <= each.fid:
             fold.decide(mark.fid, mark.offset)
     size = each.size_bytes if each.is_sealed else end
-    index = fold.index(
-        size_bytes=size, crc32c=_checksum(each.path, size), is_sealed=each.is_sealed
-    )
+    index = fold.index(size_bytes=size, crc32c=_checksum(each.path, size), is_sealed=each.is_sealed)
     store.put_file(segment_path(each.shard, each.fid), each.path, size)
     store.put(places_path(each.shard, each.fid), encode_places(fold.places))
     store.put(index_path(each.shard, each.fid), msgspec.json.encode(index))
@@ -293,7 +261,7 @@ def verify(url: str, told: Told = lambda *_: None) -> Verified:
         problem = _problem(store, each)
         problems += [problem] if problem else []
         done += each.size_bytes
-        told(done, total)
+        told(segment_path(each.shard, each.fid), done, total)
     return Verified(len(catalog.segments), done, tuple(problems))
 
 

@@ -10,7 +10,8 @@ import sys
 
 import msgspec
 
-from binlogd.archive.upload import Task, archive
+from binlogd.archive.task import Task
+from binlogd.archive.upload import archive
 from binlogd.errors import BinlogdError
 from binlogd.host.child import yield_to_others
 

@@ -77,6 +77,10 @@ class Operations(Protocol):
         """Transactions of the log. Raises Refused, Unavailable."""
         ...
 
+    async def ddl_history(self) -> Sequence[bytes]:
+        """The JSON of every DDL job that is known. Raises UpstreamUnavailable."""
+        ...
+
     def trigger_gc(self) -> bool:
         """Begins to collect garbage; False if that is going on already."""
         ...
@@ -150,6 +154,11 @@ def _add_looking(router: web.UrlDispatcher, operations: Operations) -> None:
         except BinlogdError as error:
             return web.Response(text=f"fail read binlog by ts: {ts}: {error}\n")
 
+    async def ddl_history(_: web.Request) -> web.Response:
+        jobs = await operations.ddl_history()
+        return web.Response(body=b"[" + b",".join(jobs) + b"]\n", content_type="application/json")
+
+    router.add_get("/ddl/history", ddl_history)
     router.add_get("/pumps", nodes)
     router.add_get("/drainers", nodes)
     router.add_get("/commit_ts", commit_ts)

@@ -268,6 +268,13 @@ ROUTES: tuple[Route, ...] = (
     Route("get", "/metrics", "Prometheus text", "look", {200: _Answer("docs/METRICS.md")}),
     Route("get", "/pumps", "The registered Pumps", "look", _NODES),
     Route("get", "/drainers", "The registered Drainers", "look", _NODES),
+    Route(
+        "get",
+        "/ddl/history",
+        "The DDL jobs that are known, as TiDB tells them",
+        "look",
+        {200: _json("Oldest first", _list({"type": "object"}))},
+    ),
     Route("get", "/commit_ts", "Up to where the downstream has everything", "look", _ENVELOPE),
     Route(
         "get", "/transactions/{ts}", "A transaction by its commit_ts or start_ts", "look", _FOUND

@@ -80,6 +80,9 @@ class Operations:
     async def skip(self, commit_ts: int, reason: str) -> Reply:
         return Reply(f"commit_ts {commit_ts} is passed over: {reason}", 200)
 
+    async def ddl_history(self) -> list[bytes]:
+        return [b'{"id": 3}']
+
     def decided_skips(self) -> list[dict[str, Any]]:
         return [{"commit_ts": 7}]
 
