@@ -224,12 +224,8 @@ def _put_history(store: Store, task: Task) -> None:
     else:
         kept = Path(task.data_dir, "upstream.db")
         content = b"[" + b",".join(kept_jobs(kept)) + b"]" if kept.exists() else b"[]"
-    try:
-        if store.read(HISTORY_NAME) == content:
-            return
-    except FileNotFoundError:
-        pass
-    store.put(HISTORY_NAME, content)
+    if HISTORY_NAME not in store.names() or store.read(HISTORY_NAME) != content:
+        store.put(HISTORY_NAME, content)
 
 
 # --- is all of it there? -------------------------------------------------------------------------
