@@ -207,7 +207,15 @@ class DownstreamConfig(_Table, frozen=True):
 
 
 class SyncerConfig(_Table, frozen=True):
-    """What is replicated, and how."""
+    """What is replicated, and how.
+
+    Keys of the original without effect unless `syncer.to.sql-shape` is "original": `safe-mode` (a
+    row is always written so that writing it twice is right), `txn-batch` and `merge` (statements
+    are as large as what waits). `enable-dispatch = false` or its opposite stand for
+    `consistency = "transaction"`. Ignored at any value, because what they steer does not exist
+    here: `enable-detect`, `disable-detect`, `read-timeout`, `kafka-version` and
+    `kafka-max-messages` (what the broker speaks is asked, what waits is sent).
+    """
 
     db_type: Literal["file", "pb", "mysql", "tidb", "sqlite", "kafka"] = "file"
     sql_mode: str | None = None
@@ -251,19 +259,6 @@ class Config(_Table, frozen=True):
     drainer: DrainerConfig = DrainerConfig()
     syncer: SyncerConfig = SyncerConfig()
     archive: ArchiveConfig = ArchiveConfig()
-
-
-_WITHOUT_EFFECT: dict[str, Any] = {
-    "load-schema-snapshot": False,
-}
-"""Keys of the original that are accepted only where they change nothing.
-
-Without effect unless `syncer.to.sql-shape` is "original": `safe-mode` (a row is always written so
-that writing it twice is right), `txn-batch` and `merge` (statements are as large as what waits).
-`enable-dispatch = false` or its opposite stand for `consistency = "transaction"`. Ignored at any
-value, because what they steer does not exist here: `enable-detect`, `disable-detect`,
-`read-timeout`, `kafka-version` and `kafka-max-messages` (what
-the broker speaks is asked, what waits is sent)."""
 
 
 def load(path: Path) -> Config:
@@ -357,11 +352,11 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
     _check_roles(config, source)
     _check_kafka(config.syncer.to, source)
     _check_retention(config.syncer.to, source)
-    for key, harmless in _WITHOUT_EFFECT.items():
-        if tree.get("syncer", {}).get(key, harmless) != harmless:
-            raise ConfigError(
-                f"{source}: syncer.{key} is supported at {harmless!r} only; remove the key"
-            )
+    if config.syncer.load_schema_snapshot and config.upstream.kind != "pd":
+        raise ConfigError(
+            f'{source}: syncer.load-schema-snapshot: goes with upstream.kind = "pd" only, as the'
+            " snapshot is read from TiKV; remove the key"
+        )
     _check_params(config.syncer.to.params, source)
     positive = {
         "pump.shards": config.pump.shards,

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from binlogd.config import tidb_addresses
+from binlogd.config import advertised, tidb_addresses
 from binlogd.host.clock import WallClock
 from binlogd.ports import Registry, TsoSource
 from binlogd.quantities import pd_addresses
@@ -39,7 +39,7 @@ from binlogd.upstream.tidb.sql import SqlLogin, SqlSessions, TidbSql
 from binlogd.upstream.tidb.status_port import StatusPort
 from binlogd.upstream.tidb.txn_status import TidbTxnStatus
 from binlogd.upstream.tikv.client import TikvClient
-from binlogd.upstream.tikv.schema import TikvJobs
+from binlogd.upstream.tikv.schema import TikvJobs, TikvSchema
 from binlogd.upstream.tikv.stores import Stores
 from binlogd.upstream.tikv.txn_status import TikvTxnStatus
 from binlogd.upstream.txn_status import LocalTxnStatus
@@ -160,6 +160,7 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
         registry=NodeRegistry(store),
         txn_status=fates,
         skips=await SkipList.open(store, WallClock()),
+        schema_at=TikvSchema(tikv, pd, f"binlogd_{advertised(setup.config)}").tracker,
         lives=(pd, tso, _Connections(tikv)),
         parts=(pd.statistics, partial(_part_of, tikv)),
         tso_statistics=tso.statistics,

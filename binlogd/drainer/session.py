@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -103,6 +103,9 @@ class DrainerPorts:
     measures: DrainerMeasures = field(default_factory=DrainerMeasures)
     schema_log: SchemaLog | None = None
     """Where the schema is kept beside the checkpoint; without it every start reads the history."""
+    schema_at: Callable[[Tso], Awaitable[SchemaTracker | None]] | None = None
+    """All tables as of a timestamp, to begin with them instead of the history; None where they
+    cannot be told any more."""
 
 
 class Session:
@@ -362,12 +365,15 @@ class Session:
         after, kept = self.checkpoint.commit_ts, self._ports.schema_log
         self._jobs = await self._ports.history.index()
         known = await kept.load(self.checkpoint) if kept is not None else None
+        is_kept = known is not None
+        if known is None and self._ports.schema_at is not None:
+            known = await self._ports.schema_at(after if after > NO_TS else Tso(first_ts - 1))
         if known is not None:
             self._schema = known
         else:
             await self._apply_history(first_ts)
         self._schema.know(self._jobs.in_version_order())
-        if kept is not None and known is None:
+        if kept is not None and not is_kept:
             await kept.begin(self._schema, after)
         self._versions.append((first_ts, self._schema.version))
         if isinstance(self._relay, RelayWriter):

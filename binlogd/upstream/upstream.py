@@ -7,13 +7,14 @@ connections they hold, not in what the rest of binlogd asks them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from binlogd.ports import ClusterIdentity, Registry, TsoSource, TxnStatusSource
 from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job
+from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import UpstreamStore
@@ -129,6 +130,8 @@ class Upstream:
     registry: Registry
     txn_status: TxnStatusSource
     skips: SkipList
+    schema_at: Callable[[Tso], Awaitable[SchemaTracker | None]] | None = None
+    """All tables as of a timestamp; None if nobody can tell them any more."""
     lives: tuple[Life, ...] = ()
     """Closed in the opposite order."""
     parts: tuple[Callable[[], PartStatistics], ...] = ()

@@ -81,7 +81,7 @@ def test_the_example_is_valid() -> None:
         ),
         (
             "[syncer]\nload-schema-snapshot = true",
-            "supported at False only",
+            'syncer.load-schema-snapshot: goes with upstream.kind = "pd" only',
         ),
         ('[[syncer.ignore-table]]\ndb-nam = "x"', "did you mean syncer.ignore-table.db-name?"),
         (

@@ -94,6 +94,11 @@ class TikvSchema:
         """`service` is the name under which garbage collection is held off; one for each node."""
         self._client, self._places, self._service = client, places, service
 
+    async def tracker(self, ts: Tso) -> SchemaTracker | None:
+        """What goes on from there; see `at`."""
+        found = await self.at(ts)
+        return found.tracker() if found is not None else None
+
     async def at(self, ts: Tso) -> SchemaAt | None:
         """The schema as of `ts`; None if garbage collection has passed it.
 

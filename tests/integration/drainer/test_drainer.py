@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,8 +30,18 @@ from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.log import RelayWriter
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY
-from binlogd.tidb.model import Column, FieldType, Job, Table, Tp, job_from_json, table_to_json
+from binlogd.tidb.model import (
+    Column,
+    Database,
+    FieldType,
+    Job,
+    Table,
+    Tp,
+    job_from_json,
+    table_to_json,
+)
 from binlogd.tidb.row import encode_delete, encode_insert, encode_update
+from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire import peek
 from tests.contract.memory_sink import MemorySink, MemoryStore
@@ -149,6 +159,7 @@ class Place:
     source: Source = field(default_factory=Source)
     history: MemoryHistory = field(default_factory=lambda: MemoryHistory([DATABASE, CREATE]))
     relay: RelayWriter | OriginalRelay | None = None
+    schema_at: Callable[[Tso], Awaitable[SchemaTracker | None]] | None = None
     ignored: tuple[int, ...] = ()
     initial_commit_ts: int = 0
     saved: list[Checkpoint] = field(default_factory=list)
@@ -166,6 +177,7 @@ class Place:
             relay=self.relay,
             table_filter=TableFilter(ignored_commit_ts=[Tso(ts) for ts in self.ignored]),
             on_saved=self.saved.append,
+            schema_at=self.schema_at,
         )
         options = DrainerOptions(
             dialect=Dialect.MYSQL,
@@ -270,6 +282,38 @@ async def test_a_log_that_begins_late_takes_the_rest_from_the_history(place: Pla
     assert place.store.statements == []
     assert place.store.checkpoint is not None
     assert place.store.checkpoint.schema_version == 2
+
+
+@pytest.mark.parametrize("checkpoint", [None, Checkpoint(Tso(1010), schema_version=2)])
+async def test_all_tables_as_of_the_beginning_stand_for_a_history_that_is_cut(
+    place: Place, checkpoint: Checkpoint | None
+) -> None:
+    asked: list[Tso] = []
+
+    async def schema_at(ts: Tso) -> SchemaTracker:
+        asked.append(ts)
+        return SchemaTracker.of_tables(2, [Database(5, "shop")], [(5, TABLE)])
+
+    place.history, place.schema_at = MemoryHistory([]), schema_at
+    place.store.checkpoint = checkpoint
+    place.source.add(rows(1011, [1]), rows(1012, [2]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 1012)
+    assert asked == [1010]
+    assert place.held() == Counter({1: 1, 2: 1})
+    assert place.store.checkpoint is not None
+    assert place.store.checkpoint.schema_version == 2
+
+
+async def test_tables_that_cannot_be_told_any_more_are_made_by_the_history(place: Place) -> None:
+    async def collected(_: Tso) -> None:
+        return None
+
+    place.schema_at = collected
+    place.source.add(rows(1011, [1]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 1011)
+    assert place.held() == Counter({1: 1})
 
 
 async def test_an_initial_commit_ts_is_exclusive(place: Place) -> None:
