@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 from typing import Any, TypeVar
 
 import structlog
@@ -30,7 +31,6 @@ from binlogd.assembly import (
     make_replication,
     open_pump,
     registered_pumps,
-    shares_registry,
 )
 from binlogd.closing import Closing
 from binlogd.consumers import RemoteDrainers
@@ -41,8 +41,10 @@ from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.http2 import Servable
-from binlogd.membership import Membership
+from binlogd.membership import Identity, Membership
 from binlogd.operations import Node
+from binlogd.placement.pd_service import Place
+from binlogd.placement.stand_in import StandIn
 from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.pump import LOCK_FILE, Pump
 from binlogd.pump.service import CisternService, PumpService, ServiceLimits
@@ -61,8 +63,8 @@ from binlogd.snapshot.spec import ChangesOptions, TypeOptions
 from binlogd.snapshot.warmup import Archive
 from binlogd.snapshot.warmup import warm_up as make_archive
 from binlogd.tools.restoring import read_checkpoint, restore_from
-from binlogd.tso import Tso
-from binlogd.upstream.registry import DRAINER
+from binlogd.tso import NO_TS, Tso
+from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import Skip, UpstreamStore
 from binlogd.upstream.upstream import Upstream
@@ -257,11 +259,29 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
             pumps=pumps,
             upstream=upstream.statistics,
             known_jobs=upstream.history.known_jobs,
+            stand_in=_stand_in(setup, upstream, names, pump),
         )
         return await _live(setup, node, upstream, Guard(lambda: reloading.admin_token))
     finally:
         if lock is not None:
             await lock.release()
+
+
+def _stand_in(
+    setup: Setup, upstream: Upstream, names: Identity, pump: Pump | None
+) -> StandIn | None:
+    """What is served to those who have no PD; None where there is one, or nobody is to think so."""
+    if upstream.own_pd is None:
+        return None
+    scheme = "https" if server_tls(setup) is not None else "http"
+    return StandIn(
+        Place(names.pump, f"{scheme}://{names.host}"),
+        upstream.own_pd,
+        upstream.cluster,
+        WallClock(),
+        lambda: pump.newest_commit_ts if pump is not None else NO_TS,
+        Random(),
+    )
 
 
 async def _open_receiving(setup: Setup, disk: PosixDisk, upstream: Upstream) -> Receiving:
@@ -324,6 +344,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     try:
         async with asyncio.TaskGroup() as group:
             following = group.create_task(upstream.run(), name="upstream")
+            await _forget_former_names(node, upstream, membership)
             working = [following]
             if receiving is not None:
                 drainers = RemoteDrainers(receiving.pump, upstream.registry, node.identity.drainer)
@@ -332,7 +353,6 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
                 working += _archiving(setup, node, receiving.pump, upstream, group)
             if node.drainer is not None:
                 group.create_task(node.drainer.run(), name="drainer")
-            await _forget_drainer(node, membership)
             await membership.announce()
             passing = [
                 group.create_task(
@@ -360,7 +380,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
         if receiving is not None:
             await _abandon(receiving.pump)
         raise
-    await membership.refresh()
+    await membership.leave()
     log.info("service_stopped", state=node.state.value)
     return 0 if was_done else 1
 
@@ -415,6 +435,8 @@ def _services(node: Node) -> list[Servable]:
         services.append(node.receiving.service)
     if node.drainer is not None:
         services.append(CisternService(node.look_at_pumps))
+    if node.stand_in is not None:
+        services += node.stand_in.services()
     return services
 
 
@@ -422,17 +444,26 @@ def _heartbeat_s(setup: Setup, upstream: Upstream) -> float:
     """A Drainer's entry says what nobody needs any more, so it is written as often as the
     original's where somebody else reads it."""
     interval_s = setup.config.pump.heartbeat_interval
-    if setup.has_drainer and shares_registry(upstream):
+    if setup.has_drainer and upstream.shares_registry:
         return min(interval_s, DRAINER_HEARTBEAT_S)
     return interval_s
 
 
-async def _forget_drainer(node: Node, membership: Membership) -> None:
-    """A Drainer that was here under another name, or is here no more, would hold every close."""
-    for each in await membership.others(DRAINER):
-        is_own = each.node_id in (node.identity.pump, node.identity.drainer)
-        if is_own or each.host == node.identity.host:
-            await node.registry.register(replace(each, state=NodeState.OFFLINE.value))
+async def _forget_former_names(node: Node, upstream: Upstream, membership: Membership) -> None:
+    """A Drainer that was here under another name, or is here no more, would hold every close. So
+    would a Pump hold every merge; where the registry is in our data directory, its log is ours."""
+    former = [
+        each
+        for each in await membership.others(DRAINER)
+        if each.node_id in (node.identity.pump, node.identity.drainer)
+        or each.host == node.identity.host
+    ]
+    if node.receiving is not None and upstream.kind != "pd":
+        pumps = await membership.others(PUMP)
+        former += [each for each in pumps if each.host == node.identity.host]
+    for each in former:
+        offline = replace(each, state=NodeState.OFFLINE.value, is_alive=None)
+        await node.registry.register(offline)
 
 
 def _settle_memory() -> None:
@@ -472,6 +503,8 @@ async def _stop(node: Node, server: Server) -> None:
                 await node.drainer.end()
             if receiving is not None:
                 await receiving.service.close()
+            if node.stand_in is not None:
+                node.stand_in.close()
             await server.close()
             if receiving is not None:
                 await receiving.pump.close()

@@ -54,7 +54,6 @@ from binlogd.relay.log import RelayWriter
 from binlogd.replication import Replication
 from binlogd.setup import Setup, client_tls, plain_tls
 from binlogd.tso import Tso
-from binlogd.upstream.registry import NodeRegistry
 from binlogd.upstream.upstream import Upstream
 
 _NODE_FILE = ".node"
@@ -341,17 +340,12 @@ def gc_holders(setup: Setup) -> Sequence[str]:
     return ("drainer",) if setup.relay_dir is None else ("drainer", "relay log")
 
 
-def shares_registry(upstream: Upstream) -> bool:
-    """Whether others have their entries beside ours; a file in the data directory is ours alone."""
-    return not isinstance(upstream.registry, NodeRegistry)
-
-
 def registered_pumps(
     setup: Setup, pump: Pump | None, upstream: Upstream, names: Identity
 ) -> RegisteredPumps | None:
     """The Pumps to merge, where a registry tells who they are. None where nothing is merged, and
     where the configuration does (`upstream.pumps`)."""
-    if not setup.has_drainer or setup.config.upstream.pumps or not shares_registry(upstream):
+    if not setup.has_drainer or setup.config.upstream.pumps or not upstream.shares_registry:
         return None
     return RegisteredPumps(
         pump.sources() if pump is not None else (),
@@ -365,7 +359,7 @@ def registered_pumps(
 
 def make_finder(setup: Setup, upstream: Upstream) -> Finder:
     """Looks through the log of this process; what other Pumps received stands in the relay log."""
-    has_others = bool(setup.config.upstream.pumps) or shares_registry(upstream)
+    has_others = bool(setup.config.upstream.pumps) or upstream.shares_registry
     paths = [setup.data_dir] if setup.has_pump else []
     if setup.relay_dir is not None and (has_others or not paths):
         paths.append(setup.relay_dir)

@@ -73,6 +73,7 @@ class UpstreamConfig(_Table, frozen=True):
     """Who tells timestamps, schemas and the fate of transactions."""
 
     kind: Literal["standalone", "tidb", "pd"] = "standalone"
+    embedded_pd: bool = True
     pd_urls: str | tuple[str, ...] = ()
     tidb: tuple[str, ...] = ()
     tidb_status: tuple[str, ...] = ()

@@ -7,7 +7,9 @@
     │   ├── WrongCluster        the binlog belongs to another TiDB cluster
     │   ├── NotOnline           prewrites are not taken in this state
     │   ├── RecordTooLarge      above the configured record limit
-    │   └── Behind              asks for binlogs that garbage collection has deleted
+    │   ├── Behind              asks for binlogs that garbage collection has deleted
+    │   ├── EtcdRefused         a registry does not take this request
+    │   └── Overtaken           asks for changes that a registry has forgotten
     ├── Unavailable             wait and try again, with a limit
     │   ├── DiskFull            free space is below the configured reserve
     │   ├── LogFailed           a write or fsync failed: the segment is poisoned
@@ -92,6 +94,22 @@ class Behind(Refused):
             f"binlogs up to commit_ts {gc_ts} have been deleted (pump.gc), but those after"
             f" {asked_ts} were asked for: start from a newer full copy of the data"
         )
+
+
+class EtcdRefused(Refused):
+    """A request that etcd does not take, in etcd's words; `status` names the status of gRPC."""
+
+    def __init__(self, status: str, text: str) -> None:
+        self.status = status
+        super().__init__(text)
+
+
+class Overtaken(Refused):
+    """A watch from before the oldest change that is still known: read anew, and go on."""
+
+    def __init__(self, since: int, compacted: int) -> None:
+        self.since, self.compacted = since, compacted
+        super().__init__(f"changes since revision {since}: those up to {compacted} are forgotten")
 
 
 # --- wait and try again ----------------------------------------------------------------

@@ -80,17 +80,16 @@ class Membership:
         entries = self._entries()
         pump = entries[0] if entries[0].kind == PUMP else None
         before = await self._registry.node(PUMP, pump.node_id) if pump is not None else None
-        for entry in entries:
-            await self._registry.register(entry)
+        await self._registry.keep(entries)
         if pump is None or (before is not None and before.state != NodeState.OFFLINE.value):
             return
         try:
             async with asyncio.timeout(NOTIFY_S):
                 await self._tell_drainers({entry.node_id for entry in entries})
         except (DrainerUnavailable, TimeoutError) as error:
-            await self._registry.register(replace(pump, state=NodeState.OFFLINE.value))
-            for entry in entries[1:]:  # nobody is to be told of this process either
-                await self._registry.register(replace(entry, state=NodeState.PAUSED.value))
+            paused = [replace(entry, state=NodeState.PAUSED.value) for entry in entries[1:]]
+            # nobody is to be told of the rest of this process either
+            await self._registry.leave([replace(pump, state=NodeState.OFFLINE.value), *paused])
             raise ConfigError(
                 f"fail to notify all living drainer: {error or f'no answer in {NOTIFY_S:g} s'};"
                 " bring it back, or, if it is dead, `binlogd nodes ID --mark paused`"
@@ -103,12 +102,20 @@ class Membership:
             await asyncio.sleep(interval_s)
 
     async def refresh(self) -> None:
-        """Writes the entries as they are now; a registry that cannot be reached is logged."""
+        """Writes the entries as they are now, and looks for Pumps that have vanished; a registry
+        that cannot be reached is logged."""
         try:
-            for entry in self._entries():
-                await self._registry.register(entry)
+            await self._registry.keep(self._entries())
+            await self._registry.pause_the_vanished()
         except UpstreamUnavailable as error:
             log.warning("heartbeat_failed", cause=str(error))
+
+    async def leave(self) -> None:
+        """Writes the entries for the last time; a registry that cannot be reached is logged."""
+        try:
+            await self._registry.leave(self._entries())
+        except UpstreamUnavailable as error:
+            log.warning("last_words_unheard", cause=str(error))
 
     async def others(self, kind: str) -> Sequence[NodeStatus]:
         """The registered nodes of a kind that are not this process. Raises UpstreamUnavailable."""

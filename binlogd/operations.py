@@ -23,6 +23,8 @@ from binlogd.drainer.metrics import say_drainer
 from binlogd.errors import RecordTooLarge, Refused, UpstreamUnavailable
 from binlogd.finder import Finder, Question
 from binlogd.membership import Identity
+from binlogd.placement.metrics import say_stand_in
+from binlogd.placement.stand_in import StandIn
 from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
 from binlogd.pulse import Counts
 from binlogd.pump.shard import ShardStatistics
@@ -80,6 +82,8 @@ class Node:
     known_jobs: Callable[[], Awaitable[Sequence[bytes]]] | None = None
     """The DDL history, read anew."""
     archiver: Companion | None = None
+    stand_in: StandIn | None = None
+    """None where there is a PD."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     # --- looking ---------------------------------------------------------------------------
@@ -93,7 +97,7 @@ class Node:
         try:
             pumps = {node.node_id: node for node in await self.registry.nodes(PUMP)}
             if self.receiving is not None:  # fresher than its last heartbeat
-                pumps[self.identity.pump] = self.entry(PUMP)
+                pumps[self.identity.pump] = replace(self.entry(PUMP), is_alive=True)
             nodes = {name: status_json(pumps[name]) for name in sorted(pumps)}
             now = max(await self.tso.next(), self._newest_commit_ts())
         except UpstreamUnavailable as error:
@@ -179,6 +183,8 @@ class Node:
             say_drainer(out, self.drainer.statistics())
             out.gauge("binlogd_lag_seconds", "From arrived to applied.", self.lag_s() or 0.0)
         say_upstream(out, self.upstream())
+        if self.stand_in is not None:
+            say_stand_in(out, self.stand_in.statistics())
         return out.text() + telemetry.process_metrics()
 
     def counts(self) -> Counts:

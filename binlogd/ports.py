@@ -6,7 +6,7 @@ their use.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -110,6 +110,11 @@ class NodeStatus:
     update_ts: Tso
     score: int = 0
     """How gladly it takes more binlogs, 0 to 100."""
+    is_alive: bool | None = None
+    """Whether its claim to be alive holds; None for a node that claims nothing, as the original's
+    do. A list knows; who asks for one node is told what its entry says."""
+    labels: Mapping[str, str] | None = None
+    """Of the original, which does nothing with them."""
 
 
 class Registry(Protocol):
@@ -117,6 +122,19 @@ class Registry(Protocol):
 
     async def register(self, node: NodeStatus) -> None:
         """Adds or updates a node. Raises ConfigError for a node id that nobody could list."""
+        ...
+
+    async def keep(self, nodes: Sequence[NodeStatus]) -> None:
+        """As `register`, for the nodes of this process: they claim to be alive by that, and the
+        claim ends by itself when it is not made again."""
+        ...
+
+    async def leave(self, nodes: Sequence[NodeStatus]) -> None:
+        """The last words of this process: the entries stay, the claims end."""
+        ...
+
+    async def pause_the_vanished(self) -> Sequence[NodeStatus]:
+        """Sets to paused the Pumps that were online and whose claim has ended; returns them."""
         ...
 
     async def nodes(self, kind: str) -> Sequence[NodeStatus]:

@@ -27,6 +27,11 @@ def physical_ms(ts: Tso) -> int:
     return ts >> LOGICAL_BITS
 
 
+def logical(ts: Tso) -> int:
+    """Which of its millisecond a timestamp is, from 0."""
+    return ts & (1 << LOGICAL_BITS) - 1
+
+
 def plus_ms(ts: Tso, delta_ms: int) -> Tso:
     """The timestamp moved by some milliseconds, never below zero."""
     return Tso(max(0, ts + (delta_ms << LOGICAL_BITS)))

@@ -22,9 +22,11 @@ from binlogd.quantities import pd_addresses
 from binlogd.setup import Setup, client_tls, http_client_tls
 from binlogd.tso import Tso
 from binlogd.upstream.cluster import CLUSTER_ID, StoredClusterIdentity
+from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.job_sources import job_source
-from binlogd.upstream.oracle import ClockTso, ObservedTso
+from binlogd.upstream.keyspace.store import KeyspaceStore
+from binlogd.upstream.oracle import ClockTso, ObservedTso, Overheard
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.cluster import open_cluster
 from binlogd.upstream.pd.tso import PdTso
@@ -43,7 +45,13 @@ from binlogd.upstream.tikv.schema import TikvJobs, TikvSchema
 from binlogd.upstream.tikv.stores import Stores
 from binlogd.upstream.tikv.txn_status import TikvTxnStatus
 from binlogd.upstream.txn_status import LocalTxnStatus
-from binlogd.upstream.upstream import PartStatistics, TikvKnowledge, Upstream, UpstreamStatistics
+from binlogd.upstream.upstream import (
+    OwnPd,
+    PartStatistics,
+    TikvKnowledge,
+    Upstream,
+    UpstreamStatistics,
+)
 
 
 async def open_upstream(setup: Setup, store: UpstreamStore) -> Upstream:
@@ -88,52 +96,80 @@ async def open_registry(
 
     Raises ConfigError, and what `open_store` raises.
     """
+    if setup.config.upstream.kind == "pd":
+        async with _etcd(setup) as etcd:
+            yield NodeRegistry(etcd)
+        return
     store = await open_store()
+    await store.close()
+    keyspace = await _keyspace(store)
     try:
-        yield NodeRegistry(store)
+        yield NodeRegistry(keyspace)
     finally:
-        await store.close()
+        await keyspace.close()
+
+
+async def _keyspace(store: UpstreamStore) -> KeyspaceStore:
+    return await KeyspaceStore.open(store.path, Random())
+
+
+def _etcd(setup: Setup) -> EtcdClient:
+    return EtcdClient(pd_addresses(setup.config.upstream.pd_urls), tls=client_tls(setup))
 
 
 async def _standalone(setup: Setup, store: UpstreamStore) -> Upstream:
     """There is nothing but binlogs."""
     upstream = setup.config.upstream
-    tso = await ClockTso.open(store, WallClock()) if upstream.tso == "clock" else ObservedTso()
+    clock = await ClockTso.open(store, WallClock())
+    tso = clock if upstream.tso == "clock" else Overheard(ObservedTso(), clock)
+    cluster = await StoredClusterIdentity.open(store, upstream.cluster_id)
+    skips = await SkipList.open(store, WallClock())
+    keyspace = await _keyspace(store)
     return Upstream(
         kind="standalone",
         store=store,
-        cluster=await StoredClusterIdentity.open(store, upstream.cluster_id),
+        cluster=cluster,
         tso=tso,
         history=SchemaHistory(job_source(setup.schema_history, tls=http_client_tls(setup)), store),
-        registry=NodeRegistry(store),
+        registry=NodeRegistry(keyspace),
         txn_status=_by_age(setup, tso),
-        skips=await SkipList.open(store, WallClock()),
+        skips=skips,
+        lives=(keyspace,),
+        shares_registry=upstream.embedded_pd,
+        own_pd=OwnPd(keyspace, clock) if upstream.embedded_pd else None,
     )
 
 
 async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
-    """TiDB servers are asked, the first that answers; Pumps and Drainers are this node's own."""
+    """TiDB servers are asked, the first that answers; the registry is this node's own."""
     upstream, tls = setup.config.upstream, http_client_tls(setup)
     addresses = tidb_addresses(upstream)
     login = SqlLogin(upstream.user, upstream.password, tls if upstream.sql_tls else None)
     sql = [TidbSql(address, login) for address, _ in addresses]
     sessions = Several(sql, "tidb, MySQL port")
     ports = Several([StatusPort(at, tls) for _, at in addresses], "tidb, status port")
-    tso = TidbTso(sessions)
+    asked = TidbTso(sessions)
+    clock = await ClockTso.open(store, WallClock())
+    tso = Overheard(asked, clock)
     told = upstream.cluster_id or await store.fact(CLUSTER_ID) or await cluster_id(ports, tls)
     source = job_source(setup.schema_history, tls=tls) or TidbJobs(ports, sessions)
+    cluster = await StoredClusterIdentity.open(store, told)
+    skips = await SkipList.open(store, WallClock())
+    keyspace = await _keyspace(store)
     return Upstream(
         kind="tidb",
         store=store,
-        cluster=await StoredClusterIdentity.open(store, told),
+        cluster=cluster,
         tso=tso,
         history=SchemaHistory(source, store),
-        registry=NodeRegistry(store),
+        registry=NodeRegistry(keyspace),
         txn_status=TidbTxnStatus(ports, _by_age(setup, tso)),
-        skips=await SkipList.open(store, WallClock()),
-        lives=(SqlSessions(sql),),
+        skips=skips,
+        lives=(SqlSessions(sql), keyspace),
+        shares_registry=upstream.embedded_pd,
+        own_pd=OwnPd(keyspace, clock) if upstream.embedded_pd else None,
         parts=(sessions.statistics, ports.statistics),
-        tso_statistics=tso.statistics,
+        tso_statistics=asked.statistics,
     )
 
 
@@ -143,6 +179,7 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
     pd = PdClient(pd_addresses(upstream.pd_urls), tls)
     tso = PdTso(pd)
     tikv = TikvClient(pd, tso, Stores(pd, tls), Random())
+    etcd = _etcd(setup)
     try:
         cluster = await open_cluster(store, pd, upstream.cluster_id)
     except BaseException:
@@ -157,12 +194,13 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
         cluster=cluster,
         tso=tso,
         history=SchemaHistory(source, store),
-        registry=NodeRegistry(store),
+        registry=NodeRegistry(etcd),
         txn_status=fates,
         skips=await SkipList.open(store, WallClock()),
         schema_at=TikvSchema(tikv, pd, f"binlogd_{advertised(setup.config)}").tracker,
-        lives=(pd, tso, _Connections(tikv)),
+        lives=(pd, tso, _Connections(tikv), etcd),
         parts=(pd.statistics, partial(_part_of, tikv)),
+        shares_registry=True,
         tso_statistics=tso.statistics,
         tikv_statistics=lambda: TikvKnowledge(tikv.statistics(), fates.statistics()),
     )

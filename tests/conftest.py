@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.etcd import real_etcd
 from tests.kafka import Kafka
 from tests.mariadb import MariaDb
 
@@ -46,3 +51,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     broker.start()
     yield broker
     broker.stop()
+
+
+@pytest.fixture(scope="session")
+def real_etcd_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """One private etcd for the whole run; tests take keys of their own."""
+    with ExitStack() as stack:
+        directory = tmp_path_factory.mktemp("etcd")
+        if os.access("/dev/shm", os.W_OK):  # it has no option to leave its syncs out
+            directory = Path(stack.enter_context(TemporaryDirectory(dir="/dev/shm")))
+        yield stack.enter_context(real_etcd(directory))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from binlogd.ports import Clock
-from binlogd.tso import NO_TS, Tso, compose, physical_ms
+from binlogd.ports import Clock, TsoSource
+from binlogd.tso import LOGICAL_BITS, NO_TS, Tso, compose, logical, physical_ms
 from binlogd.upstream.store import UpstreamStore
 
+TAKE_MAX = 1 << LOGICAL_BITS
+"""As many timestamps as one millisecond has."""
 _LIMIT = "tso_limit"
 _WINDOW_MS = 3000
 
@@ -52,12 +54,19 @@ class ClockTso:
 
     async def next(self) -> Tso:
         """Unique. Raises UpstreamUnavailable when the window cannot be made durable."""
+        return await self.take(1)
+
+    async def take(self, count: int) -> Tso:
+        """The last of so many in a row, all of one millisecond; at most TAKE_MAX."""
         while True:  # once more after each extension, because others may have used it up
-            ts = max(compose(self._clock.wall_ms()), Tso(self._last + 1))
-            if ts < self._limit:
-                self._last = ts
-                return ts
-            await self._extend_past(ts)
+            first = max(compose(self._clock.wall_ms()), Tso(self._last + 1))
+            if logical(first) + count > TAKE_MAX:
+                first = compose(physical_ms(first) + 1)
+            last = Tso(first + count - 1)
+            if last < self._limit:
+                self._last = last
+                return last
+            await self._extend_past(last)
 
     def observe(self, ts: Tso) -> None:
         """What is handed out from now on lies above `ts`."""
@@ -69,3 +78,20 @@ class ClockTso:
                 limit = compose(physical_ms(ts) + _WINDOW_MS)
                 await self._store.put_fact(_LIMIT, limit)
                 self._limit = limit
+
+
+class Overheard:
+    """A TsoSource whose observations another one hears as well: what PD would hand out lies above
+    all that binlogs carry, whoever tells this node the time."""
+
+    def __init__(self, source: TsoSource, listener: TsoSource) -> None:
+        self._source, self._listener = source, listener
+
+    async def next(self) -> Tso:
+        """See TsoSource."""
+        return await self._source.next()
+
+    def observe(self, ts: Tso) -> None:
+        """Takes note of a start_ts or commit_ts."""
+        self._source.observe(ts)
+        self._listener.observe(ts)

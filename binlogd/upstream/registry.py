@@ -1,72 +1,280 @@
-"""Pumps and drainers that belong together: what the original keeps in PD's etcd.
+"""Pumps and Drainers in an etcd, under the original's keys and in its JSON: PD's, or our own.
 
-Source: tidb-binlog pkg/node/registry.go; the JSON of a node has the original's fields.
+An entry stays until somebody says otherwise, as in the original, because whoever vanishes from the
+registry must still be waited for: a Drainer that starts later has to know of every Pump that may
+hold binlogs. What goes by itself is the claim to be alive: a second key, bound to a lease that the
+heartbeats keep. An entry that says `isAlive` belongs to such a claim; when that has gone and the
+node said that it was online, a Pump's entry is set to `paused`: writers pass it over, and everybody
+else waits for it. Entries of the original say `isAlive` false, and are left alone.
+
+    /tidb-binlog/v1/pumps/<id>, /tidb-binlog/v1/drainers/<id>       entries
+    /tidb-binlog/v1/binlogd/alive/pumps/<id>, .../drainers/<id>     claims
+
+Source: tidb-binlog pkg/node/registry.go, pkg/etcd/etcd.go. Its Update is no comparison with what
+was read, so the last writer wins; so it is here.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from typing import Protocol
 
-from binlogd.errors import ConfigError
+import structlog
+
+from binlogd.errors import ConfigError, EtcdRefused, Overtaken, UpstreamUnavailable
 from binlogd.ports import NodeStatus
-from binlogd.upstream.store import UpstreamStore
+from binlogd.upstream.entry import (
+    DRAINER,
+    PUMP,
+    ROOT,
+    BadEntry,
+    entry_json,
+    node_key,
+    node_of,
+    status_json,
+)
+from binlogd.wire.generated.etcdserverpb import (
+    Compare,
+    CompareCompareResult,
+    CompareCompareTarget,
+    DeleteRangeRequest,
+    Event,
+    EventEventType,
+    KeyValue,
+    PutRequest,
+    RangeRequest,
+    RangeResponse,
+    RequestOp,
+    TxnRequest,
+    TxnResponse,
+)
 
-PUMP, DRAINER = "pumps", "drainers"
-"""Kinds, named as in the keys of the original."""
-LOOK_AGAIN_S = 1.0
-"""`binlogd nodes --mark` writes from another process, which nobody here is told of."""
+log = structlog.get_logger(__name__)
+
+__all__ = ["DRAINER", "PUMP", "KeyValues", "NodeRegistry", "status_json"]
+
+ALIVE_ROOT = f"{ROOT}/binlogd/alive"
+LEASE_S = 10
+"""Five heartbeats."""
+ONLINE, PAUSED = "online", "paused"
+
+
+class KeyValues(Protocol):
+    """An etcd: one that is reached by gRPC, or the keyspace of this process. Methods raise
+    EtcdRefused, UpstreamUnavailable."""
+
+    async def range(self, request: RangeRequest) -> RangeResponse:
+        """Reads."""
+        ...
+
+    async def txn(self, request: TxnRequest) -> TxnResponse:
+        """Compares, and then reads and writes, all in one moment."""
+        ...
+
+    async def grant(self, number: int, ttl_s: int) -> tuple[int, int]:
+        """Begins a lease; its number and seconds to live."""
+        ...
+
+    async def keep_alive(self, number: int) -> int:
+        """Its seconds to live from now on; 0 if it is gone."""
+        ...
+
+    async def revoke(self, number: int) -> None:
+        """Ends a lease, and removes what was bound to it."""
+        ...
+
+    def watch(
+        self, key: bytes, range_end: bytes, since: int
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """The changes of a range from a revision on. Raises Overtaken."""
+        ...
 
 
 class NodeRegistry:
-    """The nodes of one standalone upstream. Methods raise UpstreamUnavailable."""
+    """`Registry`: the nodes of one cluster."""
 
-    def __init__(self, store: UpstreamStore) -> None:
-        self._store = store
-        self._changed = asyncio.Condition()
+    def __init__(self, etcd: KeyValues, *, lease_s: int = LEASE_S) -> None:
+        self._etcd, self._lease_s = etcd, lease_s
+        self._lease = 0
 
     async def register(self, node: NodeStatus) -> None:
         """Adds or updates a node. Raises ConfigError when nobody could list it."""
-        if "/" in node.node_id or not node.node_id:
-            raise ConfigError(f'node-id "{node.node_id}": must not be empty nor contain a slash')
-        await self._store.put_node(node)
-        async with self._changed:
-            self._changed.notify_all()
+        await self._update(node, [])
+
+    async def keep(self, nodes: Sequence[NodeStatus]) -> None:
+        """As `register`, for the nodes of this process, which claim to be alive by that."""
+        lease = await self._kept_lease()
+        for node in nodes:
+            claim = PutRequest(key=_alive_key(node.kind, node.node_id), lease=lease)
+            await self._update(node, [RequestOp(request_put=claim)], is_alive=True)
+
+    async def leave(self, nodes: Sequence[NodeStatus]) -> None:
+        """The last words of this process: its entries stay, its claims end."""
+        for node in nodes:
+            claim = DeleteRangeRequest(key=_alive_key(node.kind, node.node_id))
+            await self._update(node, [RequestOp(request_delete_range=claim)])
+        lease, self._lease = self._lease, 0
+        if lease:
+            try:
+                await self._etcd.revoke(lease)
+            except EtcdRefused as error:
+                log.info("lease_gone", cause=str(error))
 
     async def nodes(self, kind: str) -> list[NodeStatus]:
-        """All of a kind, by id."""
-        return await self._store.nodes(kind)
+        """All of a kind, by id. One entry that makes no sense spoils the list, as in the original:
+        whom it is about nobody knows, and to leave somebody out would be worse."""
+        return [node for node, _ in await self._entries(kind)]
 
     async def node(self, kind: str, node_id: str) -> NodeStatus | None:
         """One node; None if it was never here."""
-        nodes = await self.nodes(kind)
-        return next((node for node in nodes if node.node_id == node_id), None)
+        try:
+            found = await self._etcd.range(RangeRequest(key=node_key(kind, node_id)))
+        except EtcdRefused as error:
+            raise _not_possible(error) from error
+        return next((_node(kind, each) for each in found.kvs), None)
 
-    async def watch(self, kind: str) -> AsyncIterator[Sequence[NodeStatus]]:
-        """All of a kind now, and again soon after something of them has changed."""
-        told: list[NodeStatus] | None = None
-        while True:  # until the reader has enough
-            nodes = await self.nodes(kind)
-            if nodes != told:
-                told = nodes
-                yield nodes
+    async def watch(self, kind: str) -> AsyncGenerator[Sequence[NodeStatus], None]:
+        """All of a kind now, and all of them again whenever something of them has changed."""
+        while True:  # once more when the registry has forgotten what happened meanwhile
+            prefix, end = _span(kind)
+            try:
+                found = await self._etcd.range(RangeRequest(key=prefix, range_end=end))
+                assert found.header is not None, "etcd always says it"
+                nodes = {each.key: _node(kind, each) for each in found.kvs}
+                yield list(nodes.values())
+                async for events in self._etcd.watch(prefix, end, found.header.revision + 1):
+                    for event in events:
+                        _take_in(nodes, kind, event)
+                    yield [nodes[key] for key in sorted(nodes)]
+            except Overtaken as error:
+                log.info("registry_read_anew", cause=str(error))
+            except EtcdRefused as error:
+                raise _not_possible(error) from error
+
+    async def pause_the_vanished(self) -> Sequence[NodeStatus]:
+        """Sets Pumps to paused that said they were online and alive, and whose claim has gone;
+        returns them. One that comes back says so itself, and wins."""
+        paused = []
+        for node, revision in await self._entries(PUMP):
+            if node.is_alive is not False or node.state != ONLINE:
                 continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_AGAIN_S), self._changed:
-                    await self._changed.wait()
+            changed = replace(node, state=PAUSED)
+            if await self._replace(changed, revision):
+                log.warning("pump_vanished", pump=node.node_id, host=node.host, consequence=PAUSED)
+                paused.append(changed)
+        return paused
+
+    # --- reading ---------------------------------------------------------------------------
+
+    async def _entries(self, kind: str) -> list[tuple[NodeStatus, int]]:
+        """With the revision of each entry."""
+        spans = _span(kind), (_alive_key(kind, ""), _after(_alive_key(kind, "")))
+        request = TxnRequest(
+            success=[
+                RequestOp(request_range=RangeRequest(key=start, range_end=end))
+                for start, end in spans
+            ]
+        )
+        try:
+            answer = await self._etcd.txn(request)
+        except EtcdRefused as error:
+            raise _not_possible(error) from error
+        found, claims = (each.response_range for each in answer.responses)
+        assert found is not None, "each request has its answer"
+        assert claims is not None, "each request has its answer"
+        alive = {each.key for each in claims.kvs}
+        entries = []
+        for each in found.kvs:
+            node = _node(kind, each)
+            if node.is_alive is not None:
+                node = replace(node, is_alive=_alive_key(kind, node.node_id) in alive)
+            entries.append((node, each.mod_revision))
+        return entries
+
+    # --- writing ---------------------------------------------------------------------------
+
+    async def _update(
+        self, node: NodeStatus, beside: Sequence[RequestOp], *, is_alive: bool | None = None
+    ) -> None:
+        if "/" in node.node_id or not node.node_id:
+            raise ConfigError(f'node-id "{node.node_id}": must not be empty nor contain a slash')
+        key = node_key(node.kind, node.node_id)
+        if is_alive is not None:
+            node = replace(node, is_alive=is_alive)
+        ops = [RequestOp(request_put=PutRequest(key=key, value=entry_json(node))), *beside]
+        exists = _revision_of(key, CompareCompareResult.GREATER, 0)
+        try:
+            answer = await self._etcd.txn(TxnRequest(compare=[exists], success=ops, failure=ops))
+        except EtcdRefused as error:
+            self._lease = 0  # it may have ended; the next heartbeat begins another
+            raise _not_possible(error) from error
+        if not answer.succeeded:
+            log.info("node_registered", kind=node.kind, node_id=node.node_id)
+
+    async def _replace(self, node: NodeStatus, revision: int) -> bool:
+        """False if the entry has changed since."""
+        key = node_key(node.kind, node.node_id)
+        put = RequestOp(request_put=PutRequest(key=key, value=entry_json(node)))
+        is_same = _revision_of(key, CompareCompareResult.EQUAL, revision)
+        try:
+            answer = await self._etcd.txn(TxnRequest(compare=[is_same], success=[put]))
+        except EtcdRefused as error:
+            raise _not_possible(error) from error
+        return answer.succeeded
+
+    async def _kept_lease(self) -> int:
+        try:
+            if not self._lease or not await self._etcd.keep_alive(self._lease):
+                self._lease, _ = await self._etcd.grant(0, self._lease_s)
+        except EtcdRefused as error:
+            raise _not_possible(error) from error
+        return self._lease
 
 
-def status_json(node: NodeStatus) -> Mapping[str, Any]:
-    """A node as /status and the tools of the original show it."""
-    return {
-        "nodeId": node.node_id,
-        "host": node.host,
-        "state": node.state,
-        "isAlive": False,
-        "score": node.score,
-        "label": None,
-        "maxCommitTS": node.max_commit_ts,
-        "updateTS": node.update_ts,
-    }
+def _revision_of(key: bytes, result: int, revision: int) -> Compare:
+    return Compare(
+        result=CompareCompareResult(result),
+        target=CompareCompareTarget(CompareCompareTarget.MOD),
+        key=key,
+        mod_revision=revision,
+    )
+
+
+def _alive_key(kind: str, node_id: str) -> bytes:
+    return f"{ALIVE_ROOT}/{kind}/{node_id}".encode()
+
+
+def _span(kind: str) -> tuple[bytes, bytes]:
+    prefix = node_key(kind, "")
+    return prefix, _after(prefix)
+
+
+def _after(prefix: bytes) -> bytes:
+    """The end of everything that begins so; no prefix here ends with the last byte there is."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+def _node(kind: str, found: KeyValue) -> NodeStatus:
+    try:
+        return node_of(kind, found.value)
+    except BadEntry as error:
+        node_id = found.key.decode(errors="replace").rpartition("/")[2]
+        value = found.value.decode(errors="replace")
+        raise UpstreamUnavailable(
+            f"error unmarshal NodeStatus with nodeID({node_id}), node value({value}): {error};"
+            f" put its JSON right in the registry, or delete the key"
+            f" {found.key.decode(errors='replace')}"
+        ) from error
+
+
+def _take_in(nodes: dict[bytes, NodeStatus], kind: str, event: Event) -> None:
+    assert event.kv is not None, "etcd always says it"
+    if event.type == EventEventType.DELETE:
+        nodes.pop(event.kv.key, None)
+    else:
+        nodes[event.kv.key] = _node(kind, event.kv)
+
+
+def _not_possible(error: EtcdRefused) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"the registry refuses: {error}")

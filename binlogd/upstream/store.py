@@ -1,9 +1,7 @@
-"""What the standalone upstream remembers, in one SQLite file; the only place here that knows SQL.
+"""What the standalone upstream remembers, in one SQLite file.
 
     facts     name TEXT PRIMARY KEY, value INTEGER
               cluster_id; tso_limit: no timestamp at or above it was handed out
-    nodes     kind, node_id PRIMARY KEY, host, state, max_commit_ts, update_ts, score
-              what the original keeps of pumps and drainers in PD's etcd
     ddl_history  id INTEGER PRIMARY KEY, finished_ts, start_ts, schema_version, raw BLOB
               jobs of the schema history, as JSON (as it was served); the rest is in the JSON too
 
@@ -23,23 +21,12 @@ from pathlib import Path
 import aiosqlite
 
 from binlogd.errors import ConfigError, UpstreamUnavailable
-from binlogd.ports import NodeStatus
 from binlogd.tidb.job_index import JobEntry
 from binlogd.tso import Tso
 
 _ROWS_MAX = 500  # of one statement; SQLite allows 32,766 parameters
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS nodes (
-        kind TEXT NOT NULL,
-        node_id TEXT NOT NULL,
-        host TEXT NOT NULL,
-        state TEXT NOT NULL,
-        max_commit_ts INTEGER NOT NULL,
-        update_ts INTEGER NOT NULL,
-        score INTEGER NOT NULL DEFAULT 0,
-        PRIMARY KEY (kind, node_id)
-    ) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS ddl_history (
         id INTEGER PRIMARY KEY,
         finished_ts INTEGER NOT NULL,
@@ -95,7 +82,6 @@ class UpstreamStore:
             await connection.execute("PRAGMA journal_mode = WAL")
             await connection.execute("PRAGMA synchronous = FULL")
             await connection.executescript(_SCHEMA)
-            await _add_missing_columns(connection)
             if await connection.execute_fetchall(
                 "SELECT 1 FROM sqlite_master WHERE name = 'ddl_jobs'"
             ):
@@ -104,6 +90,11 @@ class UpstreamStore:
             await connection.close()
             raise ConfigError(f"{path}: cannot be opened as a database: {error}") from error
         return cls(path, connection)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
 
     async def close(self) -> None:
         """Closes the file."""
@@ -138,32 +129,6 @@ class UpstreamStore:
         kept = await self.fact(name)
         assert kept is not None, "facts are never removed"
         return kept
-
-    # --- nodes -----------------------------------------------------------------------------
-
-    async def put_node(self, node: NodeStatus) -> None:
-        """Adds or replaces a node."""
-        with self._translated():
-            await self._connection.execute(
-                "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    node.kind,
-                    node.node_id,
-                    node.host,
-                    node.state,
-                    node.max_commit_ts,
-                    node.update_ts,
-                    node.score,
-                ),
-            )
-
-    async def nodes(self, kind: str) -> list[NodeStatus]:
-        """All nodes of a kind, by id."""
-        with self._translated():
-            rows = await self._connection.execute_fetchall(
-                "SELECT * FROM nodes WHERE kind = ? ORDER BY node_id", (kind,)
-            )
-        return [NodeStatus(*row) for row in rows]
 
     # --- skips -----------------------------------------------------------------------------
 
@@ -244,13 +209,6 @@ def kept_jobs(path: Path) -> list[bytes]:
     except sqlite3.Error as error:
         raise ConfigError(f"{path}: cannot be read as a database: {error}") from error
     return [bytes(raw) for (raw,) in rows]
-
-
-async def _add_missing_columns(connection: aiosqlite.Connection) -> None:
-    """A file of an older binlogd has no `score`."""
-    columns = await connection.execute_fetchall("PRAGMA table_info(nodes)")
-    if "score" not in {column[1] for column in columns}:
-        await connection.execute("ALTER TABLE nodes ADD COLUMN score INTEGER NOT NULL DEFAULT 0")
 
 
 def _row_of(entry: JobEntry, raw: bytes) -> tuple[int | bytes, ...]:

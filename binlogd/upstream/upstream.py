@@ -16,6 +16,8 @@ from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
+from binlogd.upstream.keyspace.store import KeyspaceStore
+from binlogd.upstream.oracle import ClockTso
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.tikv.client import TikvStatistics
@@ -115,6 +117,14 @@ class UpstreamStatistics:
     tikv: TikvKnowledge | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OwnPd:
+    """What this node has of a PD: keys, and a clock whose timestamps are unique."""
+
+    keyspace: KeyspaceStore
+    tso: ClockTso
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
     """One upstream, opened: it answers questions from here on, before and after `run`.
@@ -137,6 +147,10 @@ class Upstream:
     parts: tuple[Callable[[], PartStatistics], ...] = ()
     tso_statistics: Callable[[], TsoStatistics] | None = None
     tikv_statistics: Callable[[], TikvKnowledge] | None = None
+    shares_registry: bool = False
+    """Whether others have their entries beside ours."""
+    own_pd: OwnPd | None = None
+    """What can be served to those who have no PD."""
 
     def statistics(self) -> UpstreamStatistics:
         """How it stands; cheap."""

@@ -19,9 +19,9 @@ from binlogd.pump.service import CisternService
 from binlogd.server import Server
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.upstream.registry import DRAINER, PUMP
-from binlogd.upstream.store import UpstreamStore
 from binlogd.wire import peek
 from tests.appliance import Appliance, run
+from tests.nodes import own_registry
 
 BASE = compose(1_700_000_000_000)
 QUICK = ClientLimits(deadline_s=2.0, prewrite_retry_s=0.0, outcome_retry_s=0.0)
@@ -66,22 +66,16 @@ def put(appliance: Appliance, node_id: str, action: str) -> dict[str, Any]:
 
 
 async def registered(data_dir: Path) -> dict[tuple[str, str], str]:
-    store = await UpstreamStore.open(data_dir / "upstream.db")
-    try:
-        nodes = [node for kind in (PUMP, DRAINER) for node in await store.nodes(kind)]
-    finally:
-        await store.close()
+    async with own_registry(data_dir) as registry:
+        nodes = [node for kind in (PUMP, DRAINER) for node in await registry.nodes(kind)]
     return {(node.kind, node.node_id): node.state for node in nodes}
 
 
 async def register_drainer(
     data_dir: Path, host: str, position: int, state: str, *, node_id: str = "far"
 ) -> None:
-    store = await UpstreamStore.open(data_dir / "upstream.db")
-    try:
-        await store.put_node(NodeStatus(DRAINER, node_id, host, state, Tso(position), NO_TS))
-    finally:
-        await store.close()
+    async with own_registry(data_dir) as registry:
+        await registry.register(NodeStatus(DRAINER, node_id, host, state, Tso(position), NO_TS))
 
 
 def test_the_drainer_is_paused_and_resumed_while_the_pump_goes_on(appliance: Appliance) -> None:

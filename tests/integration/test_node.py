@@ -7,7 +7,7 @@ import socket
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,10 +29,11 @@ from binlogd.receiving import Receiving
 from binlogd.routes.application import Reply
 from binlogd.setup import Setup
 from binlogd.tso import NO_TS, Tso
-from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
+from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import UpstreamStore
 from tests.memory_pump import Cluster
+from tests.nodes import own_registry
 from tests.pump_world import (
     ROOMY,
     World,
@@ -69,7 +70,7 @@ class Standing:
         """As a file that somebody has tampered with."""
         path = self.world.directory / "upstream.db"
         with sqlite3.connect(path) as connection:
-            connection.execute("DROP TABLE nodes")
+            connection.execute("DROP TABLE keyspace_marks")
         connection.close()
 
     async def drainer(self, node_id: str, position: int, state: str = "online") -> None:
@@ -80,14 +81,19 @@ class Standing:
 @asynccontextmanager
 async def standing(directory: Path, segment_bytes_max: int = 1 << 20) -> AsyncIterator[Standing]:
     options = replace(ROOMY, segment_bytes_max=segment_bytes_max)
-    async with posix_world(directory) as world, world.pump(options, shards=2) as pump:
+    async with (
+        AsyncExitStack() as hosts,
+        posix_world(directory) as world,
+        world.pump(options, shards=2) as pump,
+    ):
         store = await UpstreamStore.open(directory / "upstream.db")
+        registry = await hosts.enter_async_context(own_registry(directory))
         cluster = Cluster(7)
         node = Node(
             identity=Identity("pump0", "pump0-drainer", "10.0.0.1:8250"),
             receiving=Receiving(pump, PumpService(pump, cluster)),
             cluster=cluster,
-            registry=NodeRegistry(store),
+            registry=registry,
             tso=world.times,
             clock=world.clock,
             drainer=None,
@@ -122,7 +128,7 @@ async def test_a_registry_that_fails_is_said_in_its_place(alone: Standing) -> No
     alone.break_registry()
     status = await alone.node.status()
     assert (status["status"], status["CommitTS"]) == (None, 0)
-    assert "no such table: nodes" in status["ErrMsg"]
+    assert "no such table: keyspace_marks" in status["ErrMsg"]
     assert status["state"] == "online", "the rest is told all the same"
 
 

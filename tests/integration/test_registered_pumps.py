@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -19,9 +20,11 @@ from binlogd.pump.service import CisternService, PumpService
 from binlogd.server import Server
 from binlogd.stream import MergedStream, MergeLimits, merged
 from binlogd.tso import NO_TS, Tso
+from binlogd.upstream.entry import node_key
+from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.registry import PUMP, NodeRegistry
-from binlogd.upstream.store import UpstreamStore
 from binlogd.wire import peek
+from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest
 from tests.memory_pump import Cluster, MemoryPump
 from tests.pump_world import eventually
 
@@ -69,7 +72,7 @@ class Cluster7:
     """A registry, and a merge of what it names."""
 
     registry: NodeRegistry
-    store: UpstreamStore
+    keyspace: KeyspaceStore
     pumps: RegisteredPumps
     hosts: AsyncExitStack
     observed: list[int]
@@ -94,8 +97,8 @@ class Cluster7:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster7]:
-    store = await UpstreamStore.open(tmp_path / "upstream.db")
-    registry = NodeRegistry(store)
+    keyspace = await KeyspaceStore.open(tmp_path / "upstream.db", Random(1))
+    registry = NodeRegistry(keyspace)
     observed: list[int] = []
 
     async def cluster_id() -> int:
@@ -105,8 +108,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster7]:
         [], registry, own_id="me", cluster_id=cluster_id, observe=observed.append
     )
     async with AsyncExitStack() as hosts:
-        yield Cluster7(registry, store, pumps, hosts, observed)
-    await store.close()
+        yield Cluster7(registry, keyspace, pumps, hosts, observed)
+    await keyspace.close()
 
 
 def names(stream: MergedStream) -> dict[str, SourceState]:
@@ -164,7 +167,7 @@ async def test_a_pump_that_wants_to_be_known_hears_it_when_the_registry_is_gone(
     await cluster.host("first")
     async with merging(cluster) as stream:
         await eventually(lambda: "first" in names(stream))
-        await cluster.store.close()
+        await cluster.keyspace.close()
         with pytest.raises((UpstreamUnavailable, ValueError)):
             await cluster.pumps.refresh()
         assert "first" in names(stream), "who is known stays"
@@ -220,7 +223,7 @@ async def test_one_that_vanishes_from_the_registry_is_still_waited_for(cluster: 
     await second.commits(11)
     async with merging(cluster) as stream:
         await eventually(lambda: set(names(stream)) == {"first", "second"})
-        await cluster.store._connection.execute("DELETE FROM nodes WHERE node_id = 'second'")
+        await cluster.keyspace.delete_range(DeleteRangeRequest(key=node_key(PUMP, "second")))
         await first.commits(20)
         assert await cluster.read_up_to(stream, 11) == [10, 11]
         assert "second" in names(stream)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -14,8 +15,9 @@ from binlogd.consumers import UNREAD, RemoteDrainers
 from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump
 from binlogd.tso import NO_TS
+from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.registry import DRAINER, NodeRegistry
-from binlogd.upstream.store import UpstreamStore
+from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest
 from tests.integration.pump.test_garbage import DAY, SMALL, a_month, gc_ts
 from tests.pump_world import World, at, eventually, posix_world
 
@@ -25,7 +27,7 @@ class Place:
     world: World
     pump: Pump
     registry: NodeRegistry
-    store: UpstreamStore
+    keyspace: KeyspaceStore
     drainers: RemoteDrainers
 
     def holds(self) -> dict[str, int]:
@@ -47,10 +49,10 @@ class Place:
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
     async with posix_world(tmp_path) as world, world.pump(SMALL, shards=1) as pump:
-        store = await UpstreamStore.open(tmp_path / "upstream.db")
-        registry = NodeRegistry(store)
-        yield Place(world, pump, registry, store, RemoteDrainers(pump, registry, "mine"))
-        await store.close()
+        keyspace = await KeyspaceStore.open(tmp_path / "upstream.db", Random(1))
+        registry = NodeRegistry(keyspace)
+        yield Place(world, pump, registry, keyspace, RemoteDrainers(pump, registry, "mine"))
+        await keyspace.close()
 
 
 async def test_nothing_goes_before_it_is_known_who_reads(place: Place) -> None:
@@ -77,11 +79,12 @@ async def test_a_drainer_that_vanishes_or_a_registry_that_does_holds_as_before(
 ) -> None:
     await place.says("far", 7)
     async with place.following():
-        await place.store._connection.execute("DELETE FROM nodes")
+        everybody = DeleteRangeRequest(key=b"/", range_end=b"0")
+        await place.keyspace.delete_range(everybody)
         await place.says("other", 8)
         await eventually(lambda: "drainer other" in place.holds())
         assert place.holds()["drainer far"] == at(7)
-        await place.store._connection.execute("DROP TABLE nodes")
+        await place.keyspace.close()
         await asyncio.sleep(0)
         assert place.holds() == {"drainer far": at(7), "drainer other": at(8)}
 

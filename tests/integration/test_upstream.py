@@ -9,7 +9,6 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binlogd.errors import ConfigError, UpstreamUnavailable
-from binlogd.ports import NodeStatus, OpenPrewrite, Pending, RolledBack
+from binlogd.ports import OpenPrewrite, Pending, RolledBack
 from binlogd.tidb.job_index import JobEntry
 from binlogd.tidb.model import Job
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
@@ -27,7 +26,6 @@ from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.history import HistoryLimits, SchemaHistory
 from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.oracle import ClockTso, ObservedTso
-from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry, status_json
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 
@@ -154,34 +152,6 @@ async def test_an_abandoned_prewrite_is_given_up_when_it_is_older_than_the_limit
     assert "given up at an age of 600 s" in young.reason
 
 
-# --- registry ----------------------------------------------------------------------------
-
-
-async def test_nodes_are_kept_by_kind_and_shown_as_the_original_does(tmp_path: Path) -> None:
-    pump = NodeStatus(
-        PUMP, "h:8250", "10.0.0.1:8250", "online", Tso(412518831548007863), Tso(412518831338292471)
-    )
-    drainer = NodeStatus(DRAINER, "d", "d:8249", "paused", Tso(1), Tso(2))
-    async with opened(tmp_path / "u.db") as store:
-        registry = NodeRegistry(store)
-        await registry.register(drainer)
-        await registry.register(NodeStatus(PUMP, "h:8250", "old", "offline", NO_TS, NO_TS))
-        await registry.register(pump)
-    async with opened(tmp_path / "u.db") as store:
-        registry = NodeRegistry(store)
-        assert await registry.nodes(PUMP) == [pump]
-        assert await registry.nodes(DRAINER) == [drainer]
-    assert json.dumps(dict(status_json(pump)), separators=(",", ":")) == (
-        '{"nodeId":"h:8250","host":"10.0.0.1:8250","state":"online","isAlive":false,"score":0,'
-        '"label":null,"maxCommitTS":412518831548007863,"updateTS":412518831338292471}'
-    )
-
-
-async def test_a_node_id_that_would_break_every_list_is_refused(store: UpstreamStore) -> None:
-    with pytest.raises(ConfigError, match="slash"):
-        await NodeRegistry(store).register(NodeStatus(PUMP, "a/b", "h", "online", NO_TS, NO_TS))
-
-
 # --- schema history ----------------------------------------------------------------------
 
 QUICK = HistoryLimits(missing_in_file_s=0.3, missing_at_url_s=0.3, retry_interval_s=0.02)
@@ -189,21 +159,6 @@ QUICK = HistoryLimits(missing_in_file_s=0.3, missing_at_url_s=0.3, retry_interva
 
 def job(job_id: int) -> dict[str, Any]:
     return {"id": job_id, "type": 3, "query": f"create table t{job_id} (a int)", "state": 6}
-
-
-async def test_who_watches_the_registry_is_told_of_every_change(
-    tmp_path: Path, store: UpstreamStore
-) -> None:
-    registry = NodeRegistry(store)
-    seen = registry.watch(DRAINER)
-    assert await anext(seen) == []
-    node = NodeStatus(DRAINER, "d", "h:8249", "online", Tso(1), Tso(2))
-    await registry.register(node)
-    assert await anext(seen) == [node]
-    beside = await UpstreamStore.open(tmp_path / "upstream.db")  # as `binlogd nodes --mark` does
-    await NodeRegistry(beside).register(replace(node, state="paused"))
-    await beside.close()
-    assert await anext(seen) == [replace(node, state="paused")]
 
 
 async def all_of(history: SchemaHistory) -> list[Job]:

@@ -29,8 +29,8 @@ def members_of(response: pdpb.GetMembersResponse) -> Members:
     return Members(
         cluster_id=response.header.cluster_id,
         leader=response.leader.name or _first(response.leader.client_urls),
-        leader_addresses=tuple(_addresses(response.leader.client_urls)),
-        addresses=tuple(_addresses(url for each in response.members for url in each.client_urls)),
+        leader_addresses=tuple(addresses_of(response.leader.client_urls)),
+        addresses=tuple(addresses_of(url for each in response.members for url in each.client_urls)),
     )
 
 
@@ -49,7 +49,8 @@ def _first(urls: Sequence[str]) -> str:
     return urls[0] if urls else ""
 
 
-def _addresses(urls: Iterable[str]) -> list[Address]:
+def addresses_of(urls: Iterable[str]) -> list[Address]:
+    """Host and port of each URL; what is none is left out."""
     found: list[Address] = []
     for url in urls:
         plain = url.removeprefix("http://").removeprefix("https://").rstrip("/")

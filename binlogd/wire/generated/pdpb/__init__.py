@@ -217,6 +217,27 @@ class UpdateServiceGcSafePointResponse(betterproto.Message):
     min_safe_point: int = betterproto.uint64_field(4)
 
 
+@dataclass(eq=False, repr=False)
+class LoadGlobalConfigRequest(betterproto.Message):
+    """By names before 6.6, by a path since."""
+
+    names: List[str] = betterproto.string_field(1)
+    config_path: str = betterproto.string_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class GlobalConfigItem(betterproto.Message):
+    name: str = betterproto.string_field(1)
+    value: str = betterproto.string_field(2)
+    error: "Error" = betterproto.message_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class LoadGlobalConfigResponse(betterproto.Message):
+    items: List["GlobalConfigItem"] = betterproto.message_field(1)
+    revision: int = betterproto.int64_field(2)
+
+
 class PdStub(betterproto.ServiceStub):
     async def get_members(
         self,
@@ -373,6 +394,23 @@ class PdStub(betterproto.ServiceStub):
             metadata=metadata,
         )
 
+    async def load_global_config(
+        self,
+        load_global_config_request: "LoadGlobalConfigRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "LoadGlobalConfigResponse":
+        return await self._unary_unary(
+            "/pdpb.PD/LoadGlobalConfig",
+            load_global_config_request,
+            LoadGlobalConfigResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
 
 class PdBase(ServiceBase):
 
@@ -420,6 +458,11 @@ class PdBase(ServiceBase):
     async def update_service_gc_safe_point(
         self, update_service_gc_safe_point_request: "UpdateServiceGcSafePointRequest"
     ) -> "UpdateServiceGcSafePointResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def load_global_config(
+        self, load_global_config_request: "LoadGlobalConfigRequest"
+    ) -> "LoadGlobalConfigResponse":
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
     async def __rpc_get_members(
@@ -490,6 +533,14 @@ class PdBase(ServiceBase):
         response = await self.update_service_gc_safe_point(request)
         await stream.send_message(response)
 
+    async def __rpc_load_global_config(
+        self,
+        stream: "grpclib.server.Stream[LoadGlobalConfigRequest, LoadGlobalConfigResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.load_global_config(request)
+        await stream.send_message(response)
+
     def __mapping__(self) -> Dict[str, grpclib.const.Handler]:
         return {
             "/pdpb.PD/GetMembers": grpclib.const.Handler(
@@ -545,5 +596,11 @@ class PdBase(ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 UpdateServiceGcSafePointRequest,
                 UpdateServiceGcSafePointResponse,
+            ),
+            "/pdpb.PD/LoadGlobalConfig": grpclib.const.Handler(
+                self.__rpc_load_global_config,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                LoadGlobalConfigRequest,
+                LoadGlobalConfigResponse,
             ),
         }

@@ -1,0 +1,135 @@
+"""etcd's services KV, Lease and Cluster on the keyspace of this process.
+
+Source: go.etcd.io/etcd etcdserver/api/v3rpc/key.go, lease.go, member.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from grpclib.const import Handler
+
+from binlogd.placement.calls import (
+    OpenStreams,
+    requests,
+    said,
+    send,
+    streamed,
+    unary,
+)
+from binlogd.pump.messages import BytesStream, begin_answer
+from binlogd.upstream.keyspace.store import KeyspaceStore
+from binlogd.wire.generated.etcdserverpb import (
+    CompactionRequest,
+    CompactionResponse,
+    DeleteRangeRequest,
+    LeaseGrantRequest,
+    LeaseGrantResponse,
+    LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse,
+    LeaseLeasesRequest,
+    LeaseLeasesResponse,
+    LeaseRevokeRequest,
+    LeaseRevokeResponse,
+    LeaseStatus,
+    LeaseTimeToLiveRequest,
+    LeaseTimeToLiveResponse,
+    Member,
+    MemberListRequest,
+    MemberListResponse,
+    PutRequest,
+    RangeRequest,
+    TxnRequest,
+)
+
+
+class KeyValueService:
+    """`etcdserverpb.KV`."""
+
+    def __init__(self, keyspace: KeyspaceStore) -> None:
+        self._keyspace = keyspace
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        """The methods, for grpclib's server with a `BytesCodec`."""
+        keyspace = self._keyspace
+        return {
+            "/etcdserverpb.KV/Range": unary(RangeRequest, keyspace.range),
+            "/etcdserverpb.KV/Put": unary(PutRequest, keyspace.put),
+            "/etcdserverpb.KV/DeleteRange": unary(DeleteRangeRequest, keyspace.delete_range),
+            "/etcdserverpb.KV/Txn": unary(TxnRequest, keyspace.txn),
+            "/etcdserverpb.KV/Compact": unary(CompactionRequest, self._compact),
+        }
+
+    async def _compact(self, request: CompactionRequest) -> CompactionResponse:
+        return CompactionResponse(header=await self._keyspace.compact(request.revision))
+
+
+class LeaseService:
+    """`etcdserverpb.Lease`."""
+
+    def __init__(self, keyspace: KeyspaceStore, streams: OpenStreams) -> None:
+        self._keyspace, self._streams = keyspace, streams
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        """The methods, for grpclib's server with a `BytesCodec`."""
+        return {
+            "/etcdserverpb.Lease/LeaseGrant": unary(LeaseGrantRequest, self._grant),
+            "/etcdserverpb.Lease/LeaseRevoke": unary(LeaseRevokeRequest, self._revoke),
+            "/etcdserverpb.Lease/LeaseKeepAlive": streamed(self._keep_alive),
+            "/etcdserverpb.Lease/LeaseTimeToLive": unary(LeaseTimeToLiveRequest, self._time),
+            "/etcdserverpb.Lease/LeaseLeases": unary(LeaseLeasesRequest, self._leases),
+        }
+
+    async def _grant(self, request: LeaseGrantRequest) -> LeaseGrantResponse:
+        number, ttl_s = await self._keyspace.grant(request.id, request.ttl)
+        return LeaseGrantResponse(header=self._keyspace.header(), id=number, ttl=ttl_s)
+
+    async def _revoke(self, request: LeaseRevokeRequest) -> LeaseRevokeResponse:
+        await self._keyspace.revoke(request.id)
+        return LeaseRevokeResponse(header=self._keyspace.header())
+
+    async def _keep_alive(self, stream: BytesStream) -> None:
+        async def answer() -> None:
+            await begin_answer(stream)
+            async for request in requests(stream, LeaseKeepAliveRequest):
+                with said():
+                    ttl_s = await self._keyspace.keep_alive(request.id)
+                header = self._keyspace.header()
+                await send(stream, LeaseKeepAliveResponse(header=header, id=request.id, ttl=ttl_s))
+
+        await self._streams.until_closing(answer())
+
+    async def _time(self, request: LeaseTimeToLiveRequest) -> LeaseTimeToLiveResponse:
+        answer = LeaseTimeToLiveResponse(header=self._keyspace.header(), id=request.id, ttl=-1)
+        found = self._keyspace.time_to_live(request.id)
+        if found is not None:
+            answer.ttl, answer.granted_ttl = found
+            if request.keys:
+                answer.keys = list(self._keyspace.attached(request.id))
+        return answer
+
+    async def _leases(self, _: LeaseLeasesRequest) -> LeaseLeasesResponse:
+        leases = [LeaseStatus(id=number) for number in self._keyspace.lease_numbers()]
+        return LeaseLeasesResponse(header=self._keyspace.header(), leases=leases)
+
+
+class ClusterService:
+    """`etcdserverpb.Cluster`: a cluster of one, that is reached at the advertised address."""
+
+    def __init__(self, keyspace: KeyspaceStore, name: str, url: str) -> None:
+        self._keyspace, self._name, self._url = keyspace, name, url
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        """The methods, for grpclib's server with a `BytesCodec`."""
+        return {
+            "/etcdserverpb.Cluster/MemberList": unary(MemberListRequest, self._members),
+        }
+
+    async def _members(self, _: MemberListRequest) -> MemberListResponse:
+        member = Member(
+            id=self._keyspace.identity.member,
+            name=self._name,
+            peer_urls=[self._url],
+            client_urls=[self._url],
+        )
+        return MemberListResponse(header=self._keyspace.header(), members=[member])

@@ -1,0 +1,221 @@
+"""etcd's service Watch: many watches on one stream.
+
+Invariant. On a stream the answer to a request comes before the events that follow from it, and
+after the end of a watch nothing more is said of it.
+Why it holds. One task owns the watches of a stream, takes the requests in their order, and is the
+only one that sends. What has not been sent is not remembered, but read from the keyspace when the
+peer takes it: a slow peer costs nothing, and is told when the compaction has overtaken it.
+
+Source: go.etcd.io/etcd etcdserver/api/v3rpc/watch.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from grpclib.const import Handler
+from grpclib.exceptions import GRPCError
+
+from binlogd.placement.calls import (
+    OpenStreams,
+    requests,
+    send,
+    streamed,
+)
+from binlogd.pump.messages import BytesStream, begin_answer
+from binlogd.upstream.keyspace.requests import event, is_empty_range
+from binlogd.upstream.keyspace.store import Changes, KeyspaceStore
+from binlogd.upstream.keyspace.versions import Version
+from binlogd.wire.generated.etcdserverpb import (
+    WatchCreateRequest,
+    WatchCreateRequestFilterType,
+    WatchRequest,
+    WatchResponse,
+)
+
+WATCHES_MAX = 4096
+"""Of one stream."""
+PROGRESS_S = 600.0
+_REQUESTS_MAX = 64  # that wait; the next ones are not read
+_ANSWER_BYTES = 1 << 20
+_NONE = -1
+"""The watch id of answers that belong to none."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    start: bytes
+    end: bytes
+    next_revision: int
+    wants_before: bool
+    wants_progress: bool
+    hides_puts: bool
+    hides_deletes: bool
+
+    def shows(self, change: Version) -> bool:
+        return not (self.hides_puts if change.is_live else self.hides_deletes)
+
+
+class WatchService:
+    """`etcdserverpb.Watch`."""
+
+    def __init__(self, keyspace: KeyspaceStore, streams: OpenStreams) -> None:
+        self._keyspace, self._streams = keyspace, streams
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        """The methods, for grpclib's server with a `BytesCodec`."""
+        return {"/etcdserverpb.Watch/Watch": streamed(self._watch)}
+
+    async def _watch(self, stream: BytesStream) -> None:
+        await begin_answer(stream)
+        await self._streams.until_closing(_Session(self._keyspace, stream).run())
+
+
+class _Session:
+    """The watches of one stream."""
+
+    def __init__(self, keyspace: KeyspaceStore, stream: BytesStream) -> None:
+        self._keyspace, self._stream = keyspace, stream
+        self._watches: dict[int, _Watch] = {}
+        self._next_id = 0
+        self._requests: asyncio.Queue[WatchRequest] = asyncio.Queue(_REQUESTS_MAX)
+        self._wake = asyncio.Event()
+        self._has_ended = False
+        self._failure: GRPCError | None = None
+
+    async def run(self) -> None:
+        """Until the peer has no more requests. Raises GRPCError."""
+        with self._keyspace.listening(self._wake):
+            async with asyncio.TaskGroup() as group:
+                reading = group.create_task(self._read(), name="watch requests")
+                while not self._has_ended:
+                    self._wake.clear()
+                    await self._take_requests()
+                    if not await self._send_changes():
+                        await self._wait()
+                reading.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _read(self) -> None:
+        try:
+            async for request in requests(self._stream, WatchRequest):
+                await self._requests.put(request)
+                self._wake.set()
+        except GRPCError as error:
+            self._failure = error
+        self._has_ended = True
+        self._wake.set()
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(PROGRESS_S):
+                await self._wake.wait()
+        except TimeoutError:
+            for number, watch in list(self._watches.items()):
+                if watch.wants_progress:
+                    await self._say(WatchResponse(watch_id=number))
+
+    # --- requests --------------------------------------------------------------------------
+
+    async def _take_requests(self) -> None:
+        while not self._requests.empty():
+            request = self._requests.get_nowait()
+            if request.create_request is not None:
+                await self._create(request.create_request)
+            elif request.cancel_request is not None:
+                number = request.cancel_request.watch_id
+                if self._watches.pop(number, None) is not None:
+                    await self._say(WatchResponse(watch_id=number, canceled=True))
+            elif request.progress_request is not None:
+                await self._say(WatchResponse(watch_id=_NONE))
+
+    async def _create(self, request: WatchCreateRequest) -> None:
+        start, end = request.key or b"\0", request.range_end
+        refusal = ""
+        if is_empty_range(start, end):
+            refusal = "mvcc: watcher range is empty"
+        elif request.watch_id in self._watches and request.watch_id:
+            refusal = "mvcc: duplicate watch ID provided on the WatchStream"
+        elif len(self._watches) >= WATCHES_MAX:
+            refusal = f"there are {WATCHES_MAX} watches on this stream"
+        if refusal:
+            await self._say(
+                WatchResponse(watch_id=_NONE, created=True, canceled=True, cancel_reason=refusal)
+            )
+            return
+        number = request.watch_id or self._free_id()
+        self._watches[number] = _Watch(
+            start=start,
+            end=end,
+            next_revision=request.start_revision or self._keyspace.revision + 1,
+            wants_before=request.prev_kv,
+            wants_progress=request.progress_notify,
+            hides_puts=WatchCreateRequestFilterType.NOPUT in request.filters,
+            hides_deletes=WatchCreateRequestFilterType.NODELETE in request.filters,
+        )
+        await self._say(WatchResponse(watch_id=number, created=True))
+
+    def _free_id(self) -> int:
+        while self._next_id in self._watches:
+            self._next_id += 1
+        self._next_id += 1
+        return self._next_id - 1
+
+    # --- events ----------------------------------------------------------------------------
+
+    async def _send_changes(self) -> bool:
+        """Some of what every watch has not seen; False if there is nothing left."""
+        is_behind = False
+        for number, watch in list(self._watches.items()):
+            changes = self._keyspace.changes(watch.start, watch.end, watch.next_revision)
+            if changes is None:
+                del self._watches[number]
+                await self._say(
+                    WatchResponse(
+                        watch_id=number, canceled=True, compact_revision=self._keyspace.compacted
+                    )
+                )
+                continue
+            watch.next_revision = changes.next_revision
+            is_behind = is_behind or changes.next_revision <= self._keyspace.revision
+            shown = [change for change in changes.versions if watch.shows(change)]
+            for some in _answers(shown):
+                await self._say(self._told(number, watch, some, changes))
+        return is_behind
+
+    def _told(
+        self, number: int, watch: _Watch, some: Sequence[Version], changes: Changes
+    ) -> WatchResponse:
+        before = self._keyspace.before if watch.wants_before else _nothing
+        return WatchResponse(
+            header=self._keyspace.header(changes.revision),
+            watch_id=number,
+            events=[event(change, before(change)) for change in some],
+        )
+
+    async def _say(self, answer: WatchResponse) -> None:
+        if answer.header is None:
+            answer.header = self._keyspace.header()
+        await send(self._stream, answer)
+
+
+def _answers(shown: Sequence[Version]) -> list[list[Version]]:
+    """Cut into answers that are not too large, and never within a revision."""
+    answers: list[list[Version]] = []
+    size = _ANSWER_BYTES
+    for _, same in groupby(shown, key=lambda change: change.mod_revision):
+        together = list(same)
+        if size >= _ANSWER_BYTES:
+            answers.append([])
+            size = 0
+        answers[-1] += together
+        size += sum(change.size for change in together)
+    return answers
+
+
+def _nothing(_: Version) -> None:
+    """Who did not ask for it is not told what a key was before."""

@@ -1,0 +1,314 @@
+"""etcd's client: keys, transactions, leases and watches at any of several endpoints.
+
+A read goes to the next endpoint when one does not answer. A write does so only when it cannot have
+been received: whether one that got no answer has happened, nobody knows, and the caller is told.
+A watch goes on at the next endpoint from the revision that it has come to; it is given up when all
+of them have failed one after the other.
+
+Source: go.etcd.io/etcd clientv3/client.go, clientv3/watch.go, clientv3/retry_interceptor.go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Protocol, Self, TypeVar
+
+import structlog
+from grpclib.client import Channel
+from grpclib.const import Cardinality, Status
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+
+from binlogd.channel import LastingChannel
+from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
+from binlogd.tls import ClientTls
+from binlogd.upstream.pd.members import addresses_of
+from binlogd.wire.generated.etcdserverpb import (
+    CompactionRequest,
+    CompactionResponse,
+    DeleteRangeRequest,
+    DeleteRangeResponse,
+    Event,
+    LeaseGrantRequest,
+    LeaseGrantResponse,
+    LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse,
+    LeaseRevokeRequest,
+    LeaseRevokeResponse,
+    LeaseTimeToLiveRequest,
+    LeaseTimeToLiveResponse,
+    MemberListRequest,
+    MemberListResponse,
+    PutRequest,
+    PutResponse,
+    RangeRequest,
+    RangeResponse,
+    TxnRequest,
+    TxnResponse,
+    WatchCreateRequest,
+    WatchRequest,
+    WatchResponse,
+)
+
+log = structlog.get_logger(__name__)
+
+Endpoint = tuple[str, int]
+
+
+class _Message(Protocol):
+    def parse(self, data: bytes) -> Self: ...
+
+    def __bytes__(self) -> bytes: ...
+
+
+A = TypeVar("A", bound=_Message)
+
+DEADLINE_S = 5.0
+"""Of one call, all endpoints together; the original's."""
+SYNC_S = 30.0
+"""Between two looks at who the members are."""
+SILENCE_S = 30.0
+"""A watch that hears nothing for so long is made anew."""
+_FINAL = (
+    Status.INVALID_ARGUMENT,
+    Status.OUT_OF_RANGE,
+    Status.NOT_FOUND,
+    Status.FAILED_PRECONDITION,
+    Status.RESOURCE_EXHAUSTED,
+    Status.ALREADY_EXISTS,
+    Status.PERMISSION_DENIED,
+    Status.UNAUTHENTICATED,
+    Status.UNIMPLEMENTED,
+)
+_NO_ANSWER = (StreamTerminatedError, ProtocolError, OSError, TimeoutError, RuntimeError)
+_KV, _LEASE = "/etcdserverpb.KV/", "/etcdserverpb.Lease/"
+
+
+class EtcdClient:
+    """One etcd cluster, such as the one in PD. Methods raise EtcdRefused in etcd's words,
+    UpstreamUnavailable when nobody answers in time."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        *,
+        tls: ClientTls | None = None,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self._endpoints = self._configured = list(endpoints)
+        self._tls, self._deadline_s = tls, deadline_s
+        self._at = 0
+        self._channels: dict[Endpoint, Channel] = {}
+
+    async def __aenter__(self) -> Self:
+        """Connects with the first call."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Closes."""
+        await self.close()
+
+    async def run(self) -> None:
+        """Follows the members of the cluster, as the original does; until cancelled."""
+        while True:  # until cancelled
+            await asyncio.sleep(SYNC_S)
+            try:
+                found = await self.members()
+            except (EtcdRefused, UpstreamUnavailable) as error:
+                log.info("etcd_members_unknown", cause=str(error))
+                continue
+            urls = [url for member in found.members for url in member.client_urls]
+            self._follow(addresses_of(urls))
+
+    def _follow(self, told: Sequence[Endpoint]) -> None:
+        """Those that were configured stay, behind those that are told."""
+        now = self._endpoint()
+        endpoints = [*told, *(each for each in self._configured if each not in told)]
+        if endpoints != self._endpoints:
+            self._endpoints = endpoints
+            self._at = endpoints.index(now) if now in endpoints else 0
+
+    async def close(self) -> None:
+        """Ends the connections and what is in flight on them."""
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+
+    # --- keys ------------------------------------------------------------------------------
+
+    async def range(self, request: RangeRequest) -> RangeResponse:
+        """Reads."""
+        return await self._call(_KV + "Range", request, RangeResponse(), is_read=True)
+
+    async def put(self, request: PutRequest) -> PutResponse:
+        """Sets a key."""
+        return await self._call(_KV + "Put", request, PutResponse())
+
+    async def delete_range(self, request: DeleteRangeRequest) -> DeleteRangeResponse:
+        """Removes keys."""
+        return await self._call(_KV + "DeleteRange", request, DeleteRangeResponse())
+
+    async def txn(self, request: TxnRequest) -> TxnResponse:
+        """Compares, and then reads and writes, all in one moment."""
+        ops = (*request.success, *request.failure)
+        is_read = all(op.request_range is not None for op in ops)
+        return await self._call(_KV + "Txn", request, TxnResponse(), is_read=is_read)
+
+    async def compact(self, revision: int) -> None:
+        """Forgets what was overwritten or deleted up to a revision."""
+        request = CompactionRequest(revision=revision)
+        await self._call(_KV + "Compact", request, CompactionResponse())
+
+    # --- leases ----------------------------------------------------------------------------
+
+    async def grant(self, number: int, ttl_s: int) -> tuple[int, int]:
+        """Begins a lease; its number and seconds to live. Number 0 leaves the choice to etcd."""
+        request = LeaseGrantRequest(ttl=ttl_s, id=number)
+        answer = await self._call(_LEASE + "LeaseGrant", request, LeaseGrantResponse())
+        if answer.error:
+            raise EtcdRefused("UNKNOWN", answer.error)
+        return answer.id, answer.ttl
+
+    async def keep_alive(self, number: int) -> int:
+        """Its seconds to live from now on; 0 if it is gone."""
+        request = LeaseKeepAliveRequest(id=number)
+        answer = await self._call(
+            _LEASE + "LeaseKeepAlive", request, LeaseKeepAliveResponse(), is_read=True
+        )
+        return answer.ttl
+
+    async def revoke(self, number: int) -> None:
+        """Ends a lease, and removes what was bound to it."""
+        request = LeaseRevokeRequest(id=number)
+        await self._call(_LEASE + "LeaseRevoke", request, LeaseRevokeResponse())
+
+    async def time_to_live(self, number: int) -> LeaseTimeToLiveResponse:
+        """What is left of a lease, and its keys; -1 if it is gone."""
+        request = LeaseTimeToLiveRequest(id=number, keys=True)
+        answer = LeaseTimeToLiveResponse()
+        return await self._call(_LEASE + "LeaseTimeToLive", request, answer, is_read=True)
+
+    async def members(self) -> MemberListResponse:
+        """Who belongs to the cluster."""
+        path = "/etcdserverpb.Cluster/MemberList"
+        return await self._call(path, MemberListRequest(), MemberListResponse(), is_read=True)
+
+    # --- watching --------------------------------------------------------------------------
+
+    async def watch(
+        self, key: bytes, range_end: bytes, since: int
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """The changes of a range from a revision on, those of a revision together.
+
+        Raises Overtaken when the compaction has gone past it, UpstreamUnavailable when all
+        endpoints have failed one after the other.
+        """
+        failures: list[str] = []
+        while len(failures) < len(self._endpoints):  # anything that is heard begins anew
+            endpoint = self._endpoint()
+            try:
+                async with aclosing(self._watched(endpoint, key, range_end, since)) as answers:
+                    async for answer in answers:
+                        failures.clear()
+                        if answer.events:
+                            since = _newest(answer.events) + 1
+                            yield answer.events
+            except _NO_ANSWER as error:
+                failures.append(self._failed(endpoint, str(error) or type(error).__name__))
+            except GRPCError as error:
+                failures.append(self._failed(endpoint, f"{error.status.name}: {error.message}"))
+        raise UpstreamUnavailable("; ".join(failures))
+
+    async def _watched(
+        self, endpoint: Endpoint, key: bytes, range_end: bytes, since: int
+    ) -> AsyncGenerator[WatchResponse, None]:
+        create = WatchCreateRequest(key=key, range_end=range_end, start_revision=since)
+        async with self._channel(endpoint).request(
+            "/etcdserverpb.Watch/Watch", Cardinality.STREAM_STREAM, bytes, bytes
+        ) as stream:
+            async with asyncio.timeout(self._deadline_s):
+                await stream.send_message(bytes(WatchRequest(create_request=create)))
+                await stream.recv_initial_metadata()
+            while True:  # until the stream ends or keeps silent
+                async with asyncio.timeout(SILENCE_S):
+                    message = await stream.recv_message()
+                if message is None:
+                    raise ConnectionError("the watch was ended")
+                answer = WatchResponse().parse(message)
+                if answer.compact_revision:
+                    raise Overtaken(since, answer.compact_revision)
+                if answer.canceled:
+                    raise EtcdRefused("CANCELLED", answer.cancel_reason or "the watch is refused")
+                yield answer
+
+    # --- calling ---------------------------------------------------------------------------
+
+    async def _call(self, path: str, request: _Message, answer: A, *, is_read: bool = False) -> A:
+        message = bytes(request)
+        failures: list[str] = []
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                for _ in self._endpoints:
+                    endpoint = self._endpoint()
+                    try:
+                        return answer.parse(await self._answered(endpoint, path, message))
+                    except _Unsent as error:
+                        failures.append(self._failed(endpoint, str(error)))
+                    except _NO_ANSWER as error:
+                        failures.append(self._failed(endpoint, str(error) or type(error).__name__))
+                        if not is_read:
+                            break
+        except TimeoutError as error:
+            failures.append(
+                self._failed(self._endpoint(), f"no answer within {self._deadline_s:g} s")
+            )
+            raise UpstreamUnavailable("; ".join(failures)) from error
+        raise UpstreamUnavailable("; ".join(failures))
+
+    async def _answered(self, endpoint: Endpoint, path: str, message: bytes) -> bytes:
+        channel = self._channel(endpoint)
+        try:
+            async with asyncio.timeout(self._deadline_s / len(self._endpoints)):
+                await channel.__connect__()
+        except (OSError, TimeoutError) as error:
+            raise _Unsent(str(error) or "no connection in time") from error
+        try:
+            async with channel.request(
+                path, Cardinality.UNARY_UNARY, bytes, bytes, timeout=self._deadline_s
+            ) as stream:
+                await stream.send_message(message, end=True)
+                received = await stream.recv_message()
+        except GRPCError as error:
+            if error.status in _FINAL:
+                raise EtcdRefused(error.status.name, error.message or "") from error
+            raise ConnectionError(f"{error.status.name}: {error.message}") from error
+        return received or b""
+
+    def _endpoint(self) -> Endpoint:
+        return self._endpoints[self._at % len(self._endpoints)]
+
+    def _channel(self, endpoint: Endpoint) -> Channel:
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            channel = self._channels[endpoint] = LastingChannel(*endpoint, self._tls)
+        return channel
+
+    def _failed(self, endpoint: Endpoint, cause: str) -> str:
+        """Goes on to the next endpoint; says what was wrong with this one."""
+        if endpoint == self._endpoint():
+            self._at += 1
+        channel = self._channels.pop(endpoint, None)
+        if channel is not None:
+            channel.close()
+        said = f"etcd {endpoint[0]}:{endpoint[1]}: {cause}"
+        log.info("etcd_endpoint_failed", endpoint=f"{endpoint[0]}:{endpoint[1]}", cause=cause)
+        return said
+
+
+class _Unsent(Exception):
+    """The request has certainly not been received."""
+
+
+def _newest(events: Sequence[Event]) -> int:
+    return max((event.kv.mod_revision for event in events if event.kv is not None), default=0)

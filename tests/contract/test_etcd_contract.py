@@ -1,0 +1,220 @@
+"""What an etcd promises, held against binlogd's own and a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
+from binlogd.upstream.etcd.client import EtcdClient
+from binlogd.wire.generated.etcdserverpb import (
+    Compare,
+    CompareCompareTarget,
+    DeleteRangeRequest,
+    PutRequest,
+    RangeRequest,
+    RequestOp,
+    TxnRequest,
+)
+from tests.contract import etcd_pair
+from tests.contract.etcd_pair import Place, Request, observed, said
+from tests.etcd import own_etcd
+
+_NUMBERS = itertools.count()
+
+
+async def placed(client: EtcdClient) -> Place:
+    prefix = b"/contract/%d/" % next(_NUMBERS)
+    header = (await client.range(RangeRequest(key=b"x"))).header
+    assert header is not None
+    return Place(client, prefix, header.revision, {})
+
+
+@pytest.fixture(params=["own", "real"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    if request.param == "real":
+        async with EtcdClient([("127.0.0.1", request.getfixturevalue("real_etcd_port"))]) as client:
+            yield await placed(client)
+    else:
+        async with own_etcd(tmp_path / "upstream.db") as (port, keyspace):
+            running = asyncio.get_running_loop().create_task(keyspace.run())
+            async with EtcdClient([("127.0.0.1", port)]) as client:
+                yield await placed(client)
+            running.cancel()
+
+
+@settings(max_examples=30)
+@given(steps=st.lists(etcd_pair.requests, min_size=5, max_size=30))
+def test_both_answer_and_tell_the_same(
+    real_etcd_port: int, tmp_path_factory: pytest.TempPathFactory, steps: list[Request]
+) -> None:
+    hold_against_each_other(real_etcd_port, tmp_path_factory.mktemp("own"), steps)
+
+
+@pytest.mark.soak
+@settings(max_examples=3000)
+@given(steps=st.lists(etcd_pair.requests, min_size=1, max_size=20))
+def test_both_answer_and_tell_the_same_for_long(
+    real_etcd_port: int, tmp_path_factory: pytest.TempPathFactory, steps: list[Request]
+) -> None:
+    hold_against_each_other(real_etcd_port, tmp_path_factory.mktemp("own"), steps)
+
+
+def hold_against_each_other(real_etcd_port: int, directory: Path, steps: list[Request]) -> None:
+    async def run() -> None:
+        path = directory / "upstream.db"
+        async with (
+            own_etcd(path) as (port, _),
+            EtcdClient([("127.0.0.1", port)]) as own_client,
+            EtcdClient([("127.0.0.1", real_etcd_port)]) as real_client,
+        ):
+            own, real = await placed(own_client), await placed(real_client)
+            for each in (own, real):
+                for name in (1, 2):
+                    each.leases[name], _ = await each.client.grant(0, 600)
+            for step in steps:
+                assert await said(own, step) == await said(real, step), step
+            last = PutRequest(key=b"z")
+            assert await said(own, last) == await said(real, last)
+            told = [await _all_told(each) for each in (own, real)]
+            assert told[0] == told[1]
+            for each in (own, real):
+                await each.client.revoke(each.leases.pop(1))
+            everything = RangeRequest(key=b"a", range_end=b"~")
+            left = [await said(each, everything) for each in (own, real)]
+            assert left[0] == left[1]
+
+    asyncio.run(run())
+
+
+async def _all_told(place: Place) -> list[tuple[str, Any]]:
+    now = (await place.client.range(RangeRequest(key=b"x"))).header
+    assert now is not None
+    return await observed(place, b"a", b"~", place.base + 1, now.revision)
+
+
+async def test_a_key_is_created_once_and_changed_only_where_it_is(place: Place) -> None:
+    client, key = place.client, place.key(b"once")
+    creates = TxnRequest(
+        compare=[Compare(target=CompareCompareTarget(CompareCompareTarget.MOD), key=key)],
+        success=[RequestOp(request_put=PutRequest(key=key, value=b"v"))],
+    )
+    assert (await client.txn(creates)).succeeded
+    assert not (await client.txn(creates)).succeeded
+    found = (await client.range(RangeRequest(key=key))).kvs
+    assert [(each.value, each.version) for each in found] == [(b"v", 1)]
+
+
+async def test_a_watch_goes_on_from_the_revision_that_was_read(place: Place) -> None:
+    client = place.client
+    await client.put(PutRequest(key=place.key(b"a"), value=b"before"))
+    read = (await client.range(RangeRequest(key=place.key(b"a")))).header
+    assert read is not None
+    await client.put(PutRequest(key=place.key(b"a"), value=b"1"))
+    await client.put(PutRequest(key=place.key(b"other"), value=b"1"))
+    await client.delete_range(DeleteRangeRequest(key=place.key(b"a")))
+    last = (await client.put(PutRequest(key=place.key(b"b"), value=b"2"))).header
+    assert last is not None
+    told = await observed(place, b"a", b"c", read.revision + 1, last.revision)
+    assert [(kind, kv[0], kv[1]) for kind, kv in told] == [
+        ("PUT", b"a", b"1"),
+        ("DELETE", b"a", b""),
+        ("PUT", b"b", b"2"),
+    ]
+
+
+async def test_what_is_written_while_somebody_watches_is_told(place: Place) -> None:
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        watching = group.create_task(observed(place, b"k", b"l", place.base + 1, place.base + 3))
+        for value in (b"1", b"2", b"3"):
+            await place.client.put(PutRequest(key=place.key(b"k"), value=value))
+    assert [kv[1] for _, kv in watching.result()] == [b"1", b"2", b"3"]
+
+
+async def test_a_watch_that_the_compaction_has_overtaken_is_told_so(place: Place) -> None:
+    for value in (b"1", b"2", b"3"):
+        await place.client.put(PutRequest(key=place.key(b"k"), value=value))
+    await place.client.compact(place.base + 3)
+    with pytest.raises(Overtaken) as overtaken:
+        await observed(place, b"k", b"l", place.base + 1, place.base + 3)
+    assert overtaken.value.compacted == place.base + 3
+    with pytest.raises(EtcdRefused, match="required revision has been compacted"):
+        await place.client.range(RangeRequest(key=place.key(b"k"), revision=place.base + 1))
+    with pytest.raises(EtcdRefused, match="required revision has been compacted"):
+        await place.client.compact(place.base + 2)
+    with pytest.raises(EtcdRefused, match="future revision"):
+        await place.client.compact(place.base + 1000)
+    told = await observed(place, b"k", b"l", place.base + 3, place.base + 3)
+    assert [kv[1] for _, kv in told] == [b"3"]
+
+
+async def test_a_watch_of_nothing_is_refused(place: Place) -> None:
+    with pytest.raises(EtcdRefused, match="range is empty"):
+        await observed(place, b"b", b"a", 0, 0)
+
+
+async def test_what_is_bound_to_a_lease_goes_with_it(place: Place) -> None:
+    client = place.client
+    number, ttl_s = await client.grant(0, 60)
+    assert ttl_s == 60
+    for name in (b"a", b"b"):
+        await client.put(PutRequest(key=place.key(name), value=b"v", lease=number))
+    await client.put(PutRequest(key=place.key(b"b"), value=b"free"))
+    bound = await client.time_to_live(number)
+    assert (bound.granted_ttl, bound.keys) == (60, [place.key(b"a")])
+    assert await client.keep_alive(number) == 60
+    await client.revoke(number)
+    left = await client.range(RangeRequest(key=place.key(b"a"), range_end=place.key(b"c")))
+    assert [each.value for each in left.kvs] == [b"free"]
+    assert await client.keep_alive(number) == 0
+    assert (await client.time_to_live(number)).ttl == -1
+    with pytest.raises(EtcdRefused, match="requested lease not found") as refused:
+        await client.revoke(number)
+    assert refused.value.status == "NOT_FOUND"
+
+
+async def test_a_lease_has_the_number_that_was_asked_for_once(place: Place) -> None:
+    number = 0x5EED0000 + next(_NUMBERS)
+    assert await place.client.grant(number, 600) == (number, 600)
+    with pytest.raises(EtcdRefused, match="lease already exists"):
+        await place.client.grant(number, 600)
+
+
+async def test_a_lease_that_nobody_keeps_alive_ends(place: Place) -> None:
+    number, ttl_s = await place.client.grant(0, 1)
+    await place.client.put(PutRequest(key=place.key(b"k"), value=b"v", lease=number))
+    async with asyncio.timeout(20):
+        told = await observed(place, b"k", b"l", place.base + 1, place.base + 2)
+    assert [kind for kind, _ in told] == ["PUT", "DELETE"]
+    assert ttl_s >= 1
+
+
+async def test_the_members_say_where_they_are_reached(place: Place) -> None:
+    (member,) = (await place.client.members()).members
+    assert member.client_urls[0].startswith("http://127.0.0.1")
+    assert member.id
+
+
+async def test_an_endpoint_that_is_gone_is_passed_over(place: Place) -> None:
+    (endpoint,) = place.client._endpoints
+    async with EtcdClient([("127.0.0.1", 1), endpoint]) as client:
+        await client.put(PutRequest(key=place.key(b"k"), value=b"v"))
+        assert (await client.range(RangeRequest(key=place.key(b"k")))).count == 1
+        async with aclosing(client.watch(place.key(b"k"), b"", place.base + 1)) as watch:
+            assert [each.kv.value for each in await anext(watch) if each.kv] == [b"v"]
+
+
+async def test_an_etcd_that_is_nowhere_is_said() -> None:
+    async with EtcdClient([("127.0.0.1", 1), ("127.0.0.1", 2)], deadline_s=2) as client:
+        with pytest.raises(UpstreamUnavailable, match=r"127\.0\.0\.1:1: .*127\.0\.0\.1:2: "):
+            await client.range(RangeRequest(key=b"k"))
+        with pytest.raises(UpstreamUnavailable, match=r"127\.0\.0\.1:2: "):
+            await anext(client.watch(b"k", b"", 0))

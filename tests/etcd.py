@@ -1,0 +1,99 @@
+"""A real etcd of one member, and binlogd's own, each on a port of its own."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from random import Random
+from time import monotonic, sleep
+
+from binlogd.placement.calls import OpenStreams
+from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
+from binlogd.placement.watches import WatchService
+from binlogd.server import Server
+from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
+
+_START_S = 30.0
+
+
+def free_port() -> int:
+    """One that nobody listens on now."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def real_etcd(directory: Path) -> Iterator[int]:
+    """Runs one in a directory; its client port. Raises RuntimeError when it does not start."""
+    program = shutil.which("etcd")
+    if program is None:
+        raise RuntimeError("etcd is not installed: `make system` installs etcd-server")
+    client, peer = free_port(), free_port()
+    log = directory / "etcd.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                program,
+                "--name=one",
+                f"--data-dir={directory / 'data'}",
+                f"--listen-client-urls=http://127.0.0.1:{client}",
+                f"--advertise-client-urls=http://127.0.0.1:{client}",
+                f"--listen-peer-urls=http://127.0.0.1:{peer}",
+                f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
+                f"--initial-cluster=one=http://127.0.0.1:{peer}",
+                "--heartbeat-interval=20",
+                "--election-timeout=200",
+            ],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        _wait_until_healthy(client, process, log)
+        yield client
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_until_healthy(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = monotonic() + _START_S
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+                if b'"true"' in answer.read():
+                    return
+        except (OSError, urllib.error.URLError):
+            if process.poll() is not None or monotonic() > until:
+                raise RuntimeError(f"etcd does not start: {log.read_text()}") from None
+        sleep(0.02)
+
+
+@asynccontextmanager
+async def own_etcd(
+    path: Path, *, port: int = 0, limits: KeyspaceLimits | None = None
+) -> AsyncIterator[tuple[int, KeyspaceStore]]:
+    """Serves a keyspace; the port, and the keyspace. Leases end only where it runs."""
+    keyspace = await KeyspaceStore.open(path, Random(1), limits)
+    streams = OpenStreams()
+    server = Server(
+        [
+            KeyValueService(keyspace),
+            LeaseService(keyspace, streams),
+            WatchService(keyspace, streams),
+            ClusterService(keyspace, "own", "http://127.0.0.1"),
+        ]
+    )
+    try:
+        _, bound = await server.start("127.0.0.1", port)
+        yield bound, keyspace
+    finally:
+        streams.close()
+        await server.close()
+        await keyspace.close()
