@@ -52,8 +52,13 @@ def tasks(plans: dict[int, TablePlan]) -> list[CarryTask]:
 
 def take_over(task: CarryTask, plan: TablePlan, target: Target, part: str) -> list[Written]:
     """Writes what is left of one file. Raises RowMismatch, Corrupt for a base that is damaged."""
+    done = target.finished(task.table_id, part)
+    if done is not None:
+        return done
     try:
-        return _TakeOver(task, plan, target, part).run()
+        done = _TakeOver(task, plan, target, part).run()
+        target.finish(task.table_id, part, done)
+        return done
     except Unconvertible as error:
         return [Written(task.table_id, problem=str(error))]
     except CorruptRow as error:

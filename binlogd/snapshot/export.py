@@ -7,22 +7,34 @@ one, never half of one; what it leaves of its own is swept by the next export in
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from binlogd import __version__
 from binlogd.errors import ConfigError, Refused
 from binlogd.host.clock import WallClock
 from binlogd.moment import wall_clock
-from binlogd.snapshot import bases, launcher, preflight
+from binlogd.snapshot import bases, launcher, marks, preflight, resume
 from binlogd.snapshot.jobdir import STAGING_PREFIX, Pinned, job_directory, pinned
-from binlogd.snapshot.launcher import Progress
-from binlogd.snapshot.publish import publish, published_path
+from binlogd.snapshot.launcher import ExportFailed, Progress
+from binlogd.snapshot.publish import (
+    AlreadyThere,
+    check_free,
+    point_to_latest,
+    publish,
+    read_manifest,
+    remove_surplus,
+)
 from binlogd.snapshot.spec import (
     FORMATS,
+    PARQUET_KINDS,
     BaseEntry,
     ChangesOptions,
     ExportSpec,
@@ -39,6 +51,12 @@ from binlogd.snapshot.spec import (
 )
 from binlogd.tso import NO_TS, Tso, compose, plus_ms
 
+JOB_LOG = "job.log"
+FAILURE_LOG = "failed-export.log"
+PARTITION_BYTES = 16 << 20
+"""Of the log, for one partition of the rows; there are few, as each makes files of its own."""
+DUMPLING_FORMATS = ("sql", "csv", "parquet")
+
 log = structlog.get_logger(__name__)
 
 
@@ -50,6 +68,8 @@ class ExportOptions:
     directory. `schema_history` is a JSON array of DDL jobs as
     TiDB serves it at `/ddl/history`. `resolved_ts`, if a Pump told one, says up to where it vouches
     that every transaction is decided; it must have been asked before `export` is called.
+    `is_resumed` goes on with one that was killed, `is_again` makes another snapshot of a moment
+    that has one, `keep` is how many snapshots stay, 0 all.
     """
 
     data_dir: Path
@@ -60,6 +80,9 @@ class ExportOptions:
     changes: ChangesOptions | None = None
     format: str = "parquet"
     layout: Layout = "plain"
+    is_resumed: bool = False
+    is_again: bool = False
+    keep: int = 0
     cluster_id: int | None = None
     resolved_ts: Tso = NO_TS
     ignore_schemas: tuple[str, ...] = ("mysql", "information_schema", "performance_schema")
@@ -71,7 +94,8 @@ class ExportOptions:
 @dataclass(frozen=True, slots=True)
 class ExportResult:
     """A published snapshot. `left_out` names tables that the log cannot tell, `base` what it was
-    built on, and why that or nothing."""
+    built on, and why that or nothing; `is_new` is False for one that was there already, `removed`
+    names those that went for it."""
 
     path: Path
     commit_ts: Tso
@@ -80,44 +104,73 @@ class ExportResult:
     size_bytes: int
     left_out: tuple[LeftOut, ...]
     base: bases.Chosen
+    is_new: bool = True
+    removed: tuple[Path, ...] = ()
 
 
 async def export(
     options: ExportOptions, progress: Callable[[Progress], None] = lambda _: None
 ) -> ExportResult:
-    """Exports and publishes `<out>/snapshot-<commit_ts>`.
+    """Exports and publishes `<out>/snapshot-<commit_ts>`; one that is there is left as it is.
 
     Raises ConfigError (no Java, no PySpark, no log, a wrong moment), Refused (a moment that is not
-    decided yet, or is there already; no base where one is needed), ExportFailed (damaged bytes,
-    rows that contradict the schema, a job that died). Cancelled, it ends the job and leaves
-    nothing.
+    decided yet, or is there in another form; no base where one is needed), ExportFailed (damaged
+    bytes, rows that contradict the schema, a job that died; what is finished then stays for who
+    resumes). Cancelled, it ends the job and leaves nothing.
     """
     as_of = _checked(options)
-    found = await preflight.machine()
-    preflight.check_memory(options.memory_mb)
-    progress(Progress("starting", 0, 0))
+    try:
+        from_ts = Tso(options.changes.from_ts if options.changes else NO_TS)
+        if as_of.ts and not options.is_again:
+            check_free(options.out, as_of.ts, from_ts)
+        found = await preflight.machine()
+        preflight.check_memory(options.memory_mb)
+        progress(Progress("starting", 0, 0))
+        result = await _export(options, as_of, found, progress)
+    except AlreadyThere as error:
+        result = _as_it_is(options, Path(str(error)))
+    if options.keep:
+        removed = tuple(remove_surplus(options.out, options.keep))
+        result = replace(result, removed=removed)
+    return result
+
+
+async def _export(
+    options: ExportOptions,
+    as_of: Moment,
+    machine: preflight.Machine,
+    progress: Callable[[Progress], None],
+) -> ExportResult:
+    began = asyncio.get_running_loop().time()
+    wanted = _wanted(options, as_of)
+
+    def is_wanted(job: Path) -> bool:
+        return options.is_resumed and resume.resumable(job, wanted, as_of) is not None
+
     with (
-        job_directory(options.out, STAGING_PREFIX) as job,
-        pinned(options.data_dir, job) as log_files,
+        job_directory(options.out, STAGING_PREFIX, is_wanted=is_wanted, is_kept=_is_kept) as job,
+        ExitStack() as stack,
     ):
-        base = _base(options, as_of, log_files.gone_ts)
-        spec = _spec(options, as_of, job, log_files, base)
-        preflight.check_disk(options.out, sum(each.size_bytes for each in log_files.segments))
-        session = _session(options, found, job)
-        async with launcher.running(session, job / "job.log") as child:
-            report = await child.export(spec, progress)
+        spec = resume.resumable(job, wanted, as_of)
+        if spec is None:
+            log_files = stack.enter_context(pinned(options.data_dir, job))
+            base = _base(options, as_of, log_files.gone_ts)
+            spec = _spec(wanted, options, job, log_files, base)
+            preflight.check_disk(options.out, sum(each.size_bytes for each in spec.segments))
+            resume.save(job, spec)
+        else:
+            base = bases.Chosen(
+                Path(spec.base) if spec.base else None, Tso(spec.base_ts), "as when it was begun"
+            )
+            log.info("export_resumed", commit_ts=spec.as_of, directory=str(job))
+        report = marks.read_report(Path(spec.state))
+        if report is None:
+            report = await _staged(options, spec, machine, job, progress)
         progress(Progress("publishing", 0, 0))
-        manifest = _manifest(options, report, log_files.segments, base)
-        path = publish(Path(spec.staging), options.out, manifest)
-    result = ExportResult(
-        path=path,
-        commit_ts=Tso(report.commit_ts),
-        tables=len(report.tables),
-        rows=sum(table.rows for table in report.tables),
-        size_bytes=sum(file.size_bytes for table in report.tables for file in table.files),
-        left_out=report.left_out,
-        base=base,
-    )
+        seconds = asyncio.get_running_loop().time() - began
+        manifest = _manifest(options, report, spec.segments, base, seconds)
+        path = publish(Path(spec.staging), options.out, manifest, is_again=options.is_again)
+    result = _result(path, manifest, base)
     log.info(
         "snapshot_published",
         path=str(path),
@@ -130,6 +183,65 @@ async def export(
     return result
 
 
+async def _staged(
+    options: ExportOptions,
+    spec: ExportSpec,
+    machine: preflight.Machine,
+    job: Path,
+    progress: Callable[[Progress], None],
+) -> Report:
+    """What a job process stages. Raises what it failed with; its log is kept then."""
+    session = _session(options, machine, job)
+    try:
+        async with launcher.running(session, job / JOB_LOG) as child:
+            return await child.export(spec, progress)
+    except ExportFailed as error:
+        kept = options.out / FAILURE_LOG
+        shutil.copyfile(job / JOB_LOG, kept)
+        hint = "; what is finished is kept: --resume goes on from there" if _has_any(job) else ""
+        raise ExportFailed(f"{error}\nAll that Spark said: {kept}{hint}") from error
+
+
+def _has_any(job: Path) -> bool:
+    return marks.has_any(job / resume.STATE)
+
+
+def _is_kept(job: Path, error: BaseException) -> bool:
+    """After a failure, if there is anything to go on from; not after a cancellation."""
+    return isinstance(error, ExportFailed) and _has_any(job)
+
+
+def _as_it_is(options: ExportOptions, path: Path) -> ExportResult:
+    """A snapshot that is there already. Raises Refused if it is of another form."""
+    manifest = read_manifest(path)
+    there = _form(manifest.data_format, manifest.layout)
+    if there != _form(options.format, options.layout) or manifest.types != options.types:
+        raise Refused(
+            f"{path} is there already, as {manifest.data_format} in the {manifest.layout} layout;"
+            " --force makes another, or choose another --out or --as-of"
+        )
+    point_to_latest(options.out)
+    base = bases.Chosen(None, NO_TS, "it was there already")
+    return replace(_result(path, manifest, base), is_new=False)
+
+
+def _result(path: Path, manifest: Manifest, base: bases.Chosen) -> ExportResult:
+    return ExportResult(
+        path=path,
+        commit_ts=Tso(manifest.commit_ts),
+        tables=len(manifest.tables),
+        rows=sum(table.rows for table in manifest.tables),
+        size_bytes=sum(file.size_bytes for table in manifest.tables for file in table.files),
+        left_out=manifest.left_out,
+        base=base,
+    )
+
+
+def _form(data_format: str, layout: Layout) -> tuple[str, Layout]:
+    """What decides whether two snapshots of a moment are the same: lakes keep plain Parquet."""
+    return "parquet" if data_format in PARQUET_KINDS else data_format, layout
+
+
 def _checked(options: ExportOptions) -> Moment:
     """The moment; everything that can be told without the job."""
     as_of = moment(options.as_of)
@@ -137,11 +249,15 @@ def _checked(options: ExportOptions) -> Moment:
         raise ConfigError(
             f"--format {options.format}: there is {', '.join(FORMATS)}; sql with --layout dumpling"
         )
+    if options.layout == "dumpling" and options.format not in DUMPLING_FORMATS:
+        raise ConfigError(
+            f"--layout dumpling with --format {options.format}: there is"
+            f" {', '.join(DUMPLING_FORMATS)}"
+        )
     if options.changes is not None and options.format != "parquet":
         raise ConfigError(f"--format {options.format}: changes are written as parquet")
-    if as_of.ts:
-        from_ts = Tso(options.changes.from_ts if options.changes else NO_TS)
-        published_path(options.out, as_of.ts, from_ts)
+    if options.keep < 0:
+        raise ConfigError(f"--keep {options.keep}: keep at least one snapshot, or say nothing")
     return as_of
 
 
@@ -173,36 +289,52 @@ def _no_base(changes: ChangesOptions, gone_ts: Tso) -> bases.Chosen:
     return bases.Chosen(None, NO_TS, "changes need none")
 
 
+def _wanted(options: ExportOptions, as_of: Moment) -> ExportSpec:
+    """The spec as far as it does not depend on the directory that it is worked in."""
+    return ExportSpec(
+        segments=(),
+        schema_history="",
+        as_of=as_of.ts,
+        before_latest_ms=as_of.before_latest_ms,
+        changes=options.changes,
+        out=str(options.out.absolute()),
+        known_resolved_ts=options.resolved_ts,
+        staging="",
+        scratch="",
+        ignore_schemas=options.ignore_schemas,
+        types=options.types,
+        format=options.format,
+        layout=options.layout,
+        is_again=options.is_again,
+    )
+
+
 def _spec(
-    options: ExportOptions, as_of: Moment, job: Path, log_files: Pinned, base: bases.Chosen
+    wanted: ExportSpec, options: ExportOptions, job: Path, log_files: Pinned, base: bases.Chosen
 ) -> ExportSpec:
     staging, scratch, history = job / "snapshot", job / "scratch", job / "ddl_history.json"
     staging.mkdir()
     scratch.mkdir()
     history.write_bytes(options.schema_history)
-    return ExportSpec(
+    log_bytes = sum(each.size_bytes for each in log_files.segments)
+    return msgspec.structs.replace(
+        wanted,
         segments=log_files.segments,
         schema_history=str(history.absolute()),
-        as_of=as_of.ts,
-        before_latest_ms=as_of.before_latest_ms,
         base=str(base.directory or ""),
         base_ts=base.commit_ts,
         is_headless=log_files.gone_ts > NO_TS,
-        changes=options.changes,
-        out=str(options.out.absolute()),
-        known_resolved_ts=options.resolved_ts,
         staging=str(staging.absolute()),
         scratch=str(scratch.absolute()),
-        ignore_schemas=options.ignore_schemas,
-        types=options.types,
-        format=options.format,
-        layout=options.layout,
+        state=str((job / resume.STATE).absolute()),
+        partitions=min(max(8, 2 * options.cores), 1 + log_bytes // PARTITION_BYTES),
     )
 
 
 def _session(options: ExportOptions, found: preflight.Machine, job: Path) -> SessionSpec:
     """With the class archive, if there is one."""
     scratch, archive = job / "spark", found.class_archive()
+    shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     return SessionSpec(
         scratch=str(scratch.absolute()),
@@ -213,7 +345,11 @@ def _session(options: ExportOptions, found: preflight.Machine, job: Path) -> Ses
 
 
 def _manifest(
-    options: ExportOptions, report: Report, segments: Sequence[Segment], base: bases.Chosen
+    options: ExportOptions,
+    report: Report,
+    segments: Sequence[Segment],
+    base: bases.Chosen,
+    seconds: float,
 ) -> Manifest:
     return Manifest(
         binlogd_version=__version__,
@@ -232,4 +368,5 @@ def _manifest(
         data_format=options.format,
         layout=options.layout,
         create_databases=report.create_databases,
+        seconds=round(seconds, 3),
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from binlogd.snapshot import formats
+from binlogd.snapshot import formats, marks
 from binlogd.snapshot.formats import PLAIN_PARQUET, FileKind
 from binlogd.snapshot.spec import KeysEntry, TypeOptions
 from binlogd.snapshot.texts import CHECKSUM_BITS, checksum
@@ -45,13 +45,29 @@ RESULTS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where and how files are written; `keys` is where the keys that changed are put down."""
+    """Where and how files are written; `keys` is where the keys that changed are put down, `state`
+    where marks of what is finished are, "" without any."""
 
     staging: str
     types: TypeOptions
     rows_per_file_max: int
     keys: str = ""
     kind: FileKind = PLAIN_PARQUET
+    state: str = ""
+
+    def finished(self, table_id: int, part: str) -> list[Written] | None:
+        """What an earlier run of this export wrote for a part, if it came to its end."""
+        if not self.state:
+            return None
+        of = marks.Part(table_id, marks.part_of(part))
+        found = marks.marked(Path(self.state), Path(self.staging), of)
+        return None if found is None else [Written.of(table_id, each) for each in found]
+
+    def finish(self, table_id: int, part: str, done: list[Written]) -> None:
+        """Notes that a part is finished, for whoever goes on after a crash."""
+        if self.state and done:
+            of = marks.Part(table_id, marks.part_of(part))
+            marks.mark(Path(self.state), of, [each.marked() for each in done])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +84,35 @@ class Written:
     problem: str = ""
     keys_size_bytes: int = 0
     keys_sha256: str = ""
+
+    @classmethod
+    def of(cls, table_id: int, file: marks.FileMark) -> Written:
+        """A file that a mark names."""
+        return cls(
+            table_id,
+            file.name,
+            file.rows,
+            file.size_bytes,
+            file.sha256,
+            file.checksum,
+            file.losses,
+            keys_size_bytes=file.keys_size_bytes,
+            keys_sha256=file.keys_sha256,
+        )
+
+    def marked(self) -> marks.FileMark:
+        """The same for a mark."""
+        return marks.FileMark(
+            self.name,
+            self.rows,
+            self.size_bytes,
+            self.sha256,
+            self.checksum,
+            self.losses,
+            self.keys_size_bytes,
+            self.keys_sha256,
+            keys_name(self.name) if self.keys_sha256 else "",
+        )
 
     @property
     def keys(self) -> KeysEntry | None:

@@ -14,6 +14,7 @@ whoever asks. It stages and syncs; publishing is left to its parent. When the pa
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import re
 import shutil
@@ -29,12 +30,12 @@ from pyspark.sql import SparkSession
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.host.child import step_back
-from binlogd.snapshot import changes, reader, scan, state, transactions, write
+from binlogd.snapshot import changes, marks, reader, scan, state, transactions, write
 from binlogd.snapshot.built_on import Base, open_base
-from binlogd.snapshot.catalog import Origin, catalog
+from binlogd.snapshot.catalog import Catalog, Origin, catalog
 from binlogd.snapshot.files import Target
 from binlogd.snapshot.formats import FileKind
-from binlogd.snapshot.publish import published_path
+from binlogd.snapshot.publish import check_free
 from binlogd.snapshot.session import Say, progress, rehearse, session
 from binlogd.snapshot.spec import (
     EXIT_DATA,
@@ -105,7 +106,8 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
         heads = scan.heads(spark, parts).persist(StorageLevel.MEMORY_AND_DISK)
         log_begins, commit_ts, resolved_ts = transactions.moment(heads, spec)
         changes_from = _changes_from(spec, commit_ts)
-        published_path(Path(spec.out), commit_ts, changes_from)
+        if not spec.is_again:
+            check_free(Path(spec.out), commit_ts, changes_from)
         since_ts = max(changes_from, Tso(spec.base_ts if spec.is_headless else NO_TS))
         transactions.check_pairs(heads, commit_ts, since_ts)
         ddl = transactions.ddl_binlogs(heads, commit_ts)
@@ -121,22 +123,24 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     has_before = spec.changes is not None
     wanted = reader.Wanted(handles, known.passed_over, commit_ts, has_before)
     events = scan.events(spark, parts, wanted)
-    keys = f"{spec.scratch}/keys"
+    keys = f"{spec.state or spec.scratch}/keys"
     kind = FileKind(spec.format, spec.layout)
-    target = Target(spec.staging, spec.types, spec.rows_per_file_max, keys, kind)
+    target = Target(spec.staging, spec.types, spec.rows_per_file_max, keys, kind, spec.state)
+    _begin(spec, known, commit_ts, resolved_ts)
     since = {table_id: plan.since_ts for table_id, plan in known.tables.items() if plan.since_ts}
     committed = state.commits(heads, commit_ts)
     with progress(spark, "rows", say):
         if spec.changes is not None:
             written = changes.stage(events, committed, known, target, spec.changes)
         else:
-            written = write.write(state.newest(events, committed, since), known, target)
+            winners = state.newest(events, committed, since, partitions=spec.partitions)
+            written = write.write(winners, known, target)
             written += write.carry(spark, known, target)
     heads.unpersist()
     shutil.rmtree(keys, ignore_errors=True)
     schema = write.keep_schema(known, target)
     tables, left_out = write.entries(known, written, target, has_empty=spec.changes is None)
-    return Report(
+    report = Report(
         commit_ts=commit_ts,
         resolved_ts=resolved_ts,
         spark_version=spark.version,
@@ -146,6 +150,17 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
         changes=changes.entry(spec.changes, ddl) if spec.changes else None,
         create_databases=write.create_databases(known),
     )
+    if spec.state:
+        marks.keep_report(Path(spec.state), report)
+    return report
+
+
+def _begin(spec: ExportSpec, known: Catalog, commit_ts: Tso, resolved_ts: Tso) -> None:
+    """Keeps what an earlier run of this very export had finished."""
+    if spec.state:
+        schema = hashlib.sha256(known.tracker).hexdigest()
+        plan = marks.Plan(commit_ts, resolved_ts, spec.partitions, schema)
+        marks.begin(Path(spec.state), plan)
 
 
 def _changes_from(spec: ExportSpec, commit_ts: Tso) -> Tso:

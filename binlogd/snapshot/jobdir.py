@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,47 +30,82 @@ _LINKS_ELSEWHERE = (errno.EXDEV, errno.EPERM, errno.EMLINK)
 
 
 @contextmanager
-def job_directory(parent: Path, prefix: str) -> Iterator[Path]:
+def job_directory(
+    parent: Path,
+    prefix: str,
+    *,
+    is_wanted: Callable[[Path], bool] = lambda _: False,
+    is_kept: Callable[[Path, BaseException], bool] = lambda *_: False,
+) -> Iterator[Path]:
     """A directory of this caller alone, removed at the end; leftovers of others are swept first.
 
-    Raises ConfigError if it cannot be made.
+    A leftover that `is_wanted` is taken over instead of a new one. `is_kept` tells of a directory
+    and the error that ends its use whether it stays, for somebody who wants it. Raises ConfigError
+    if none can be made.
     """
     try:
         parent.mkdir(parents=True, exist_ok=True)
+        path, lock = _taken_over(parent, prefix, is_wanted) or _made(parent, prefix)
         sweep(parent, prefix)
-        making = Path(tempfile.mkdtemp(prefix=f".new{prefix}", dir=parent))
-        path = parent / making.name.removeprefix(".new")
-        lock = os.open(making / "lock", os.O_CREAT | os.O_RDWR)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        making.rename(path)  # nobody sees it without its lock
     except OSError as error:
         raise ConfigError(f"{parent}: no export can be written there: {error.strerror}") from error
+    stays = False
     try:
         yield path
+    except BaseException as error:
+        stays = is_kept(path, error)
+        raise
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        if not stays:
+            shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
+
+
+def _made(parent: Path, prefix: str) -> tuple[Path, int]:
+    making = Path(tempfile.mkdtemp(prefix=f".new{prefix}", dir=parent))
+    path = parent / making.name.removeprefix(".new")
+    lock = os.open(making / "lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    making.rename(path)  # nobody sees it without its lock
+    return path, lock
+
+
+def _taken_over(
+    parent: Path, prefix: str, is_wanted: Callable[[Path], bool]
+) -> tuple[Path, int] | None:
+    """The newest leftover that is wanted, with its lock."""
+    leftovers = sorted(parent.glob(f"{prefix}*"), key=lambda path: path.stat().st_mtime)
+    for path in reversed(leftovers):
+        lock = _lock(path)
+        if lock is None:
+            continue
+        if is_wanted(path):
+            return path, lock
+        os.close(lock)
+    return None
 
 
 def sweep(parent: Path, prefix: str) -> None:
     """Removes job directories whose owner is gone."""
     for path in parent.glob(f"{prefix}*"):
-        if _is_orphan(path):
+        lock = _lock(path)
+        if lock is not None:
             shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)
 
 
-def _is_orphan(path: Path) -> bool:
+def _lock(path: Path) -> int | None:
+    """The lock of a directory whose owner is gone."""
     try:
         lock = os.open(path / "lock", os.O_CREAT | os.O_RDWR)
     except OSError:
-        return False
+        return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
-    finally:
         os.close(lock)
-    return True
+        return None
+    return lock
 
 
 # --- the pinned input ------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import msgspec
 import structlog
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
+from binlogd.snapshot.publish import AlreadyThere
 from binlogd.snapshot.spec import (
     Advanced,
     Event,
@@ -202,7 +203,11 @@ class JobProcess:
         return f"the export job {how}; nothing was published. Its last words:\n" + "\n".join(tail)
 
 
-_FAMILIES: dict[str, type[BinlogdError]] = {"ConfigError": ConfigError, "Refused": Refused}
+_FAMILIES: dict[str, type[BinlogdError]] = {
+    "ConfigError": ConfigError,
+    "Refused": Refused,
+    "AlreadyThere": AlreadyThere,
+}
 """Errors that are the caller's to correct; everything else is a failure of the export."""
 
 

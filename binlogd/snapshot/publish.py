@@ -1,12 +1,17 @@
 """Makes a staged snapshot visible: manifest, then one rename, then the LATEST pointer.
 
 A reader sees a snapshot whole or not at all. Data files are synced by the job that wrote them; here
-the manifest and the directories are, in the order in which a crash may come between.
+the manifest and the directories are, in the order in which a crash may come between. Doing it again
+after a crash ends in the same.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -16,38 +21,111 @@ from binlogd.snapshot.spec import MANIFEST_NAME, Manifest
 from binlogd.tso import NO_TS, Tso
 
 LATEST = "LATEST"
+REMOVED_PREFIX = ".removed-"
+_SNAPSHOT = re.compile(r"snapshot-(\d+)(?:-r(\d+))?")
 
 
-def published_path(out: Path, commit_ts: Tso, from_ts: Tso = NO_TS) -> Path:
-    """Where the snapshot of a moment is, or what changed behind `from_ts` up to there. Raises
-    Refused if that is there already."""
-    name = f"changes-{from_ts}-{commit_ts}" if from_ts else f"snapshot-{commit_ts}"
-    path = out / name
-    if path.exists():
-        raise Refused(f"{path} is there already; remove it or choose another --out or --as-of")
-    return path
+class AlreadyThere(Refused):
+    """The moment has its snapshot already; the text is its path."""
 
 
-def publish(staged: Path, out: Path, manifest: Manifest) -> Path:
-    """Publishes what is staged in a directory of the same file system. Raises Refused."""
+def published_name(commit_ts: Tso, from_ts: Tso = NO_TS) -> str:
+    """What the snapshot of a moment is called, or what changed behind `from_ts` up to there."""
+    return f"changes-{from_ts}-{commit_ts}" if from_ts else f"snapshot-{commit_ts}"
+
+
+def published_path(out: Path, commit_ts: Tso, from_ts: Tso = NO_TS) -> Path | None:
+    """Where it is, if it is there; the last one of several."""
+    name, found = published_name(commit_ts, from_ts), None
+    for number in range(1, _again(out, name)):
+        found = out / _numbered(name, number)
+    return found
+
+
+def check_free(out: Path, commit_ts: Tso, from_ts: Tso = NO_TS) -> None:
+    """Raises AlreadyThere."""
+    path = published_path(out, commit_ts, from_ts)
+    if path is not None:
+        raise AlreadyThere(str(path))
+
+
+def _again(out: Path, name: str) -> int:
+    """The first number that is free: 1 is the plain name, 2 is `-r2`."""
+    number = 1
+    while (out / _numbered(name, number)).exists():
+        number += 1
+    return number
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-r{number}"
+
+
+def publish(staged: Path, out: Path, manifest: Manifest, *, is_again: bool = False) -> Path:
+    """Publishes what is staged in a directory of the same file system.
+
+    `is_again`: one more of a moment that has its snapshot. Raises AlreadyThere.
+    """
     from_ts = Tso(manifest.changes.from_ts if manifest.changes else NO_TS)
-    target = published_path(out, Tso(manifest.commit_ts), from_ts)
+    name = published_name(Tso(manifest.commit_ts), from_ts)
+    number = _again(out, name)
+    if number > 1 and not is_again:
+        raise AlreadyThere(str(out / _numbered(name, number - 1)))
+    target = out / _numbered(name, number)
+    write_manifest(staged, manifest)
+    staged.rename(target)
+    _sync(out)
+    point_to_latest(out)
+    return target
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Puts the manifest beside the files, synced with its name."""
     document = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    with (staged / MANIFEST_NAME).open("wb") as file:
+    with (directory / MANIFEST_NAME).open("wb") as file:
         file.write(document + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    _sync(staged)
-    staged.rename(target)
+    _sync(directory)
+
+
+def point_to_latest(out: Path) -> None:
+    """Lets LATEST name the snapshot of the latest moment, if it does not yet."""
+    newest = next(iter(snapshots(out)), None)
+    pointer = out / LATEST
+    if newest is None or (pointer.is_symlink() and os.readlink(pointer) == newest.name):
+        return
+    making = out / f".{LATEST}-{os.getpid()}"
+    making.unlink(missing_ok=True)
+    making.symlink_to(newest.name)
+    making.replace(pointer)
     _sync(out)
-    if manifest.changes is not None:
-        return target
-    pointer = out / f".{LATEST}-{os.getpid()}"
-    pointer.unlink(missing_ok=True)
-    pointer.symlink_to(target.name)
-    pointer.replace(out / LATEST)
-    _sync(out)
-    return target
+
+
+def snapshots(out: Path) -> Iterator[Path]:
+    """The published snapshots of a directory, the latest moment first; changes are none."""
+    found = []
+    for path in out.glob("snapshot-*"):
+        name = _SNAPSHOT.fullmatch(path.name)
+        if name is not None and (path / MANIFEST_NAME).exists():
+            found.append((int(name[1]), int(name[2] or 1), path))
+    for *_, path in sorted(found, reverse=True):
+        yield path
+
+
+def remove_surplus(out: Path, keep: int) -> list[Path]:
+    """Removes all snapshots but the `keep` latest. What it removed."""
+    for leftover in out.glob(f"{REMOVED_PREFIX}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    removed = list(snapshots(out))[keep:]
+    for path in removed:
+        going = out / f"{REMOVED_PREFIX}{path.name}"
+        with suppress(FileNotFoundError):  # somebody else removed it
+            path.rename(going)
+        shutil.rmtree(going, ignore_errors=True)
+    if removed:
+        _sync(out)
+    return removed
 
 
 def read_manifest(snapshot: Path) -> Manifest:

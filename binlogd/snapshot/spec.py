@@ -103,8 +103,8 @@ class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     directory of the snapshot to build on, with its commit_ts; `is_headless` says that the segments
     hold everything behind `base_ts` only.
 
-    The job writes below `staging` and `scratch`; it looks into `out` only to refuse a moment that
-    has its snapshot already.
+    The job writes below `staging`, `scratch` and `state`, where marks of what is finished are; it
+    looks into `out` only to see whether the moment has its snapshot already, unless `is_again`.
     """
 
     version: int = SPEC_VERSION
@@ -124,6 +124,9 @@ class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     types: TypeOptions = TypeOptions()
     format: str = "parquet"
     layout: Layout = "plain"
+    state: str = ""
+    is_again: bool = False
+    partitions: int = 8
     slice_bytes: int = 16 << 20
     rows_per_file_max: int = 5_000_000
 

@@ -25,9 +25,15 @@ def commits(heads: DataFrame, commit_ts: Tso) -> DataFrame:
 
 
 def newest(
-    events: DataFrame, committed: DataFrame, since: Mapping[int, Tso] | None = None
+    events: DataFrame,
+    committed: DataFrame,
+    since: Mapping[int, Tso] | None = None,
+    *,
+    partitions: int,
 ) -> DataFrame:
     """The last change of each key, unless it is a delete. `events` as `reader.EVENTS`.
+
+    In just so many partitions, by table and key: what goes into each is the same in every run.
 
     `since`: of these tables, changes with a commit_ts above it only, and deletes as well.
     """
@@ -42,7 +48,8 @@ def newest(
         changes = changes.where(F.col("commit_ts") > from_ts)
         is_wanted = is_wanted | (from_ts > NO_TS)
     return (
-        changes.withColumn("newest", F.row_number().over(newest_first))
+        changes.repartition(partitions, "table_id", "key")
+        .withColumn("newest", F.row_number().over(newest_first))
         .where((F.col("newest") == 1) & is_wanted)
         .select("table_id", "key", "op", "schema_version", "commit_ts", "row")
     )

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from binlogd.errors import CorruptRow, RowMismatch, UnknownTable
+from binlogd.errors import Corrupt, CorruptRow, RowMismatch, UnknownTable
 from binlogd.snapshot.catalog import TablePlan
 from binlogd.snapshot.changed import ChangedKeys, keys_as
 from binlogd.snapshot.columns import ArrowColumn, arrow_column, mysql_type
@@ -101,7 +101,8 @@ def _quoted(name: str) -> str:
 class TableWriter:
     """The rows of one table in one partition, on their way into files.
 
-    Of a table that has rows in a base, the keys that changed are put down as well.
+    Of a table that has rows in a base, the keys that changed are put down as well. What an export
+    that was killed had finished is taken as it is; its rows are only counted.
     """
 
     def __init__(self, plan: TablePlan, schemas: SchemaTracker, target: Target, part: str) -> None:
@@ -112,7 +113,10 @@ class TableWriter:
         self._schema = schema_of(self._columns)
         self._files = table_files(plan, self._columns, target, part)
         self._key_type = self._files.key_type
-        self._changed = ChangedKeys(target.keys, plan, part) if plan.carry else None
+        self._done = target.finished(self.table_id, part)
+        has_keys = plan.carry is not None and self._done is None
+        self._changed = ChangedKeys(target.keys, plan, part) if has_keys else None
+        self._target, self._part, self._passed = target, part, 0
         self._values: list[list[Value]] = [[] for _ in self._columns]
         self._keys: list[bytes] = []
         self._ids = [each.id for each in plan.columns]
@@ -126,6 +130,9 @@ class TableWriter:
         if self._changed is not None:
             self._changed.add(winner.key)
         if winner.op == Op.DELETE:
+            return
+        if self._done is not None:
+            self._passed += 1
             return
         try:
             values = self._rows.decode(winner.schema_version, winner.row)
@@ -158,6 +165,8 @@ class TableWriter:
 
     def close(self) -> list[Written]:
         """Finishes the last file. What was written, or the problem."""
+        if self._done is not None:
+            return self._taken(self._done)
         if self._chunk_rows and not self._problem:
             try:
                 self.flush()
@@ -166,7 +175,19 @@ class TableWriter:
         done = self._files.close()
         if self._changed is not None:
             self._changed.close()
-        return [Written(self.table_id, problem=self._problem)] if self._problem else done
+        if self._problem:
+            return [Written(self.table_id, problem=self._problem)]
+        self._target.finish(self.table_id, self._part, done)
+        return done
+
+    def _taken(self, done: list[Written]) -> list[Written]:
+        rows = sum(each.rows for each in done)
+        if rows != self._passed:
+            raise Corrupt(
+                f"{self._label()}: the export that is resumed had {rows} rows where the log has"
+                f" {self._passed}; export without --resume"
+            )
+        return done
 
     def _label(self) -> str:
         return f"{self._plan.database}.{self._plan.info.name}"

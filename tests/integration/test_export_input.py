@@ -10,7 +10,7 @@ import pytest
 from binlogd.errors import ConfigError, CorruptRecord, Refused
 from binlogd.record import FOOTER_BYTES, encode, footer
 from binlogd.snapshot.jobdir import STAGING_PREFIX, job_directory, pinned
-from binlogd.snapshot.publish import publish, read_manifest
+from binlogd.snapshot.publish import AlreadyThere, publish, read_manifest
 from binlogd.snapshot.reader import heads, payloads, slices, tasks
 from binlogd.snapshot.spec import Manifest, Segment
 from binlogd.tso import Tso
@@ -154,6 +154,8 @@ def test_a_snapshot_appears_whole_and_once(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     path = publish(tmp_path / "first", tmp_path, manifest)
     assert read_manifest(tmp_path / "LATEST") == read_manifest(path) == manifest
-    with pytest.raises(Refused, match="snapshot-77 is there already"):
+    with pytest.raises(AlreadyThere, match=r"snapshot-77$"):
         publish(tmp_path / "second", tmp_path, manifest)
     assert read_manifest(path) == manifest
+    again = publish(tmp_path / "second", tmp_path, manifest, is_again=True)
+    assert (tmp_path / "LATEST").resolve() == again == tmp_path / "snapshot-77-r2"

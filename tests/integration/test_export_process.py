@@ -10,15 +10,17 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
 from binlogd.errors import ConfigError, Refused
 from binlogd.moment import wall_clock
-from binlogd.snapshot.export import ExportOptions, export
+from binlogd.snapshot.export import FAILURE_LOG, ExportOptions, export
 from binlogd.snapshot.launcher import ExportFailed, Progress
+from binlogd.snapshot.marks import FileMark
 from binlogd.snapshot.publish import read_manifest
-from tests import recordings_reader
+from tests import recordings_reader, snapshot_reader
 from tests.data_directory import write_log
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "keys"
@@ -71,18 +73,40 @@ async def test_an_export_is_published_with_a_manifest_that_is_true(options: Expo
     assert there == listed
     assert seen[0].stage == "starting"
     assert seen[-1].stage == "publishing"
-    with pytest.raises(Refused, match="is there already"):
-        await export(replace(options, as_of=str(result.commit_ts)))
+    again = await export(replace(options, as_of=str(result.commit_ts)))
+    assert (again.path, again.commit_ts, again.is_new) == (result.path, result.commit_ts, False)
+    with pytest.raises(Refused, match="is there already, as parquet"):
+        await export(replace(options, as_of=str(result.commit_ts), format="csv"))
 
 
-async def test_a_killed_job_publishes_nothing(options: ExportOptions) -> None:
-    def kill_when_it_writes(progress: Progress) -> None:
-        if progress.stage == "rows":
-            os.kill(_job_of_this_process(), signal.SIGKILL)
+async def test_a_killed_job_publishes_nothing_and_is_resumed(options: ExportOptions) -> None:
+    async def kill_when_a_part_is_finished() -> list[Path]:
+        while not (  # noqa: ASYNC110 - what is waited for is a file of another process
+            found := sorted(options.out.glob(".staging-*/state/parts/*.json"))
+        ):
+            await asyncio.sleep(0.005)
+        os.kill(_job_of_this_process(), signal.SIGKILL)
+        return found
 
-    with pytest.raises(ExportFailed, match="ended by signal 9"):
-        await export(options, kill_when_it_writes)
-    assert left_in(options.out) == []
+    killing = asyncio.create_task(kill_when_a_part_is_finished())
+    with pytest.raises(ExportFailed, match=r"ended by signal 9(?s:.*)--resume goes on"):
+        await export(options)
+    (mark, *_) = await killing
+    staging = mark.parents[2]
+    assert left_in(options.out) == [staging.name, FAILURE_LOG]
+    (finished, *_) = msgspec.json.decode(mark.read_bytes(), type=list[FileMark])
+    written = (staging / "snapshot" / finished.name).stat()
+
+    result = await export(replace(options, is_resumed=True))
+
+    assert left_in(options.out) == ["LATEST", FAILURE_LOG, result.path.name]
+    taken = (result.path / finished.name).stat()
+    assert (taken.st_ino, taken.st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
+    for table in recordings_reader.expected(RECORDING):
+        if table.kind == "table" and table.rows is not None and table.db != "keys_wrong":
+            entry = snapshot_reader.tables(result.path)[table.label]
+            wanted = snapshot_reader.expected_rows(table, entry)
+            assert snapshot_reader.rows(result.path, entry) == wanted
 
 
 async def test_a_cancelled_export_ends_its_processes_and_leaves_nothing(
