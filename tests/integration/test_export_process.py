@@ -54,19 +54,21 @@ async def test_an_export_is_published_with_a_manifest_that_is_true(options: Expo
     assert manifest.commit_ts == result.commit_ts == manifest.resolved_ts
     assert manifest.time == wall_clock(result.commit_ts)
     assert sum(table.rows for table in manifest.tables) == result.rows > 0
-    listed = {"manifest.json"}
+    assert manifest.schema is not None
+    listed = {"manifest.json", manifest.schema.name}
     for table in manifest.tables:
         assert sum(file.rows for file in table.files) == table.rows
         for file in table.files:
-            content = (result.path / file.name).read_bytes()
-            assert hashlib.sha256(content).hexdigest() == file.sha256
-            assert len(content) == file.size_bytes
+            for each in filter(None, (file, file.keys)):
+                content = (result.path / each.name).read_bytes()
+                assert hashlib.sha256(content).hexdigest() == each.sha256
+                assert len(content) == each.size_bytes
+                listed.add(each.name)
             ids = [
                 int(field.metadata[b"PARQUET:field_id"])
                 for field in pq.read_schema(result.path / file.name)
             ]
             assert ids == [column.id for column in table.columns]
-            listed.add(file.name)
     there = {
         str(path.relative_to(result.path)) for path in result.path.rglob("*") if path.is_file()
     }
