@@ -20,6 +20,7 @@ from binlogd.snapshot.export import FAILURE_LOG, ExportOptions, export
 from binlogd.snapshot.launcher import ExportFailed, Progress
 from binlogd.snapshot.marks import FileMark
 from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.spec import FileEntry, KeysEntry
 from tests import recordings_reader, snapshot_reader
 from tests.data_directory import write_log
 
@@ -59,7 +60,8 @@ async def test_an_export_is_published_with_a_manifest_that_is_true(options: Expo
     for table in manifest.tables:
         assert sum(file.rows for file in table.files) == table.rows
         for file in table.files:
-            for each in filter(None, (file, file.keys)):
+            beside: list[FileEntry | KeysEntry] = [file.keys] if file.keys else []
+            for each in [file, *beside]:
                 content = (result.path / each.name).read_bytes()
                 assert hashlib.sha256(content).hexdigest() == each.sha256
                 assert len(content) == each.size_bytes
