@@ -385,6 +385,8 @@ def make_drainer(
 
     def saved(checkpoint: Checkpoint) -> None:
         hold(checkpoint.commit_ts)
+        if upstream.keep_from is not None:
+            upstream.keep_from(checkpoint.commit_ts)
         measures.saved(checkpoint.commit_ts, clock.wall_ms())
 
     hold(Tso(settings.initial_commit_ts))

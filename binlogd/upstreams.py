@@ -29,6 +29,7 @@ from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso, ObservedTso, Overheard
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.cluster import open_cluster
+from binlogd.upstream.pd.gc_hold import GcHold
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.registry import NodeRegistry
 from binlogd.upstream.skips import SkipList
@@ -188,6 +189,10 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
     source = job_source(setup.schema_history, tls=http_client_tls(setup)) or TikvJobs(tikv, tso)
     gives_up = upstream.abandoned_prewrite == "rollback"
     fates = TikvTxnStatus(tikv, pd, tso, rolls_back_abandoned=gives_up)
+    service = f"binlogd_{advertised(setup.config)}"
+    holds = (
+        [GcHold(pd, f"{service}_checkpoint")] if setup.config.syncer.load_schema_snapshot else []
+    )
     return Upstream(
         kind="pd",
         store=store,
@@ -197,9 +202,10 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
         registry=NodeRegistry(etcd),
         txn_status=fates,
         skips=await SkipList.open(store, WallClock()),
-        schema_at=TikvSchema(tikv, pd, f"binlogd_{advertised(setup.config)}").tracker,
-        lives=(pd, tso, _Connections(tikv), etcd),
-        parts=(pd.statistics, partial(_part_of, tikv)),
+        schema_at=TikvSchema(tikv, pd, service).tracker,
+        keep_from=next((each.keep_from for each in holds), None),
+        lives=(pd, tso, _Connections(tikv), etcd, *holds),
+        parts=(pd.statistics, partial(_part_of, tikv), *(each.statistics for each in holds)),
         shares_registry=True,
         tso_statistics=tso.statistics,
         tikv_statistics=lambda: TikvKnowledge(tikv.statistics(), fates.statistics()),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from random import Random
 
 from binlogd.tidb.meta_keys import job_key
 from binlogd.tso import Tso, compose, physical_ms
+from binlogd.upstream.keyspace.store import KeyspaceStore
 from tests.pd_cluster import PdCluster, pd_cluster
 from tests.tikv import FakeTikv, tikv
 
@@ -46,7 +50,15 @@ def running_cluster(
     made: list[ClusterThread] = []
 
     async def live() -> None:
-        async with pd_cluster(members) as pd, tikv(stores=1) as kv:
+        with tempfile.TemporaryDirectory() as directory:
+            keyspace = await KeyspaceStore.open(Path(directory) / "etcd.db", Random(1))
+            try:
+                await live_on(keyspace)
+            finally:
+                await keyspace.close()
+
+    async def live_on(keyspace: KeyspaceStore) -> None:
+        async with pd_cluster(members, keyspace=keyspace) as pd, tikv(stores=1) as kv:
             pd.cluster_id = cluster_id
             pd.now_ms = physical_ms(Tso(last_ts)) + 1000
             pd.regions = [(each.meta(), each.peer(each.leader or 0)) for each in kv.regions]

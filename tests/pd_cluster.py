@@ -15,12 +15,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpclib.const import Status
+from grpclib.encoding.base import CodecBase
 from grpclib.events import RecvRequest, listen
 from grpclib.exceptions import GRPCError
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server
 
+from binlogd.placement.calls import OpenStreams
+from binlogd.placement.etcd_services import KeyValueService, LeaseService
+from binlogd.placement.watches import WatchService
 from binlogd.tls import ServerTls
+from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.pd.members import Address
 from binlogd.wire.generated import metapb, pdpb
 
@@ -44,6 +49,8 @@ class PdCluster:
     tso_requests: int = 0
     tso_delay_s: float = 0.0
     forwarded: int = 0
+    keyspace: KeyspaceStore | None = None
+    """The etcd inside of PD; without it there is none."""
     advertises: str = ""
     """The leader's address as it is told, where it is not the one that it listens on."""
     _physical: int = 0
@@ -67,11 +74,23 @@ class PdCluster:
         return pdpb.Timestamp(physical=self._physical, logical=self._logical)
 
 
+class _Codec(CodecBase):
+    """Messages of betterproto, and bytes where a service takes those."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: Any, message_type: Any) -> bytes:
+        return bytes(message)
+
+    def decode(self, data: bytes, message_type: Any) -> Any:
+        return data if message_type is bytes else message_type().parse(data)
+
+
 class _Server(Server):
     """grpclib's, whose connections go with it."""
 
-    def __init__(self, handlers: Collection[Any]) -> None:
-        super().__init__(handlers)
+    def __init__(self, handlers: Collection[Any], codec: CodecBase) -> None:
+        super().__init__(handlers, codec=codec)
         self.made: list[H2Protocol] = []
 
     def _protocol_factory(self) -> H2Protocol:
@@ -98,9 +117,19 @@ class PdMember(pdpb.PdBase):
         self.answers.set()
         self._tls = tls
         self._server: _Server | None = None
+        self._streams = OpenStreams()
 
     async def start(self) -> None:
-        self._server = _Server([self])
+        keyspace = self.cluster.keyspace
+        etcd: list[Any] = []
+        if keyspace is not None:
+            self._streams = OpenStreams()
+            etcd = [
+                KeyValueService(keyspace),
+                LeaseService(keyspace, self._streams),
+                WatchService(keyspace, self._streams),
+            ]
+        self._server = _Server([self, *etcd], codec=_Codec())
         listen(self._server, RecvRequest, _note_forwarding)
         context = self._tls.fresh() if self._tls is not None else None
         listening = socket.create_server(self.address)
@@ -113,6 +142,7 @@ class PdMember(pdpb.PdBase):
 
     async def stop(self) -> None:
         if self._server is not None:
+            self._streams.close()
             self._server.abort()
             await self._server.wait_closed()
             self._server = None
@@ -244,9 +274,11 @@ async def _note_forwarding(event: RecvRequest) -> None:
 
 
 @asynccontextmanager
-async def pd_cluster(count: int = 1, tls: ServerTls | None = None) -> AsyncIterator[PdCluster]:
+async def pd_cluster(
+    count: int = 1, tls: ServerTls | None = None, keyspace: KeyspaceStore | None = None
+) -> AsyncIterator[PdCluster]:
     """A PD of `count` members, led by the first."""
-    cluster = PdCluster()
+    cluster = PdCluster(keyspace=keyspace)
     cluster.members = [PdMember(f"pd{number}", cluster, tls) for number in range(count)]
     cluster.leader = cluster.members[0]
     try:

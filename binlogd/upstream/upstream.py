@@ -142,6 +142,8 @@ class Upstream:
     skips: SkipList
     schema_at: Callable[[Tso], Awaitable[SchemaTracker | None]] | None = None
     """All tables as of a timestamp; None if nobody can tell them any more."""
+    keep_from: Callable[[Tso], None] | None = None
+    """Told with each checkpoint from where on the upstream should collect nothing."""
     lives: tuple[Life, ...] = ()
     """Closed in the opposite order."""
     parts: tuple[Callable[[], PartStatistics], ...] = ()

@@ -10,11 +10,15 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from binlogd.tidb.model import job_from_json
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import Tso
 from binlogd.workload.recording import cluster_id, feed_recording
 from tests.appliance import Appliance, run
 from tests.cluster_thread import ClusterThread, running_cluster
 from tests.recordings_reader import RECORDINGS, history, info
 from tests.replica_reader import replica_differences
+from tests.tikv_schema import keep_schema
 
 RECORDING = RECORDINGS / "keys"
 LAST_TS: int = info(RECORDING)["last_tso"]
@@ -93,6 +97,45 @@ def _expect_metrics(appliance: Appliance) -> None:
     assert 'binlogd_upstream_up{part="tikv"} 1' in text
     assert 'binlogd_upstream_tikv_calls{method="KvScan"}' in text
     assert 'binlogd_upstream_leader_changes{part="pd"}' in text
+
+
+def test_a_drainer_begins_with_the_tables_of_tikv_where_the_history_is_cut_off(
+    tmp_path: Path,
+) -> None:
+    """As after a restore of a backup, and with the lease that keeps those tables there."""
+    jobs = sorted(json.loads(history(RECORDING)), key=lambda job: job["binlog"]["SchemaVersion"])
+    begin_ts = jobs[len(jobs) // 2]["binlog"]["FinishedTS"] + 1
+    before = SchemaTracker()
+    for job in jobs[: len(jobs) // 2 + 1]:
+        before.apply(job_from_json(json.dumps(job).encode()), 0)
+    later = json.dumps(jobs[len(jobs) // 2 + 1 :]).encode()
+    with running_cluster(cluster_id(RECORDING), later, LAST_TS, members=1) as cluster:
+        cluster.tikv.tso.now = Tso(begin_ts - (5_000 << 18))
+        cluster.do(lambda: _keep(cluster, before))
+        cluster.pd.services = {b"gc_worker": begin_ts - (600_000 << 18)}
+        appliance = Appliance(tmp_path)
+        appliance.configure(
+            f'[upstream]\nkind = "pd"\npd-urls = "{cluster.urls}"\n'
+            f"[drainer]\ninitial-commit-ts = {begin_ts}\n"
+            "[syncer]\nload-schema-snapshot = true\n"
+        )
+        try:
+            appliance.start()
+            asyncio.run(feed_recording(RECORDING, appliance.target))
+            status = appliance.wait_until_applied(LAST_TS)
+            assert status["drainer"]["rows"] > 100
+            appliance.wait(lambda _: len(cluster.pd.services) == 2)
+            held = {name: ts for name, ts in cluster.pd.services.items() if name != b"gc_worker"}
+            assert held.keys() == {f"binlogd_127.0.0.1:{appliance.port}_checkpoint".encode()}
+            assert min(held.values()) >= begin_ts
+            assert "schema_read" in appliance.log_file.read_text()
+            assert appliance.stop() == 0
+        finally:
+            appliance.close()
+
+
+async def _keep(cluster: ClusterThread, tracker: SchemaTracker) -> None:
+    keep_schema(cluster.tikv, tracker, tracker.snapshot())
 
 
 def test_what_an_upstream_says_is_looked_at_before_a_start(tmp_path: Path) -> None:
