@@ -134,17 +134,19 @@ class SchemaHistory:
             return
         async with self._reading:
             known = await self._known()
+            before = len(known)
             async with aclosing(self._source.jobs(known, wanted)) as answers:
                 async for jobs in answers:
-                    await self._keep(self._source.name, known, jobs)
+                    await self._keep(known, jobs)
                     await asyncio.sleep(0)  # others have their turn in between
+            if len(known) > before:
+                log.info("ddl_jobs_read", jobs=len(known) - before, source=self._source.name)
 
-    async def _keep(self, name: str, known: JobIndex, jobs: Sequence[StoredJob]) -> None:
+    async def _keep(self, known: JobIndex, jobs: Sequence[StoredJob]) -> None:
         new = [(entry, raw) for entry, raw in jobs if entry.id not in known]
         if new:
             await self._store.put_jobs(new)
             known.add(entry for entry, _ in new)
-            log.info("ddl_jobs_read", jobs=len(new), source=name)
 
     async def _known(self) -> JobIndex:
         if self._index is None:

@@ -19,6 +19,7 @@ from binlogd.errors import UpstreamUnavailable
 from binlogd.ports import TsoSource
 from binlogd.tidb.meta_keys import KeyRange
 from binlogd.tso import Tso, physical_ms
+from binlogd.upstream.tikv.pairs import Pair, ScanAnswer
 from binlogd.upstream.tikv.places import Places
 from binlogd.upstream.tikv.reaction import LOCKED, NOT_READY, Patience
 from binlogd.upstream.tikv.router import Router, RouterStatistics
@@ -37,7 +38,6 @@ from binlogd.wire.generated.kvrpcpb import (
     ResolveLockRequest,
     ResolveLockResponse,
     ScanRequest,
-    ScanResponse,
 )
 
 _SCAN_PAIRS = 64
@@ -46,7 +46,6 @@ _SCAN_KEYS = 1024
 """Of one answer without values."""
 _DECIDED = (Action.NoAction, Action.TTLExpireRollback, Action.LockNotExistRollback)
 
-Pair = tuple[bytes, bytes]
 T = TypeVar("T")
 
 
@@ -194,14 +193,12 @@ class TikvClient:
                 key_only=only_keys,
             )
             answer, region = await self._router.ask(
-                keys.begin, request, ScanResponse, "KvScan", patience
+                keys.begin, request, ScanAnswer, "KvScan", patience
             )
-            errors = [pair.error for pair in answer.pairs if pair.error is not None]
-            error = answer.error or next(iter(errors), None)
-            if error is not None:
-                await self._pass(error, ts, patience)
+            if answer.error is not None:
+                await self._pass(answer.error, ts, patience)
                 continue
-            pairs = [(pair.key, pair.value) for pair in answer.pairs]
+            pairs = answer.pairs
             if len(pairs) >= most:
                 return pairs, pairs[-1][0] + b"\0"
             is_last = not region.end or (keys.end and region.end >= keys.end)

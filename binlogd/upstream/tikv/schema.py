@@ -32,6 +32,8 @@ from binlogd.upstream.tikv.places import Places
 
 log = structlog.get_logger(__name__)
 
+_GIVEN_BYTES = 4 << 20
+"""Of jobs that are kept in one go."""
 _HOLD_S = 300
 """As long as the original holds what it reads."""
 
@@ -69,9 +71,14 @@ class TikvJobs:
             meta_keys.hash_range(meta_keys.HISTORY), ts, only_keys=True
         ):
             ids += [_job_id(key) for key, _ in pairs]
+        some: list[StoredJob] = []
         for keys in _unknown(ids, known):
             async for pairs in self._client.scan(keys, ts):
-                yield [_job(raw) for _, raw in pairs]
+                some += [_job(raw) for _, raw in pairs]
+                if sum(len(raw) for _, raw in some) >= _GIVEN_BYTES:
+                    yield some
+                    some = []
+        yield some
 
 
 @dataclass(frozen=True, slots=True)
