@@ -14,6 +14,7 @@ Source: tidb-binlog pump/storage/log.go; docs/FORMAT.md, value log.
 from __future__ import annotations
 
 import struct
+from mmap import mmap
 from typing import NamedTuple
 
 import google_crc32c
@@ -69,6 +70,22 @@ def decode(record: bytes, *, length: int) -> bytes | str:
     payload = record[HEADER_BYTES : HEADER_BYTES + length]
     found = google_crc32c.value(payload)
     return payload if found == checksum else mismatch(found, checksum)
+
+
+def payload_at(data: bytes | mmap, at: int) -> bytes | None:
+    """The payload of the record at an offset; None where there is no whole and sound one."""
+    try:
+        magic, length, checksum = _HEADER.unpack_from(data, at)
+    except struct.error:
+        return None
+    begin = at + HEADER_BYTES
+    payload = data[begin : begin + length]
+    is_sound = (
+        magic == RECORD_MAGIC
+        and len(payload) == length
+        and google_crc32c.value(payload) == checksum
+    )
+    return payload if is_sound else None
 
 
 def footer(max_ts: Tso) -> bytes:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import itertools
 import mmap
 import struct
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from binlogd.binlog import BinlogType
@@ -25,6 +27,7 @@ from binlogd.record import (
     decode,
     footer_ts,
     next_magic,
+    payload_at,
 )
 from binlogd.snapshot.rowkey import (
     Handle,
@@ -37,7 +40,7 @@ from binlogd.snapshot.rowkey import (
 )
 from binlogd.snapshot.spec import Segment
 from binlogd.tidb.schema import is_reserved
-from binlogd.wire.peek import Head, Mutation, body, mutations, peek
+from binlogd.wire.peek import Mutation, PlainHead, body, changes, peek, plain_head
 
 BATCH_ROWS_MAX = 32_768
 BATCH_BYTES_MAX = 16 << 20
@@ -80,6 +83,8 @@ CHANGES = EVENTS.append(pa.field("before", pa.binary()))
 _PREWRITE = b"\x08\x00"
 """How every Prewrite in a log begins: payloads are stored in canonical form."""
 _HEADER_START = struct.Struct("<IQ")
+_VARINT_BYTES_MAX = 10
+_PUT, _DELETE, _UPDATE = Op.PUT.value, Op.DELETE.value, Op.UPDATE.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,12 @@ class Wanted:
     passed_over: Set[int]
     before_ts: int
     has_before: bool = False
+
+    def has(self, table_id: int) -> bool:
+        """Whether rows of it are looked at; those of a table that nobody knows are, to be told."""
+        return table_id in self.handles or not (
+            table_id in self.passed_over or is_reserved(table_id)
+        )
 
     @property
     def schema(self) -> pa.Schema:
@@ -199,13 +210,18 @@ def payloads(part: Slice) -> Iterator[tuple[int, bytes]]:
     with _mapped(part.path) as log:
         at = part.start
         while at < part.end:
-            _, length = _HEADER_START.unpack_from(log, at)
-            after = at + HEADER_BYTES + length
-            payload = decode(log[at:after], length=length)
-            if isinstance(payload, str):
-                raise CorruptRecord(part.path, at, payload)
+            payload = payload_at(log, at)
+            if payload is None:
+                raise CorruptRecord(part.path, at, _what_is_wrong(log, at))
             yield at, payload
-            at = after
+            at += HEADER_BYTES + len(payload)
+
+
+def _what_is_wrong(log: mmap.mmap, at: int) -> str:
+    _, length = _HEADER_START.unpack_from(log, at)
+    found = decode(log[at : at + HEADER_BYTES + length], length=length)
+    assert isinstance(found, str)
+    return found
 
 
 # --- which transactions there are --------------------------------------------------------
@@ -213,28 +229,80 @@ def payloads(part: Slice) -> Iterator[tuple[int, bytes]]:
 
 def heads(part: Slice) -> Iterator[pa.RecordBatch]:
     """`HEADS` of a slice. Raises CorruptRecord, also for a payload that is no binlog."""
-    batch = _Batch(HEADS)
-    base = part.fid << POSITION_BITS
+    plain = _PlainHeads(part)
+    ddl = _Batch(HEADS)
     for at, payload in payloads(part):
-        head = _head(part, at, payload)
-        if head.start_ts == 0 and head.commit_ts == 0:
-            continue  # left by old versions
-        ddl: tuple[int, int, bytes | None] = (0, 0, None)
-        if head.ddl_job_id and head.tp == BinlogType.COMMIT:
-            found = body(payload)
-            ddl = (head.ddl_job_id, found.ddl_schema_state, found.ddl_query)
-        row = (part.shard, base | at, at < part.seen, head.tp, head.start_ts, head.commit_ts, *ddl)
-        if batch.add(row, 0):
-            yield batch.take()
-    if batch.rows:
-        yield batch.take()
+        head = plain_head(payload)
+        if head is not None:
+            if plain.add(at, head):
+                yield plain.take()
+        elif (row := _odd_head(part, at, payload)) is not None and ddl.add(row, len(payload)):
+            yield ddl.take()
+    if plain.rows:
+        yield plain.take()
+    if ddl.rows:
+        yield ddl.take()
 
 
-def _head(part: Slice, at: int, payload: bytes) -> Head:
+class _PlainHeads:
+    """Heads without DDL; their timestamps are decoded together."""
+
+    def __init__(self, part: Slice) -> None:
+        self._part = part
+        self.rows: list[tuple[int, PlainHead]] = []
+
+    def add(self, at: int, head: PlainHead) -> bool:
+        """Whether the batch is full."""
+        self.rows.append((at, head))
+        return len(self.rows) >= BATCH_ROWS_MAX
+
+    def take(self) -> pa.RecordBatch:
+        """The batch; the next one begins. Those without timestamps were left by old versions."""
+        part, rows = self._part, self.rows
+        self.rows = []
+        size = len(rows)
+        at = np.fromiter((each[0] for each in rows), np.int64, size)
+        start_ts = _int64s([each[1].start_ts for each in rows])
+        commit_ts = _int64s([each[1].commit_ts for each in rows])
+        columns = {
+            "shard": np.full(size, part.shard, np.int32),
+            "position": at + (part.fid << POSITION_BITS),
+            "is_seen": at < part.seen,
+            "tp": np.fromiter((each[1].tp for each in rows), np.int32, size),
+            "start_ts": start_ts,
+            "commit_ts": commit_ts,
+            "ddl_job_id": np.zeros(size, np.int64),
+            "ddl_state": np.zeros(size, np.int32),
+            "ddl_query": pa.nulls(size, pa.binary()),
+        }
+        batch = pa.RecordBatch.from_pydict(columns, schema=HEADS)
+        return batch.filter(pa.array((start_ts != 0) | (commit_ts != 0)))
+
+
+def _int64s(varints: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    """Varints of at most ten bytes, all at once."""
+    padded = b"".join([each.ljust(_VARINT_BYTES_MAX, b"\0") for each in varints])
+    groups = np.frombuffer(padded, np.uint8).reshape(-1, _VARINT_BYTES_MAX) & 0x7F
+    found = np.zeros(len(varints), np.uint64)
+    for place in range(_VARINT_BYTES_MAX):
+        found |= groups[:, place].astype(np.uint64) << np.uint64(7 * place)
+    return found.view(np.int64)
+
+
+def _odd_head(part: Slice, at: int, payload: bytes) -> tuple[object, ...] | None:
+    """One of a DDL, or in a form that no Pump of today writes; None for one that counts nothing."""
     try:
-        return peek(payload)
+        head = peek(payload)
     except MalformedBinlog as error:
         raise CorruptRecord(part.path, at, f"no binlog: {error}") from error
+    if head.start_ts == 0 and head.commit_ts == 0:
+        return None
+    ddl: tuple[int, int, bytes | None] = (0, 0, None)
+    if head.ddl_job_id and head.tp == BinlogType.COMMIT:
+        found = body(payload)
+        ddl = (head.ddl_job_id, found.ddl_schema_state, found.ddl_query)
+    position = part.fid << POSITION_BITS | at
+    return part.shard, position, at < part.seen, head.tp, head.start_ts, head.commit_ts, *ddl
 
 
 # --- what they changed ---------------------------------------------------------------------
@@ -242,91 +310,148 @@ def _head(part: Slice, at: int, payload: bytes) -> Head:
 
 def events(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """`EVENTS` of the prewrites of a slice, committed or not. Raises CorruptRecord, RowMismatch."""
-    batch = _Batch(wanted.schema)
+    batch = _Events(wanted)
     for at, payload in payloads(part):
         if not payload.startswith(_PREWRITE):
             continue
-        head = _head(part, at, payload)
-        if head.tp != BinlogType.PREWRITE or head.ddl_job_id or head.start_ts >= wanted.before_ts:
-            continue
         try:
-            version, changes = mutations(body(payload).prewrite_value)
+            head = peek(payload)
+            if head.ddl_job_id or head.start_ts >= wanted.before_ts:
+                continue
+            version, tables = changes(payload, wanted.has)
         except MalformedBinlog as error:
             raise CorruptRecord(part.path, at, f"no row changes: {error}") from error
-        for change in changes:
-            for row in _changes(change, head.start_ts, version, wanted):
-                if batch.add(row, len(row[6]) + len(row[-1])):
-                    yield batch.take()
-    if batch.rows:
+        for change in tables:
+            batch.begin(change.table_id, head.start_ts, version)
+            try:
+                yield from batch.fill(change)
+            except CorruptRow as error:
+                label = f"table id {change.table_id}"
+                raise RowMismatch(label, head.start_ts, str(error)) from error
+    if batch.keys:
         yield batch.take()
 
 
-_Event = (
-    tuple[int, bytes, int, int, int, int, bytes]
-    | tuple[int, bytes, int, int, int, int, bytes, bytes]
-)
+_Run = tuple[int, int, int]
+"""table_id, start_ts, schema_version."""
 
 
-def _changes(change: Mutation, start_ts: int, version: int, wanted: Wanted) -> Iterator[_Event]:
-    table_id = change.table_id
-    handle = wanted.handles.get(table_id)
-    if handle is None:
-        if table_id not in wanted.passed_over and not is_reserved(table_id):
-            unknown = (table_id, b"", start_ts, 0, Op.UNKNOWN_TABLE, version, b"")
-            yield (*unknown, b"") if wanted.has_before else unknown
-        return
-    rows = _rows_with_before if wanted.has_before else _rows
-    try:
-        yield from rows(change, handle, start_ts, version)
-    except CorruptRow as error:
-        raise RowMismatch(f"table id {table_id}", start_ts, str(error)) from error
+class _Events:
+    """Row changes on their way into Arrow, as columns. What a run of them shares stands once."""
 
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._clear()
 
-def _rows(change: Mutation, handle: Handle, start_ts: int, version: int) -> Iterator[_Event]:
-    table_id, seq = change.table_id, 0
-    rows = {0: iter(change.inserted), 1: iter(change.updated), 4: iter(change.deleted)}
-    for kind in change.sequence:
-        row = next(rows[kind])
-        if kind == 0:
-            put = inserted(handle, row)
-        elif kind == 1:
-            gone, put = updated(handle, row)
-            if gone is not None:
-                yield table_id, gone.key, start_ts, seq, Op.DELETE, version, b""
-                seq += 1
+    def _clear(self) -> None:
+        self._runs: list[_Run] = []
+        self._begins: list[int] = []
+        self._bytes = 0
+        self.keys: list[bytes] = []
+        self._seqs: list[int] = []
+        self._ops: list[int] = []
+        self._rows: list[bytes] = []
+        self._before: list[bytes] = []
+
+    def begin(self, table_id: int, start_ts: int, version: int) -> None:
+        """What follows is about this table in this transaction."""
+        self._runs.append((table_id, start_ts, version))
+        self._begins.append(len(self.keys))
+
+    def fill(self, change: Mutation) -> Iterator[pa.RecordBatch]:
+        """Takes the rows of one table in one transaction. Batches that got full meanwhile."""
+        handle = self._wanted.handles.get(change.table_id)
+        found: Iterable[_Found]
+        if handle is None:
+            found = ((b"", Op.UNKNOWN_TABLE.value, b"", b""),)
+        elif self._wanted.has_before:
+            found = _rows_with_before(change, handle)
         else:
-            yield table_id, deleted(handle, row).key, start_ts, seq, Op.DELETE, version, b""
-            seq += 1
-            continue
-        yield table_id, put.key, start_ts, seq, Op.PUT, version, put.row
-        seq += 1
+            found = _rows(change, handle)
+        for seq, (key, op, row, before) in enumerate(found):
+            self.keys.append(key)
+            self._seqs.append(seq)
+            self._ops.append(op)
+            self._rows.append(row)
+            self._before.append(before)
+            self._bytes += len(row) + len(before)
+            if len(self.keys) >= BATCH_ROWS_MAX or self._bytes >= BATCH_BYTES_MAX:
+                run = self._runs[-1]
+                yield self.take()
+                self.begin(*run)
+
+    def take(self) -> pa.RecordBatch:
+        """The batch; the next one begins."""
+        begins = np.array([*self._begins, len(self.keys)], np.int64)
+        counts = begins[1:] - begins[:-1]
+        table_id, start_ts, version = (
+            np.repeat(np.array(column, np.int64), counts) for column in _columns(self._runs)
+        )
+        columns = {
+            "table_id": table_id,
+            "key": _binary(self.keys),
+            "start_ts": start_ts,
+            "seq": np.array(self._seqs, np.int32),
+            "op": np.array(self._ops, np.int32),
+            "schema_version": version,
+            "row": _binary(self._rows),
+        }
+        if self._wanted.has_before:
+            columns["before"] = _binary(self._before)
+        batch = pa.RecordBatch.from_pydict(columns, schema=self._wanted.schema)
+        self._clear()
+        return batch
 
 
-def _rows_with_before(
-    change: Mutation, handle: Handle, start_ts: int, version: int
-) -> Iterator[_Event]:
-    table_id, seq = change.table_id, 0
+def _binary(values: Sequence[bytes]) -> pa.Array:
+    """The same as `pa.array`, in half the time."""
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+
+
+def _columns(runs: list[_Run]) -> Iterable[tuple[int, ...]]:
+    return zip(*runs, strict=True)
+
+
+_Found = tuple[bytes, int, bytes, bytes]
+"""Key, op, row, row before."""
+
+
+def _rows(change: Mutation, handle: Handle) -> Iterator[_Found]:
     rows = {0: iter(change.inserted), 1: iter(change.updated), 4: iter(change.deleted)}
     for kind in change.sequence:
         row = next(rows[kind])
-        found: list[tuple[bytes, Op, bytes, bytes]]
+        if kind == 0:
+            key, put = inserted(handle, row)
+        elif kind == 1:
+            gone, (key, put) = updated(handle, row)
+            if gone is not None:
+                yield gone.key, _DELETE, b"", b""
+        else:
+            yield deleted(handle, row).key, _DELETE, b"", b""
+            continue
+        yield key, _PUT, put, b""
+
+
+def _rows_with_before(change: Mutation, handle: Handle) -> Iterator[_Found]:
+    rows = {0: iter(change.inserted), 1: iter(change.updated), 4: iter(change.deleted)}
+    for kind in change.sequence:
+        row = next(rows[kind])
         if kind == 0:
             put = inserted(handle, row)
-            found = [(put.key, Op.PUT, put.row, b"")]
+            yield put.key, _PUT, put.row, b""
         elif kind == 1:
             images = both_images(handle, row)
-            found = [(images.new_key, Op.UPDATE, images.new, images.old)]
-            if images.old_key != images.new_key:
-                found = [
-                    (images.old_key, Op.DELETE, b"", images.old),
-                    (images.new_key, Op.PUT, images.new, b""),
-                ]
+            if images.old_key == images.new_key:
+                yield images.new_key, _UPDATE, images.new, images.old
+            else:
+                yield images.old_key, _DELETE, b"", images.old
+                yield images.new_key, _PUT, images.new, b""
         else:
             last = last_image(handle, row)
-            found = [(last.key, Op.DELETE, b"", last.row)]
-        for key, op, after, before in found:
-            yield table_id, key, start_ts, seq, op, version, after, before
-            seq += 1
+            yield last.key, _DELETE, b"", last.row
 
 
 class _Batch:

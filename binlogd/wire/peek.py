@@ -12,7 +12,7 @@ Source: pingcap/tipb proto/binlog/binlog.proto and gogo/protobuf's generated Unm
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, cast
 
 from binlogd.binlog import BinlogType
@@ -32,6 +32,7 @@ from binlogd.wire.mutation import Mutation as Mutation
 from binlogd.wire.mutation import encode_table_mutation, table_mutation
 
 _TABLES = 0x12  # the tag of PrewriteValue.mutations
+_TABLE_ID = 0x08  # the tag of TableMutation.table_id
 
 
 class Head(NamedTuple):
@@ -59,6 +60,35 @@ def peek(payload: bytes) -> Head:
         return _head(marks)
     fields = _scan(payload)
     return Head(fields.tp, fields.start_ts, fields.commit_ts, fields.ddl_job_id)
+
+
+class PlainHead(NamedTuple):
+    """The head of a payload without DDL; timestamps as the varints that they are stored as."""
+
+    tp: int
+    start_ts: bytes
+    commit_ts: bytes
+
+
+def plain_head(payload: bytes) -> PlainHead | None:
+    """The head of a canonical payload that is no DDL; None for any other one. Hot."""
+    head = _TIMESTAMPS.match(payload)
+    if head is None:
+        return None
+    at = head.end()
+    try:
+        for tag in b"\x22\x2a\x32":
+            if payload[at] == tag:
+                size, at = payload[at + 1], at + 2
+                if size > 0x7F:
+                    size, at = read_uvarint(payload, at - 1)
+                at += size
+    except (IndexError, MalformedBinlog):
+        return None
+    if payload[at:] != _NO_DDL:
+        return None
+    tp, start_ts, commit_ts = head.groups()
+    return PlainHead(tp[0], start_ts, commit_ts)
 
 
 def canonical(payload: bytes) -> bytes:
@@ -223,17 +253,25 @@ def mutations(prewrite_value: bytes) -> tuple[int, list[Mutation]]:
     return found if found is not None else _any_mutations(prewrite_value)
 
 
-def changes(payload: bytes) -> tuple[int, list[Mutation]]:
-    """The `mutations` of a payload, whose rows are not copied as a whole. Raises as that."""
+def changes(
+    payload: bytes, is_wanted: Callable[[int], bool] | None = None
+) -> tuple[int, list[Mutation]]:
+    """The `mutations` of a payload, whose rows are not copied as a whole. Raises as that.
+
+    With `is_wanted`, of the table ids for which it says so only; others are stepped over.
+    """
     marks = _marks(payload)
     if marks is not None:
-        found = _mutations_in(payload, marks.rows_at, marks.rows_end)
+        found = _mutations_in(payload, marks.rows_at, marks.rows_end, is_wanted)
         if found is not None:
             return found
-    return mutations(body(payload).prewrite_value)
+    version, tables = mutations(body(payload).prewrite_value)
+    return version, [each for each in tables if is_wanted is None or is_wanted(each.table_id)]
 
 
-def _mutations_in(data: bytes, pos: int, end: int) -> tuple[int, list[Mutation]] | None:
+def _mutations_in(
+    data: bytes, pos: int, end: int, is_wanted: Callable[[int], bool] | None = None
+) -> tuple[int, list[Mutation]] | None:
     """As TiDB writes a PrewriteValue, the version and then the tables; None for anything else."""
     schema_version, tables = 0, []
     try:
@@ -247,6 +285,11 @@ def _mutations_in(data: bytes, pos: int, end: int) -> tuple[int, list[Mutation]]
             pos = begin + size
             if pos > end:
                 return None
+            if is_wanted is not None:
+                if data[begin] != _TABLE_ID:
+                    return None
+                if not is_wanted(read_uvarint(data, begin + 1)[0]):
+                    continue
             tables.append(table_mutation(data, begin, pos))
     except (IndexError, MalformedBinlog):
         return None
