@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from binlogd.drainer.parts import size_of
-from binlogd.drainer.txn import Dml, Txn
+from binlogd.drainer.sink import SinkStatistics
+from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import BinlogdError
 from binlogd.tso import NO_TS, Tso
 
@@ -34,20 +35,26 @@ class _Item(NamedTuple):
 
 
 class Pending:
-    """One producer calls `submit` and `flush`, one consumer `wait`, `group` and `done`."""
+    """One producer calls `submit` and `flush`, one consumer is in `run`.
+
+    Who holds `writing` is alone with what the consumer writes to.
+    """
 
     def __init__(self, limits: PendingLimits) -> None:
         self._limits = limits
+        self.writing = asyncio.Lock()
+        self.applied_ts = NO_TS
         self._items: deque[_Item] = deque()
-        self.rows = self._bytes = 0
+        self._rows = self._bytes = 0
         self._resumed_ts = self._last_ts = NO_TS
         self._queued, self._moved = asyncio.Event(), asyncio.Event()
         self._failure: BinlogdError | None = None
-        self.is_closing = False
+        self._is_closing = False
+        self._rows_done = self._txns_done = self._ddls_done = 0
 
     def begin(self, applied_ts: Tso) -> None:
         """What is at or below is there already, and passed over."""
-        self._resumed_ts = applied_ts
+        self._resumed_ts = self.applied_ts = applied_ts
 
     async def submit(self, txns: Sequence[Txn]) -> None:
         """Queues; waits for room. Raises what the consumer failed with."""
@@ -58,8 +65,8 @@ class Pending:
             if txn.commit_ts > self._last_ts:
                 await self._room()
             size_bytes = _bytes_of(txn)
-            self._items.append(_Item(txn, rows_of(txn), size_bytes))
-            self.rows += self._items[-1].rows
+            self._items.append(_Item(txn, _rows_of(txn), size_bytes))
+            self._rows += self._items[-1].rows
             self._bytes += size_bytes
             self._last_ts = txn.commit_ts
             self._queued.set()
@@ -71,14 +78,53 @@ class Pending:
             await self._move()
         self._raise_failure()
 
-    async def wait(self) -> None:
+    async def run(self, apply: Callable[[Sequence[Txn]], Awaitable[None]]) -> None:
+        """Has group after group applied; ends after `close`. `apply` returns when the group is
+        durable with its progress. Raises what it raises."""
+        try:
+            while True:  # until closed, or a group fails
+                await self._wait()
+                async with self.writing:
+                    if self._is_closing:
+                        return
+                    group = self._group()
+                    await apply(group)
+                    self._done(group)
+        except BinlogdError as error:
+            self._failure = error
+            self._moved.set()
+            raise
+
+    def close(self) -> None:
+        """What is queued is not taken any more."""
+        self._is_closing = True
+        self._queued.set()
+        self._moved.set()
+
+    def statistics(self, *, bytes_written: int = 0) -> SinkStatistics:
+        """How it stands; cheap."""
+        return SinkStatistics(
+            applied_ts=self.applied_ts,
+            txns_applied=self._txns_done,
+            rows_applied=self._rows_done,
+            ddls_applied=self._ddls_done,
+            lane_ts=(),
+            txns_queued=len(self._items),
+            rows_queued=self._rows,
+            bytes_written=bytes_written,
+            retries=0,
+            last_error=str(self._failure or ""),
+            is_safe_mode=False,
+        )
+
+    async def _wait(self) -> None:
         """Returns when there is something to do, or it is closed."""
-        while not self._items and not self.is_closing:
+        while not self._items and not self._is_closing:
             self._queued.clear()
             await self._queued.wait()
 
-    def group(self) -> list[Txn]:
-        """The next transactions that go together; they stay here until `done`."""
+    def _group(self) -> list[Txn]:
+        """The next transactions that go together; they stay here until they are done."""
         limits, rows, size_bytes = self._limits, 0, 0
         group: list[Txn] = []
         for item in self._items:
@@ -90,43 +136,25 @@ class Pending:
             group.append(item.txn)
         return group
 
-    def done(self, group: Sequence[Txn]) -> None:
-        """The group is durable."""
-        for _ in group:
+    def _done(self, group: Sequence[Txn]) -> None:
+        for txn in group:
             item = self._items.popleft()
-            self.rows -= item.rows
+            self._rows -= item.rows
             self._bytes -= item.size_bytes
+            self._rows_done += item.rows
+            self._txns_done += isinstance(txn, Dml)
+            self._ddls_done += isinstance(txn, Ddl) and not txn.is_skipped
+        self.applied_ts = group[-1].commit_ts
         self._moved.set()
-
-    def end(self, failure: BinlogdError | None) -> None:
-        """The consumer has ended: nobody waits for it any more."""
-        self._failure = failure
-        self._moved.set()
-
-    def close(self) -> None:
-        """What is queued is not taken any more."""
-        self.is_closing = True
-        self._queued.set()
-        self._moved.set()
-
-    @property
-    def txns(self) -> int:
-        """How many wait."""
-        return len(self._items)
-
-    @property
-    def failure(self) -> BinlogdError | None:
-        """What the consumer failed with."""
-        return self._failure
 
     @property
     def _is_over(self) -> bool:
-        return self.is_closing or self._failure is not None
+        return self._is_closing or self._failure is not None
 
     async def _room(self) -> None:
         limits = self._limits
         while not self._is_over:
-            rows = self.rows + len(self._items)  # what has no rows takes room too
+            rows = self._rows + len(self._items)  # what has no rows takes room too
             if rows <= limits.queued_rows and self._bytes <= limits.queued_bytes:
                 break
             await self._move()
@@ -141,7 +169,7 @@ class Pending:
             raise self._failure
 
 
-def rows_of(txn: Txn) -> int:
+def _rows_of(txn: Txn) -> int:
     """Rows that it changes."""
     return txn.row_count if isinstance(txn, Dml) else 0
 

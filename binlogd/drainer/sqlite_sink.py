@@ -14,10 +14,8 @@ What a table looks like is told in `replica_table`.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +25,7 @@ import structlog
 from binlogd.drainer import replica_table
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.parts import size_of
-from binlogd.drainer.pending import Pending, PendingLimits, rows_of
+from binlogd.drainer.pending import Pending, PendingLimits
 from binlogd.drainer.replica_ddl import Catalog, Held, changes_of, follow, name_of
 from binlogd.drainer.replica_rows import RowWriter
 from binlogd.drainer.replica_table import NotStorable, Stored
@@ -44,7 +42,7 @@ from binlogd.errors import (
 )
 from binlogd.ports import Disk
 from binlogd.tidb.model import TableAt, table_from_json, table_to_json
-from binlogd.tso import NO_TS, Tso
+from binlogd.tso import Tso
 
 _LIMITS = PendingLimits(queued_rows=100_000, group_rows=20_000)
 SLICE_ROWS = 500
@@ -66,13 +64,6 @@ _SCHEMA = """
 log = structlog.get_logger(__name__)
 
 
-@dataclass
-class _Counters:
-    txns: int = 0
-    rows: int = 0
-    ddls: int = 0
-
-
 class _Run(NamedTuple):
     """Rows of one transaction, one after the other, that go by one statement."""
 
@@ -90,12 +81,9 @@ class SqliteSink:
         self._connection: aiosqlite.Connection | None = None
         self._catalog = Catalog({})
         self._writers: dict[tuple[int, int], tuple[TableAt, RowWriter]] = {}
-        self._applied_ts = NO_TS
         self._pending = Pending(_LIMITS)
-        self._writing = asyncio.Lock()
         self._made: list[_Run] = []
         self._rows_made = 0
-        self._done = _Counters()
 
     # --- opening -----------------------------------------------------------------------------
 
@@ -124,8 +112,7 @@ class SqliteSink:
             raise ConfigError(f"{self._path}: cannot be opened as a replica: {error}") from error
         held = [Held(name, table_from_json(info)) for name, info in tables]
         self._catalog = Catalog({each.info.id: each for each in held})
-        self._applied_ts = Tso(progress[0])
-        self._pending.begin(self._applied_ts)
+        self._pending.begin(Tso(progress[0]))
         return Checkpoint.from_json(progress[1]) if progress[1] else None
 
     # --- submitting --------------------------------------------------------------------------
@@ -142,23 +129,13 @@ class SqliteSink:
 
     async def run(self) -> None:
         """Applies what is queued; ends after `close`."""
-        try:
-            while True:  # until closed, or a statement fails
-                await self._pending.wait()
-                async with self._writing:
-                    if self._pending.is_closing:
-                        return
-                    await self._apply_group()
-        except BinlogdError as error:
-            self._pending.end(error)
-            raise
+        await self._pending.run(self._apply)
 
-    async def _apply_group(self) -> None:
+    async def _apply(self, group: Sequence[Txn]) -> None:
         """Some whole transactions in one of SQLite's, with the progress."""
         assert self._connection is not None, "run before open"
-        group = self._pending.group()
         last_ts = group[-1].commit_ts
-        await self._execute("BEGIN IMMEDIATE", (), self._applied_ts)
+        await self._execute("BEGIN IMMEDIATE", (), self._pending.applied_ts)
         try:
             await self._progress("commit_ts", last_ts)
             for txn in group:
@@ -175,12 +152,6 @@ class SqliteSink:
             if self._connection.in_transaction:
                 await self._connection.rollback()
             raise
-        for txn in group:
-            self._done.rows += rows_of(txn)
-            self._done.txns += isinstance(txn, Dml)
-            self._done.ddls += isinstance(txn, Ddl) and not txn.is_skipped
-        self._applied_ts = last_ts
-        self._pending.done(group)
 
     async def _change(self, change: TableChange, commit_ts: Tso) -> None:
         """The rows of one table: they wait, some of them, for those of other changes."""
@@ -280,19 +251,19 @@ class SqliteSink:
 
     def applied_ts(self) -> Tso:
         """Everything up to here is in the file, durable."""
-        return self._applied_ts
+        return self._pending.applied_ts
 
     async def save(self, checkpoint: Checkpoint) -> None:
         """Replaces the checkpoint. Raises DownstreamUnavailable."""
-        async with self._writing:
+        async with self._pending.writing:
             await self._progress("checkpoint", checkpoint.to_json().decode())
 
     async def _progress(self, column: str, value: int | str) -> None:
         """Raises DownstreamUnavailable where somebody else has moved it: rows would come twice."""
         moved = await self._execute(
             f"UPDATE _binlogd_progress SET {column} = ? WHERE commit_ts = ?",
-            (value, self._applied_ts),
-            self._applied_ts,
+            (value, self._pending.applied_ts),
+            self._pending.applied_ts,
         )
         if not moved:
             raise DownstreamUnavailable(
@@ -302,26 +273,14 @@ class SqliteSink:
     async def close(self) -> None:
         """Drops what is queued, waits for a group that is under way, closes the file."""
         self._pending.close()
-        async with self._writing:
+        async with self._pending.writing:
             connection, self._connection = self._connection, None
             if connection is not None:
                 await connection.close()
 
     def statistics(self) -> SinkStatistics:
         """How it stands; cheap."""
-        return SinkStatistics(
-            applied_ts=self._applied_ts,
-            txns_applied=self._done.txns,
-            rows_applied=self._done.rows,
-            ddls_applied=self._done.ddls,
-            lane_ts=(),
-            txns_queued=self._pending.txns,
-            rows_queued=self._pending.rows,
-            bytes_written=0,
-            retries=0,
-            last_error=str(self._pending.failure or ""),
-            is_safe_mode=False,
-        )
+        return self._pending.statistics()
 
 
 _PASSING = frozenset(

@@ -7,7 +7,6 @@ process keeps nothing of its own: on another host it goes on where it was.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -15,10 +14,10 @@ import msgspec
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.kafka.broker import Broker, BrokerOptions, TooLarge
 from binlogd.drainer.kafka.message import Message, Notation
-from binlogd.drainer.pending import Pending, PendingLimits, rows_of
+from binlogd.drainer.pending import Pending, PendingLimits
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn
-from binlogd.errors import BinlogdError, ConfigError, CorruptRow, RowMismatch, StatementRejected
+from binlogd.errors import ConfigError, CorruptRow, RowMismatch, StatementRejected
 from binlogd.tso import NO_TS, Tso
 
 _LIMITS = PendingLimits(queued_rows=50_000, group_rows=10_000)
@@ -30,11 +29,9 @@ class KafkaSink:
     def __init__(self, options: BrokerOptions, notation: Notation) -> None:
         self._broker, self._notation = Broker(options), notation
         self._checkpoint: Checkpoint | None = None
-        self._applied_ts = NO_TS
         self._pending = Pending(_LIMITS)
-        self._writing = asyncio.Lock()
         self._at = NO_TS
-        self._txns = self._rows = self._ddls = self._bytes = 0
+        self._bytes = 0
 
     async def open(self) -> Checkpoint | None:
         """Shuts out a binlogd that still writes; reads the progress. See Sink."""
@@ -44,8 +41,7 @@ class KafkaSink:
                 stored = msgspec.json.decode(text, type=_Progress)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise ConfigError(f"the progress in Kafka is not binlogd's: {error}") from error
-            self._applied_ts = Tso(stored.commit_ts)
-            self._pending.begin(self._applied_ts)
+            self._pending.begin(Tso(stored.commit_ts))
             if stored.checkpoint is not None:
                 self._checkpoint = Checkpoint.from_json(stored.checkpoint)
         return self._checkpoint
@@ -60,28 +56,11 @@ class KafkaSink:
 
     async def run(self) -> None:
         """Sends what is queued; ends after `close`."""
-        try:
-            while True:  # until closed, or Kafka fails
-                await self._pending.wait()
-                async with self._writing:
-                    if self._pending.is_closing:
-                        return
-                    await self._send_group()
-        except BinlogdError as error:
-            self._pending.end(error)
-            raise
+        await self._pending.run(self._send)
 
-    async def _send_group(self) -> None:
-        group = self._pending.group()
-        last_ts = group[-1].commit_ts
+    async def _send(self, group: Sequence[Txn]) -> None:
         if any(_has_messages(txn) for txn in group):
-            await self._publish(group, last_ts)
-        for txn in group:
-            self._rows += rows_of(txn)
-            self._txns += isinstance(txn, Dml)
-            self._ddls += isinstance(txn, Ddl) and not txn.is_skipped
-        self._applied_ts = last_ts
-        self._pending.done(group)
+            await self._publish(group, group[-1].commit_ts)
 
     async def _publish(self, group: Sequence[Txn], applied_ts: Tso) -> None:
         progress = self._progress(applied_ts, self._checkpoint)
@@ -106,12 +85,12 @@ class KafkaSink:
 
     def applied_ts(self) -> Tso:
         """Everything up to here is in Kafka, confirmed by all replicas."""
-        return self._applied_ts
+        return self._pending.applied_ts
 
     async def save(self, checkpoint: Checkpoint) -> None:
         """Stores it beside the progress, in the topic of the progress."""
-        async with self._writing:
-            await self._broker.publish([], self._progress(self._applied_ts, checkpoint))
+        async with self._pending.writing:
+            await self._broker.publish([], self._progress(self._pending.applied_ts, checkpoint))
             self._checkpoint = checkpoint
 
     def _progress(self, applied_ts: Tso, checkpoint: Checkpoint | None) -> bytes:
@@ -121,24 +100,12 @@ class KafkaSink:
     async def close(self) -> None:
         """Drops what is queued, waits for a group that is under way, lets go of Kafka."""
         self._pending.close()
-        async with self._writing:
+        async with self._pending.writing:
             await self._broker.stop()
 
     def statistics(self) -> SinkStatistics:
         """How it stands; cheap."""
-        return SinkStatistics(
-            applied_ts=self._applied_ts,
-            txns_applied=self._txns,
-            rows_applied=self._rows,
-            ddls_applied=self._ddls,
-            lane_ts=(),
-            txns_queued=self._pending.txns,
-            rows_queued=self._pending.rows,
-            bytes_written=self._bytes,
-            retries=0,
-            last_error=str(self._pending.failure or ""),
-            is_safe_mode=False,
-        )
+        return self._pending.statistics(bytes_written=self._bytes)
 
 
 class _Progress(msgspec.Struct, rename="kebab"):
