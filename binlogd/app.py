@@ -452,6 +452,8 @@ def _heartbeat_s(setup: Setup, upstream: Upstream) -> float:
 async def _forget_former_names(node: Node, upstream: Upstream, membership: Membership) -> None:
     """A Drainer that was here under another name, or is here no more, would hold every close. So
     would a Pump hold every merge; where the registry is in our data directory, its log is ours."""
+    if upstream.kind == "pd":
+        await membership.wait_for_registry()
     former = [
         each
         for each in await membership.others(DRAINER)

@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 
 NOTIFY_S = 10.0
 """For all Drainers together."""
+REGISTRY_PAUSE_S_MAX = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,19 @@ class Membership:
                 f"fail to notify all living drainer: {error or f'no answer in {NOTIFY_S:g} s'};"
                 " bring it back, or, if it is dead, `binlogd nodes ID --mark paused`"
             ) from error
+
+    async def wait_for_registry(self) -> None:
+        """Returns as soon as it answers: a start while PD is away goes on when it is back."""
+        pause_s = 1.0
+        while True:  # until it answers, or the process is told to end
+            try:
+                await self._registry.nodes(DRAINER)
+            except UpstreamUnavailable as error:
+                log.warning("registry_awaited", cause=str(error), next_try_s=pause_s)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, REGISTRY_PAUSE_S_MAX)
+            else:
+                return
 
     async def keep_fresh(self, interval_s: float) -> None:
         """Writes the entries again and again, until cancelled."""

@@ -143,6 +143,14 @@ class Appliance:
 
         return self.wait(is_applied, timeout_s=timeout_s)
 
+    def wait_for_log(self, words: str, *, timeout_s: float = 30.0) -> None:
+        """Returns when it has printed this."""
+        deadline = time.monotonic() + timeout_s
+        while words not in self.log():
+            if self._running().poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"no {words} in {timeout_s} s: {self.log()}")
+            time.sleep(0.05)
+
     def log(self) -> str:
         """The end of what it printed."""
         return self.log_file.read_text(errors="replace")[-4000:] if self.log_file.exists() else ""

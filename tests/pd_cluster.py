@@ -45,7 +45,7 @@ class PdCluster:
     stores: dict[int, metapb.Store] = field(default_factory=dict)
     regions: list[tuple[metapb.Region, metapb.Peer]] = field(default_factory=list)
     gc_safe_point: int = 0
-    services: dict[bytes, int] = field(default_factory=dict)
+    services: dict[bytes, int] = field(default_factory=lambda: {b"gc_worker": 0})
     tso_requests: int = 0
     tso_delay_s: float = 0.0
     forwarded: int = 0

@@ -99,6 +99,23 @@ def _expect_metrics(appliance: Appliance) -> None:
     assert 'binlogd_upstream_leader_changes{part="pd"}' in text
 
 
+def test_a_restart_while_pd_is_away_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    with running_cluster(cluster_id(RECORDING), history(RECORDING), LAST_TS, members=1) as cluster:
+        appliance = binlogd(tmp_path, cluster)
+        (pd,) = cluster.pd.members
+        try:
+            appliance.start()
+            cluster.do(pd.stop)
+            assert appliance.stop() == 0, "in good order, and in time"
+            appliance.start(is_ready=False)
+            appliance.wait_for_log("registry_awaited")
+            cluster.do(pd.start)
+            appliance.wait(lambda now: now["state"] == "online" and not part(now)["trouble"])
+            assert appliance.stop() == 0
+        finally:
+            appliance.close()
+
+
 def test_a_drainer_begins_with_the_tables_of_tikv_where_the_history_is_cut_off(
     tmp_path: Path,
 ) -> None:

@@ -89,9 +89,10 @@ class PdClient:
 
     # --- questions --------------------------------------------------------------------------
 
-    async def cluster_id(self) -> int:
-        """Told by the first member that answers."""
-        await self.asked("GetMembers", lambda _: _nothing(), self.limits.question_s)
+    async def cluster_id(self, patience_s: float | None = None) -> int:
+        """Told by the first member that answers, after `question_s` at most if nothing else is
+        said."""
+        await self.asked("GetMembers", lambda _: _nothing(), patience_s or self.limits.question_s)
         assert self._leader.cluster_id is not None, "a way to the leader was found"
         return self._leader.cluster_id
 

@@ -23,7 +23,8 @@ async def open_cluster(
     """
     identity = await StoredClusterIdentity.open(store, configured)
     try:
-        told = await client.cluster_id()
+        is_known = identity.cluster_id is not None
+        told = await client.cluster_id(client.limits.call_s if is_known else None)
     except UpstreamUnavailable as error:
         if identity.cluster_id is None:
             raise
