@@ -1,5 +1,5 @@
 # Two commands are all a fresh Debian machine with Python 3.11+ needs: `make demo` and `make test`.
-# Everything is set up in .venv/; system packages (MariaDB, Java, Maven, strace, Chromium) are installed
+# Everything is set up in .venv/; system packages (MariaDB, Java, Maven, strace, etcd, Chromium) are installed
 # once, with sudo where you are not root.
 
 PYTHON ?= python3
@@ -39,11 +39,12 @@ $(VENV)/kafka.stamp: tests/kafka.pom.xml | system
 
 setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system ## the same with everything the tests need
 
-system: ## install MariaDB, a Java runtime, Maven, strace and Chromium where they are missing
+system: ## install MariaDB, a Java runtime, Maven, strace, etcd and Chromium where they are missing
 	@command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || tools=mariadb-server; \
 	command -v mvn >/dev/null || tools="$$tools maven"; \
 	command -v java >/dev/null || tools="$$tools default-jre-headless"; \
 	command -v strace >/dev/null || tools="$$tools strace"; \
+	command -v etcd >/dev/null || tools="$$tools etcd-server"; \
 	command -v chromium >/dev/null && command -v chromedriver >/dev/null || tools="$$tools chromium chromium-driver"; \
 	if [ -n "$$tools" ]; then \
 	  echo "installing $$tools" && $(SUDO) apt-get update -qq && \

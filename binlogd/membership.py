@@ -21,7 +21,7 @@ from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.state import NodeState
 from binlogd.quantities import listen_address
 from binlogd.tls import ClientTls
-from binlogd.upstream.registry import DRAINER, PUMP
+from binlogd.upstream.entry import DRAINER, PUMP, node_key
 
 log = structlog.get_logger(__name__)
 
@@ -40,8 +40,10 @@ class Identity:
     """`host:port` that others reach."""
 
 
-async def mark(registry: Registry, node_id: str, state: str) -> Sequence[NodeStatus]:
-    """Sets what the registry says of a node, Pump or Drainer; the node itself hears nothing of it.
+async def mark(
+    registry: Registry, node_id: str, state: str, kinds: Sequence[str] = (PUMP, DRAINER)
+) -> Sequence[NodeStatus]:
+    """Sets what the registry says of a node; the node itself hears nothing of it.
 
     One that lives puts it right with its next heartbeat. Raises ConfigError, UpstreamUnavailable.
     Source: tidb-binlog binlogctl/nodes.go, UpdateNodeState.
@@ -49,10 +51,14 @@ async def mark(registry: Registry, node_id: str, state: str) -> Sequence[NodeSta
     if state not in [each.value for each in NodeState]:
         known = ", ".join(each.value for each in NodeState)
         raise ConfigError(f"state {state} is illegal: expected {known}")
-    found = [await registry.node(kind, node_id) for kind in (PUMP, DRAINER)]
+    found = [await registry.node(kind, node_id) for kind in kinds]
     marked = [replace(node, state=state) for node in found if node is not None]
     if not marked:
-        raise ConfigError(f"{node_id} is not in the registry; `binlogd nodes` lists who is")
+        keys = ", ".join(node_key(kind, node_id).decode() for kind in kinds)
+        raise ConfigError(
+            f"key {keys} in etcd not found: {node_id} is not in the registry; `binlogd nodes` lists"
+            " who is"
+        )
     for node in marked:
         await registry.register(node)
     return marked

@@ -132,4 +132,6 @@ class ClusterService:
             peer_urls=[self._url],
             client_urls=[self._url],
         )
-        return MemberListResponse(header=self._keyspace.header(), members=[member])
+        header = self._keyspace.header()
+        header.revision = 0  # who belongs to a cluster stands in no revision
+        return MemberListResponse(header=header, members=[member])

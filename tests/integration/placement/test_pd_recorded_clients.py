@@ -1,0 +1,200 @@
+"""What TiDB, a Go Pump, a Go Drainer and binlogctl said to a real PD, said to the one here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from binlogd.host.clock import WallClock
+from binlogd.placement.pd_service import Place
+from binlogd.placement.stand_in import StandIn
+from binlogd.server import Server
+from binlogd.tso import NO_TS, compose
+from binlogd.upstream.cluster import StoredClusterIdentity
+from binlogd.upstream.keyspace.store import KeyspaceStore
+from binlogd.upstream.oracle import ClockTso
+from binlogd.upstream.store import UpstreamStore
+from binlogd.upstream.upstream import OwnPd
+from binlogd.wire.generated import etcdserverpb as etcd
+from binlogd.wire.generated import pdpb
+from tests.pd_conversation import Conversation, OpenStream, lines, subsequence
+
+CLUSTER_ID = 7710478698719943560
+
+
+@asynccontextmanager
+async def standing_in(directory: Path, cluster_id: int = CLUSTER_ID) -> AsyncIterator[int]:
+    """A node's stand-in for PD on a port."""
+    store = await UpstreamStore.open(directory / "upstream.db")
+    keyspace = await KeyspaceStore.open(store.path, Random(1))
+    stand_in = StandIn(
+        Place("pump0", "http://127.0.0.1:8250"),
+        OwnPd(keyspace, await ClockTso.open(store, WallClock())),
+        await StoredClusterIdentity.open(store, cluster_id),
+        WallClock(),
+        lambda: NO_TS,
+        Random(1),
+    )
+    server = Server(stand_in.services())
+    try:
+        _, port = await server.start("127.0.0.1", 0)
+        yield port
+    finally:
+        stand_in.close()
+        await server.close()
+        await keyspace.close()
+        await store.close()
+
+
+@pytest.fixture(scope="module")
+def conversation(tmp_path_factory: pytest.TempPathFactory) -> Conversation:
+    """All that was said, once for all tests."""
+
+    async def talk() -> Conversation:
+        async with standing_in(tmp_path_factory.mktemp("pd")) as port:
+            conversation = Conversation(port)
+            await conversation.run(lines())
+        return conversation
+
+    return asyncio.run(talk())
+
+
+def shown(kv: etcd.KeyValue) -> tuple[bytes, bytes, int, int]:
+    return kv.key, kv.value, kv.version, kv.lease
+
+
+def what_counts(answer: Any) -> Any:
+    """Of an answer of etcd, all but revisions and who gave it."""
+    match answer:
+        case etcd.RangeResponse():
+            return [shown(each) for each in answer.kvs], answer.more, answer.count
+        case etcd.TxnResponse():
+            parts = [
+                what_counts(each.response_range) if each.response_range is not None else None
+                for each in answer.responses
+            ]
+            puts = [each.response_put is not None for each in answer.responses]
+            return answer.succeeded, parts, puts
+        case etcd.DeleteRangeResponse():
+            return answer.deleted, [shown(each) for each in answer.prev_kvs]
+        case etcd.LeaseGrantResponse():
+            return answer.id, answer.ttl, answer.error
+        case etcd.PutResponse():
+            return answer.prev_kv
+        case _:
+            return type(answer)
+
+
+def test_etcd_answers_as_that_of_pd_did(conversation: Conversation) -> None:
+    answers = [each for each in conversation.answers if "etcdserverpb" in each.method]
+    assert len(answers) > 300
+    differing = [
+        (each.client, each.method, each.request, what_counts(each.real), what_counts(each.own))
+        for each in answers
+        if what_counts(each.real) != what_counts(each.own)
+    ]
+    assert differing == []
+
+
+def test_revisions_stand_in_the_same_order(conversation: Conversation) -> None:
+    stands_for = conversation.revisions
+    pairs = [
+        (stands_for[real.mod_revision], own.mod_revision)
+        for each in conversation.answers
+        if isinstance(each.real, etcd.RangeResponse)
+        for real, own in zip(each.real.kvs, each.own.kvs, strict=True)
+        if real.mod_revision in stands_for
+    ]
+    assert len(pairs) > 50
+    assert all(recorded == own for recorded, own in pairs)
+    made = [stands_for[revision] for revision in sorted(stands_for)]
+    assert made == sorted(made)
+
+
+def test_only_heartbeats_had_to_be_filled_in(conversation: Conversation) -> None:
+    heartbeats = {b"/tidb-binlog/v1/drainers/vm:48249", b"/tidb-binlog/v1/pumps/pump0", b"lease"}
+    others = {key: n for key, n in conversation.filled.items() if key not in heartbeats}
+    assert sum(others.values()) <= 2, others
+
+
+def told(answers: Sequence[etcd.WatchResponse]) -> list[Any]:
+    """Of each watch: that it began or ended, and its events one by one."""
+    found: list[Any] = []
+    for answer in answers:
+        if answer.created or answer.canceled:
+            found.append((answer.watch_id, answer.created, answer.canceled))
+        found += [(answer.watch_id, each.type, shown(each.kv)) for each in answer.events if each.kv]
+    return found
+
+
+def streams(conversation: Conversation, method: str) -> list[OpenStream]:
+    return [each for each in conversation.streams if each.method.endswith(method)]
+
+
+def test_a_watch_tells_what_that_of_pd_told(conversation: Conversation) -> None:
+    watches = streams(conversation, "/Watch")
+    assert sum(len(told(each.real)) for each in watches) > 30
+    for each in watches:
+        assert subsequence(told(each.real), told(each.own)), (told(each.real), told(each.own))
+
+
+def test_leases_are_kept_alive_for_as_long(conversation: Conversation) -> None:
+    granted = {
+        each.real.id
+        for each in conversation.answers
+        if isinstance(each.real, etcd.LeaseGrantResponse)
+    }
+    kept = 0
+    for each in streams(conversation, "/LeaseKeepAlive"):
+        real, own = (
+            [(answer.id, answer.ttl) for answer in answers if answer.id in granted]
+            for answers in (each.real, each.own)
+        )
+        assert own == real
+        kept += len(own)
+    assert kept >= 8
+
+
+def test_timestamps_rise_and_come_in_the_numbers_asked_for(conversation: Conversation) -> None:
+    seen = []
+    for each in streams(conversation, "/Tso"):
+        assert [answer.count for answer in each.own] == [answer.count for answer in each.real]
+        assert {answer.header.cluster_id for answer in each.own} == {CLUSTER_ID}
+        for answer in each.own:
+            last = compose(answer.timestamp.physical, answer.timestamp.logical)
+            seen += [last - n for n in range(answer.count)]
+    assert len(seen) == len(set(seen)) > 70
+
+
+def test_members_lead_back_here(conversation: Conversation) -> None:
+    answers = [each for each in conversation.answers if each.method.endswith("/GetMembers")]
+    assert len(answers) == 8
+    for each in answers:
+        assert each.own.header == each.real.header == pdpb.ResponseHeader(cluster_id=CLUSTER_ID)
+        for member in (each.own.leader, each.own.etcd_leader, *each.own.members):
+            assert member.client_urls == ["http://127.0.0.1:8250"]
+            assert member.member_id
+
+
+def test_a_service_safe_point_is_kept_as_pd_keeps_it(conversation: Conversation) -> None:
+    (answer,) = [each for each in conversation.answers if each.method.endswith("GCSafePoint")]
+    assert answer.own.service_id == answer.real.service_id == b"gc_worker"
+    assert answer.own.min_safe_point == answer.real.min_safe_point
+    assert answer.own.ttl > 1 << 62
+
+
+def test_who_asks_for_regions_and_stores_hears_that_there_is_no_tikv(
+    conversation: Conversation,
+) -> None:
+    asked = ("/GetRegion", "/GetStore", "/GetAllStores")
+    answers = [each for each in conversation.answers if each.method.endswith(asked)]
+    assert len(answers) > 15
+    for each in answers:
+        assert each.own.header.error.type == pdpb.ErrorType.NOT_BOOTSTRAPPED
+        assert "no TiKV" in each.own.header.error.message
