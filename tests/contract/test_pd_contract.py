@@ -29,7 +29,7 @@ from binlogd.upstream.upstream import OwnPd
 from tests.etcd import free_port
 from tests.pd_cluster import pd_cluster
 
-BRIEF = PdLimits(question_s=0.5, pause_s=0.01, tso_s=5.0)
+BRIEF = PdLimits(question_s=0.5, pause_s=0.01, tso_s=1.5)
 
 
 @asynccontextmanager
