@@ -4,16 +4,20 @@ transactions from them, and receives without them."""
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import struct
 import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+from binlogd.binlog import BinlogType
 from binlogd.tidb.model import job_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
-from binlogd.workload.recording import cluster_id, feed_recording
+from binlogd.wire import peek
+from binlogd.workload.recording import cluster_id, feed_recording, payloads
 from tests.appliance import Appliance, run
 from tests.cluster_thread import ClusterThread, running_cluster
 from tests.recordings_reader import RECORDINGS, history, info
@@ -73,6 +77,51 @@ def test_pd_may_move_and_be_away_while_binlogs_are_received(tmp_path: Path) -> N
             )
         finally:
             appliance.close()
+
+
+def test_commits_that_are_lost_or_said_to_be_rolled_back_are_replicated_all_the_same(
+    tmp_path: Path,
+) -> None:
+    with running_cluster(cluster_id(RECORDING), history(RECORDING), LAST_TS) as cluster:
+        lossy, orphans = tmp_path / "lossy", _lose_commits(tmp_path / "lossy")
+
+        async def commit_in_tikv() -> None:
+            for start_ts, (key, commit_ts) in orphans.items():
+                cluster.tikv.records.put(key, b"row", start_ts, commit_ts)
+
+        cluster.do(commit_in_tikv)
+        appliance = binlogd(tmp_path, cluster)
+        try:
+            appliance.start()
+            asyncio.run(feed_recording(lossy, appliance.target))
+            told = appliance.wait_until_applied(LAST_TS)["upstream"]["tikv"]["fates"]
+            assert told["committed"] >= len(orphans)
+            assert told["rolled_back"] == 0
+            assert appliance.stop() == 0
+            replica = tmp_path / "data/drainer/replica.db"
+            assert replica_differences(RECORDING, replica, ["keys_wrong"]) == []
+        finally:
+            appliance.close()
+
+
+def _lose_commits(directory: Path) -> dict[Tso, tuple[bytes, Tso]]:
+    """The recording as a TiDB would have sent it whose every ninth Commit is lost, and every ninth
+    commit without an answer; the keys and commit_ts of these transactions."""
+    directory.mkdir()
+    (directory / "info.json").write_bytes((RECORDING / "info.json").read_bytes())
+    orphans: dict[Tso, tuple[bytes, Tso]] = {}
+    with gzip.open(directory / "binlogs.rec.gz", "wb", compresslevel=1) as out:
+        for number, (pump, sent) in enumerate(payloads(RECORDING)):
+            payload, head = sent, peek.peek(sent)
+            if head.tp == BinlogType.COMMIT and number % 9 < 2 and head.commit_ts < LAST_TS:
+                key = peek.prewrite_key(sent)
+                orphans[Tso(head.start_ts)] = key, Tso(head.commit_ts)
+                if number % 9 == 0:
+                    continue
+                payload = peek.rollback_binlog(Tso(head.start_ts), prewrite_key=key)
+            out.write(struct.pack("<QII", 0, pump, len(payload)) + payload)
+    assert len(orphans) > 20
+    return orphans
 
 
 async def _lead(cluster: ClusterThread, number: int) -> None:
