@@ -179,6 +179,7 @@ class ExportRequest:
     format: str
     resolved_ts: Tso
     base: str
+    base_time_zone: str = ""
     types: TypeOptions
     changes: ChangesOptions | None = None
 
@@ -213,6 +214,7 @@ async def _export(
         cluster_id=cluster_id,
         resolved_ts=request.resolved_ts,
         base=request.base,
+        base_time_zone=request.base_time_zone,
         types=request.types,
         changes=request.changes,
     )

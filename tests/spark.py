@@ -49,6 +49,7 @@ class WarmSpark:
         as_of: Tso = NO_TS,
         *,
         base: Path | None = None,
+        time_zone: str = "",
         types: TypeOptions = TYPES,
     ) -> Path:
         """A published snapshot. Raises what the job raises."""
@@ -66,6 +67,7 @@ class WarmSpark:
                 types=types,
                 base=str(chosen.directory or ""),
                 base_ts=chosen.commit_ts,
+                base_time_zone=time_zone,
                 is_headless=log_files.gone_ts > NO_TS,
             )
             report = job_module.build(self.spark, spec, lambda _: None)

@@ -42,8 +42,12 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     ] = "",
     base: Annotated[
         str,
-        typer.Option("--base", help="Build on: auto, none, or the directory of a snapshot."),
+        typer.Option("--base", help="Build on: auto, none, a snapshot, or a Dumpling dump."),
     ] = "auto",
+    base_time_zone: Annotated[
+        str,
+        typer.Option("--base-time-zone", help="Of the TIMESTAMPs in a dump: UTC, +08:00."),
+    ] = "",
     file_format: Annotated[str, typer.Option("--format", help="parquet.")] = "parquet",
     config_file: ConfigOption = None,
     data_dir: DataDirOption = None,
@@ -74,6 +78,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
         format=file_format,
         resolved_ts=known_ts,
         base=base,
+        base_time_zone=base_time_zone,
         types=chosen,
     )
     with ExportProgress(Console(stderr=True)) as shown:

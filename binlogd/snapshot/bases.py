@@ -15,8 +15,15 @@ from pathlib import Path
 import msgspec
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
+from binlogd.snapshot.dump import is_dump, read_dump
 from binlogd.snapshot.publish import read_manifest
-from binlogd.snapshot.spec import MANIFEST_FORMAT, PARQUET_KINDS, Manifest, TypeOptions
+from binlogd.snapshot.spec import (
+    MANIFEST_FORMAT,
+    MANIFEST_NAME,
+    PARQUET_KINDS,
+    Manifest,
+    TypeOptions,
+)
 from binlogd.tso import NO_TS, Tso
 
 AUTO, NONE = "auto", "none"
@@ -80,6 +87,8 @@ def _without(why: str, needs: Needs) -> Chosen:
 
 
 def _named(path: Path, needs: Needs) -> Chosen:
+    if is_dump(path) and not (path / MANIFEST_NAME).exists():
+        return _dumped(path, needs)
     try:
         manifest = read_manifest(path)
     except (OSError, msgspec.DecodeError) as error:
@@ -89,6 +98,15 @@ def _named(path: Path, needs: Needs) -> Chosen:
     except UnusableBase as error:
         raise Refused(f"--base {path} cannot be built on: {error}") from error
     return Chosen(path.resolve(), Tso(manifest.commit_ts), "named")
+
+
+def _dumped(path: Path, needs: Needs) -> Chosen:
+    commit_ts = read_dump(path).commit_ts
+    try:
+        _check_moment(commit_ts, needs)
+    except UnusableBase as error:
+        raise Refused(f"--base {path} cannot be built on: {error}") from error
+    return Chosen(path.resolve(), commit_ts, "named, a Dumpling dump")
 
 
 def _snapshots(out: Path) -> Iterator[tuple[Path, Manifest]]:
@@ -101,19 +119,24 @@ def _snapshots(out: Path) -> Iterator[tuple[Path, Manifest]]:
 
 
 def _check(manifest: Manifest, needs: Needs) -> None:
-    commit_ts = manifest.commit_ts
+    if manifest.changes is not None:
+        raise UnusableBase("it holds changes, no snapshot")
     if manifest.format != MANIFEST_FORMAT or manifest.schema is None:
         raise UnusableBase("an older binlogd wrote it, without what is needed to build on it")
     if manifest.data_format not in PARQUET_KINDS or manifest.layout != "plain":
         raise UnusableBase(f"its files are {manifest.data_format} in the {manifest.layout} layout")
+    _check_moment(Tso(manifest.commit_ts), needs)
+    clusters = manifest.cluster_id, needs.cluster_id
+    if None not in clusters and clusters[0] != clusters[1]:
+        raise UnusableBase(f"it is of cluster {clusters[0]}, the log of {clusters[1]}")
+    if manifest.types != needs.types:
+        raise UnusableBase("its types were chosen otherwise (--type)")
+
+
+def _check_moment(commit_ts: Tso, needs: Needs) -> None:
     if needs.moment_ts and commit_ts > needs.moment_ts:
         raise UnusableBase(f"it is of {commit_ts}, later than the moment {needs.moment_ts}")
     if commit_ts < needs.gone_ts:
         raise UnusableBase(
             f"it is of {commit_ts}, and the log is complete behind {needs.gone_ts} only"
         )
-    clusters = manifest.cluster_id, needs.cluster_id
-    if None not in clusters and clusters[0] != clusters[1]:
-        raise UnusableBase(f"it is of cluster {clusters[0]}, the log of {clusters[1]}")
-    if manifest.types != needs.types:
-        raise UnusableBase("its types were chosen otherwise (--type)")

@@ -1,72 +1,81 @@
-"""Takes the rows of a base over that nobody changed since: the anti-join, and what DDL did to them.
+"""Takes the rows of a base over that nobody changed since: the anti-join.
 
-Runs in Spark's Python workers, a file of the base at a time, in Arrow from end to end: rows of a
-base go through no shuffle and no row decoder. A file that has no changed row, of a table that is
-what it was, is linked into the new snapshot.
+Runs in Spark's Python workers, a file of the base at a time, in Arrow: rows of a base go through no
+shuffle and no row decoder. A file that has no changed row, of a table that is what it was, is
+linked into the new snapshot.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from binlogd.errors import Corrupt, CorruptRow, RowMismatch
-from binlogd.snapshot.built_on import Source
+from binlogd.snapshot.adapt import Chunk, Losses, ParquetAdapter, dump_chunks, keys_in
+from binlogd.snapshot.built_on import Carry
 from binlogd.snapshot.catalog import TablePlan
-from binlogd.snapshot.changed import changed_keys, is_kept, keys_of
+from binlogd.snapshot.changed import changed_keys, is_kept
 from binlogd.snapshot.columns import ArrowColumn
-from binlogd.snapshot.files import Target, Written, keys_name
-from binlogd.snapshot.read_back import values_of
-from binlogd.snapshot.rewrite import Unconvertible, converter
+from binlogd.snapshot.dump import DumpFile
+from binlogd.snapshot.files import TableFiles, Target, Written, keys_name
+from binlogd.snapshot.loose import LooseRows
+from binlogd.snapshot.rewrite import Unconvertible
 from binlogd.snapshot.spec import FileEntry
-from binlogd.snapshot.writer import arrow_columns, directory_name, table_files
-from binlogd.tidb.defaults import missing_value
-from binlogd.tidb.row import Value
+from binlogd.snapshot.writer import arrow_columns, directory_name, schema_of, table_files
 
 
 class CarryTask(NamedTuple):
-    """One file of a table of the base."""
+    """Files of one table of the base: one, or all where rows are found by their values."""
 
     table_id: int
-    file: FileEntry
+    files: tuple[FileEntry, ...] = ()
+    dump_files: tuple[DumpFile, ...] = ()
 
 
 def tasks(plans: dict[int, TablePlan]) -> list[CarryTask]:
-    """Every file of the base that holds rows of these tables."""
-    return [
-        CarryTask(table_id, file)
-        for table_id, plan in plans.items()
-        if plan.carry is not None
-        for file in plan.carry.files
-        if file.rows
-    ]
+    """What is to be taken over of these tables."""
+    found: list[CarryTask] = []
+    for table_id, plan in plans.items():
+        if plan.carry is None:
+            continue
+        files = tuple(file for file in plan.carry.files if file.rows)
+        dump_files = plan.carry.dumped.files if plan.carry.dumped is not None else ()
+        if plan.carry.is_loose:
+            found.append(CarryTask(table_id, files, dump_files))
+        else:
+            found += [CarryTask(table_id, files=(each,)) for each in files]
+            found += [CarryTask(table_id, dump_files=(each,)) for each in dump_files]
+    return found
 
 
 def take_over(task: CarryTask, plan: TablePlan, target: Target, part: str) -> list[Written]:
-    """Writes what is left of one file. Raises RowMismatch, Corrupt for a base that is damaged."""
+    """Writes what is left of some files. Raises RowMismatch, ConfigError, Corrupt for a base that
+    is damaged."""
+    assert plan.carry is not None, "only tables that have a base are taken over"
     done = target.finished(task.table_id, part)
     if done is not None:
         return done
     try:
-        done = _TakeOver(task, plan, target, part).run()
-        target.finish(task.table_id, part, done)
+        done = _TakeOver(task, plan, plan.carry, target, part).run()
+        if not any(each.problem for each in done):
+            target.finish(task.table_id, part, done)
         return done
     except Unconvertible as error:
         return [Written(task.table_id, problem=str(error))]
     except CorruptRow as error:
         raise RowMismatch(f"{plan.database}.{plan.info.name}", 0, str(error)) from error
     except (OSError, pa.ArrowException) as error:
-        assert plan.carry is not None
+        names = ", ".join(
+            [each.name for each in task.files] + [each.name for each in task.dump_files]
+        )
         raise Corrupt(
-            f"{plan.carry.directory}/{task.file.name}: the base cannot be read: {error};"
+            f"{plan.carry.directory}: {names}: the base cannot be read: {error};"
             " export with --base none, or name another one"
         ) from error
 
@@ -75,124 +84,134 @@ def take_over(task: CarryTask, plan: TablePlan, target: Target, part: str) -> li
 class _TakeOver:
     task: CarryTask
     plan: TablePlan
+    carry: Carry
     target: Target
     part: str
     columns: list[ArrowColumn] = field(init=False)
+    schema: pa.Schema = field(init=False)
     directory: Path = field(init=False)
+    count: int = 0
+    done: list[Written] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        assert self.plan.carry is not None
         self.columns = arrow_columns(self.plan, self.target.types)
-        self.directory = Path(self.plan.carry.directory)
+        self.schema = schema_of(self.columns)
+        self.directory = Path(self.carry.directory)
 
     def run(self) -> list[Written]:
+        if self.carry.is_loose:
+            return self._loose()
+        for file in self.task.files:
+            self._keyed(file)
+        for dumped in self.task.dump_files:
+            self._dumped(dumped)
+        return self.done
+
+    # --- rows with keys ----------------------------------------------------------------------
+
+    def _keyed(self, file: FileEntry) -> None:
         kept = [
             is_kept(keys, changed_keys(self.target.keys, self.task.table_id))
-            for keys in self._keys()
+            for keys in keys_in(self.directory, self.plan, file)
         ]
         rows = sum(mask.true_count for mask in kept)
-        assert self.plan.carry is not None
-        if rows == self.task.file.rows and self.plan.carry.is_same and self.target.kind.is_base:
-            linked = self._linked()
-            if linked is not None:
-                return [linked]
-        return self._rewritten(kept) if rows else []
-
-    def _keys(self) -> Iterator[pa.Array]:
-        """The keys of each row group."""
-        told = self.task.file.keys
-        if told is not None:
-            file = pq.ParquetFile(self.directory / told.name)
-            for group in range(file.num_row_groups):
-                yield file.read_row_group(group).column(0).combine_chunks()
+        is_linkable = self.carry.is_same and self.target.kind.is_base
+        if rows == file.rows and is_linkable and self._link(file):
             return
-        name = self._handle_name()
-        file = pq.ParquetFile(self.directory / self.task.file.name)
-        for group in range(file.num_row_groups):
-            yield keys_of(file.read_row_group(group, [name]).column(0).combine_chunks())
+        if rows:
+            self._keep(file, kept)
 
-    def _handle_name(self) -> str:
-        assert self.plan.carry is not None
-        handle = self.plan.handle.column_ids[0]
-        pairs = zip(self.plan.columns, self.plan.carry.sources, strict=True)
-        return next(source.name for column, source in pairs if column.id == handle and source)
+    def _chunks(
+        self, file: FileEntry, kept: list[pa.Array] | None, losses: Losses
+    ) -> Iterator[Chunk]:
+        """The kept rows of each row group, with their keys where the table keeps any."""
+        adapter = ParquetAdapter(self.plan, self.columns, self.schema)
+        held = pq.ParquetFile(self.directory / file.name)
+        has_keys = file.keys is not None and self.target.kind.is_base
+        groups = keys_in(self.directory, self.plan, file) if has_keys else None
+        for group in range(held.num_row_groups):
+            table = held.read_row_group(group, adapter.names)
+            keys = next(groups) if groups is not None else None
+            if kept is not None:
+                table = table.filter(kept[group])
+                keys = keys.filter(kept[group]) if keys is not None else None
+            yield Chunk(adapter.adapted(table, losses), keys, table.nbytes)
 
-    def _linked(self) -> Written | None:
-        """The file as it is, under the name of this task; None where links do not reach."""
-        file = self.task.file
-        name = f"{directory_name(self.plan)}/part-{self.part}-000.zstd.parquet"
-        Path(self.target.staging, name).parent.mkdir(parents=True, exist_ok=True)
+    def _dumped(self, file: DumpFile) -> None:
+        files = self._files()
+        for chunk, losses in dump_chunks(self.plan, self.columns, self.schema, file):
+            assert chunk.keys is not None, "its handle is in columns"
+            mask = is_kept(chunk.keys, changed_keys(self.target.keys, self.task.table_id))
+            for name, lost in losses.items():
+                files.losses.setdefault(name, lost.__class__()).update(lost)
+            keys = chunk.keys.filter(mask) if files.key_type is not None else None
+            files.add(chunk.rows.filter(mask), keys, chunk.size_bytes)
+        self.done += files.close()
+
+    def _link(self, file: FileEntry) -> bool:
+        """The file as it is, under a name of this task; False where links do not reach."""
+        name = f"{directory_name(self.plan)}/part-{self._next_part()}-000.zstd.parquet"
+        target = Path(self.target.staging, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(self.directory / file.name, Path(self.target.staging, name))
+            os.link(self.directory / file.name, target)
             if file.keys is not None:
-                os.link(self.directory / file.keys.name, Path(self.target.staging, keys_name(name)))
+                linked = Path(self.target.staging, keys_name(name))
+                os.link(self.directory / file.keys.name, linked)
         except OSError:
-            return None
-        return Written(
-            self.task.table_id,
-            name,
-            file.rows,
-            file.size_bytes,
-            file.sha256,
-            file.checksum,
-            keys_size_bytes=file.keys.size_bytes if file.keys else 0,
-            keys_sha256=file.keys.sha256 if file.keys else "",
+            return False
+        self.done.append(
+            Written(
+                self.task.table_id,
+                name,
+                file.rows,
+                file.size_bytes,
+                file.sha256,
+                file.checksum,
+                keys_size_bytes=file.keys.size_bytes if file.keys else 0,
+                keys_sha256=file.keys.sha256 if file.keys else "",
+            )
         )
+        return True
 
-    def _rewritten(self, kept: list[pa.Array]) -> list[Written]:
-        files = table_files(self.plan, self.columns, self.target, self.part)
-        assert self.plan.carry is not None
-        names = [source.name for source in self.plan.carry.sources if source]
-        file = pq.ParquetFile(self.directory / self.task.file.name)
-        groups = self._keys() if files.key_type is not None else None
-        adapters = [
-            _adapter(column, source)
-            for column, source in zip(self.columns, self.plan.carry.sources, strict=True)
-        ]
-        for group, mask in enumerate(kept):
-            table = file.read_row_group(group, names).filter(mask)
-            keys = next(groups).filter(mask) if groups is not None else None
-            arrays = [adapt(table, files.losses) for adapt in adapters]
-            batch = pa.RecordBatch.from_arrays(arrays, schema=files.schema)
-            files.add(batch, keys, table.nbytes)
-        return files.close()
+    # --- rows without --------------------------------------------------------------------------
 
+    def _loose(self) -> list[Written]:
+        """All files of the table: those that tell keys first, then the others by values."""
+        loose = LooseRows(self.target.keys, self.task.table_id)
+        for file in self.task.files:
+            if file.keys is not None:
+                groups = keys_in(self.directory, self.plan, file)
+                self._keep(file, [loose.keep_keys(each) for each in groups])
+        files = self._files(has_keys=False)
+        for file in self.task.files:
+            for chunk in self._chunks(file, None, files.losses) if file.keys is None else ():
+                files.add(chunk.rows.filter(loose.keep_rows(chunk.rows)), None, chunk.size_bytes)
+        for dumped in self.task.dump_files:
+            for chunk, losses in dump_chunks(self.plan, self.columns, self.schema, dumped):
+                for name, lost in losses.items():
+                    files.losses.setdefault(name, lost.__class__()).update(lost)
+                files.add(chunk.rows.filter(loose.keep_rows(chunk.rows)), None, chunk.size_bytes)
+        self.done += files.close()
+        missing = loose.missing()
+        if missing:
+            problem = (
+                f"the base lacks {missing} rows that were changed behind it: it is not of the"
+                " moment that it says, or not of this cluster"
+            )
+            return [Written(self.task.table_id, problem=problem)]
+        return self.done
 
-_Adapt = Callable[[pa.Table, dict[str, Counter[str]]], pa.Array]
+    def _keep(self, file: FileEntry, kept: list[pa.Array]) -> None:
+        files = self._files()
+        for chunk in self._chunks(file, kept, files.losses):
+            files.add(*chunk)
+        self.done += files.close()
 
+    def _files(self, *, has_keys: bool = True) -> TableFiles:
+        part = self._next_part()
+        return table_files(self.plan, self.columns, self.target, part, has_keys=has_keys)
 
-def _adapter(column: ArrowColumn, source: Source | None) -> _Adapt:
-    """What makes a column of the snapshot out of the rows of a base."""
-    if source is None:
-        value = missing_value(column.column)
-        return lambda table, losses: _repeated(column, value, table.num_rows, losses)
-    if not source.conversions:
-        return lambda table, _: _cast(table.column(source.name).combine_chunks(), column.type)
-    converts = [converter(step.old, step.new) for step in source.conversions]
-    old = source.conversions[0].old
-
-    def convert(table: pa.Table, losses: dict[str, Counter[str]]) -> pa.Array:
-        values = values_of(old, table.column(source.name))
-        for each in converts:
-            values = [each(value) for value in values]
-        return column.build(values, losses.setdefault(column.column.name, Counter()))
-
-    return convert
-
-
-def _repeated(
-    column: ArrowColumn, value: Value, rows: int, losses: dict[str, Counter[str]]
-) -> pa.Array:
-    one: Counter[str] = Counter()
-    array = column.build([value], one)
-    lost = losses.setdefault(column.column.name, Counter())
-    lost.update({reason: count * rows for reason, count in one.items()})
-    return array.take(pa.array(np.zeros(rows, np.int64)))
-
-
-def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    if array.type == type_:
-        return array
-    if pa.types.is_boolean(array.type):
-        array = array.cast(pa.int64())
-    return array.cast(type_)
+    def _next_part(self) -> str:
+        self.count += 1
+        return f"{self.part}-{self.count}"

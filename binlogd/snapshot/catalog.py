@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from binlogd.errors import BinlogdError, MissingDdlJob, Refused
 from binlogd.snapshot.bases import UnusableBase
-from binlogd.snapshot.built_on import Base, Carry, carry
+from binlogd.snapshot.built_on import Base, BaseTable, Carry, carry
 from binlogd.snapshot.rewrite import Rewritten
-from binlogd.snapshot.rowkey import ROWID, Handle, HandleKind
+from binlogd.snapshot.rowkey import Handle, handle_of
 from binlogd.snapshot.spec import LeftOut
 from binlogd.tidb.ddl_text import changed_columns
 from binlogd.tidb.kinds import ActionType, SchemaState
@@ -95,7 +95,7 @@ def catalog(
     `jobs` is the whole history. Raises MissingDdlJob, and Refused after a FLASHBACK CLUSTER.
     """
     origin = origin or Origin()
-    walk = _Walk()
+    walk = _Walk(base=origin.base)
     if origin.base is not None and origin.is_headless:
         walk.begin_at(jobs, origin.base)
     else:
@@ -125,7 +125,7 @@ def _sourced(plan: TablePlan, walk: _Walk, origin: Origin) -> TablePlan:
         if tainted is not None and tainted.commit_ts > origin.changes_from:
             raise _Lost(tainted.text)
         return replace(plan, since_ts=origin.changes_from)
-    entry = base.tables.get(plan.info.id) if base is not None else None
+    entry = walk.base_tables.get(plan.info.id)
     unusable = ""
     if base and entry and (tainted is None or tainted.commit_ts <= base.commit_ts):
         try:
@@ -192,6 +192,8 @@ class _Walk:
     reasons: dict[int, _Taint] = field(default_factory=dict)
     born: set[int] = field(default_factory=set)
     begins_behind: Tso = NO_TS
+    base: Base | None = None
+    base_tables: Mapping[int, BaseTable] = field(default_factory=dict)
     rewritten: dict[int, tuple[Rewritten, ...]] = field(default_factory=dict)
     lost_schemas: list[LeftOut] = field(default_factory=list)
     _infos: dict[int, Table] = field(default_factory=dict)
@@ -213,10 +215,10 @@ class _Walk:
         if not base.tracker:
             self.tracker.apply_finished_by(base.commit_ts)
         self._know_older()
-        for table_id, entry in base.tables.items():
+        for table_id, table in base.at(()).items():
             info = self._infos.get(table_id)
-            if info is not None and self.begins_behind:
-                self._leaving[table_id] = replace(info, columns=tuple(entry.shown_of(info)))
+            if info is not None:
+                self._leaving[table_id] = replace(info, columns=tuple(table.shown_of(info)))
 
     def _know_older(self) -> None:
         for _, info in self.tracker.tables():
@@ -225,15 +227,27 @@ class _Walk:
 
     def replay(self, jobs: Mapping[int, Job], ddl: Iterable[DdlBinlog]) -> None:
         """Takes the binlogs one after the other. Raises MissingDdlJob, Refused."""
+        base_ts = self.base.commit_ts if self.base is not None else NO_TS
+        is_behind = False
         for binlog in ddl:
             if binlog.commit_ts <= self.begins_behind:
                 continue
+            if binlog.commit_ts > base_ts and not is_behind:
+                is_behind = True
+                self._meet_base()
             job = jobs.get(binlog.job_id)
             if job is None:
                 if binlog.query.lstrip().lower().startswith("select setval"):
                     continue  # a sequence's next batch, which is in no history
                 raise MissingDdlJob(binlog.job_id, binlog.commit_ts, binlog.query)
             self.step(job, binlog.schema_state, binlog.commit_ts)
+        if not is_behind:
+            self._meet_base()
+
+    def _meet_base(self) -> None:
+        """The schema is the one that the base was taken with."""
+        if self.base is not None:
+            self.base_tables = self.base.at(self.tracker.tables())
 
     def step(self, job: Job, schema_state: int, commit_ts: Tso) -> None:
         if job.type == ActionType.FLASHBACK_CLUSTER and job.is_done:
@@ -326,15 +340,3 @@ def _plan(
 def _ghost(column: Column) -> Column:
     """A column that rows from before its rewriting still hold, or lack in its old way."""
     return replace(column, name=f"_rewritten_{column.id}")
-
-
-def handle_of(info: Table) -> Handle:
-    """What tells the rows of a table apart."""
-    column = info.handle_column()
-    if column is not None:
-        return Handle(HandleKind.INTEGER, (column.id,))
-    primary = info.primary_index()
-    if info.is_common_handle and primary is not None:
-        ids = tuple(info.columns[each.offset].id for each in primary.columns)
-        return Handle(HandleKind.COMMON, ids)
-    return Handle(HandleKind.HIDDEN, (ROWID,))

@@ -65,11 +65,11 @@ class ExportOptions:
     """What to export and where to.
 
     `as_of` is `latest`, `latest-5m`, a TSO or an ISO 8601 time. `base` is `auto`, `none` or a
-    directory. `schema_history` is a JSON array of DDL jobs as
-    TiDB serves it at `/ddl/history`. `resolved_ts`, if a Pump told one, says up to where it vouches
-    that every transaction is decided; it must have been asked before `export` is called.
-    `is_resumed` goes on with one that was killed, `is_again` makes another snapshot of a moment
-    that has one, `keep` is how many snapshots stay, 0 all.
+    directory; `base_time_zone` that of the TIMESTAMPs in a dump. `schema_history` is a JSON array
+    of DDL jobs as TiDB serves it at `/ddl/history`. `resolved_ts`, if a Pump told one, says up to
+    where it vouches that every transaction is decided; it must have been asked before `export` is
+    called. `is_resumed` goes on with one that was killed, `is_again` makes another snapshot of a
+    moment that has one, `keep` is how many snapshots stay, 0 all.
     """
 
     data_dir: Path
@@ -77,6 +77,7 @@ class ExportOptions:
     schema_history: bytes
     as_of: str = "latest"
     base: str = bases.AUTO
+    base_time_zone: str = ""
     changes: ChangesOptions | None = None
     format: str = "parquet"
     layout: Layout = "plain"
@@ -323,6 +324,7 @@ def _spec(
         schema_history=str(history.absolute()),
         base=str(base.directory or ""),
         base_ts=base.commit_ts,
+        base_time_zone=options.base_time_zone,
         is_headless=log_files.gone_ts > NO_TS,
         staging=str(staging.absolute()),
         scratch=str(scratch.absolute()),

@@ -120,7 +120,9 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
         )
     say(Planned(commit_ts, resolved_ts, len(known.tables), len(parts)))
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
-    has_before = spec.changes is not None
+    has_before = spec.changes is not None or any(
+        plan.carry is not None and plan.carry.is_loose for plan in known.tables.values()
+    )
     wanted = reader.Wanted(handles, known.passed_over, commit_ts, has_before)
     events = scan.events(spark, parts, wanted)
     keys = f"{spec.state or spec.scratch}/keys"
@@ -174,7 +176,7 @@ def _base(spec: ExportSpec, changes_from: Tso) -> Base | None:
     """Changes begin like a snapshot that has a base without tables."""
     if changes_from:
         return Base("", changes_from, spec.types, {})
-    return open_base(Path(spec.base)) if spec.base else None
+    return open_base(Path(spec.base), spec.types, spec.base_time_zone) if spec.base else None
 
 
 _OURS = re.compile(r"binlogd\.(?:errors|snapshot\.\w+)\.(\w+): (.+)")

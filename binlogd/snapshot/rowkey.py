@@ -14,6 +14,7 @@ Source: pingcap/tidb table/tables/tables.go (addInsertBinlog and its siblings).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -31,6 +32,9 @@ from binlogd.tidb.datum import (
     uvarint,
     varint,
 )
+from binlogd.tidb.encode import datum_of
+from binlogd.tidb.model import Column, Table
+from binlogd.tidb.row import Value
 
 ROWID = -1
 """The column id under which update and delete rows carry the hidden row id."""
@@ -63,6 +67,18 @@ class Handle:
 
     kind: HandleKind
     column_ids: tuple[int, ...]
+
+
+def handle_of(info: Table) -> Handle:
+    """What tells the rows of a table apart."""
+    column = info.handle_column()
+    if column is not None:
+        return Handle(HandleKind.INTEGER, (column.id,))
+    primary = info.primary_index()
+    if info.is_common_handle and primary is not None:
+        ids = tuple(info.columns[each.offset].id for each in primary.columns)
+        return Handle(HandleKind.COMMON, ids)
+    return Handle(HandleKind.HIDDEN, (ROWID,))
 
 
 class Put(NamedTuple):
@@ -110,6 +126,14 @@ def updated(handle: Handle, row: bytes) -> tuple[Gone | None, Put]:
 def deleted(handle: Handle, row: bytes) -> Gone:
     """What a deleted row does. Raises CorruptRow."""
     return Gone(_key(handle, row, {each: (begin, end) for each, begin, end in pairs(row, 0)}))
+
+
+def key_of_values(kind: HandleKind, columns: Sequence[Column], values: Sequence[Value]) -> bytes:
+    """The key of a row by the values of its handle's columns. Raises CorruptRow, ValueError."""
+    datums = [datum_of(column, value) for column, value in zip(columns, values, strict=True)]
+    if kind is HandleKind.INTEGER:
+        return _integer(datums[0], 0)[0].to_bytes(8, "big")
+    return b"".join(_canonical(datum, 0, len(datum)) for datum in datums)
 
 
 class Images(NamedTuple):

@@ -35,7 +35,8 @@ def newest(
 
     In just so many partitions, by table and key: what goes into each is the same in every run.
 
-    `since`: of these tables, changes with a commit_ts above it only, and deletes as well.
+    `since`: of these tables, changes with a commit_ts above it only, and deletes as well. Of
+    `reader.CHANGES`, the row that each key held before the first of them is told too.
     """
     newest_first = Window.partitionBy("table_id", "key").orderBy(
         F.desc("commit_ts"), F.desc("seq"), F.desc("start_ts")
@@ -47,11 +48,29 @@ def newest(
         from_ts = F.coalesce(begins[F.col("table_id")], F.lit(NO_TS))
         changes = changes.where(F.col("commit_ts") > from_ts)
         is_wanted = is_wanted | (from_ts > NO_TS)
+    columns = ["table_id", "key", "op", "schema_version", "commit_ts", "row"]
+    if "before" in events.columns:
+        changes = _with_first(changes)
+        columns += ["before", "before_version"]
     return (
         changes.repartition(partitions, "table_id", "key")
         .withColumn("newest", F.row_number().over(newest_first))
         .where((F.col("newest") == 1) & is_wanted)
-        .select("table_id", "key", "op", "schema_version", "commit_ts", "row")
+        .select(*columns)
+    )
+
+
+def _with_first(changes: DataFrame) -> DataFrame:
+    """With the operation of each key's first change, and the row that it found."""
+    all_of_it = (
+        Window.partitionBy("table_id", "key")
+        .orderBy("commit_ts", "seq", "start_ts")
+        .rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    )
+    return (
+        changes.withColumn("first_op", F.first("op").over(all_of_it))
+        .withColumn("before", F.first("before").over(all_of_it))
+        .withColumn("before_version", F.first("schema_version").over(all_of_it))
     )
 
 
@@ -61,19 +80,14 @@ def net_changes(events: DataFrame, committed: DataFrame, from_ts: Tso) -> DataFr
     A row that came and went is no change; one that went and came back is an UPDATE, like one that
     was updated. `events` as `reader.CHANGES`.
     """
-    key = Window.partitionBy("table_id", "key")
-    newest_first = key.orderBy(F.desc("commit_ts"), F.desc("seq"), F.desc("start_ts"))
-    all_of_it = key.orderBy("commit_ts", "seq", "start_ts").rowsBetween(
-        Window.unboundedPreceding, Window.unboundedFollowing
+    newest_first = Window.partitionBy("table_id", "key").orderBy(
+        F.desc("commit_ts"), F.desc("seq"), F.desc("start_ts")
     )
     is_new = F.col("first_op") == Op.PUT.value
     is_gone = F.col("op") == Op.DELETE.value
     return (
-        _behind(events, committed, from_ts)
+        _with_first(_behind(events, committed, from_ts))
         .withColumn("newest", F.row_number().over(newest_first))
-        .withColumn("first_op", F.first("op").over(all_of_it))
-        .withColumn("before", F.first("before").over(all_of_it))
-        .withColumn("before_version", F.first("schema_version").over(all_of_it))
         .where((F.col("newest") == 1) & ~(is_new & is_gone))
         .withColumn(
             "op",

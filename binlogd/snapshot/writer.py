@@ -21,6 +21,7 @@ from binlogd.snapshot.catalog import TablePlan
 from binlogd.snapshot.changed import ChangedKeys, keys_as
 from binlogd.snapshot.columns import ArrowColumn, arrow_column, mysql_type
 from binlogd.snapshot.files import TableFiles, Target, Written, results
+from binlogd.snapshot.loose import GoneRows
 from binlogd.snapshot.rewrite import Convert, Unconvertible, converter
 from binlogd.snapshot.rowkey import HandleKind, Op, columns_of
 from binlogd.snapshot.spec import TypeOptions
@@ -34,7 +35,8 @@ CHUNK_BYTES = 16 << 20
 
 
 class Winner(NamedTuple):
-    """The last change of a key."""
+    """The last change of a key. `before` is the row that the key held before the first one, where
+    that is asked for and there was one."""
 
     table_id: int
     key: bytes
@@ -42,6 +44,8 @@ class Winner(NamedTuple):
     schema_version: int
     commit_ts: int
     row: bytes
+    before: bytes = b""
+    before_version: int = 0
 
 
 def write(
@@ -79,7 +83,8 @@ def write_empty(plan: TablePlan, target: Target) -> list[Written]:
 
 
 def _winners(batch: pa.RecordBatch) -> Iterator[Winner]:
-    columns = (batch.column(name).to_pylist() for name in Winner._fields)
+    given = [name for name in Winner._fields if name in batch.schema.names]
+    columns = (batch.column(name).to_pylist() for name in given)
     return map(Winner._make, zip(*columns, strict=True))
 
 
@@ -114,8 +119,13 @@ class TableWriter:
         self._files = table_files(plan, self._columns, target, part)
         self._key_type = self._files.key_type
         self._done = target.finished(self.table_id, part)
-        has_keys = plan.carry is not None and self._done is None
-        self._changed = ChangedKeys(target.keys, plan, part) if has_keys else None
+        self._changed: ChangedKeys | None = None
+        self._gone: _GoneRows | None = None
+        if plan.carry is not None and self._done is None:
+            if plan.carry.is_loose:
+                self._gone = _GoneRows(target.keys, plan, part, self._rows, self._columns)
+            else:
+                self._changed = ChangedKeys(target.keys, plan, part)
         self._target, self._part, self._passed = target, part, 0
         self._values: list[list[Value]] = [[] for _ in self._columns]
         self._keys: list[bytes] = []
@@ -129,25 +139,29 @@ class TableWriter:
             return
         if self._changed is not None:
             self._changed.add(winner.key)
-        if winner.op == Op.DELETE:
-            return
         if self._done is not None:
-            self._passed += 1
+            self._passed += winner.op != Op.DELETE
             return
         try:
-            values = self._rows.decode(winner.schema_version, winner.row)
-            for column, column_id in zip(self._values, self._ids, strict=True):
-                column.append(values[column_id])
-            if self._key_type is not None:
-                self._keys.append(winner.key)
-            self._chunk_rows += 1
-            self._chunk_bytes += len(winner.row)
-            if self._chunk_rows >= CHUNK_ROWS or self._chunk_bytes >= CHUNK_BYTES:
-                self.flush()
+            if self._gone is not None:
+                self._gone.add(winner)
+            if winner.op != Op.DELETE:
+                self._take(winner)
         except CorruptRow as error:
             raise RowMismatch(self._label(), winner.commit_ts, str(error)) from error
         except Unconvertible as error:
             self._problem = str(error)
+
+    def _take(self, winner: Winner) -> None:
+        values = self._rows.decode(winner.schema_version, winner.row)
+        for column, column_id in zip(self._values, self._ids, strict=True):
+            column.append(values[column_id])
+        if self._key_type is not None:
+            self._keys.append(winner.key)
+        self._chunk_rows += 1
+        self._chunk_bytes += len(winner.row)
+        if self._chunk_rows >= CHUNK_ROWS or self._chunk_bytes >= CHUNK_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Turns what has gathered into Arrow."""
@@ -173,8 +187,9 @@ class TableWriter:
             except CorruptRow as error:
                 raise RowMismatch(self._label(), 0, str(error)) from error
         done = self._files.close()
-        if self._changed is not None:
-            self._changed.close()
+        for each in (self._changed, self._gone):
+            if each is not None:
+                each.close()
         if self._problem:
             return [Written(self.table_id, problem=self._problem)]
         self._target.finish(self.table_id, self._part, done)
@@ -194,19 +209,63 @@ class TableWriter:
 
 
 def table_files(
-    plan: TablePlan, columns: Sequence[ArrowColumn], target: Target, part: str
+    plan: TablePlan,
+    columns: Sequence[ArrowColumn],
+    target: Target,
+    part: str,
+    *,
+    has_keys: bool = True,
 ) -> TableFiles:
-    """What rows of a table are written to."""
+    """What rows of a table are written to; without `has_keys` nobody knows their row handles."""
     return TableFiles(
         plan.info.id,
         directory_name(plan),
         schema_of(columns),
         target,
         part,
-        key_type(plan, columns) if target.kind.is_base else None,
+        key_type(plan, columns) if has_keys and target.kind.is_base else None,
         mysql_types=tuple(mysql_type(each.column) for each in columns),
         table=plan.info.name,
     )
+
+
+class _GoneRows:
+    """The rows that keys of a table held before they changed, on their way to `loose`."""
+
+    def __init__(
+        self, directory: str, plan: TablePlan, part: str, rows: Rows, columns: list[ArrowColumn]
+    ) -> None:
+        self._file = GoneRows(directory, plan.info.id, part)
+        self._rows, self._columns, self._schema = rows, columns, schema_of(columns)
+        self._winners: list[Winner] = []
+        self._befores: list[dict[int, Value]] = []
+
+    def add(self, winner: Winner) -> None:
+        before: dict[int, Value] = {}
+        if winner.before:
+            before = self._rows.decode(winner.before_version, winner.before)
+        self._winners.append(winner)
+        self._befores.append(before)
+        if len(self._winners) >= CHUNK_ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        if self._winners:
+            self._flush()
+        self._file.close()
+
+    def _flush(self) -> None:
+        arrays = [
+            column.build([before.get(column.column.id) for before in self._befores], Counter())
+            for column in self._columns
+        ]
+        self._file.add(
+            [winner.key for winner in self._winners],
+            pa.RecordBatch.from_arrays(arrays, schema=self._schema),
+            was_there=[bool(winner.before) for winner in self._winners],
+        )
+        self._winners.clear()
+        self._befores.clear()
 
 
 def arrow_columns(plan: TablePlan, types: TypeOptions) -> list[ArrowColumn]:

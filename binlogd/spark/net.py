@@ -13,8 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from binlogd.errors import CorruptRow, RowMismatch
-from binlogd.snapshot.catalog import handle_of
-from binlogd.snapshot.rowkey import Handle, deleted, inserted, updated
+from binlogd.snapshot.rowkey import Handle, deleted, handle_of, inserted, updated
 from binlogd.spark.request import Request
 from binlogd.spark.rows import BATCH_ROWS, DELETE, Change, Typed, numbered
 from binlogd.spark.walk import Rows, SchemaChange, Step

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.errors import Refused
+from binlogd.errors import ConfigError, Refused
 from binlogd.snapshot.publish import read_manifest
 from binlogd.tso import NO_TS, Tso
 from binlogd.workload.generator import Options, Workload
-from tests import snapshot_reader
+from tests import dumps, snapshot_reader
 from tests.data_directory import collect_garbage, write_log
 from tests.spark import WarmSpark, warm_spark
 
@@ -56,3 +56,33 @@ def test_a_snapshot_built_on_another_holds_what_the_whole_log_gives(
             with pytest.raises(Refused, match="GC removed the beginning of the log"):
                 spark.export(data_dir, history, as_of)
         base = snapshot
+
+
+def write_dump(directory: Path, workload: Workload, as_of: Tso) -> None:
+    """What Dumpling would have written then: tables as SQL and CSV by turns."""
+    dumps.write_metadata(directory, as_of)
+    contents = workload.model.contents(as_of)
+    for number, (name, table) in enumerate(sorted(workload.model.tables(as_of).items())):
+        columns = [column for column in table.columns if column.is_public]
+        kind = ("sql", "csv")[number % 2]
+        dumps.write_table(directory, name, columns, contents[name].rows, kind=kind)
+
+
+@pytest.mark.parametrize("seed", [32])
+def test_a_snapshot_built_on_a_dump_holds_what_the_whole_log_gives(
+    seed: int, spark: WarmSpark, tmp_path: Path
+) -> None:
+    workload = Workload(Options(seed=seed, transactions=900, ddl_every=40))
+    data_dir, dump = tmp_path / "data", tmp_path / "dump"
+    write_log(data_dir, [record.payload for record in workload.records()], segment_bytes=30_000)
+    history, last = workload.history(), workload.model.last_commit_ts
+    dumped_at = Tso((workload.model.moments()[0] + last) // 2)
+    write_dump(dump, workload, dumped_at)
+    assert collect_garbage(data_dir, dumped_at) > 0
+    with pytest.raises(ConfigError, match="in which time zone"):
+        spark.export(data_dir, history, base=dump)
+    middle = Tso((dumped_at + last) // 2)
+    first = spark.export(data_dir, history, middle, base=dump, time_zone="UTC")
+    check_against_model(first, workload, middle)
+    second = spark.export(data_dir, history, base=first)
+    check_against_model(second, workload, last)
