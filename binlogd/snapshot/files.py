@@ -192,7 +192,7 @@ class TableFiles:
             self._checksum += checksum(batch.columns)
         if self._keys_file is not None:
             keys = pa.table({KEY_COLUMN: pa.chunked_array(self._keys, self.key_type)})
-            self._keys_file.write_table(keys, row_group_size=ROW_GROUP_ROWS)
+            self._keys_file.write_table(keys)  # one row group, as the rows are
         self._rows += self._waiting_rows
         self._waiting.clear()
         self._keys.clear()

@@ -98,17 +98,23 @@ def checksum(columns: Sequence[pa.Array]) -> int:
     """What rows sum up to, whatever order and file format they are in, modulo 2^64.
 
     Of each row the values' texts (TIME as its microseconds), NULL as `\\N`, joined by tabs;
-    backslash, tab and line feed inside a value are escaped by a backslash. BLAKE2b of that, 8 bytes
-    as a big-endian number; the sum of all rows.
+    backslash, tab and line feed inside a value are escaped by a backslash. A row in a column stands
+    as its values. BLAKE2b of that, 8 bytes as a big-endian number; the sum of all rows.
     """
     if not columns or not len(columns[0]):
         return 0
-    texts = [pc.fill_null(_escaped(each), NULL) for each in columns]
+    parts = [part for each in columns for part in _parts(each)]
+    texts = [pc.fill_null(_escaped(each), NULL) for each in parts]
     rows = pc.binary_join_element_wise(*texts, "\t") if len(texts) > 1 else texts[0]
     total = 0
     for row in rows.cast(pa.binary()).to_pylist():
         total += int.from_bytes(hashlib.blake2b(row, digest_size=8).digest())
     return total % (1 << CHECKSUM_BITS)
+
+
+def _parts(array: pa.Array) -> list[pa.Array]:
+    parts: list[pa.Array] = array.flatten() if pa.types.is_struct(array.type) else [array]
+    return parts
 
 
 def _escaped(array: pa.Array) -> pa.Array:

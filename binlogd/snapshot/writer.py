@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import starmap
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -85,7 +86,7 @@ def write_empty(plan: TablePlan, target: Target) -> list[Written]:
 def _winners(batch: pa.RecordBatch) -> Iterator[Winner]:
     given = [name for name in Winner._fields if name in batch.schema.names]
     columns = (batch.column(name).to_pylist() for name in given)
-    return map(Winner._make, zip(*columns, strict=True))
+    return starmap(Winner, zip(*columns, strict=True))
 
 
 def directory_name(plan: TablePlan) -> str:
