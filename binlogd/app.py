@@ -68,7 +68,7 @@ from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import Skip, UpstreamStore
 from binlogd.upstream.upstream import Upstream
-from binlogd.upstreams import open_registry, open_upstream
+from binlogd.upstreams import ask_pd_the_time, open_registry, open_upstream
 from binlogd.watching import Sight, Watch
 
 T = TypeVar("T")
@@ -150,6 +150,11 @@ def with_registry(setup: Setup, act: Callable[[Registry], Coroutine[Any, Any, T]
             return await act(registry)
 
     return run(opened())
+
+
+def timestamp_of_pd(setup: Setup) -> Tso:
+    """What PD says the time is. Raises ConfigError, UpstreamUnavailable."""
+    return run(ask_pd_the_time(setup))
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

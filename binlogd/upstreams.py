@@ -89,6 +89,17 @@ async def look(setup: Setup) -> tuple[int | None, Tso, UpstreamStatistics]:
             await store.close()
 
 
+async def ask_pd_the_time(setup: Setup) -> Tso:
+    """A timestamp of the PD of `upstream.pd-urls`. Raises ConfigError, UpstreamUnavailable."""
+    pd = PdClient(pd_addresses(setup.config.upstream.pd_urls), client_tls(setup))
+    tso = PdTso(pd)
+    try:
+        return await tso.next()
+    finally:
+        await tso.close()
+        await pd.close()
+
+
 @asynccontextmanager
 async def open_registry(
     setup: Setup, open_store: Callable[[], Awaitable[UpstreamStore]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -25,19 +26,21 @@ from binlogd.commands.options import (
     load_asking,
 )
 from binlogd.commands.running import get_json, put
+from binlogd.commands.savepoint import show_savepoint
 from binlogd.errors import ConfigError, NotRunning
 from binlogd.membership import mark
 from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.state import NodeState
+from binlogd.quantities import pd_addresses
 from binlogd.setup import Setup
 from binlogd.upstream.registry import DRAINER, PUMP
 
 _LISTS = {"pumps": PUMP, "drainers": DRAINER}
-_MARKS = ("update-pump", "update-drainer")
+_MARKS = {"update-pump": PUMP, "update-drainer": DRAINER}
 _ACTIONS = {"pause": "pause", "close": "close", "offline": "close", "resume": "resume"}
 _WORDS = (
     "pumps, drainers, update-pump, update-drainer, pause-pump, pause-drainer, offline-pump,"
-    " offline-drainer, resume-drainer, pause, close, offline, resume, encrypt"
+    " offline-drainer, resume-drainer, pause, close, offline, resume, generate_meta, encrypt"
 )
 _DONE = 200
 
@@ -55,6 +58,18 @@ def ctl(  # noqa: PLR0913 - typer makes each parameter an option
         bool,
         typer.Option("--show-offline-nodes", "-show-offline-nodes", help="List them as well."),
     ] = False,
+    pd_urls: Annotated[
+        str,
+        typer.Option(
+            "--pd-urls",
+            "-pd-urls",
+            help="Whose registry: PDs, or binlogds that stand in for one; with commas.",
+        ),
+    ] = "",
+    time_zone: Annotated[
+        str,
+        typer.Option("--time-zone", "-time-zone", help="Of generate_meta: such as Asia/Shanghai."),
+    ] = "",
     text: Annotated[
         str,
         typer.Option("--text", "-text", help="What to encrypt; better from standard input."),
@@ -68,14 +83,23 @@ def ctl(  # noqa: PLR0913 - typer makes each parameter an option
 
     pumps and drainers list the registry, update-* corrects what it says of a node that is dead
     (`binlogd nodes --mark`), pause-*, offline-* and resume-drainer ask a running node
-    (`binlogd state`), encrypt makes an `encrypted_password` of what it reads from standard input.
-    Unlike binlogctl it says so, with exit code 1, when a node refuses.
+    (`binlogd state`), generate_meta writes the time of PD as the savepoint of a new Drainer into
+    --data-dir (binlog_position), encrypt makes an `encrypted_password` of what it reads from
+    standard input. With --pd-urls all that is done in the registry of another cluster's PD, or of
+    another binlogd; its certificates are those of [security]. Unlike binlogctl it says so, with
+    exit code 1, when a node refuses.
     """
     word = word or cmd or "pumps"
     if word == "encrypt":
         _encrypt(text, as_json=as_json)
         return
+    if word == "generate_meta":
+        setup = _asking_pd(load_asking(config_file, addr), pd_urls)
+        show_savepoint(setup, Path(data_dir or "binlog_position"), time_zone, as_json=as_json)
+        return
     setup = load_asking(config_file, addr, data_dir)
+    if pd_urls:
+        setup = _asking_pd(setup, pd_urls)
     if word in _LISTS:
         _list(setup, _LISTS[word], shows_offline=show_offline, as_json=as_json)
         return
@@ -87,7 +111,7 @@ def ctl(  # noqa: PLR0913 - typer makes each parameter an option
             f"{word} needs --node-id; `binlogd ctl pumps` and `ctl drainers` list them"
         )
     if word in _MARKS:
-        _mark(setup, node_id, state, as_json=as_json)
+        _mark(setup, node_id, state, _MARKS[word], as_json=as_json)
     else:
         _ask(setup, node_id, _ACTIONS[action], as_json=as_json)
 
@@ -104,22 +128,50 @@ def _list(setup: Setup, kind: str, *, shows_offline: bool, as_json: bool) -> Non
     show_nodes(found, as_json=as_json)
 
 
-def _mark(setup: Setup, node_id: str, state: str, *, as_json: bool) -> None:
+def _asking_pd(setup: Setup, pd_urls: str) -> Setup:
+    """The same for the registry of a PD; without `pd_urls` the PD of the configuration."""
+    upstream = setup.config.upstream
+    if pd_urls:
+        pd_addresses(pd_urls)  # what is wrong in it is said here
+        upstream = msgspec.structs.replace(upstream, kind="pd", pd_urls=pd_urls)
+    elif upstream.kind != "pd":
+        raise ConfigError(
+            "generate_meta needs --pd-urls: a PD, or a binlogd that stands in for one"
+        )
+    return Setup(msgspec.structs.replace(setup.config, upstream=upstream), setup.directory)
+
+
+def _mark(setup: Setup, node_id: str, state: str, kind: str, *, as_json: bool) -> None:
     async def act(registry: Registry) -> list[NodeStatus]:
-        return list(await mark(registry, node_id, state))
+        return list(await mark(registry, node_id, state, [kind]))
 
     show_nodes(app.with_registry(setup, act), as_json=as_json)
 
 
 def _ask(setup: Setup, node_id: str, action: str, *, as_json: bool) -> None:
     """This machine's node is asked where it listens, another one at the address it registered."""
-    answer = put(_reached(setup, node_id), f"/state/{node_id}/{action}")
+    is_elsewhere = setup.config.upstream.kind == "pd"
+    reached = _registered(setup, node_id) if is_elsewhere else _reached(setup, node_id)
+    answer = put(reached, f"/state/{node_id}/{action}")
     if as_json:
         sys.stdout.write(json.dumps(answer) + "\n")
     else:
         Console().print(escape(str(answer["message"])), highlight=False, soft_wrap=True)
     if answer["code"] != _DONE:
         raise typer.Exit(1)
+
+
+def _registered(setup: Setup, node_id: str) -> Setup:
+    """Where the registry says that a node is."""
+
+    async def find(registry: Registry) -> list[NodeStatus]:
+        found = [await registry.node(kind, node_id) for kind in (PUMP, DRAINER)]
+        return [node for node in found if node is not None]
+
+    for node in app.with_registry(setup, find):
+        config = msgspec.structs.replace(setup.config, addr=node.host, binlog_socket="")
+        return Setup(config, setup.directory)
+    raise NotRunning(node_id, "it is not in the registry; `binlogd ctl pumps` lists who is")
 
 
 def _reached(setup: Setup, node_id: str) -> Setup:

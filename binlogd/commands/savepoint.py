@@ -1,0 +1,59 @@
+"""`binlogd ctl generate_meta`: where a new Drainer is to begin.
+
+Source: tidb-binlog binlogctl/meta.go. Its two lines of time make the file one that no Drainer can
+read; here they are comments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from rich.console import Console
+
+from binlogd import app
+from binlogd.errors import ConfigError
+from binlogd.setup import Setup
+from binlogd.tso import Tso, physical_ms
+
+_DIRECTORY_MODE, _FILE_MODE = 0o700, 0o644
+_TIME = "%Y-%m-%d %H:%M:%S %z %Z"
+
+
+def show_savepoint(setup: Setup, directory: Path, time_zone: str, *, as_json: bool) -> None:
+    """Asks PD for the time, writes it, and says what was written. Raises ConfigError,
+    UpstreamUnavailable."""
+    ts = app.timestamp_of_pd(setup)
+    path = directory / "savepoint"
+    try:
+        directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        beside = path.with_suffix(".tmp")
+        beside.write_text("".join(f"{line}\n" for line in _lines(ts, time_zone)))
+        beside.chmod(_FILE_MODE)
+        os.replace(beside, path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror or error}; name a directory that may be written, by"
+            " --data-dir"
+        ) from error
+    if as_json:
+        sys.stdout.write(json.dumps({"commitTS": ts, "file": str(path)}) + "\n")
+    else:
+        Console().print(f"save meta: commitTS: {ts}, in {path}", highlight=False, soft_wrap=True)
+
+
+def _lines(ts: Tso, time_zone: str) -> list[str]:
+    lines = [f"commitTS = {ts}"]
+    if time_zone:
+        now = datetime.fromtimestamp(physical_ms(ts) / 1000, tz=UTC)
+        try:
+            there = now.astimezone(ZoneInfo(time_zone))
+        except (ZoneInfoNotFoundError, ValueError):
+            Console(stderr=True).print(f"[yellow]time zone {time_zone} is not known: left out[/]")
+        else:
+            lines += [f"# {each.strftime(_TIME)}" for each in (now, there)]
+    return lines

@@ -1,0 +1,134 @@
+"""A whole process in the place of PD: found, asked for the time, watched, changed from outside, and
+the same after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tomllib
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlogd.client.pump_client import PumpClient
+from binlogd.config import parse
+from binlogd.ports import NodeStatus
+from binlogd.setup import Setup
+from binlogd.tso import Tso, compose
+from binlogd.upstream.etcd.client import EtcdClient
+from binlogd.upstream.pd.client import PdClient
+from binlogd.upstream.pd.tso import PdTso
+from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
+from binlogd.upstream.store import UpstreamStore
+from binlogd.upstreams import open_upstream
+from binlogd.wire import peek
+from binlogd.wire.generated.etcdserverpb import RangeRequest
+from tests.appliance import Appliance, run
+
+BASE = compose(1_700_000_000_000)
+
+
+@pytest.fixture
+def appliance(tmp_path: Path) -> Iterator[Appliance]:
+    appliance = Appliance(tmp_path)
+    appliance.configure('[upstream]\nkind = "standalone"\n', top='node-id = "pump0"\n')
+    yield appliance
+    appliance.close()
+
+
+def command(appliance: Appliance, *words: str) -> Any:
+    return run(appliance.directory, *words, "--config", str(appliance.config_file))
+
+
+async def found_by_its_address(appliance: Appliance) -> tuple[int, int]:
+    """The cluster's id and a timestamp, as a client of PD gets them."""
+    client = PdClient([appliance.target], None)
+    tso = PdTso(client)
+    try:
+        return await client.cluster_id(), await tso.next()
+    finally:
+        await tso.close()
+        await client.close()
+
+
+async def written(appliance: Appliance, cluster_id: int, start: Tso) -> None:
+    async with PumpClient(*appliance.target, cluster_id=cluster_id) as pump:
+        rows = peek.encode_mutations(1, [])
+        await pump.write(peek.prewrite_binlog(start, prewrite_key=b"k", prewrite_value=rows))
+        await pump.write(peek.commit_binlog(start, Tso(start + 1)))
+
+
+async def test_who_has_no_pd_finds_its_pump_through_the_pump(appliance: Appliance) -> None:
+    appliance.start()
+    cluster_id, ts = await found_by_its_address(appliance)
+    assert cluster_id, "made for whoever asks first"
+    far_ahead = compose(4_000_000_000_000)
+    await written(appliance, cluster_id, far_ahead)
+    assert (await found_by_its_address(appliance))[1] > far_ahead > ts
+    async with EtcdClient([appliance.target]) as etcd:
+        registry = NodeRegistry(etcd)
+        (pump,) = await registry.nodes(PUMP)
+        (drainer,) = await registry.nodes(DRAINER)
+        assert (pump.node_id, pump.state, pump.is_alive) == ("pump0", "online", True)
+        assert pump.host == f"127.0.0.1:{appliance.port}"
+        assert (drainer.node_id, drainer.is_alive) == ("pump0-drainer", True)
+        before = (await etcd.range(RangeRequest(key=b"/"))).header
+        assert before is not None
+    appliance.kill()
+    appliance.start()
+    again, later = await found_by_its_address(appliance)
+    assert again == cluster_id
+    assert later > far_ahead + 1
+    async with EtcdClient([appliance.target]) as etcd:
+        after = (await etcd.range(RangeRequest(key=b"/"))).header
+        assert after is not None
+        assert after.revision > before.revision
+        assert (after.cluster_id, after.member_id) == (before.cluster_id, before.member_id)
+    assert appliance.stop() == 0
+
+
+async def test_what_is_changed_by_one_way_is_seen_by_every_other(appliance: Appliance) -> None:
+    appliance.start()
+    pd = ("--pd-urls", f"http://127.0.0.1:{appliance.port}")
+    async with EtcdClient([appliance.target]) as etcd:
+        registry = NodeRegistry(etcd)
+        far = NodeStatus(DRAINER, "far", "10.0.0.9:8249", "online", BASE, BASE)
+        await registry.register(far)
+        async with asyncio.timeout(60), aclosing(registry.watch(DRAINER)) as seen:
+            assert {node.node_id for node in await anext(seen)} == {"far", "pump0-drainer"}
+            listed = json.loads(command(appliance, "ctl", "drainers", "--json").stdout)
+            assert {each["nodeId"] for each in listed["drainers"]} == {"far", "pump0-drainer"}
+            command(appliance, "nodes", "far", "--mark", "offline")
+            states: dict[str, str] = {}
+            while states.get("far") != "offline":
+                states = {node.node_id: node.state for node in await anext(seen)}
+        # as binlogctl does it, from anywhere; a living node puts it right with its next heartbeat
+        words = ("ctl", "update-pump", "--node-id", "pump0", "--state", "paused", *pd)
+        assert run(appliance.directory, *words).returncode == 0
+        async with asyncio.timeout(60), aclosing(registry.watch(PUMP)) as seen:
+            while (await anext(seen))[0].state != "online":  # ends with a heartbeat
+                pass
+    meta = run(appliance.directory, "ctl", "generate_meta", *pd, "--time-zone", "Asia/Shanghai")
+    assert meta.returncode == 0, meta.stderr
+    written = (appliance.directory / "binlog_position/savepoint").read_text()
+    first, utc, there = written.splitlines()
+    assert tomllib.loads(written) == {"commitTS": int(first.removeprefix("commitTS = "))}
+    assert ("+0000 UTC" in utc, "+0800" in there) == (True, True)
+    assert first.removeprefix("commitTS = ") in meta.stdout
+    closed = run(appliance.directory, "ctl", "offline-drainer", "--node-id", "pump0-drainer", *pd)
+    assert (closed.returncode, closed.stdout) == (0, "apply action close success!\n")
+    appliance.wait(lambda status: status["drainer"]["node_state"] == "offline")
+    assert appliance.stop() == 0
+
+
+async def test_a_registry_can_be_kept_to_itself(tmp_path: Path) -> None:
+    for is_served in (True, False):
+        config = parse(f"[upstream]\nembedded-pd = {str(is_served).lower()}\n", "a test")
+        store = await UpstreamStore.open(tmp_path / "upstream.db")
+        upstream = await open_upstream(Setup(config, tmp_path), store)
+        assert (upstream.own_pd is not None, upstream.shares_registry) == (is_served, is_served)
+        await upstream.close()
+        await store.close()
