@@ -53,8 +53,8 @@ T = TypeVar("T")
 class TikvLimits:
     """How long a question may take in all, and one call of it."""
 
-    question_s: float = 20.0
-    call_s: float = 10.0
+    question_s: float = 10.0
+    call_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,18 @@ class TikvClient:
             )
             if pairs:
                 yield pairs
+
+    def knows(self, key: bytes) -> bool:
+        """Whether `region` would answer without PD."""
+        return self._router.knows(key)
+
+    async def region(self, key: bytes) -> int:
+        """The id of the region that a key is in, as far as is known; its store is not asked."""
+
+        async def once(patience: Patience) -> int:
+            return (await self._router.region(key, patience)).id
+
+        return await self._in_time(f"the region of key {key.hex()}", once)
 
     async def records(self, key: bytes) -> MvccInfo:
         """All that TiKV has of a key: its lock, its writes and rollbacks."""

@@ -99,7 +99,7 @@ class Router:
         Raises UpstreamUnavailable for a region error that no second question helps against.
         """
         while True:  # until an answer, or the caller's deadline
-            region = await self._region(key, patience)
+            region = await self.region(key, patience)
             if region.leader is None:
                 await self._next_leader(region, patience)
                 continue
@@ -118,6 +118,32 @@ class Router:
             if found.region_error is None:
                 return found, region
             await self._react(found.region_error, region, patience)
+
+    def knows(self, key: bytes) -> bool:
+        """Whether the region of a key is known."""
+        return self._regions.find(key) is not None
+
+    async def region(self, key: bytes, patience: Patience) -> Region:
+        """Where a key is, as far as is known; PD is asked until it knows."""
+        while True:  # until PD knows it, or the caller's deadline
+            found = self._regions.find(key)
+            if found is not None:
+                return found
+            try:
+                async with self._looking_up:
+                    found = self._regions.find(key)  # another question may have asked meanwhile
+                    if found is not None:
+                        return found
+                    self._look_ups += 1
+                    place = await self._places.region(pd_key(key))
+                region = Region.of(place.region, place.leader) if place is not None else None
+            except (Unavailable, Corrupt) as error:
+                await self.wait(patience, PLACES, str(error))
+                continue
+            if region is not None and region.holds(key):
+                self._regions.put(region)
+                return region
+            await self.wait(patience, LEADERLESS, f"PD knows no region of key {key.hex()}")
 
     async def wait(self, patience: Patience, wait: Wait, reason: str) -> None:
         """Before the next attempt; `reason` is told if there is none."""
@@ -139,27 +165,6 @@ class Router:
         )
 
     # --- parts of a request ----------------------------------------------------------------
-
-    async def _region(self, key: bytes, patience: Patience) -> Region:
-        while True:  # until PD knows it, or the caller's deadline
-            found = self._regions.find(key)
-            if found is not None:
-                return found
-            try:
-                async with self._looking_up:
-                    found = self._regions.find(key)  # another question may have asked meanwhile
-                    if found is not None:
-                        return found
-                    self._look_ups += 1
-                    place = await self._places.region(pd_key(key))
-                region = Region.of(place.region, place.leader) if place is not None else None
-            except (Unavailable, Corrupt) as error:
-                await self.wait(patience, PLACES, str(error))
-                continue
-            if region is not None and region.holds(key):
-                self._regions.put(region)
-                return region
-            await self.wait(patience, LEADERLESS, f"PD knows no region of key {key.hex()}")
 
     async def _next_leader(self, region: Region, patience: Patience) -> None:
         self._regions.forget(region)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from binlogd.errors import Unavailable, UpstreamUnavailable
@@ -21,6 +22,9 @@ from binlogd.upstream.tikv.client import TikvClient
 from binlogd.upstream.tikv.places import Places
 
 _AT_ONCE = 64
+_ANSWER_S = 20.0
+"""For all who are asked about together; less than the Pump waits."""
+_Found = TxnStatus | Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,10 @@ class TikvTxnStatus:
         *,
         rolls_back_abandoned: bool,
         at_once: int = _AT_ONCE,
+        answer_s: float = _ANSWER_S,
     ) -> None:
         """`rolls_back_abandoned` is about those only whose records may have been collected."""
+        self._answer_s = answer_s
         self._client, self._places, self._tso = client, places, tso
         self._rolls_back_abandoned = rolls_back_abandoned
         self._asking = asyncio.Semaphore(at_once)
@@ -65,14 +71,18 @@ class TikvTxnStatus:
         """
         if not prewrites:
             return []
+        late = UpstreamUnavailable(f"TiKV: no answer in {self._answer_s:g} s")
         now = await self._tso.next()
-        async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(self._status(each, now)) for each in prewrites]
-        found = [each.result() for each in asked]
-        failures = [each for each in found if isinstance(each, Unavailable)]
-        if len(failures) == len(found):
+        found: dict[OpenPrewrite, _Found] = {}
+        with suppress(TimeoutError):  # who has an answer by then has it
+            async with asyncio.timeout(self._answer_s), asyncio.TaskGroup() as group:
+                for some in (await self._by_region(prewrites, found)).values():
+                    group.create_task(self._ask_together(some, now, found))
+        results = [found.get(each, late) for each in prewrites]
+        failures = [each for each in results if isinstance(each, Unavailable)]
+        if len(failures) == len(results):
             raise UpstreamUnavailable(str(failures[0]))
-        answers = [Pending(str(each)) if isinstance(each, Unavailable) else each for each in found]
+        answers = [_answer(each) for each in results]
         self._answers.update(map(type, answers))
         return answers
 
@@ -85,14 +95,49 @@ class TikvTxnStatus:
             decided=self._decided,
         )
 
-    async def _status(self, prewrite: OpenPrewrite, now: Tso) -> TxnStatus | Unavailable:
-        if not prewrite.prewrite_key:
-            return Pending(f"the prewrite of start_ts {prewrite.start_ts} names no key to look at")
+    async def _by_region(
+        self, prewrites: Sequence[OpenPrewrite], found: dict[OpenPrewrite, _Found]
+    ) -> Mapping[int, Sequence[OpenPrewrite]]:
+        """Those that can be asked about; when PD does not know a region now, it is spared the
+        others that are not known."""
+        groups: dict[int, list[OpenPrewrite]] = {}
+        trouble: Unavailable | None = None
+        for each in prewrites:
+            if not each.prewrite_key:
+                found[each] = Pending(
+                    f"the prewrite of start_ts {each.start_ts} names no key to look at"
+                )
+            elif trouble is not None and not self._client.knows(each.prewrite_key):
+                found[each] = trouble
+            else:
+                try:
+                    region = await self._client.region(each.prewrite_key)
+                    groups.setdefault(region, []).append(each)
+                except Unavailable as error:
+                    found[each] = trouble = error
+        return groups
+
+    async def _ask_together(
+        self, prewrites: Sequence[OpenPrewrite], now: Tso, found: dict[OpenPrewrite, _Found]
+    ) -> None:
+        """One first: a region that gives it no answer is not asked about the others."""
+        first, *others = prewrites
+        await self._put(first, now, found)
+        if isinstance(found[first], Unavailable):
+            found.update((each, found[first]) for each in others)
+            return
+        async with asyncio.TaskGroup() as group:
+            for each in others:
+                group.create_task(self._put(each, now, found))
+
+    async def _put(
+        self, prewrite: OpenPrewrite, now: Tso, found: dict[OpenPrewrite, _Found]
+    ) -> None:
         try:
             async with self._asking:
-                return await self._ask(prewrite, now)
+                found[prewrite] = await self._ask(prewrite, now)
         except Unavailable as error:
-            return error
+            found[prewrite] = error
 
     async def _ask(self, prewrite: OpenPrewrite, now: Tso) -> TxnStatus:
         start_ts, key = prewrite.start_ts, prewrite.prewrite_key
@@ -108,3 +153,7 @@ class TikvTxnStatus:
         self._decided += 1
         answer = await self._client.check(key, start_ts, now, makes_rollback=found.makes_rollback)
         return fate.from_check(start_ts, answer)
+
+
+def _answer(found: _Found) -> TxnStatus:
+    return Pending(str(found)) if isinstance(found, Unavailable) else found
