@@ -125,7 +125,7 @@ def warm_spark(directory: Path) -> Iterator[WarmSpark]:
         pytest.skip("no Java on this machine")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'binlogd' / 'spark'}")
         patch.delenv("SPARK_HOME", raising=False)
         spark = WarmSpark(directory)
         try:
