@@ -33,6 +33,7 @@ COMMANDS = {
     "export": _DATA,
     "export-changes": _DATA,
     "spark": _DATA,
+    "pipeline": _DATA,
     "archive": _DATA,
     "base": _DATA,
     "restore": _DATA,

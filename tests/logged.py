@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from binlogd.snapshot.columns import arrow_column
 from binlogd.snapshot.spec import TypeOptions
+from binlogd.spark import lake
 from binlogd.spark.source import BinlogdSource, arrow_schema
 from binlogd.tso import MAX_TS, Tso
 from binlogd.workload.generator import Options, Workload
@@ -65,3 +67,24 @@ def held(
     entries = [arrow_column(each, TypeOptions()).entry() for each in columns]
     left = net.filter(pa.compute.equal(net["_op"], "upsert"))
     return snapshot_reader.rows_of(left.select([each.name for each in columns]), entries)
+
+
+def _of_lake(logged: Logged, root: str, name: str, table: lake.LakeTable, at: int) -> Counter[Row]:
+    info = logged.workload.model.tables(Tso(at))[tuple(name.split("."))]  # type: ignore[index]  # two names
+    columns = [each for each in info.columns if each.is_public]
+    entries = [arrow_column(each, TypeOptions()).entry() for each in columns]
+    data = DeltaTable(f"{root}/{table.directory}", version=table.version).to_pyarrow_table()
+    assert set(data.column_names) == {each.name for each in columns} | {lake.KEY_COLUMN}
+    return snapshot_reader.rows_of(data.select([each.name for each in columns]), entries)
+
+
+def check_lake(logged: Logged, root: str, at: int) -> None:
+    """The lake is at this moment, and holds what the model says."""
+    found = lake.read_tables(root)
+    assert found.commit_ts == at
+    model = logged.workload.model.tables(Tso(at))
+    assert found.tables.keys() == {".".join(name) for name in model}
+    for name, table in found.tables.items():
+        database, _, of = name.partition(".")
+        wanted = expected(logged.workload, (database, of), Tso(at))
+        assert _of_lake(logged, root, name, table, at) == wanted, name

@@ -49,6 +49,10 @@ class Input(Protocol):
         """The DDL history as it is known now."""
         ...
 
+    def cluster_id(self) -> int | None:
+        """Which cluster wrote it; None where that is not known."""
+        ...
+
     def bounds(self, after: Tso, upto: Tso, wanted: Request) -> list[Tso]:
         """Where to cut (after, upto] into parts; ascending, the last is `upto`."""
         ...
@@ -133,9 +137,12 @@ class ArchiveInput(_Placed):
 
     def __init__(self, wanted: Request) -> None:
         self._store = Store.open(wanted.path)
-        super().__init__(
-            wanted, self._store, ArchivedPlaces(self._store, read_catalog(self._store))
-        )
+        self._catalog = read_catalog(self._store)
+        super().__init__(wanted, self._store, ArchivedPlaces(self._store, self._catalog))
+
+    def cluster_id(self) -> int | None:
+        """See Input."""
+        return self._catalog.cluster_id
 
     def jobs(self) -> list[Job]:
         """See Input."""
@@ -167,6 +174,10 @@ class DirectoryInput(_Placed):
                 " option schemaHistory: a file with TiDB's answer at /ddl/history"
             )
         return [job_from_json(raw) for raw in kept_jobs(store)]
+
+    def cluster_id(self) -> int | None:
+        """See Input."""
+        return None
 
     def pin(self) -> str:
         """Hard links beside the log; "" where none can be made (then garbage that is collected

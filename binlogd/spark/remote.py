@@ -63,6 +63,11 @@ class RemotePump:
                 raise ConfigError(f"option schemaHistory: {error}") from error
         return jobs_from_json(self._get("/ddl/history"))
 
+    def cluster_id(self) -> int | None:
+        """Whose binlogs it has; None as long as it has none."""
+        found: int | None = self._status()["cluster_id"]
+        return found
+
     def bounds(self, after: Tso, upto: Tso, wanted: Request) -> list[Tso]:
         """Equal stretches of time; where the log begins is not known before it is pulled."""
         parts = wanted.partitions if after > 0 else 1

@@ -5,7 +5,8 @@
 | `path`, or `load(...)` | a data directory, an archive (path or URL), or `binlogd://host:port` |
 | `table` | `shop.orders`: typed rows of one table |
 | `tables` | without `table`: which tables, by names with `*` and `?`, separated by commas |
-| `form` | without `table`: `raw` (rows as JSON, any table; the default) or `binlog` (payloads) |
+| `except` | without `table`: which not, in the same way |
+| `form` | without `table`: `raw` (rows as JSON; the default), `changes` or `binlog` (bytes) |
 | `from`, `to` | commit_ts in (from, to]: a TSO or an ISO 8601 time; all that is there |
 | `net` | `true`: of each key the last change only (`table` alone) |
 | `columns` | which columns of the table, separated by commas |
@@ -32,13 +33,14 @@ from binlogd.moment import last_ts
 from binlogd.snapshot.spec import TypeOptions, type_options
 from binlogd.tso import NO_TS, Tso
 
-Form = Literal["rows", "raw", "binlog"]
+Form = Literal["rows", "raw", "binlog", "changes"]
 HIDDEN_DATABASES = ("mysql", "information_schema", "performance_schema", "sys", "metrics_schema")
 
 _KNOWN = (
     "path",
     "table",
     "tables",
+    "except",
     "form",
     "from",
     "to",
@@ -69,6 +71,7 @@ class Request:
     database: str = ""
     table: str = ""
     tables: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
     after: Tso = NO_TS
     upto: Tso = NO_TS
     is_net: bool = False
@@ -90,6 +93,8 @@ class Request:
         low = f"{database}.{table}".lower()
         if self.form == "rows":
             return low == f"{self.database}.{self.table}".lower()
+        if any(fnmatchcase(low, pattern.lower()) for pattern in self.excluded):
+            return False
         if self.tables:
             return any(fnmatchcase(low, pattern.lower()) for pattern in self.tables)
         return database.lower() not in HIDDEN_DATABASES
@@ -100,13 +105,13 @@ def request(options: Mapping[str, str]) -> Request:
     given = _given(options)
     table = given.get("table", "")
     form = given.get("form", "rows" if table else "raw")
-    if form not in ("rows", "raw", "binlog"):
-        raise ConfigError(f'option form: "{form}" is none of rows, raw, binlog')
+    if form not in ("rows", "raw", "binlog", "changes"):
+        raise ConfigError(f'option form: "{form}" is none of rows, raw, binlog, changes')
     database, dot, name = table.partition(".")
     if (form == "rows") != bool(table) or bool(table) != bool(dot and name):
         raise ConfigError(
             "option table: name one table as database.table for typed rows; without it, form is"
-            " raw or binlog, and `tables` chooses among them"
+            " raw, changes or binlog, and `tables` chooses among them"
         )
     if not given.get("path"):
         raise ConfigError(
@@ -120,6 +125,7 @@ def request(options: Mapping[str, str]) -> Request:
         database=database,
         table=name,
         tables=_names(given.get("tables", "")),
+        excluded=_names(given.get("except", "")),
         after=_moment(given, "from"),
         upto=_moment(given, "to"),
         is_net=_flag(given, "net", "true", "false"),

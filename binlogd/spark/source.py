@@ -29,6 +29,7 @@ from pyspark.sql.types import DecimalType, StructField, StructType
 
 from binlogd.errors import ConfigError, Refused
 from binlogd.snapshot.columns import spark_type
+from binlogd.spark.changes import CHANGES, change_batches
 from binlogd.spark.inputs import Input, open_input
 from binlogd.spark.net import Net
 from binlogd.spark.request import Request, request
@@ -83,6 +84,8 @@ class BinlogdSource(DataSource):
             return _struct(RAW)
         if asked.form == "binlog":
             return _struct(BINLOG)
+        if asked.form == "changes":
+            return _struct(CHANGES)
         return _struct(typed_schema(_wanted(asked, open_input(asked)), asked.types))
 
     def reader(self, schema: StructType) -> BatchReader:
@@ -130,6 +133,9 @@ class _Reading:
         steps = Walk(source.jobs(), source.jobs).steps(binlogs)
         if asked.form == "raw":
             yield from Raw(asked).batches(steps)
+            return
+        if asked.form == "changes":
+            yield from change_batches(asked, steps)
             return
         assert partition.wanted is not None, "a typed read knows its table"
         typed = Typed(asked, partition.wanted, arrow_schema(self._schema))

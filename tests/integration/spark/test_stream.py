@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -68,21 +69,17 @@ def test_a_stream_gives_what_a_batch_gives_and_goes_on_at_its_checkpoint(
 ) -> None:
     url = str(tmp_path / "archive")
     task = Task(data_dir=str(logged.data_dir), url=url, history=str(logged.history))
-    archive(Task(**{**task_fields(task), "segments_max": 6}))
+    archive(msgspec.structs.replace(task, segments_max=6))
     options = {"path": url, "table": "bank.accounts", "maxTransactionsPerTrigger": "60"}
     drained(spark, options, tmp_path)
     first = offsets(tmp_path)
-    archive(Task(**{**task_fields(task), "with_open": True}))
+    archive(msgspec.structs.replace(task, with_open=True))
     drained(spark, options, tmp_path)
     drained(spark, options, tmp_path)
     assert len(offsets(tmp_path)) > len(first) >= 1
     assert offsets(tmp_path) == sorted(set(offsets(tmp_path)))
     batch = spark.read.format("binlogd").options(path=url, table="bank.accounts").load()
     assert rows(spark.read.parquet(str(tmp_path / "rows"))) == rows(batch)
-
-
-def task_fields(task: Task) -> dict[str, object]:
-    return {name: getattr(task, name) for name in task.__struct_fields__}
 
 
 def offsets(directory: Path) -> list[int]:

@@ -1,0 +1,97 @@
+"""Row changes as bytes, key by key, with the DDL between them: what the pipeline works on.
+
+Only what wins is decoded, later, where it is written; so bytes go through the shuffle. A change of
+a key is a DELETE of the old and a PUT of the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from binlogd.errors import CorruptRow, RowMismatch
+from binlogd.snapshot.catalog import handle_of
+from binlogd.snapshot.rowkey import Handle, Op, deleted, inserted, updated
+from binlogd.spark.request import Request
+from binlogd.spark.rows import BATCH_BYTES, BATCH_ROWS, numbered
+from binlogd.spark.walk import Rows, SchemaChange, Step
+from binlogd.tidb.model import TableAt
+
+CHANGES = pa.schema(
+    [
+        ("commit_ts", pa.int64()),
+        ("seq", pa.int32()),
+        ("table_id", pa.int64()),
+        ("op", pa.int32()),
+        ("schema_version", pa.int64()),
+        ("key", pa.binary()),
+        ("row", pa.binary()),
+        ("ddl_job_id", pa.int64()),
+        ("ddl_state", pa.int32()),
+        ("ddl_query", pa.string()),
+    ]
+)
+"""`op` is that of rowkey; a DDL has a `ddl_job_id` above 0 and no key."""
+
+_SEQ_STEP = 2
+"""A row change may be two: the end of one key, and the beginning of another."""
+
+
+def change_batches(request: Request, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
+    """Batches of CHANGES, in commit order. Raises RowMismatch."""
+    handles: dict[int, tuple[TableAt, Handle]] = {}
+    held: list[tuple[Any, ...]] = []
+    size = 0
+    for step, seq in numbered(steps):
+        if isinstance(step, SchemaChange):
+            ddl = step.job.id, step.schema_state, step.query
+            held.append((step.commit_ts, 0, 0, 0, step.job.schema_version, b"", b"", *ddl))
+            continue
+        if not request.wants(step.table.database, step.table.info.name):
+            continue
+        kept = handles.get(id(step.table))
+        if kept is None:
+            kept = handles[id(step.table)] = step.table, handle_of(step.table.info)
+        for change in _changes(step, kept[1], seq * _SEQ_STEP):
+            held.append(change)
+            size += len(change[5]) + len(change[6])
+            if len(held) >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield _batch(held)
+                held, size = [], 0
+    if held:
+        yield _batch(held)
+
+
+def _changes(rows: Rows, handle: Handle, seq: int) -> Iterator[tuple[Any, ...]]:
+    of, table_id = rows.mutation, rows.table.info.id
+    left = {0: iter(of.inserted), 1: iter(of.updated), 4: iter(of.deleted)}
+    no_ddl = 0, 0, None
+    try:
+        for kind in of.sequence:
+            row, gone = next(left[kind]), None
+            if kind == 0:
+                put = inserted(handle, row)
+            elif kind == 1:
+                gone, put = updated(handle, row)
+            else:
+                gone, put = deleted(handle, row), None
+            if gone is not None:
+                yield _row(rows, seq, table_id, Op.DELETE, gone.key, b"") + no_ddl
+            if put is not None:
+                yield _row(rows, seq + 1, table_id, Op.PUT, put.key, put.row) + no_ddl
+            seq += _SEQ_STEP
+    except CorruptRow as error:
+        label = f"{rows.table.database}.{rows.table.info.name}"
+        raise RowMismatch(label, rows.commit_ts, str(error)) from error
+
+
+def _row(rows: Rows, seq: int, table_id: int, op: Op, key: bytes, row: bytes) -> tuple[Any, ...]:
+    return rows.commit_ts, seq, table_id, op.value, rows.schema_version, key, row
+
+
+def _batch(held: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*held, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, CHANGES, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=CHANGES)

@@ -1,0 +1,136 @@
+"""A batch of binlogs through the Drainer into the downstream of a configuration.
+
+Exactly the Drainer of `binlogd serve`: its schema, filters, DDL and progress in the same
+transaction as the rows. It is run for one batch, whose binlogs are its only source, and drained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from itertools import islice
+from random import Random
+
+from binlogd.assembly import dialect, make_sink, table_filter, trash
+from binlogd.binlog import CommittedBinlog, Pulled
+from binlogd.drainer.backoff import Backoff
+from binlogd.drainer.drainer import Drainer, DrainerState
+from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.host.disk import PosixDisk
+from binlogd.setup import Setup
+from binlogd.spark.inputs import open_input
+from binlogd.spark.lake import PipelineStopped
+from binlogd.spark.request import Request
+from binlogd.tidb.job_index import JobIndex
+from binlogd.tidb.model import Job
+from binlogd.tidb.schema import entry_of
+from binlogd.tso import Tso
+
+TOGETHER = 512
+DRAIN_S = 600.0
+_POLL_S = 0.02
+
+Joined = tuple[int, int, bytes]
+"""start_ts, commit_ts, payload."""
+
+
+class DatabaseSink:
+    """What `[syncer]` names; one batch at a time."""
+
+    def __init__(self, setup: Setup, asked: Request) -> None:
+        self._setup, self._asked = setup, asked
+
+    def apply(self, binlogs: Iterable[Joined], start: Tso, end: Tso) -> None:
+        """Returns when everything in (start, end] is downstream. Raises PipelineStopped."""
+        asyncio.run(self._apply(binlogs, start, end))
+
+    async def _apply(self, binlogs: Iterable[Joined], start: Tso, end: Tso) -> None:
+        source = open_input(self._asked)
+        cluster_id = source.cluster_id()
+        disk = PosixDisk(threads=2)
+        ports = DrainerPorts(
+            sources=[_Batch(binlogs, end)],
+            history=_Jobs(self._asked, source.jobs()),
+            make_sink=lambda: make_sink(self._setup, disk, cluster_id),
+            relay=None,
+            table_filter=table_filter(self._setup.config.syncer),
+            on_saved=lambda _: None,
+        )
+        options = DrainerOptions(
+            dialect=dialect(self._setup),
+            trash=trash(self._setup),
+            initial_commit_ts=start,
+            drain_timeout_s=DRAIN_S,
+        )
+        drainer = Drainer(ports, Backoff(Random()), options)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(drainer.run(), name="drainer")
+                stuck = await _until(drainer, end)
+                await drainer.drain()
+        finally:
+            disk.close()
+        if stuck or drainer.statistics().checkpoint.commit_ts < end:
+            raise PipelineStopped(stuck or drainer.statistics().last_error)
+
+
+async def _until(drainer: Drainer, end: Tso) -> str:
+    """Waits until everything is applied, or nothing goes on; why not, in that case."""
+    while True:  # ends with the batch, or when the Drainer is stuck or gone
+        now = drainer.statistics()
+        if now.applied_ts >= end:
+            return ""
+        if now.state in (DrainerState.STUCK, DrainerState.STOPPED):
+            return now.last_error or "the Drainer ended early"
+        await asyncio.sleep(_POLL_S)
+
+
+class _Batch:
+    """A BinlogSource that has one batch. It can be pulled once: a Drainer that must begin again
+    ends the batch, which Spark does again."""
+
+    name = "spark"
+
+    def __init__(self, binlogs: Iterable[Joined], end: Tso) -> None:
+        self._binlogs, self._end = iter(binlogs), end
+        self._was_pulled = False
+
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
+        """The binlogs behind `after`, then silence. Raises PipelineStopped."""
+        if self._was_pulled:
+            raise PipelineStopped("the downstream was lost in the middle of a batch; run it again")
+        self._was_pulled = True
+        while part := list(islice(self._binlogs, TOGETHER)):  # ends with the batch
+            found = [
+                CommittedBinlog(Tso(start_ts), Tso(commit_ts), payload)
+                for start_ts, commit_ts, payload in part
+                if commit_ts > after
+            ]
+            if found:
+                yield Pulled(found, found[-1].commit_ts)
+            await asyncio.sleep(0)
+        if self._end > after:
+            yield Pulled([], self._end)
+        await asyncio.Event().wait()  # until the Drainer is drained
+
+
+class _Jobs:
+    """The DDL history of the input, read anew when a job is not there."""
+
+    def __init__(self, asked: Request, jobs: Sequence[Job]) -> None:
+        self._asked = asked
+        self._jobs = {job.id: job for job in jobs}
+
+    async def job(self, job_id: int) -> Job | None:
+        """See DdlHistory."""
+        if job_id not in self._jobs:
+            self._jobs = {job.id: job for job in open_input(self._asked).jobs()}
+        return self._jobs.get(job_id)
+
+    async def index(self) -> JobIndex:
+        """See DdlHistory."""
+        return JobIndex(entry_of(job) for job in self._jobs.values())
+
+    async def read(self, job_ids: Sequence[int]) -> list[Job]:
+        """See DdlHistory."""
+        return [self._jobs[job_id] for job_id in job_ids]

@@ -1,0 +1,74 @@
+"""What a batch of the pipeline does to the tables, told by its DDL.
+
+The schema at the begin of a batch is that of the end of the batch before, which the lake keeps.
+Only for the first batch of all the history has to tell it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from binlogd.snapshot.built_on import Base
+from binlogd.snapshot.catalog import Catalog, DdlBinlog, Origin, TablePlan, catalog
+from binlogd.snapshot.spec import TypeOptions
+from binlogd.spark.lake import Batch, PipelineStopped
+from binlogd.spark.request import HIDDEN_DATABASES, Request
+from binlogd.tidb.model import Job
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import Tso
+
+
+def schema_before(jobs: Sequence[Job], end: Tso, ddl: Sequence[DdlBinlog]) -> bytes:
+    """The schema at the begin of the first batch, which has these DDL binlogs and goes to `end`.
+
+    A job ends a little after its binlog: what was over by then and is not in the batch was before.
+    """
+    own = {each.job_id for each in ddl}
+    tracker = SchemaTracker()
+    tracker.load(job for job in jobs if job.id not in own)
+    tracker.apply_finished_by(end)
+    return tracker.snapshot()
+
+
+def planned(
+    jobs: Sequence[Job],
+    ddl: Sequence[DdlBinlog],
+    tracker: bytes,
+    asked: Request,
+    *,
+    start: Tso,
+    end: Tso,
+) -> Batch:
+    """The tables before and after. Raises PipelineStopped where the log cannot tell a table,
+    MissingDdlJob, Refused."""
+    before = _catalog(jobs, (), tracker, start, asked.types)
+    after = _catalog(jobs, ddl, tracker, start, asked.types)
+    lost = [each for each in after.left_out if asked.wants(each.database, each.table)]
+    if lost:
+        raise PipelineStopped(
+            f"between commit_ts {start} and {end} {'; '.join(map(str, lost))}. Leave the table out"
+            " (--except), or export a snapshot behind that commit_ts and begin a new lake there"
+        )
+    return Batch(
+        end=end,
+        before=before.tables,
+        after=_wanted(after.tables, asked),
+        tracker=after.tracker,
+        types=asked.types,
+    )
+
+
+def _catalog(
+    jobs: Sequence[Job], ddl: Sequence[DdlBinlog], tracker: bytes, start: Tso, types: TypeOptions
+) -> Catalog:
+    base = Base("", start, types, {}, tracker)
+    origin = Origin(base, is_headless=True, changes_from=Tso(max(1, start)))
+    return catalog(jobs, ddl, log_begins=start, ignore_schemas=HIDDEN_DATABASES, origin=origin)
+
+
+def _wanted(tables: Mapping[int, TablePlan], asked: Request) -> dict[int, TablePlan]:
+    return {
+        table_id: plan
+        for table_id, plan in tables.items()
+        if asked.wants(plan.database, plan.info.name)
+    }

@@ -1,0 +1,201 @@
+"""A pipeline in a Spark of this machine, or as the program that spark-submit runs.
+
+    binlogd pipeline --package job/
+    spark-submit --py-files job/binlogd.zip job/pipeline.py --source s3://… --into delta:/lake …
+
+The same words mean the same in both. What needs PySpark is imported when it is known to be there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import signal
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from binlogd import settings, telemetry
+from binlogd.errors import BinlogdError, ConfigError
+from binlogd.setup import Setup
+
+_ROOT = Path(__file__).parents[2]
+_MAIN = '''"""Run by spark-submit: see `binlogd pipeline --help` for the words that follow."""
+
+import sys
+
+from binlogd.spark.submit import main
+
+sys.exit(main(sys.argv[1:]))
+'''
+_OURS = re.compile(r"binlogd\.[\w.]+\.(\w+): (.+)")
+_LAKE = "delta:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What a pipeline is told; `interval_s` None ends it with what is there."""
+
+    source: str
+    into: str
+    checkpoint: str
+    begin: str = ""
+    interval_s: float | None = None
+    batch: int = 100_000
+    tables: str = ""
+    excluded: str = ""
+    options: tuple[str, ...] = ()
+    config: str = ""
+
+    def source_options(self) -> dict[str, str]:
+        """For the data source. Raises ConfigError."""
+        pairs = dict(each.partition("=")[::2] for each in self.options)
+        if any(not value for value in pairs.values()):
+            raise ConfigError("binlogd pipeline: --option takes NAME=VALUE")
+        own = {
+            "path": self.source,
+            "from": self.begin,
+            "tables": self.tables,
+            "except": self.excluded,
+            "maxTransactionsPerTrigger": str(self.batch),
+        }
+        return {**pairs, **{name: value for name, value in own.items() if value}}
+
+
+def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) -> None:
+    """A Spark on this machine, for this pipeline. Raises ConfigError, PipelineStopped."""
+    _check_installed(arguments)
+    telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+    roots = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    os.environ |= {"PYTHONPATH": roots, "PYSPARK_PYTHON": sys.executable}
+    os.environ.pop("SPARK_HOME", None)
+    from binlogd.snapshot.session import session
+    from binlogd.snapshot.spec import SessionSpec
+
+    with tempfile.TemporaryDirectory(prefix="binlogd-pipeline-") as scratch:
+        spark = session(SessionSpec(scratch=scratch, cores=cores, memory_mb=memory_mb))
+        try:
+            _run(spark, arguments, setup)
+        finally:
+            spark.stop()
+
+
+def main(words: Sequence[str]) -> int:
+    """Under spark-submit, which has made the session what it is. The exit code."""
+    try:
+        arguments = _parsed(words)
+        path = Path(arguments.config) if arguments.config else None
+        config = settings.read(path, os.environ, {}).config
+        setup = Setup(config, path.resolve().parent if path else Path.cwd())
+        telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+        _check_installed(arguments)
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.builder.appName("binlogd-pipeline").getOrCreate()
+        try:
+            _run(spark, arguments, setup)
+        finally:
+            spark.stop()
+    except BinlogdError as error:
+        sys.stderr.write(f"binlogd pipeline: {error}\n")
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
+
+
+def write_package(directory: Path) -> list[Path]:
+    """What spark-submit needs of this installation. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    program, archive = directory / "pipeline.py", directory / "binlogd.zip"
+    program.write_text(_MAIN)
+    package = _ROOT / "binlogd"
+    source = package / "spark" / "pyspark_binlogd"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        for path in sorted(package.rglob("*")):
+            if path.suffix in (".py", ".proto", ".typed") and source not in path.parents:
+                file.write(path, path.relative_to(_ROOT))
+        registering = importlib.util.find_spec("pyspark_binlogd")
+        origin = Path(registering.origin) if registering and registering.origin else None
+        file.write(origin or source / "__init__.py", "pyspark_binlogd/__init__.py")
+    return [archive, program]
+
+
+def _run(spark: Any, arguments: Arguments, setup: Setup) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    from binlogd.spark.database import DatabaseSink
+    from binlogd.spark.lake import PipelineStopped
+    from binlogd.spark.pipeline import DatabaseTarget, LakeTarget, PipelineOptions, start
+    from binlogd.spark.request import request
+
+    source = arguments.source_options()
+    asked = request({**source, "form": "changes"})
+    if arguments.into.startswith(_LAKE):
+        root = arguments.into.removeprefix(_LAKE).removeprefix("file://")
+        target: Any = LakeTarget(str(Path(root).absolute()), asked)
+    else:
+        target = DatabaseTarget(DatabaseSink(setup, asked))
+    options = PipelineOptions(source, arguments.checkpoint, arguments.interval_s)
+    query = start(spark, options, target)
+    _stop_on_signal(query)
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        ours = _OURS.findall(str(error))
+        raise PipelineStopped(ours[-1][1] if ours else str(error)) from error
+
+
+def _stop_on_signal(query: Any) -> None:
+    """A batch that does not end is done again the next time."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        query.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+
+
+def _check_installed(arguments: Arguments) -> None:
+    if not arguments.into.startswith(_LAKE) and arguments.into != "syncer":
+        raise ConfigError(
+            f"--into {arguments.into}: expected delta:DIRECTORY, or syncer for what [syncer] names"
+        )
+    arguments.source_options()
+    needed = ["pyspark", "pyarrow", "pandas"]
+    needed += ["deltalake"] if arguments.into.startswith(_LAKE) else []
+    for module in needed:
+        if importlib.util.find_spec(module) is None:
+            extra = "delta" if module == "deltalake" else "spark"
+            raise ConfigError(f"{module} is not installed; install binlogd[{extra}]")
+
+
+def _parsed(words: Sequence[str]) -> Arguments:
+    parser = argparse.ArgumentParser("pipeline.py", description="See `binlogd pipeline --help`.")
+    for name in ("source", "into", "checkpoint"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("from", "tables", "except", "config"):
+        parser.add_argument(f"--{name}", default="")
+    parser.add_argument("--follow", action="store_true")
+    parser.add_argument("--interval", type=float, default=10.0)
+    parser.add_argument("--batch", type=int, default=100_000)
+    parser.add_argument("--option", action="append", default=[])
+    found = vars(parser.parse_args(list(words)))
+    return Arguments(
+        source=found["source"],
+        into=found["into"],
+        checkpoint=found["checkpoint"],
+        begin=found["from"],
+        interval_s=found["interval"] if found["follow"] else None,
+        batch=found["batch"],
+        tables=found["tables"],
+        excluded=found["except"],
+        options=tuple(found["option"]),
+        config=found["config"],
+    )

@@ -1,0 +1,100 @@
+"""`binlogd pipeline`: killed and started again, into a lake and into a database; and by words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from binlogd.archive.task import Task
+from binlogd.archive.upload import archive
+from binlogd.spark.lake import read_tables
+from binlogd.workload.generator import Options
+from tests.appliance import run
+from tests.logged import Logged, check_lake
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 200.0
+
+
+def archived(directory: Path, options: Options) -> tuple[Logged, str]:
+    logged = Logged.write(directory, options, segment_bytes=1 << 15)
+    url = str(directory / "archive")
+    task = Task(data_dir=str(logged.data_dir), url=url, history=str(logged.history), with_open=True)
+    archive(task)
+    return logged, url
+
+
+def words(source: str, into: str, directory: Path, *more: str) -> list[str]:
+    checkpoint = str(directory / "checkpoint")
+    return ["pipeline", "--source", source, "--into", into, "--checkpoint", checkpoint, *more]
+
+
+def killed_after_a_batch(command: list[str], directory: Path, batches: int) -> None:
+    """SIGKILL to the pipeline, when so many batches more are in the lake."""
+    before = read_tables(str(directory / "lake")).commit_ts
+    process = subprocess.Popen(
+        [sys.executable, "-m", "binlogd", *command],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + PATIENCE_S
+    try:
+        while batches and process.poll() is None and time.monotonic() < until:
+            now = read_tables(str(directory / "lake")).commit_ts
+            batches -= now > before
+            before = now
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.soak)])
+def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
+    kills: int, tmp_path: Path
+) -> None:
+    options = Options(seed=31 + kills, transactions=80 + 60 * kills, ddl_every=20)
+    logged, url = archived(tmp_path, options)
+    lake = str(tmp_path / "lake")
+    command = words(url, f"delta:{lake}", tmp_path, "--batch", "60")
+    for _ in range(kills):
+        killed_after_a_batch(command, tmp_path, 1)
+    done = run(tmp_path, *command, timeout_s=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    check_lake(logged, lake, logged.workload.model.last_commit_ts)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--into", "delta:lake"], "needs --source, --into and --checkpoint"),
+        (
+            ["--source", ".", "--into", "parquet:x", "--checkpoint", "c"],
+            "expected delta:DIRECTORY, or syncer",
+        ),
+        (
+            ["--source", ".", "--into", "delta:x", "--checkpoint", "c", "--option", "nothing"],
+            "--option takes NAME=VALUE",
+        ),
+    ],
+)
+def test_wrong_words_are_told(more: list[str], said: str, tmp_path: Path) -> None:
+    done = run(tmp_path, "pipeline", *more)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+
+
+def test_a_package_holds_what_a_cluster_imports(tmp_path: Path) -> None:
+    assert run(tmp_path, "pipeline", "--package", "job").returncode == 0
+    names = set(zipfile.ZipFile(tmp_path / "job" / "binlogd.zip").namelist())
+    assert {"pyspark_binlogd/__init__.py", "binlogd/spark/source.py", "binlogd/tso.py"} <= names
+    assert "from binlogd.spark.submit import main" in (tmp_path / "job" / "pipeline.py").read_text()
