@@ -70,7 +70,7 @@ class ParquetAdapter:
 
     def __init__(self, plan: TablePlan, columns: Sequence[ArrowColumn], schema: pa.Schema) -> None:
         pairs = list(zip(columns, sources_of(plan), strict=True))
-        self._adapts = [_adapter(column, source) for column, source in pairs]
+        self._adapts = [adapter(column, source) for column, source in pairs]
         self._schema = schema
         self.names = [source.name for _, source in pairs if source]
 
@@ -83,7 +83,7 @@ class ParquetAdapter:
 _Adapt = Callable[[pa.Table, Losses], pa.Array]
 
 
-def _adapter(column: ArrowColumn, source: Source | None) -> _Adapt:
+def adapter(column: ArrowColumn, source: Source | None) -> _Adapt:
     """What makes a column out of the rows of a base."""
     if source is None:
         value = missing_value(column.column)

@@ -175,23 +175,6 @@ class _TakeOver:
         return True
 
     # --- rows without --------------------------------------------------------------------------
-    def _rewritten(self, kept: list[pa.Array]) -> list[Written]:
-        files = table_files(self.plan, self.columns, self.target, self.part)
-        assert self.plan.carry is not None
-        names = [source.name for source in self.plan.carry.sources if source]
-        file = pq.ParquetFile(self.directory / self.task.file.name)
-        groups = self._keys() if files.key_type is not None else None
-        adapters = [
-            adapter(column, source)
-            for column, source in zip(self.columns, self.plan.carry.sources, strict=True)
-        ]
-        for group, mask in enumerate(kept):
-            table = file.read_row_group(group, names).filter(mask)
-            keys = next(groups).filter(mask) if groups is not None else None
-            arrays = [adapt(table, files.losses) for adapt in adapters]
-            batch = pa.RecordBatch.from_arrays(arrays, schema=files.schema)
-            files.add(batch, keys, table.nbytes)
-        return files.close()
 
     def _loose(self) -> list[Written]:
         """All files of the table: those that tell keys first, then the others by values."""
@@ -232,38 +215,3 @@ class _TakeOver:
     def _next_part(self) -> str:
         self.count += 1
         return f"{self.part}-{self.count}"
-def adapter(column: ArrowColumn, source: Source | None) -> _Adapt:
-    """What makes a column of the snapshot out of the rows of a base."""
-    if source is None:
-        value = missing_value(column.column)
-        return lambda table, losses: _repeated(column, value, table.num_rows, losses)
-    if not source.conversions:
-        return lambda table, _: _cast(table.column(source.name).combine_chunks(), column.type)
-    converts = [converter(step.old, step.new) for step in source.conversions]
-    old = source.conversions[0].old
-
-    def convert(table: pa.Table, losses: dict[str, Counter[str]]) -> pa.Array:
-        values = values_of(old, table.column(source.name))
-        for each in converts:
-            values = [each(value) for value in values]
-        return column.build(values, losses.setdefault(column.column.name, Counter()))
-
-    return convert
-
-
-def _repeated(
-    column: ArrowColumn, value: Value, rows: int, losses: dict[str, Counter[str]]
-) -> pa.Array:
-    one: Counter[str] = Counter()
-    array = column.build([value], one)
-    lost = losses.setdefault(column.column.name, Counter())
-    lost.update({reason: count * rows for reason, count in one.items()})
-    return array.take(pa.array(np.zeros(rows, np.int64)))
-
-
-def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    if array.type == type_:
-        return array
-    if pa.types.is_boolean(array.type):
-        array = array.cast(pa.int64())
-    return array.cast(type_)

@@ -32,8 +32,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from binlogd.errors import BinlogdError, CorruptRow, RowMismatch
+from binlogd.snapshot.adapt import adapter
 from binlogd.snapshot.built_on import Source
-from binlogd.snapshot.carried import adapter
 from binlogd.snapshot.catalog import TablePlan
 from binlogd.snapshot.columns import ArrowColumn, arrow_column
 from binlogd.snapshot.rewrite import Rewritten, Unconvertible
