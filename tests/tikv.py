@@ -22,6 +22,7 @@ from grpclib.server import Server
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.tidb.meta_keys import key_of_pd, pd_key
+from binlogd.tls import ClientTls, ServerTls
 from binlogd.tso import NO_TS, Tso, compose, plus_ms
 from binlogd.upstream.tikv.client import TikvClient, TikvLimits
 from binlogd.upstream.tikv.places import Place
@@ -197,12 +198,12 @@ class FakeStore(TikvBase):
         """As the protocol has it."""
         return metapb.Store(id=self.id, address=f"127.0.0.1:{self.port}", state=self.state)
 
-    async def start(self) -> None:
+    async def start(self, tls: ServerTls | None = None) -> None:
         """Listens, at another port each time."""
         listening = socket.create_server(("127.0.0.1", 0))
         self.port = listening.getsockname()[1]
         self._server = Server([self])
-        await self._server.start(sock=listening)
+        await self._server.start(sock=listening, ssl=tls.fresh() if tls is not None else None)
 
     async def stop(self) -> None:
         """Ends all its connections."""
@@ -334,11 +335,15 @@ async def tikv(*, stores: int = 2, cuts: tuple[bytes, ...] = (b"t",)) -> AsyncIt
 
 @asynccontextmanager
 async def asking(
-    cluster: FakeTikv, *, question_s: float = 5.0, call_s: float = 2.0
+    cluster: FakeTikv,
+    *,
+    question_s: float = 5.0,
+    call_s: float = 2.0,
+    tls: ClientTls | None = None,
 ) -> AsyncIterator[TikvClient]:
     """A client of a cluster."""
     client = TikvClient(
-        cluster, cluster.tso, Stores(cluster), Random(1), TikvLimits(question_s, call_s)
+        cluster, cluster.tso, Stores(cluster, tls), Random(1), TikvLimits(question_s, call_s)
     )
     try:
         yield client

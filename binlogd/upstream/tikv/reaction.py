@@ -2,7 +2,7 @@
 
 | it says | then |
 |---|---|
-| another peer leads | ask that one, at once |
+| another peer leads | ask that one, at once; PD, when they send on to each other |
 | it does not lead, and knows no leader | ask PD, after a moment |
 | the region is another one, or not here, or the store is another one | ask PD, at once |
 | these are the regions now | believe it, and ask them at once |
@@ -117,9 +117,13 @@ class Patience:
     """Why the last attempt failed."""
     _counts: dict[str, int] = field(default_factory=dict)
 
+    def count(self, wait: Wait) -> int:
+        """How often it was waited so."""
+        return self._counts.get(wait.kind, 0)
+
     def next_s(self, wait: Wait, reason: str) -> float:
         """How long to wait before the next attempt, in seconds."""
-        count = self._counts.get(wait.kind, 0)
+        count = self.count(wait)
         self._counts[wait.kind] = count + 1
         self.attempts += 1
         self.reason = reason

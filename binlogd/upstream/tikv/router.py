@@ -22,6 +22,7 @@ from binlogd.errors import Corrupt, Unavailable, UpstreamUnavailable
 from binlogd.tidb.meta_keys import pd_key
 from binlogd.upstream.tikv.places import Places
 from binlogd.upstream.tikv.reaction import (
+    AT_ONCE,
     LEADERLESS,
     PLACES,
     SILENT,
@@ -35,6 +36,7 @@ from binlogd.upstream.tikv.stores import Connection, Stores
 from binlogd.wire.generated import errorpb, kvrpcpb, metapb
 
 _LOOK_UPS = 8  # at PD at once
+_AROUND = 4  # so often stores are believed who send on to each other, then PD is asked
 
 
 class Request(Protocol):
@@ -223,7 +225,8 @@ class Router:
             raise UpstreamUnavailable(
                 f"TiKV region {region.id} does not answer: {reaction.kind}: {reaction.reason}"
             )
-        if reaction.forgets_region:
+        is_sent_around = patience.count(AT_ONCE) % _AROUND == _AROUND - 1
+        if reaction.forgets_region or is_sent_around:
             self._regions.forget(region)
         if reaction.forgets_store and region.leader is not None:
             self._stores.forget(region.leader.store_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from dataclasses import dataclass
 
 from binlogd.channel import PlainChannel
@@ -25,6 +27,7 @@ class Stores:
     def __init__(self, places: Places, tls: ClientTls | None = None) -> None:
         self._places, self._tls = places, tls
         self._addresses: dict[int, str] = {}
+        self._asking: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._connections: dict[str, Connection] = {}
 
     def __len__(self) -> int:
@@ -33,12 +36,13 @@ class Stores:
 
     async def connection(self, store_id: int) -> Connection | None:
         """Towards a store; None: it is gone for good. Raises UpstreamUnavailable."""
-        address = self._addresses.get(store_id)
-        if address is None:
-            store = await self._places.store(store_id)
-            if store is None or store.state == StoreState.Tombstone:
-                return None
-            address = self._addresses[store_id] = store.address
+        async with self._asking[store_id]:  # one question for all who wait
+            address = self._addresses.get(store_id)
+            if address is None:
+                store = await self._places.store(store_id)
+                if store is None or store.state == StoreState.Tombstone:
+                    return None
+                address = self._addresses[store_id] = store.address
         found = self._connections.get(address)
         if found is None:
             host, port = _host_and_port(address)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.tidb.meta_keys import KeyRange
+from binlogd.tls import ClientTls, ServerTls
 from binlogd.tso import Tso, plus_ms
 from binlogd.upstream.tikv.client import TikvClient
 from binlogd.wire.generated import errorpb, metapb
+from tests.certificates import Authority
 from tests.pump_world import eventually
 from tests.tikv import FakeStore, FakeTikv, asking, tikv
 
@@ -127,6 +130,18 @@ async def test_a_scan_goes_on_while_regions_split_and_leaders_move() -> None:
         cluster.before_call = shake
         assert await scanned(client, KeyRange(b"t", b"u"), now) == pairs
         assert len(cluster.regions) > 6
+
+
+async def test_pd_is_asked_when_stores_send_on_to_each_other() -> None:
+    async with tikv(stores=2) as cluster, asking(cluster) as client:
+        fill(cluster, 1)
+        region = cluster.region_of(b"t00000")
+        for number in range(9):
+            elsewhere = errorpb.NotLeader(region.id, region.peer(number % 2 + 1))
+            cluster.errors.append(errorpb.Error(message="not I", not_leader=elsewhere))
+        assert await client.get(b"t00000", await cluster.tso.next()) == b"value 0"
+        assert cluster.calls["GetRegion"] >= 3
+        assert cluster.calls["GetStore"] == 2
 
 
 async def test_a_region_without_a_leader_is_waited_for() -> None:
@@ -251,6 +266,29 @@ async def test_without_pd_what_is_known_is_still_answered_and_the_rest_says_why_
         assert await client.get(b"t00000", now) == b"value 0"
         with pytest.raises(UpstreamUnavailable, match="PD: connection refused"):
             await client.get(b"a", now)
+
+
+async def test_stores_are_spoken_to_by_tls_and_only_to_those_that_are_trusted(
+    tmp_path: Path,
+) -> None:
+    ours, strangers = Authority(tmp_path / "ours"), Authority(tmp_path / "strangers")
+    pair, own = ours.issue("tikv", "tikv"), ours.issue("binlogd")
+    async with tikv(stores=1) as cluster:
+        fill(cluster, 1)
+        now = await cluster.tso.next()
+        await cluster.stores[1].stop()
+        await cluster.stores[1].start(ServerTls(ours.files(pair, "binlogd", "binlog")))
+        trusting = ClientTls(ours.files(own, "tikv"), is_grpc=True)
+        async with asking(cluster, tls=trusting) as client:
+            assert await client.get(b"t00000", now) == b"value 0"
+        for tls, said in (
+            (ClientTls(strangers.files(own), is_grpc=True), "CERTIFICATE_VERIFY_FAILED"),
+            (ClientTls(ours.files(own, "other"), is_grpc=True), "Common Name"),
+            (None, "store 1"),
+        ):
+            async with asking(cluster, question_s=0.5, tls=tls) as client:
+                with pytest.raises(UpstreamUnavailable, match=said):
+                    await client.get(b"t00000", now)
 
 
 # --- locks ---------------------------------------------------------------------------------
