@@ -30,6 +30,7 @@ from binlogd.upstream.oracle import ClockTso, ObservedTso, Overheard
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.cluster import open_cluster
 from binlogd.upstream.pd.gc_hold import GcHold
+from binlogd.upstream.pd.no_tikv import TikvOrAge
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.registry import NodeRegistry
 from binlogd.upstream.skips import SkipList
@@ -211,7 +212,7 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
         tso=tso,
         history=SchemaHistory(source, store),
         registry=NodeRegistry(etcd),
-        txn_status=fates,
+        txn_status=TikvOrAge(pd.has_tikv, fates, _by_age(setup, tso)),
         skips=await SkipList.open(store, WallClock()),
         schema_at=TikvSchema(tikv, pd, service).tracker,
         keep_from=next((each.keep_from for each in holds), None),

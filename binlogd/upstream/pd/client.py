@@ -115,6 +115,19 @@ class PdClient:
             return None
         return Place(answer.region, answer.leader if answer.leader.store_id else None)
 
+    async def has_tikv(self) -> bool:
+        """Whether there is a TiKV to ask; a PD before its first one, or a stand-in, has none."""
+
+        async def ask(way: Way) -> bool:
+            request = pdpb.GetRegionRequest(header=self.header())
+            answer = await self._once_asked(way, "GetRegion", request, pdpb.GetRegionResponse)
+            if answer.header.error.type == pdpb.ErrorType.NOT_BOOTSTRAPPED:
+                return False
+            self.check("GetRegion", answer.header)
+            return True
+
+        return await self.asked("GetRegion", ask, self.limits.question_s)
+
     async def store(self, store_id: int) -> metapb.Store | None:
         """A store of TiKV, also one that is gone for good; None: there never was one."""
 
@@ -155,15 +168,20 @@ class PdClient:
         self, method: str, request: Callable[[], SupportsBytes], kind: Callable[[], A]
     ) -> A:
         async def ask(way: Way) -> A:
-            call = UnaryUnaryMethod[bytes, bytes](way.channel, f"/pdpb.PD/{method}", bytes, bytes)
-            async with asyncio.timeout(self.limits.call_s):
-                with woken_cleanly():
-                    raw = await call(bytes(request()), metadata=way.metadata)
-            answer = parsed(kind(), raw)
+            answer = await self._once_asked(way, method, request(), kind)
             self.check(method, answer.header)
             return answer
 
         return await self.asked(method, ask, self.limits.question_s)
+
+    async def _once_asked(
+        self, way: Way, method: str, request: SupportsBytes, kind: Callable[[], A]
+    ) -> A:
+        call = UnaryUnaryMethod[bytes, bytes](way.channel, f"/pdpb.PD/{method}", bytes, bytes)
+        async with asyncio.timeout(self.limits.call_s):
+            with woken_cleanly():
+                raw = await call(bytes(request), metadata=way.metadata)
+        return parsed(kind(), raw)
 
     def check(self, method: str, header: pdpb.ResponseHeader) -> None:
         """Raises UpstreamUnavailable for an answer that is an error, or another cluster's."""
