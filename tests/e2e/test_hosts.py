@@ -1,0 +1,242 @@
+"""Pumps and a Drainer on hosts of their own: each dies, a Pump comes late, one rests, one goes.
+
+The registry and the time are those of one Pump that stands in for PD. What was acknowledged is in
+the replica, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from binlogd.client.directory import AskedPumps
+from binlogd.client.pump_client import ClientLimits
+from binlogd.client.pumps_client import PumpsClient, PumpsLimits
+from binlogd.errors import PumpUnavailable, UpstreamUnavailable
+from binlogd.tso import Tso
+from binlogd.upstream.pd.client import PdClient
+from binlogd.upstream.pd.tso import PdTso
+from binlogd.wire import peek
+from tests import bank
+from tests.appliance import Appliance, run
+
+WRITERS = 6
+PATIENT = PumpsLimits(
+    each=ClientLimits(
+        deadline_s=5,
+        prewrite_retry_s=30,
+        outcome_retry_s=60,
+        outcome_retry_interval_s=0.1,
+    ),
+    probe_every_s=0.5,
+    look_every_s=0.3,
+)
+
+
+class Hosts:
+    """The nodes, and writers who never rest."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.first = self.node(
+            "first", 'roles = ["pump"]\n', f'tso = "clock"\ncluster-id = {bank.CLUSTER_ID}\n'
+        )
+        self.second = self.pump("second")
+        self.drainer = self.node(
+            "drainer",
+            'roles = ["drainer"]\n',
+            self._pd + 'schema-history = "ddl_history.json"\n[syncer]\ndb-type = "sqlite"\n',
+        )
+        (self.drainer.directory / "ddl_history.json").write_bytes(bank.history())
+        self.written: list[int] = []
+        self._numbers = iter(range(1, 1 << 30))
+
+    @property
+    def _pd(self) -> str:
+        return f'kind = "pd"\npd-urls = "http://127.0.0.1:{self.first.port}"\n'
+
+    def node(self, name: str, top: str, upstream: str) -> Appliance:
+        directory = self._directory / name
+        directory.mkdir()
+        made = Appliance(directory)
+        made.configure(
+            f"[upstream]\n{upstream}",
+            f'node-id = "{name}"\n{top}',
+        )
+        return made
+
+    def pump(self, name: str) -> Appliance:
+        settled = 'abandoned-prewrite = "rollback"\ntxn-timeout = 3\n'
+        return self.node(name, 'roles = ["pump"]\n', self._pd + settled)
+
+    # --- looking ---------------------------------------------------------------------------
+
+    async def until(
+        self, node: Appliance, condition: Callable[[dict[str, Any]], bool]
+    ) -> dict[str, Any]:
+        last: Any = None
+        async with aiohttp.ClientSession() as session:
+            for _ in range(1200):
+                try:
+                    async with session.get(f"http://127.0.0.1:{node.port}/status") as answer:
+                        last = await answer.json()
+                except aiohttp.ClientError as error:
+                    last = error
+                else:
+                    if condition(last):
+                        return dict(last)
+                await asyncio.sleep(0.05)
+        raise AssertionError(f"not so within a minute: {last}\n{node.log()}")
+
+    async def pulls(self, **states: str) -> None:
+        """Until the Drainer has these Pumps, in these states, and no others."""
+        await self.until(
+            self.drainer,
+            lambda status: (
+                states
+                == {each["name"]: each["state"] for each in status["drainer"].get("sources", ())}
+            ),
+        )
+
+    async def some_more(self, count: int = 40) -> None:
+        """Until that many more transactions are acknowledged."""
+        wanted = len(self.written) + count
+        await _in_a_minute(lambda: len(self.written) >= wanted)
+
+    def ledger(self) -> list[int]:
+        path = self.drainer.data_dir / "drainer" / "replica.db"
+        with closing(sqlite3.connect(path)) as replica:
+            return [n for (n,) in replica.execute('SELECT n FROM "bank.ledger"')]
+
+    # --- writing ---------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[None]:
+        """As TiDBs do: a timestamp, the prewrite, another timestamp, the commit."""
+        directory = AskedPumps(*(("127.0.0.1", node.port) for node in (self.first, self.second)))
+        pd = PdClient([("127.0.0.1", self.first.port)])
+        tso = PdTso(pd)
+        over = asyncio.Event()
+        async with (
+            PumpsClient(directory, cluster_id=bank.CLUSTER_ID, limits=PATIENT) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            serving = [group.create_task(each.run()) for each in (client, pd, tso)]
+            writers = [
+                group.create_task(self._write(client, tso, over, random.Random(seed)))
+                for seed in range(WRITERS)
+            ]
+            yield
+            over.set()
+            await _in_a_minute(lambda: all(each.done() for each in writers))
+            for each in serving:
+                each.cancel()
+        await pd.close()
+
+    async def _write(
+        self, client: PumpsClient, tso: PdTso, over: asyncio.Event, rng: random.Random
+    ) -> None:
+        while not over.is_set():
+            number = next(self._numbers)
+            value = peek.encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
+            try:
+                start_ts = await _told(tso)
+                prewrite = peek.prewrite_binlog(
+                    start_ts, prewrite_key=b"r%d" % number, prewrite_value=value
+                )
+                await client.write(prewrite)
+            except PumpUnavailable:
+                continue  # the transaction fails, and its writer sends no outcome
+            await client.write(peek.commit_binlog(start_ts, await _told(tso)))
+            self.written.append(number)
+            await asyncio.sleep(rng.uniform(0.0, 0.02))
+
+
+async def _in_a_minute(happened: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if happened():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not happen within a minute")
+
+
+async def _told(tso: PdTso) -> Tso:
+    """Waits while the Pump that tells the time is away."""
+    for _ in range(300):
+        try:
+            return await tso.next()
+        except UpstreamUnavailable:
+            await asyncio.sleep(0.1)
+    raise AssertionError("nobody tells the time")
+
+
+@pytest.fixture
+async def hosts(tmp_path: Path) -> AsyncIterator[Hosts]:
+    made = Hosts(tmp_path)
+    async with AsyncExitStack() as stack:
+        for node in (made.first, made.second, made.drainer):
+            stack.callback(node.close)
+            node.start(is_ready=node is made.first)  # the others need its registry and its time
+        yield made
+
+
+async def test_pumps_and_a_drainer_on_hosts_of_their_own_lose_nothing(hosts: Hosts) -> None:
+    await lose_nothing(hosts, kills=[hosts.second, hosts.drainer, hosts.first])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+async def test_they_lose_nothing_however_often_they_die(hosts: Hosts, seed: int) -> None:
+    nodes = [hosts.first, hosts.second, hosts.drainer]
+    await lose_nothing(hosts, kills=random.Random(seed).choices(nodes, k=15))
+
+
+async def lose_nothing(hosts: Hosts, *, kills: Sequence[Appliance]) -> None:
+    """What is acknowledged is in the replica once, whoever dies, comes, rests or goes."""
+    async with hosts.writing():
+        await hosts.pulls(first="online", second="online")
+        await hosts.some_more()
+        for node in kills:
+            node.kill()
+            node.start(is_ready=False)
+            await hosts.some_more()
+
+        third = hosts.pump("third")
+        try:
+            third.start(is_ready=False)
+            await hosts.pulls(first="online", second="online", third="online")
+            await hosts.some_more()
+
+            paused = run(hosts.second.directory, *ctl(hosts.second, "pause-pump", "second"))
+            assert paused.returncode == 0, paused.stdout + paused.stderr
+            assert hosts.second.end() == 0
+            await hosts.pulls(first="online", second="paused", third="online")
+            await hosts.some_more()
+            hosts.second.start(is_ready=False)
+            await hosts.pulls(first="online", second="online", third="online")
+
+            closed = run(third.directory, *ctl(hosts.first, "offline-pump", "third"))
+            assert closed.returncode == 0, closed.stdout + closed.stderr
+            await hosts.until(hosts.drainer, lambda status: len(status["drainer"]["sources"]) == 2)
+            assert third.end() == 0
+            await hosts.pulls(first="online", second="online")
+            await hosts.some_more()
+        finally:
+            third.close()
+    await hosts.until(
+        hosts.drainer,
+        lambda status: len(hosts.ledger()) >= len(hosts.written),
+    )
+    assert sorted(hosts.ledger()) == sorted(hosts.written)
+
+
+def ctl(node: Appliance, word: str, node_id: str) -> list[str]:
+    return ["ctl", word, "--node-id", node_id, "--config", str(node.config_file)]
