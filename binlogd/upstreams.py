@@ -8,7 +8,7 @@ without a data directory where the registry is not in it.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from random import Random
 
 from binlogd.config import advertised, tidb_addresses
 from binlogd.host.clock import WallClock
-from binlogd.ports import Registry, TsoSource
+from binlogd.ports import Registry, TsoSource, TxnStatusSource
 from binlogd.quantities import pd_addresses
 from binlogd.setup import Setup, client_tls, http_client_tls
 from binlogd.tso import Tso
@@ -30,7 +30,7 @@ from binlogd.upstream.oracle import ClockTso, ObservedTso, Overheard
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.cluster import open_cluster
 from binlogd.upstream.pd.gc_hold import GcHold
-from binlogd.upstream.pd.no_tikv import TikvOrAge
+from binlogd.upstream.pd.no_tikv import TikvOrElse
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.registry import NodeRegistry
 from binlogd.upstream.skips import SkipList
@@ -39,7 +39,7 @@ from binlogd.upstream.tidb.cluster import cluster_id
 from binlogd.upstream.tidb.jobs import TidbJobs
 from binlogd.upstream.tidb.oracle import TidbTso
 from binlogd.upstream.tidb.servers import Several
-from binlogd.upstream.tidb.sql import SqlLogin, SqlSessions, TidbSql
+from binlogd.upstream.tidb.sql import SqlLogin, TidbSql
 from binlogd.upstream.tidb.status_port import StatusPort
 from binlogd.upstream.tidb.txn_status import TidbTxnStatus
 from binlogd.upstream.tikv.client import TikvClient
@@ -156,16 +156,13 @@ async def _standalone(setup: Setup, store: UpstreamStore) -> Upstream:
 async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
     """TiDB servers are asked, the first that answers; the registry is this node's own."""
     upstream, tls = setup.config.upstream, http_client_tls(setup)
-    addresses = tidb_addresses(upstream)
-    login = SqlLogin(upstream.user, upstream.password, tls if upstream.sql_tls else None)
-    sql = [TidbSql(address, login) for address, _ in addresses]
-    sessions = Several(sql, "tidb, MySQL port")
-    ports = Several([StatusPort(at, tls) for _, at in addresses], "tidb, status port")
+    tidb = _TidbPorts.of(setup)
+    sessions, ports = tidb.sessions, tidb.ports
     asked = TidbTso(sessions)
     clock = await ClockTso.open(store, WallClock())
     tso = Overheard(asked, clock)
     told = upstream.cluster_id or await store.fact(CLUSTER_ID) or await cluster_id(ports, tls)
-    source = job_source(setup.schema_history, tls=tls) or TidbJobs(ports, sessions)
+    source = job_source(setup.schema_history, tls=tls) or tidb.jobs()
     cluster = await StoredClusterIdentity.open(store, told)
     skips = await SkipList.open(store, WallClock())
     keyspace = await _keyspace(store)
@@ -176,12 +173,12 @@ async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
         tso=tso,
         history=SchemaHistory(source, store),
         registry=NodeRegistry(keyspace),
-        txn_status=TidbTxnStatus(ports, _by_age(setup, tso)),
+        txn_status=tidb.fates(_by_age(setup, tso)),
         skips=skips,
-        lives=(SqlSessions(sql), keyspace),
+        lives=(tidb, keyspace),
         shares_registry=upstream.embedded_pd,
         own_pd=OwnPd(keyspace, clock) if upstream.embedded_pd else None,
-        parts=(sessions.statistics, ports.statistics),
+        parts=tidb.parts(),
         tso_statistics=asked.statistics,
     )
 
@@ -198,7 +195,13 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
     except BaseException:
         await pd.close()
         raise
-    source = job_source(setup.schema_history, tls=http_client_tls(setup)) or TikvJobs(tikv, tso)
+    tidb = _TidbPorts.of(setup) if upstream.tidb else None
+    source = job_source(setup.schema_history, tls=http_client_tls(setup)) or (
+        tidb.jobs() if tidb is not None else TikvJobs(tikv, tso)
+    )
+    otherwise: TxnStatusSource = _by_age(setup, tso)
+    if tidb is not None:
+        otherwise = tidb.fates(otherwise)
     gives_up = upstream.abandoned_prewrite == "rollback"
     fates = TikvTxnStatus(tikv, pd, tso, rolls_back_abandoned=gives_up)
     service = f"binlogd_{advertised(setup.config)}"
@@ -212,16 +215,56 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
         tso=tso,
         history=SchemaHistory(source, store),
         registry=NodeRegistry(etcd),
-        txn_status=TikvOrAge(pd.has_tikv, fates, _by_age(setup, tso)),
+        txn_status=TikvOrElse(pd.has_tikv, fates, otherwise),
         skips=await SkipList.open(store, WallClock()),
         schema_at=TikvSchema(tikv, pd, service).tracker,
         keep_from=next((each.keep_from for each in holds), None),
-        lives=(pd, tso, _Connections(tikv), etcd, *holds),
-        parts=(pd.statistics, partial(_part_of, tikv), *(each.statistics for each in holds)),
+        lives=(pd, tso, _Connections(tikv), etcd, *holds, *([tidb] if tidb else [])),
+        parts=(
+            pd.statistics,
+            partial(_part_of, tikv),
+            *(each.statistics for each in holds),
+            *(tidb.parts() if tidb else ()),
+        ),
         shares_registry=True,
         tso_statistics=tso.statistics,
         tikv_statistics=lambda: TikvKnowledge(tikv.statistics(), fates.statistics()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _TidbPorts:
+    """The TiDBs of a configuration, and what they can be asked."""
+
+    sql: Sequence[TidbSql]
+    sessions: Several[TidbSql]
+    ports: Several[StatusPort]
+
+    @classmethod
+    def of(cls, setup: Setup) -> _TidbPorts:
+        upstream, tls = setup.config.upstream, http_client_tls(setup)
+        addresses = tidb_addresses(upstream)
+        login = SqlLogin(upstream.user, upstream.password, tls if upstream.sql_tls else None)
+        sql = [TidbSql(address, login) for address, _ in addresses]
+        ports = [StatusPort(address, tls) for _, address in addresses]
+        return cls(sql, Several(sql, "tidb, MySQL port"), Several(ports, "tidb, status port"))
+
+    def jobs(self) -> TidbJobs:
+        return TidbJobs(self.ports, self.sessions)
+
+    def fates(self, otherwise: TxnStatusSource) -> TidbTxnStatus:
+        return TidbTxnStatus(self.ports, otherwise)
+
+    def parts(self) -> tuple[Callable[[], PartStatistics], ...]:
+        return self.sessions.statistics, self.ports.statistics
+
+    async def run(self) -> None:
+        """Nothing goes on beside the questions."""
+
+    async def close(self) -> None:
+        """Lets go of all connections."""
+        for connection in self.sql:
+            connection.close()
 
 
 @dataclass(frozen=True, slots=True)

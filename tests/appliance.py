@@ -76,7 +76,7 @@ class Appliance:
         command = [sys.executable, "-m", "binlogd", "serve", "--config", str(self.config_file)]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=self.directory, env=_environment()
+                command, stdout=log, stderr=log, cwd=self.directory, env=environment()
             )
         if is_ready:
             self.wait(lambda status: True, timeout_s=READY_S)
@@ -105,6 +105,11 @@ class Appliance:
     def end(self, timeout_s: float = READY_S) -> int:
         """Waits until it ends by itself; the exit code."""
         return self._running().wait(timeout=timeout_s)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the process; None while it runs."""
+        return self._running().poll()
 
     def close(self) -> None:
         """Whatever it does, it is gone afterwards."""
@@ -165,7 +170,7 @@ def run(directory: Path, *words: str, timeout_s: float = 60.0) -> subprocess.Com
     return subprocess.run(
         [sys.executable, "-m", "binlogd", *words],
         cwd=directory,
-        env=_environment(),
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -173,7 +178,8 @@ def run(directory: Path, *words: str, timeout_s: float = 60.0) -> subprocess.Com
     )
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Of every process of ours."""
     root = Path(__file__).parents[1]
     return {**os.environ, "PYTHONPATH": str(root), "NO_COLOR": "1", "COLUMNS": "200"}
 

@@ -48,5 +48,6 @@ class LocalTxnStatus:
         )
         return Pending(
             f"neither Commit nor Rollback of transaction start_ts {start_ts} has arrived in"
-            f" {age_ms / 1000:g} s; {way_out}"
+            f" {age_ms / 1000:g} s; {way_out}",
+            is_traceless=True,  # there is nobody who would know of one
         )

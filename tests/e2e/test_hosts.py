@@ -1,14 +1,17 @@
 """Pumps and a Drainer on hosts of their own: each dies, a Pump comes late, one rests, one goes.
 
-The registry and the time are those of one Pump that stands in for PD. What was acknowledged is in
-the replica, once.
+The registry and the time are those of one Pump that stands in for PD; a TiDB knows the schema, and
+what became of a transaction whose writer found another Pump. What was acknowledged is in the
+replica, once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -21,12 +24,14 @@ from binlogd.client.directory import AskedPumps
 from binlogd.client.pump_client import ClientLimits
 from binlogd.client.pumps_client import PumpsClient, PumpsLimits
 from binlogd.errors import PumpUnavailable, UpstreamUnavailable
-from binlogd.tso import Tso
+from binlogd.host.clock import WallClock
+from binlogd.tso import Tso, compose
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.wire import peek
 from tests import bank
-from tests.appliance import Appliance, run
+from tests.appliance import Appliance, environment
+from tests.scripted_tidb import ScriptedTidb
 
 WRITERS = 6
 PATIENT = PumpsLimits(
@@ -46,36 +51,32 @@ class Hosts:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._now: int = compose(WallClock().wall_ms())
+        self.tidb = ScriptedTidb(now=lambda: self._now, jobs=json.loads(bank.history()))
         self.first = self.node(
-            "first", 'roles = ["pump"]\n', f'tso = "clock"\ncluster-id = {bank.CLUSTER_ID}\n'
+            "first", "pump", f"{self.tidb.in_config}cluster-id = {bank.CLUSTER_ID}\n"
         )
-        self.second = self.pump("second")
+        self.second = self.node("second", "pump", self._behind_pd)
         self.drainer = self.node(
-            "drainer",
-            'roles = ["drainer"]\n',
-            self._pd + 'schema-history = "ddl_history.json"\n[syncer]\ndb-type = "sqlite"\n',
+            "drainer", "drainer", self._behind_pd + '[syncer]\ndb-type = "sqlite"\n'
         )
-        (self.drainer.directory / "ddl_history.json").write_bytes(bank.history())
         self.written: list[int] = []
         self._numbers = iter(range(1, 1 << 30))
 
     @property
-    def _pd(self) -> str:
-        return f'kind = "pd"\npd-urls = "http://127.0.0.1:{self.first.port}"\n'
+    def _behind_pd(self) -> str:
+        pd = f'kind = "pd"\npd-urls = "http://127.0.0.1:{self.first.port}"\n'
+        return self.tidb.in_config.replace('kind = "tidb"\n', pd)
 
-    def node(self, name: str, top: str, upstream: str) -> Appliance:
+    def node(self, name: str, role: str, upstream: str) -> Appliance:
         directory = self._directory / name
         directory.mkdir()
         made = Appliance(directory)
-        made.configure(
-            f"[upstream]\n{upstream}",
-            f'node-id = "{name}"\n{top}',
-        )
+        made.configure(f"[upstream]\n{upstream}", f'node-id = "{name}"\nroles = ["{role}"]\n')
         return made
 
-    def pump(self, name: str) -> Appliance:
-        settled = 'abandoned-prewrite = "rollback"\ntxn-timeout = 3\n'
-        return self.node(name, 'roles = ["pump"]\n', self._pd + settled)
+    def late(self) -> Appliance:
+        return self.node("third", "pump", self._behind_pd)
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -146,18 +147,35 @@ class Hosts:
     ) -> None:
         while not over.is_set():
             number = next(self._numbers)
+            key, start_ts = b"r%d" % number, await self._told(tso)
             value = peek.encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
+            self.tidb.locked(key, start_ts)
             try:
-                start_ts = await _told(tso)
-                prewrite = peek.prewrite_binlog(
-                    start_ts, prewrite_key=b"r%d" % number, prewrite_value=value
+                await client.write(
+                    peek.prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value)
                 )
-                await client.write(prewrite)
             except PumpUnavailable:
-                continue  # the transaction fails, and its writer sends no outcome
-            await client.write(peek.commit_binlog(start_ts, await _told(tso)))
+                self.tidb.keys[key] = {"writes": []}
+                self.tidb.rolled_back(key, start_ts)
+                continue
+            commit_ts = await self._told(tso)
+            self.tidb.keys[key] = {"writes": []}
+            self.tidb.committed(key, start_ts, commit_ts)
+            await client.write(peek.commit_binlog(start_ts, commit_ts))
             self.written.append(number)
             await asyncio.sleep(rng.uniform(0.0, 0.02))
+
+    async def _told(self, tso: PdTso) -> Tso:
+        """A timestamp; waits while the Pump that tells the time is away."""
+        for _ in range(300):
+            try:
+                told = await tso.next()
+            except UpstreamUnavailable:
+                await asyncio.sleep(0.1)
+            else:
+                self._now = max(self._now, told)
+                return told
+        raise AssertionError("nobody tells the time")
 
 
 async def _in_a_minute(happened: Callable[[], bool]) -> None:
@@ -168,23 +186,17 @@ async def _in_a_minute(happened: Callable[[], bool]) -> None:
     raise AssertionError("it did not happen within a minute")
 
 
-async def _told(tso: PdTso) -> Tso:
-    """Waits while the Pump that tells the time is away."""
-    for _ in range(300):
-        try:
-            return await tso.next()
-        except UpstreamUnavailable:
-            await asyncio.sleep(0.1)
-    raise AssertionError("nobody tells the time")
-
-
 @pytest.fixture
 async def hosts(tmp_path: Path) -> AsyncIterator[Hosts]:
     made = Hosts(tmp_path)
+    await made.tidb.start()
     async with AsyncExitStack() as stack:
+        stack.push_async_callback(made.tidb.kill)
         for node in (made.first, made.second, made.drainer):
             stack.callback(node.close)
-            node.start(is_ready=node is made.first)  # the others need its registry and its time
+            node.start(is_ready=False)
+            if node is made.first:  # the others need its registry and its time
+                await made.until(node, lambda _: True)
         yield made
 
 
@@ -209,34 +221,34 @@ async def lose_nothing(hosts: Hosts, *, kills: Sequence[Appliance]) -> None:
             node.start(is_ready=False)
             await hosts.some_more()
 
-        third = hosts.pump("third")
+        third = hosts.late()
         try:
             third.start(is_ready=False)
             await hosts.pulls(first="online", second="online", third="online")
             await hosts.some_more()
 
-            paused = run(hosts.second.directory, *ctl(hosts.second, "pause-pump", "second"))
-            assert paused.returncode == 0, paused.stdout + paused.stderr
-            assert hosts.second.end() == 0
+            await ctl(hosts.second, "pause-pump", "second")
+            await _in_a_minute(lambda: hosts.second.exit_code == 0)
             await hosts.pulls(first="online", second="paused", third="online")
             await hosts.some_more()
             hosts.second.start(is_ready=False)
             await hosts.pulls(first="online", second="online", third="online")
 
-            closed = run(third.directory, *ctl(hosts.first, "offline-pump", "third"))
-            assert closed.returncode == 0, closed.stdout + closed.stderr
+            await ctl(hosts.first, "offline-pump", "third")
             await hosts.until(hosts.drainer, lambda status: len(status["drainer"]["sources"]) == 2)
-            assert third.end() == 0
+            await _in_a_minute(lambda: third.exit_code == 0)
             await hosts.pulls(first="online", second="online")
             await hosts.some_more()
         finally:
             third.close()
-    await hosts.until(
-        hosts.drainer,
-        lambda status: len(hosts.ledger()) >= len(hosts.written),
-    )
+    await hosts.until(hosts.drainer, lambda _: len(hosts.ledger()) >= len(hosts.written))
     assert sorted(hosts.ledger()) == sorted(hosts.written)
 
 
-def ctl(node: Appliance, word: str, node_id: str) -> list[str]:
-    return ["ctl", word, "--node-id", node_id, "--config", str(node.config_file)]
+async def ctl(node: Appliance, word: str, node_id: str) -> None:
+    """An operator's command, on the host of a node; TiDB answers meanwhile."""
+    words = ["ctl", word, "--node-id", node_id, "--config", str(node.config_file)]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "binlogd", *words, env=environment()
+    )
+    assert await process.wait() == 0

@@ -135,21 +135,5 @@ class TidbSql:
         return UpstreamUnavailable(f"tidb {self}: {error or type(error).__name__}")
 
 
-class SqlSessions:
-    """The life of connections: they are made when they are needed, and end with the upstream."""
-
-    def __init__(self, connections: Sequence[TidbSql]) -> None:
-        self._connections = connections
-
-    async def run(self) -> None:
-        """Nothing is to be done between questions."""
-        await asyncio.Event().wait()
-
-    async def close(self) -> None:
-        """Drops all."""
-        for connection in self._connections:
-            connection.close()
-
-
 _CLIENT_ERRORS = (2000, 2999)
 """What pymysql says of a connection, in the numbers of MySQL's client library."""
