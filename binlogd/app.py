@@ -58,10 +58,13 @@ from binlogd.server import Server, ServerLimits
 from binlogd.setup import Setup, client_tls, server_tls
 from binlogd.snapshot.export import ExportOptions, ExportResult
 from binlogd.snapshot.export import export as export_snapshot
+from binlogd.snapshot.jobdir import job_directory
 from binlogd.snapshot.launcher import Progress
 from binlogd.snapshot.spec import ChangesOptions, TypeOptions
 from binlogd.snapshot.warmup import Archive
 from binlogd.snapshot.warmup import warm_up as make_archive
+from binlogd.tidb.model import job_from_json
+from binlogd.tools.archive_log import write_archive_log
 from binlogd.tools.restoring import read_checkpoint, restore_from
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.registry import DRAINER, PUMP
@@ -177,7 +180,10 @@ def warm_up(*, anew: bool) -> Archive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
-    """A snapshot that somebody wants; `resolved_ts` is what a running Pump vouched for, or 0."""
+    """A snapshot that somebody wants; `resolved_ts` is what a running Pump vouched for, or 0.
+
+    `archive` is a directory of a file sink, which is read in place of the log.
+    """
 
     out: Path
     as_of: str
@@ -187,6 +193,7 @@ class ExportRequest:
     base_time_zone: str = ""
     types: TypeOptions
     changes: ChangesOptions | None = None
+    archive: Path | None = None
 
 
 def export(
@@ -223,7 +230,11 @@ async def _export(
         types=request.types,
         changes=request.changes,
     )
-    return await export_snapshot(options, progress)
+    if request.archive is None:
+        return await export_snapshot(options, progress)
+    with job_directory(request.out, ".archive-log-") as directory:
+        write_archive_log(request.archive, [job_from_json(job) for job in jobs], directory / "log")
+        return await export_snapshot(replace(options, data_dir=directory / "log"), progress)
 
 
 async def _serve(setup: Setup, read_again: Callable[[], Setup]) -> int:

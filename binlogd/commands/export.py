@@ -49,6 +49,10 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
         typer.Option("--base-time-zone", help="Of the TIMESTAMPs in a dump: UTC, +08:00."),
     ] = "",
     file_format: Annotated[str, typer.Option("--format", help="parquet.")] = "parquet",
+    archive: Annotated[
+        Path | None,
+        typer.Option("--archive", help="Read the files of a file sink here in place of the log."),
+    ] = None,
     config_file: ConfigOption = None,
     data_dir: DataDirOption = None,
     addr: AddrOption = None,
@@ -69,7 +73,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     """
     setup = load_setup(config_file, data_dir, addr, schema_history)
     chosen = type_options(types)
-    known_ts = resolved_ts(setup)
+    known_ts = NO_TS if archive is not None else resolved_ts(setup)
     if wait:
         known_ts = asyncio.run(waited(setup, moment(as_of).ts, duration_s("--wait", wait)))
     request = app.ExportRequest(
@@ -80,6 +84,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
         base=base,
         base_time_zone=base_time_zone,
         types=chosen,
+        archive=archive,
     )
     with ExportProgress(Console(stderr=True)) as shown:
         result = app.export(setup, request, shown.advance)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,28 +10,10 @@ from binlogd.errors import ConfigError, Refused
 from binlogd.snapshot.publish import read_manifest
 from binlogd.tso import NO_TS, Tso
 from binlogd.workload.generator import Options, Workload
-from tests import dumps, snapshot_reader
+from tests import dumps
 from tests.data_directory import collect_garbage, write_log
-from tests.spark import WarmSpark, warm_spark
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmSpark]:
-    with warm_spark(tmp_path_factory.mktemp("spark")) as session:
-        yield session
-
-
-def check_against_model(snapshot: Path, workload: Workload, as_of: Tso) -> None:
-    assert read_manifest(snapshot).left_out == ()
-    tables, contents = workload.model.tables(as_of), workload.model.contents(as_of)
-    found = snapshot_reader.tables(snapshot)
-    assert found.keys() == {".".join(name) for name in tables}
-    for name, table in tables.items():
-        entry, held = found[".".join(name)], contents[name]
-        assert [column.name for column in entry.columns] == list(held.columns)
-        columns = [column for column in table.columns if column.is_public]
-        expected = Counter(tuple(map(snapshot_reader.as_held, columns, row)) for row in held.rows)
-        assert snapshot_reader.rows(snapshot, entry) == expected, f"{name} at {as_of}"
+from tests.model_check import check_against_model
+from tests.spark import WarmSpark
 
 
 @pytest.mark.parametrize("seed", [31])

@@ -16,15 +16,9 @@ from binlogd.snapshot.spec import TableEntry
 from binlogd.tso import Tso
 from binlogd.workload.generator import Options, Workload
 from tests.data_directory import collect_garbage, write_log
-from tests.spark import WarmSpark, warm_spark
+from tests.spark import WarmSpark
 
 Rows = dict[Any, dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmSpark]:
-    with warm_spark(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 def read(directory: Path, entry: TableEntry) -> list[dict[str, Any]]:

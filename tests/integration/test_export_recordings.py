@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,9 @@ from binlogd.wire.peek import (
 from binlogd.workload.generator import Options, Workload
 from tests import recordings_reader, snapshot_reader
 from tests.data_directory import write_log
+from tests.model_check import check_against_model
 from tests.recordings_reader import Row
-from tests.spark import WarmSpark, warm_spark
+from tests.spark import WarmSpark
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
@@ -47,12 +47,6 @@ LEFT_OUT = {
 
 REWRITTEN = {"ddl_a.t", "ddl_a.st1", "shop.orders"}
 """MODIFY COLUMN rewrote it; a fold of the row changes cannot know the new values."""
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmSpark]:
-    with warm_spark(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 def data_directory(tmp_path: Path, name: str) -> Path:
@@ -119,19 +113,7 @@ def test_snapshots_of_a_workload_hold_what_its_model_says(
     moments = workload.model.moments()
     for as_of in (moments[len(moments) // 2], Tso((moments[0] + 2 * last) // 3), NO_TS):
         snapshot = spark.export(tmp_path / "data", workload.history(), as_of)
-        assert read_manifest(snapshot).left_out == ()
-        tables = workload.model.tables(as_of or last)
-        contents = workload.model.contents(as_of or last)
-        found = snapshot_reader.tables(snapshot)
-        assert found.keys() == {".".join(name) for name in tables}
-        for name, table in tables.items():
-            entry, held = found[".".join(name)], contents[name]
-            assert [column.name for column in entry.columns] == list(held.columns)
-            columns = [column for column in table.columns if column.is_public]
-            expected = Counter(
-                tuple(map(snapshot_reader.as_held, columns, row)) for row in held.rows
-            )
-            assert snapshot_reader.rows(snapshot, entry) == expected, f"{name} at {as_of}"
+        check_against_model(snapshot, workload, as_of or last)
 
 
 def transaction(start_ts: int, commit_ts: int) -> tuple[bytes, bytes]:
