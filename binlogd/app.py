@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -38,6 +38,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
 from binlogd.drainer.session import leading_error
 from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
+from binlogd.exporting import ExportRequest, export_for
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.http2 import Servable
@@ -56,15 +57,10 @@ from binlogd.routes.application import application
 from binlogd.routes.guard import Guard
 from binlogd.server import Server, ServerLimits
 from binlogd.setup import Setup, client_tls, server_tls
-from binlogd.snapshot.export import ExportOptions, ExportResult
-from binlogd.snapshot.export import export as export_snapshot
-from binlogd.snapshot.jobdir import job_directory
+from binlogd.snapshot.export import ExportResult
 from binlogd.snapshot.launcher import Progress
-from binlogd.snapshot.spec import ChangesOptions, TypeOptions
 from binlogd.snapshot.warmup import Archive
 from binlogd.snapshot.warmup import warm_up as make_archive
-from binlogd.tidb.model import job_from_json
-from binlogd.tools.archive_log import write_archive_log
 from binlogd.tools.restoring import read_checkpoint, restore_from
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.registry import DRAINER, PUMP
@@ -178,63 +174,12 @@ def warm_up(*, anew: bool) -> Archive:
     return run(make_archive(anew=anew))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportRequest:
-    """A snapshot that somebody wants; `resolved_ts` is what a running Pump vouched for, or 0.
-
-    `archive` is a directory of a file sink, which is read in place of the log.
-    """
-
-    out: Path
-    as_of: str
-    format: str
-    resolved_ts: Tso
-    base: str
-    base_time_zone: str = ""
-    types: TypeOptions
-    changes: ChangesOptions | None = None
-    archive: Path | None = None
-
-
 def export(
     setup: Setup, request: ExportRequest, progress: Callable[[Progress], None]
 ) -> ExportResult:
-    """Publishes a snapshot of the data directory's log."""
+    """Publishes what is asked for of the data directory's log."""
     telemetry.set_up_logging(setup.config.log_level, sys.stderr)
-    return run(_export(setup, request, progress))
-
-
-async def _export(
-    setup: Setup, request: ExportRequest, progress: Callable[[Progress], None]
-) -> ExportResult:
-    store = await UpstreamStore.open(setup.data_dir / "upstream.db")
-    try:
-        upstream = await open_upstream(setup, store)
-        try:
-            jobs = await upstream.history.known_jobs()
-            cluster_id = upstream.cluster.cluster_id
-        finally:
-            await upstream.close()
-    finally:
-        await store.close()
-    options = ExportOptions(
-        data_dir=setup.data_dir,
-        out=request.out,
-        schema_history=b"[" + b",".join(jobs) + b"]",
-        as_of=request.as_of,
-        format=request.format,
-        cluster_id=cluster_id,
-        resolved_ts=request.resolved_ts,
-        base=request.base,
-        base_time_zone=request.base_time_zone,
-        types=request.types,
-        changes=request.changes,
-    )
-    if request.archive is None:
-        return await export_snapshot(options, progress)
-    with job_directory(request.out, ".archive-log-") as directory:
-        write_archive_log(request.archive, [job_from_json(job) for job in jobs], directory / "log")
-        return await export_snapshot(replace(options, data_dir=directory / "log"), progress)
+    return run(export_for(setup, request, progress))
 
 
 async def _serve(setup: Setup, read_again: Callable[[], Setup]) -> int:

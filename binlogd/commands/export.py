@@ -22,9 +22,11 @@ from binlogd.commands.options import (
 from binlogd.commands.running import get_json
 from binlogd.console import ExportProgress
 from binlogd.errors import NotRunning, Refused
+from binlogd.exporting import ExportRequest
 from binlogd.moment import wall_clock
 from binlogd.quantities import duration_s
 from binlogd.setup import Setup
+from binlogd.snapshot.export import ExportResult
 from binlogd.snapshot.spec import moment, type_options
 from binlogd.tso import NO_TS, Tso
 
@@ -76,7 +78,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     known_ts = NO_TS if archive is not None else resolved_ts(setup)
     if wait:
         known_ts = asyncio.run(waited(setup, moment(as_of).ts, duration_s("--wait", wait)))
-    request = app.ExportRequest(
+    request = ExportRequest(
         out=out,
         as_of=as_of,
         format=file_format,
@@ -88,20 +90,22 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     )
     with ExportProgress(Console(stderr=True)) as shown:
         result = app.export(setup, request, shown.advance)
+    show(result, f"{result.rows} rows", as_json=as_json)
+
+
+def show(result: ExportResult, rows: str, *, as_json: bool) -> None:
+    """What was published, for people or scripts."""
     if as_json:
         sys.stdout.write(msgspec.json.encode(result, enc_hook=str).decode() + "\n")
         return
-    console = Console()
-    console.print(
-        f"{result.path}: {result.tables} tables, {result.rows} rows,"
-        f" {result.size_bytes / 1e6:.1f} MB as of commit_ts {result.commit_ts}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    console = Console(highlight=False, soft_wrap=True)
+    size_mb = result.size_bytes / 1e6
+    as_of = f"as of commit_ts {result.commit_ts}"
+    console.print(f"{result.path}: {result.tables} tables, {rows}, {size_mb:.1f} MB {as_of}")
     built_on = f"built on {result.base.directory}" if result.base.directory else "built on no base"
-    console.print(f"{built_on}: {result.base.why}", highlight=False, soft_wrap=True)
+    console.print(f"{built_on}: {result.base.why}")
     for table in result.left_out:
-        console.print(f"[yellow]left out[/] {table}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]left out[/] {table}")
 
 
 async def waited(setup: Setup, wanted_ts: Tso, limit_s: float) -> Tso:

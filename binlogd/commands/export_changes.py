@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ import typer
 from rich.console import Console
 
 from binlogd import app
-from binlogd.commands.export import resolved_ts, waited
+from binlogd.commands.export import resolved_ts, show, waited
 from binlogd.commands.options import (
     AddrOption,
     ConfigOption,
@@ -22,6 +21,7 @@ from binlogd.commands.options import (
 )
 from binlogd.console import ExportProgress
 from binlogd.errors import ConfigError
+from binlogd.exporting import ExportRequest
 from binlogd.quantities import duration_s
 from binlogd.snapshot.publish import read_manifest
 from binlogd.snapshot.spec import MANIFEST_NAME, ChangesOptions, moment, type_options
@@ -71,7 +71,7 @@ def export_changes(  # noqa: PLR0913 - typer makes each parameter an option
     known_ts = resolved_ts(setup)
     if wait:
         known_ts = asyncio.run(waited(setup, moment(to, "--to").ts, duration_s("--wait", wait)))
-    request = app.ExportRequest(
+    request = ExportRequest(
         out=out,
         as_of=to,
         format="parquet",
@@ -82,18 +82,7 @@ def export_changes(  # noqa: PLR0913 - typer makes each parameter an option
     )
     with ExportProgress(Console(stderr=True)) as shown:
         result = app.export(setup, request, shown.advance)
-    if as_json:
-        sys.stdout.write(msgspec.json.encode(result, enc_hook=str).decode() + "\n")
-        return
-    console = Console()
-    console.print(
-        f"{result.path}: {result.rows} changes in {result.tables} tables,"
-        f" {result.size_bytes / 1e6:.1f} MB up to commit_ts {result.commit_ts}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    for table in result.left_out:
-        console.print(f"[yellow]left out[/] {table}", highlight=False, soft_wrap=True)
+    show(result, f"{result.rows} changes", as_json=as_json)
 
 
 def _from_ts(text: str) -> Tso:
