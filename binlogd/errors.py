@@ -252,6 +252,15 @@ class RowMismatch(Stuck):
         )
 
 
+class UnreadableRow(BinlogdError):
+    """A row of an export that contradicts the schema of its table."""
+
+    def __init__(self, table: str, commit_ts: int, reason: str) -> None:
+        """commit_ts 0: it is one of several transactions."""
+        of = f" in transaction commit_ts {commit_ts}" if commit_ts else ""
+        super().__init__(f"a row of {table}{of} contradicts the schema: {reason}")
+
+
 class MissingDdlJob(Stuck):
     """The schema history does not hold the job that a DDL binlog names."""
 

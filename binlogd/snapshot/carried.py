@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from binlogd.errors import Corrupt, CorruptRow, RowMismatch
+from binlogd.errors import Corrupt, CorruptRow, UnreadableRow
 from binlogd.snapshot.adapt import Chunk, Losses, ParquetAdapter, dump_chunks, keys_in
 from binlogd.snapshot.built_on import Carry
 from binlogd.snapshot.catalog import TablePlan
@@ -55,7 +55,7 @@ def tasks(plans: dict[int, TablePlan]) -> list[CarryTask]:
 
 
 def take_over(task: CarryTask, plan: TablePlan, target: Target, part: str) -> list[Written]:
-    """Writes what is left of some files. Raises RowMismatch, ConfigError, Corrupt for a base that
+    """Writes what is left of some files. Raises UnreadableRow, ConfigError, Corrupt for a base that
     is damaged."""
     assert plan.carry is not None, "only tables that have a base are taken over"
     done = target.finished(task.table_id, part)
@@ -69,7 +69,7 @@ def take_over(task: CarryTask, plan: TablePlan, target: Target, part: str) -> li
     except Unconvertible as error:
         return [Written(task.table_id, problem=str(error))]
     except CorruptRow as error:
-        raise RowMismatch(f"{plan.database}.{plan.info.name}", 0, str(error)) from error
+        raise UnreadableRow(f"{plan.database}.{plan.info.name}", 0, str(error)) from error
     except (OSError, pa.ArrowException) as error:
         names = ", ".join(
             [each.name for each in task.files] + [each.name for each in task.dump_files]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from binlogd.errors import CorruptRow, RowMismatch, UnknownTable
+from binlogd.errors import CorruptRow, UnknownTable, UnreadableRow
 from binlogd.snapshot.catalog import TablePlan
 from binlogd.snapshot.columns import ArrowColumn
 from binlogd.snapshot.files import TableFiles, Target, Written, results
@@ -58,7 +58,7 @@ def write_changes(
 ) -> Iterator[pa.RecordBatch]:
     """Writes the changes of one partition, which come by table. Yields `RESULTS`.
 
-    Raises RowMismatch, UnknownTable.
+    Raises UnreadableRow, UnknownTable.
     """
     schemas = SchemaTracker.from_snapshot(tracker)
     current: _ChangeWriter | None = None
@@ -103,7 +103,7 @@ class _ChangeWriter:
         self._problem = _taken(self._columns, options)
 
     def add(self, change: Change) -> None:
-        """Takes a change. Raises RowMismatch."""
+        """Takes a change. Raises UnreadableRow."""
         if self._problem:
             return
         try:
@@ -116,7 +116,7 @@ class _ChangeWriter:
             else:
                 image = self._rows.decode(change.schema_version, change.row)
         except CorruptRow as error:
-            raise RowMismatch(self._label, change.commit_ts, str(error)) from error
+            raise UnreadableRow(self._label, change.commit_ts, str(error)) from error
         except Unconvertible as error:
             self._problem = str(error)
             return
@@ -153,7 +153,7 @@ class _ChangeWriter:
                     )
                 )
         except CorruptRow as error:
-            raise RowMismatch(self._label, changes[0].commit_ts, str(error)) from error
+            raise UnreadableRow(self._label, changes[0].commit_ts, str(error)) from error
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         self._files.add(batch, None, self._bytes)
         for each in (self._changes, self._images, self._befores):

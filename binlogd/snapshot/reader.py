@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from binlogd.binlog import BinlogType
-from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, RowMismatch
+from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, UnreadableRow
 from binlogd.record import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -309,7 +309,10 @@ def _odd_head(part: Slice, at: int, payload: bytes) -> tuple[object, ...] | None
 
 
 def events(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """`EVENTS` of the prewrites of a slice, committed or not. Raises CorruptRecord, RowMismatch."""
+    """`EVENTS` of the prewrites of a slice, committed or not.
+
+    Raises CorruptRecord, UnreadableRow.
+    """
     batch = _Events(wanted)
     for at, payload in payloads(part):
         if not payload.startswith(_PREWRITE):
@@ -327,7 +330,7 @@ def events(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
                 yield from batch.fill(change)
             except CorruptRow as error:
                 label = f"table id {change.table_id}"
-                raise RowMismatch(label, head.start_ts, str(error)) from error
+                raise UnreadableRow(label, head.start_ts, str(error)) from error
     if batch.keys:
         yield batch.take()
 

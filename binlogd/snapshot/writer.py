@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from binlogd.errors import Corrupt, CorruptRow, RowMismatch, UnknownTable
+from binlogd.errors import Corrupt, CorruptRow, UnknownTable, UnreadableRow
 from binlogd.snapshot.catalog import TablePlan
 from binlogd.snapshot.changed import ChangedKeys, keys_as
 from binlogd.snapshot.columns import ArrowColumn, arrow_column, mysql_type
@@ -58,7 +58,7 @@ def write(
 ) -> Iterator[pa.RecordBatch]:
     """Writes the rows of one partition; `part` makes its file names its own. Yields `RESULTS`.
 
-    Raises RowMismatch, UnknownTable.
+    Raises UnreadableRow, UnknownTable.
     """
     schemas = SchemaTracker.from_snapshot(tracker)
     current: TableWriter | None = None
@@ -135,7 +135,7 @@ class TableWriter:
         self._problem = ""
 
     def add(self, winner: Winner) -> None:
-        """Takes a row. Raises RowMismatch."""
+        """Takes a row. Raises UnreadableRow."""
         if self._problem:
             return
         if self._changed is not None:
@@ -149,7 +149,7 @@ class TableWriter:
             if winner.op != Op.DELETE:
                 self._take(winner)
         except CorruptRow as error:
-            raise RowMismatch(self._label(), winner.commit_ts, str(error)) from error
+            raise UnreadableRow(self._label(), winner.commit_ts, str(error)) from error
         except Unconvertible as error:
             self._problem = str(error)
 
@@ -186,7 +186,7 @@ class TableWriter:
             try:
                 self.flush()
             except CorruptRow as error:
-                raise RowMismatch(self._label(), 0, str(error)) from error
+                raise UnreadableRow(self._label(), 0, str(error)) from error
         done = self._files.close()
         for each in (self._changed, self._gone):
             if each is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from binlogd.errors import CorruptRow, RowMismatch
+from binlogd.errors import CorruptRow, UnreadableRow
 from binlogd.snapshot.rowkey import Handle, Op, deleted, handle_of, inserted, updated
 from binlogd.spark.request import Request
 from binlogd.spark.rows import BATCH_BYTES, BATCH_ROWS, numbered
@@ -39,7 +39,7 @@ _SEQ_STEP = 2
 
 
 def change_batches(request: Request, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
-    """Batches of CHANGES, in commit order. Raises RowMismatch."""
+    """Batches of CHANGES, in commit order. Raises UnreadableRow."""
     handles: dict[int, tuple[TableAt, Handle]] = {}
     held: list[tuple[Any, ...]] = []
     size = 0
@@ -83,7 +83,7 @@ def _changes(rows: Rows, handle: Handle, seq: int) -> Iterator[tuple[Any, ...]]:
             seq += _SEQ_STEP
     except CorruptRow as error:
         label = f"{rows.table.database}.{rows.table.info.name}"
-        raise RowMismatch(label, rows.commit_ts, str(error)) from error
+        raise UnreadableRow(label, rows.commit_ts, str(error)) from error
 
 
 def _row(rows: Rows, seq: int, table_id: int, op: Op, key: bytes, row: bytes) -> tuple[Any, ...]:

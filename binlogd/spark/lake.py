@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from binlogd.errors import BinlogdError, CorruptRow, RowMismatch
+from binlogd.errors import BinlogdError, CorruptRow, UnreadableRow
 from binlogd.snapshot.adapt import adapter
 from binlogd.snapshot.built_on import Source
 from binlogd.snapshot.catalog import TablePlan
@@ -130,7 +130,7 @@ def merge(
 ) -> Iterator[tuple[int, int, int]]:
     """Puts the winners of some tables in place; they come sorted by table.
 
-    Yields table id, rows put, rows gone. Raises PipelineStopped, RowMismatch.
+    Yields table id, rows put, rows gone. Raises PipelineStopped, UnreadableRow.
     """
     schemas = SchemaTracker.from_snapshot(batch.tracker)
     for table_id, winners in _by_table(batches):
@@ -291,7 +291,7 @@ def _decoded(
         try:
             found = rows.decode(version, row) if op == Op.PUT else {}
         except CorruptRow as error:
-            raise RowMismatch(_label(plan), commit_ts, str(error)) from error
+            raise UnreadableRow(_label(plan), commit_ts, str(error)) from error
         except Unconvertible as error:
             raise PipelineStopped(f"{_label(plan)}: {error}") from error
         for column, into in zip(columns, values, strict=True):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from binlogd.errors import CorruptRow, RowMismatch
+from binlogd.errors import CorruptRow, UnreadableRow
 from binlogd.snapshot.rowkey import Handle, deleted, handle_of, inserted, updated
 from binlogd.spark.request import Request
 from binlogd.spark.rows import BATCH_ROWS, DELETE, Change, Typed, numbered
@@ -82,7 +82,7 @@ class Net:
                     self._note(deleted(handle, row).key, rows, at, kind, row, is_gone=True)
         except CorruptRow as error:
             label = f"{rows.table.database}.{rows.table.info.name}"
-            raise RowMismatch(label, rows.commit_ts, str(error)) from error
+            raise UnreadableRow(label, rows.commit_ts, str(error)) from error
 
     def _note(
         self, key: bytes, rows: Rows, seq: int, kind: int, row: bytes, *, is_gone: bool = False
@@ -129,6 +129,6 @@ class Net:
                 row = decoder.delete(last.row)
         except CorruptRow as error:
             label = f"{last.table.database}.{last.table.info.name}"
-            raise RowMismatch(label, last.commit_ts, str(error)) from error
+            raise UnreadableRow(label, last.commit_ts, str(error)) from error
         op = DELETE if last.is_gone else UPSERT
         return Change(last.commit_ts, last.start_ts, last.seq, op, last.schema_version, row, row)

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.errors import ConfigError, CorruptRow, RowMismatch, SchemaChanged
+from binlogd.errors import ConfigError, CorruptRow, SchemaChanged, UnreadableRow
 from binlogd.snapshot.columns import ArrowColumn, arrow_column
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark.request import Request
@@ -165,7 +165,7 @@ class Decoders:
         self._kept: dict[int, tuple[TableAt, RowDecoder]] = {}
 
     def changes(self, rows: Rows, seq: int) -> Iterator[Change]:
-        """The row changes of one table in their order. Raises RowMismatch."""
+        """The row changes of one table in their order. Raises UnreadableRow."""
         decoder, mutation = self._decoder(rows.table), rows.mutation
         inserted, updated = iter(mutation.inserted), iter(mutation.updated)
         deleted = iter(mutation.deleted)
@@ -182,7 +182,7 @@ class Decoders:
                 seq += 1
         except CorruptRow as error:
             label = f"{rows.table.database}.{rows.table.info.name}"
-            raise RowMismatch(label, rows.commit_ts, str(error)) from error
+            raise UnreadableRow(label, rows.commit_ts, str(error)) from error
 
     def _decoder(self, table: TableAt) -> RowDecoder:
         kept = self._kept.get(id(table))
@@ -201,7 +201,7 @@ class Typed:
         self._losses: Counter[str] = Counter()
 
     def batches(self, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
-        """Batches of the schema. Raises SchemaChanged, RowMismatch."""
+        """Batches of the schema. Raises SchemaChanged, UnreadableRow."""
         chunk: list[Change] = []
         table: TableAt | None = None
         size = 0
@@ -260,7 +260,7 @@ class Typed:
     def batch(
         self, table: TableAt, changes: Sequence[Change], ops: Sequence[str] | None = None
     ) -> pa.RecordBatch:
-        """Changes of one table at one moment. Raises SchemaChanged, RowMismatch."""
+        """Changes of one table at one moment. Raises SchemaChanged, UnreadableRow."""
         arrays = [
             pa.array([each.commit_ts for each in changes], pa.int64()),
             pa.array([each.seq for each in changes], pa.int32()),
@@ -287,7 +287,7 @@ class Typed:
         try:
             array = source.column.build(values, self._losses)
         except CorruptRow as error:
-            raise RowMismatch(label, commit_ts, str(error)) from error
+            raise UnreadableRow(label, commit_ts, str(error)) from error
         if array.type == target:
             return array
         try:
@@ -372,7 +372,7 @@ class Raw:
         self._losses: Counter[str] = Counter()
 
     def batches(self, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
-        """Batches of RAW. Raises RowMismatch."""
+        """Batches of RAW. Raises UnreadableRow."""
         held: list[tuple[TableAt, Change] | SchemaChange] = []
         size = 0
         for step, seq in numbered(steps):
@@ -435,7 +435,7 @@ class Raw:
                 ]
             except CorruptRow as error:
                 label = f"{table.database}.{table.info.name}"
-                raise RowMismatch(label, 0, str(error)) from error
+                raise UnreadableRow(label, 0, str(error)) from error
             names = [each.column.name for each in columns]
             for (at, _), values in zip(rows, zip(*built, strict=True), strict=True):
                 found[at] = msgspec.json.encode(dict(zip(names, values, strict=True))).decode()

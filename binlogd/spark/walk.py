@@ -13,7 +13,7 @@ from itertools import chain
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.ddl import is_setval
-from binlogd.errors import MalformedBinlog, MissingDdlJob, RowMismatch, UnknownTable
+from binlogd.errors import MalformedBinlog, MissingDdlJob, UnknownTable, UnreadableRow
 from binlogd.tidb.kinds import ActionType, SchemaState
 from binlogd.tidb.model import Job, TableAt
 from binlogd.tidb.schema import Effect, SchemaTracker, is_reserved
@@ -65,7 +65,7 @@ class Walk:
         self._schema = SchemaTracker()
 
     def steps(self, binlogs: Iterable[CommittedBinlog]) -> Iterator[Step]:
-        """What they say, in commit order. Raises MissingDdlJob, UnknownTable, RowMismatch."""
+        """What they say, in commit order. Raises MissingDdlJob, UnknownTable, UnreadableRow."""
         stream = iter(binlogs)
         first = next(stream, None)
         if first is None:
@@ -78,7 +78,7 @@ class Walk:
                 else:
                     yield from self._any(binlog)
         except MalformedBinlog as error:
-            raise RowMismatch("an unreadable binlog", 0, str(error)) from error
+            raise UnreadableRow("an unreadable binlog", 0, str(error)) from error
 
     def _begin(self, first: CommittedBinlog) -> None:
         """The schema that the first transaction finds. Its own job, if it is a DDL, comes then."""
