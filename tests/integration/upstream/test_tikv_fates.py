@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.host.disk import PosixDisk
@@ -125,6 +127,50 @@ async def test_nobody_is_rolled_back_whose_commit_may_have_been_collected() -> N
         assert "a commit may have been there" in found.reason
         assert cluster.calls["KvCheckTxnStatus"] == 0, "asking would leave a rollback as proof"
         assert await fate(cluster, start_ts, rolls_back_abandoned=True) == RolledBack()
+
+
+ENDS = ("commits", "rolls back", "dies after prewrite", "dies before prewrite")
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    ends=st.lists(st.tuples(st.sampled_from(ENDS), st.integers(0, 2)), min_size=1, max_size=12),
+    looks_s=st.lists(st.sampled_from([1, 30, 300, 700]), max_size=4),
+)
+async def test_whatever_a_tidb_does_only_what_committed_is_committed(
+    ends: list[tuple[str, int]], looks_s: list[int]
+) -> None:
+    """Several transactions of a few keys, looked at again and again; in the end all is decided."""
+    async with tikv(stores=1) as cluster, asking(cluster) as client:
+        committed: dict[Tso, Tso] = {}
+        prewrites = []
+        records = cluster.records
+        for end, number in ends:
+            key, start_ts = record_key(86, number), await cluster.tso.next()
+            prewrites.append(OpenPrewrite(start_ts, key))
+            if key in records.locks:  # of one that died: whoever comes next resolves it
+                records.roll_back([key], Tso(records.locks[key].start_ts))
+            if end == "commits":
+                committed[start_ts] = await cluster.tso.next()
+                records.put(key, b"row", start_ts, committed[start_ts])
+            elif end == "rolls back":
+                records.roll_back([key], start_ts)
+            elif end == "dies after prewrite":
+                records.prewrite({key: b"row"}, start_ts, ttl_ms=20_000)
+        statuses = source(cluster, client)
+        final: dict[Tso, TxnStatus] = {}
+        for passes_s in (*looks_s, 700, 1):
+            cluster.tso.pass_s(passes_s)
+            for prewrite, status in zip(prewrites, await statuses.statuses(prewrites), strict=True):
+                before = final.get(prewrite.start_ts)
+                assert before is None or before == status, "what was decided stays so"
+                if not isinstance(status, Pending):
+                    final[prewrite.start_ts] = status
+        for prewrite in prewrites:
+            commit_ts = committed.get(prewrite.start_ts)
+            expected = RolledBack() if commit_ts is None else Committed(commit_ts)
+            assert final[prewrite.start_ts] == expected
+        assert not records.locks
 
 
 # --- many at once ---------------------------------------------------------------------------
