@@ -34,6 +34,19 @@ def test_all_is_well() -> None:
     assert problems(status(blocked_by="a prewrite", lag_s=0.2)) == [], "for a moment, as always"
 
 
+def test_an_upstream_that_gives_no_answer_or_another_time_is_a_problem() -> None:
+    away = {"name": "pd", "trouble": "PD: connection refused"}
+    tso = {"went_back": 0, "trouble": "PD: connection refused"}
+    upstream = {"kind": "pd", "parts": [away], "tso": tso}
+    (found,) = problems(status(upstream=upstream))
+    assert (found.severity, found.title) == ("warn", "The upstream's pd gives no answer")
+    assert "Binlogs are taken" in found.todo
+    tso = {"went_back": 2, "trouble": "PD's time went back: ..."}
+    upstream = {"kind": "pd", "parts": [{"name": "pd", "trouble": ""}], "tso": tso}
+    (found,) = problems(status(upstream=upstream))
+    assert (found.severity, found.title) == ("bad", "The time of the upstream went back")
+
+
 def test_what_is_stuck_says_what_where_and_the_way_past() -> None:
     error = str(UnknownTable(77, 412518831548007863, 2))
     (found,) = problems(status(drainer={"state": "stuck", "error": error}))
