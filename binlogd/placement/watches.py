@@ -174,11 +174,7 @@ class _Session:
             changes = self._keyspace.changes(watch.start, watch.end, watch.next_revision)
             if changes is None:
                 del self._watches[number]
-                await self._say(
-                    WatchResponse(
-                        watch_id=number, canceled=True, compact_revision=self._keyspace.compacted
-                    )
-                )
+                await self._say(self._overtaken(number))
                 continue
             watch.next_revision = changes.next_revision
             is_behind = is_behind or changes.next_revision <= self._keyspace.revision
@@ -195,6 +191,16 @@ class _Session:
             header=self._keyspace.header(changes.revision),
             watch_id=number,
             events=[event(change, before(change)) for change in some],
+        )
+
+    def _overtaken(self, number: int) -> WatchResponse:
+        header = self._keyspace.header()
+        header.revision = 0  # as in the original: it is not up to any revision
+        return WatchResponse(
+            header=header,
+            watch_id=number,
+            canceled=True,
+            compact_revision=self._keyspace.compacted,
         )
 
     async def _say(self, answer: WatchResponse) -> None:

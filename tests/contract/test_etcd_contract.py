@@ -10,19 +10,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grpclib.client import Stream
+from grpclib.const import Cardinality
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from binlogd.channel import PlainChannel
 from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
 from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.wire.generated.etcdserverpb import (
     Compare,
     CompareCompareTarget,
     DeleteRangeRequest,
+    KeyValue,
     PutRequest,
     RangeRequest,
     RequestOp,
     TxnRequest,
+    WatchCancelRequest,
+    WatchCreateRequest,
+    WatchCreateRequestFilterType,
+    WatchRequest,
+    WatchResponse,
 )
 from tests.contract import etcd_pair
 from tests.contract.etcd_pair import Place, Request, observed, said
@@ -218,3 +227,84 @@ async def test_an_etcd_that_is_nowhere_is_said() -> None:
             await client.range(RangeRequest(key=b"k"))
         with pytest.raises(UpstreamUnavailable, match=r"127\.0\.0\.1:2: "):
             await anext(client.watch(b"k", b"", 0))
+
+
+async def watched_through(port: int) -> list[object]:
+    """What one stream says of several watches, while things happen."""
+    told: list[object] = []
+    async with EtcdClient([("127.0.0.1", port)]) as client, PlainChannel("127.0.0.1", port) as raw:
+        place = await placed(client)
+
+        async def answer(stream: Stream[bytes, bytes], count: int) -> None:
+            for _ in range(count):
+                said = WatchResponse().parse(await stream.recv_message() or b"")
+                assert said.header is not None
+                events = [
+                    (each.type, _plain(place, each.kv), _plain(place, each.prev_kv))
+                    for each in said.events
+                ]
+                told.append(
+                    (
+                        said.watch_id,
+                        said.created,
+                        said.canceled,
+                        said.compact_revision and said.compact_revision - place.base,
+                        said.cancel_reason,
+                        said.header.revision and said.header.revision - place.base,
+                        events,
+                    )
+                )
+
+        async with raw.request(
+            "/etcdserverpb.Watch/Watch", Cardinality.STREAM_STREAM, bytes, bytes
+        ) as stream:
+
+            async def ask(**create: Any) -> None:
+                create["key"] = place.key(create["key"])
+                create["range_end"] = place.end(create.get("range_end", b""))
+                request = WatchRequest(create_request=WatchCreateRequest(**create))
+                await stream.send_message(bytes(request))
+                await answer(stream, 1)
+
+            async def put(value: bytes) -> None:
+                await client.put(PutRequest(key=place.key(b"k"), value=value))
+
+            await put(b"1")
+            await put(b"2")
+            await client.compact(place.base + 2)
+            noput = WatchCreateRequestFilterType(WatchCreateRequestFilterType.NOPUT)
+            await ask(key=b"k")
+            await ask(key=b"k", filters=[noput])
+            await ask(key=b"a", range_end=b"z", prev_kv=True, watch_id=7)
+            await ask(key=b"a", range_end=b"z", watch_id=7)
+            await ask(key=b"z", range_end=b"a")
+            await ask(key=b"k", start_revision=place.base + 1)
+            await answer(stream, 1)  # it came too late
+            for value in (b"3", b"4"):
+                await put(value)
+                await answer(stream, 2)
+            cancel = WatchRequest(cancel_request=WatchCancelRequest(watch_id=0))
+            await stream.send_message(bytes(cancel))
+            await answer(stream, 1)
+            await client.delete_range(DeleteRangeRequest(key=place.key(b"k")))
+            await answer(stream, 2)
+            await ask(key=b"k", start_revision=place.base + 4)
+            await answer(stream, 1)
+            await stream.cancel()
+    head, tail = told[:7], told[7:]
+    return [*head, *sorted(map(str, tail))]  # which watch is told first is left open
+
+
+def _plain(place: Place, kv: KeyValue | None) -> object:
+    if kv is None:
+        return None
+    revisions = [each and each - place.base for each in (kv.create_revision, kv.mod_revision)]
+    return kv.key.removeprefix(place.prefix), kv.value, kv.version, revisions
+
+
+async def test_a_stream_of_watches_says_the_same(real_etcd_port: int, tmp_path: Path) -> None:
+    async with asyncio.timeout(60):
+        real = await watched_through(real_etcd_port)
+        async with own_etcd(tmp_path / "upstream.db") as (port, _):
+            own = await watched_through(port)
+    assert own == real
