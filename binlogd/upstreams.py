@@ -32,7 +32,7 @@ from binlogd.upstream.pd.cluster import open_cluster
 from binlogd.upstream.pd.gc_hold import GcHold
 from binlogd.upstream.pd.no_tikv import TikvOrElse
 from binlogd.upstream.pd.tso import PdTso
-from binlogd.upstream.registry import NodeRegistry
+from binlogd.upstream.registry import PUMP, NodeRegistry
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.tidb.cluster import cluster_id
@@ -83,6 +83,7 @@ async def look(setup: Setup) -> tuple[int | None, Tso, UpstreamStatistics]:
             try:
                 ts = await upstream.tso.next()
                 await upstream.history.index()
+                await upstream.registry.nodes(PUMP)
                 return upstream.cluster.cluster_id, ts, upstream.statistics()
             finally:
                 await upstream.close()

@@ -32,6 +32,8 @@ FORWARDED_HOST = "pd-forwarded-host"
 NO_ANSWER = (OSError, GRPCError, StreamTerminatedError, ProtocolError, TimeoutError)
 """What grpclib raises when a call fails, ssl's errors among them."""
 _MEMBERS = "/pdpb.PD/GetMembers"
+_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, EOFError, struct.error)
+"""What betterproto raises for bytes that are no message of a kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,7 @@ def parsed(empty: M, raw: bytes) -> M:
     """The message in `raw`. Raises ConnectionError for bytes that are none."""
     try:
         empty.parse(raw)
-    except (ValueError, EOFError, TypeError, IndexError, struct.error) as error:
+    except _MALFORMED as error:
         raise ConnectionError(f"what it answers is no {type(empty).__name__}: {error}") from error
     return empty
 
