@@ -1,0 +1,87 @@
+"""Batches through the Drainer into a database, as the pipeline does it: cut, killed, done again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from binlogd import config
+from binlogd.setup import Setup
+from binlogd.spark.database import DatabaseSink, Joined
+from binlogd.spark.lake import PipelineStopped
+from binlogd.spark.request import request
+from binlogd.tso import Tso
+from tests import recordings_reader
+from tests.appliance import into_mariadb
+from tests.data_directory import write_log
+from tests.logged import read
+from tests.mariadb import MariaDb
+from tests.recordings_reader import RECORDINGS, compare
+from tests.replay import SKIPPED
+
+NAME = "keys"
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, str]:
+    records = recordings_reader.records(RECORDINGS / NAME)
+    write_log(tmp_path / "data", [record.payload for record in records])
+    (tmp_path / "history.json").write_bytes(recordings_reader.history(RECORDINGS / NAME))
+    return {
+        "path": str(tmp_path / "data"),
+        "schemaHistory": str(tmp_path / "history.json"),
+        "form": "binlog",
+    }
+
+
+def sink(mariadb: MariaDb, options: dict[str, str], directory: Path) -> DatabaseSink:
+    ignored = (
+        'ignore-schemas = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql,keys_tidb,keys_wrong"\n'
+    )
+    text = into_mariadb(mariadb, extra=ignored)
+    setup = Setup(config.parse(text, "the test's"), directory)
+    return DatabaseSink(setup, request(options))
+
+
+def dying(binlogs: list[Joined], after: int) -> Iterator[Joined]:
+    yield from binlogs[:after]
+    raise Killed
+
+
+def test_a_database_holds_what_was_recorded_wherever_batches_end_or_die(
+    mariadb: MariaDb, options: dict[str, str], tmp_path: Path
+) -> None:
+    found = read(options).to_pylist()
+    binlogs = [(each["start_ts"], each["commit_ts"], each["payload"]) for each in found]
+    into, rng, start = sink(mariadb, options, tmp_path), Random(7), 0
+    size = len(binlogs) // 4
+    for at in range(0, len(binlogs), size):
+        batch = binlogs[at : at + size]
+        end = batch[-1][1]
+        with pytest.raises(BaseExceptionGroup):
+            into.apply(dying(batch, rng.randrange(len(batch))), Tso(start), Tso(end))
+        into.apply(batch, Tso(start), Tso(end))
+        into.apply(batch, Tso(start), Tso(end))
+        start = end
+    connection = mariadb.connect()
+    try:
+        assert compare(RECORDINGS / NAME, connection, SKIPPED[NAME]) == []
+    finally:
+        connection.close()
+
+
+def test_what_the_downstream_refuses_stops_the_batch_with_the_way_past(
+    mariadb: MariaDb, options: dict[str, str], tmp_path: Path
+) -> None:
+    found = read(options).to_pylist()
+    binlogs = [(each["start_ts"], each["commit_ts"], each["payload"]) for each in found]
+    setup = Setup(config.parse(into_mariadb(mariadb), "the test's"), tmp_path)
+    with pytest.raises(PipelineStopped, match="refused a statement"):
+        DatabaseSink(setup, request(options)).apply(binlogs, Tso(0), Tso(binlogs[-1][1]))
