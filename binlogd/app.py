@@ -22,8 +22,7 @@ import structlog
 import uvloop
 
 from binlogd import telemetry
-from binlogd.archive.archiver import Archiver, ArchiverOptions
-from binlogd.archive.metrics import ArchiverReport
+from binlogd.archive.beside import archiving
 from binlogd.archive.task import check_installed
 from binlogd.assembly import (
     identity,
@@ -81,7 +80,6 @@ DRAINERS_EVERY_S = 600.0
 DRAINER_HEARTBEAT_S = 1.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 RELOAD_SIGNAL = signal.SIGHUP
-_ARCHIVE = "archive"
 ABANDON_S = 3.0
 STOP_S = 9.5
 """SIGTERM ends the process within ten seconds, drained or not."""
@@ -313,7 +311,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
                 drainers = RemoteDrainers(receiving.pump, upstream.registry, node.identity.drainer)
                 group.create_task(receiving.pump.run(), name="pump")
                 working.append(group.create_task(drainers.run(), name="remote drainers"))
-                working += _archiving(setup, node, receiving.pump, upstream, group)
+                working += archiving(setup, node, receiving.pump, upstream, group)
             if node.drainer is not None:
                 group.create_task(node.drainer.run(), name="drainer")
             await membership.announce()
@@ -346,33 +344,6 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     await membership.leave()
     log.info("service_stopped", state=node.state.value)
     return 0 if was_done else 1
-
-
-def _archiving(
-    setup: Setup, node: Node, pump: Pump, upstream: Upstream, group: asyncio.TaskGroup
-) -> list[asyncio.Task[None]]:
-    """The archiver's task, if there is an archive: nothing is deleted that it has not.
-
-    Raises ConfigError.
-    """
-    if not setup.archive_url:
-        return []
-    check_installed(setup.archive_url)
-
-    async def refresh() -> int | None:
-        await upstream.history.known_jobs()
-        return upstream.cluster.cluster_id
-
-    options = ArchiverOptions(
-        data_dir=str(setup.data_dir),
-        url=setup.archive_url,
-        interval_s=setup.config.archive.interval,
-    )
-    archiver = Archiver(
-        options, pump.logs, hold=lambda ts: pump.hold_gc(_ARCHIVE, ts), refresh=refresh
-    )
-    node.archiver = ArchiverReport(archiver)
-    return [group.create_task(archiver.run(), name="archiver")]
 
 
 async def _tell(node: Node) -> None:

@@ -9,6 +9,7 @@ renamed; an object appears when its upload is complete. What fails for a moment 
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import time
@@ -111,6 +112,22 @@ class Store:
                 return
             yield stretch
             offset += len(stretch)
+
+    def fetch(self, name: str, target: Path) -> None:
+        """Makes a file of this machine: a link where that is possible, else a copy."""
+        if self._is_local:
+            try:
+                target.hardlink_to(self._path(name))
+            except FileNotFoundError:
+                raise
+            except OSError as error:  # another file system, or none that has links
+                if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK):
+                    raise
+            else:
+                return
+        with target.open("wb") as file:
+            for stretch in self.stretches(name):
+                file.write(stretch)
 
     # --- writing -----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from binlogd.archive.places import read_catalog
 from binlogd.archive.store import Store
 from binlogd.archive.task import Mark, Task
 from binlogd.archive.upload import archive, verify
+from binlogd.archive.view import local_view
 from binlogd.errors import ConfigError, Corrupt, Refused
 from binlogd.tso import Tso
 from binlogd.wire.peek import (
@@ -175,3 +176,14 @@ def test_a_mark_counts_for_segments_that_were_sealed_after_it(tmp_path: Path) ->
     )
     assert known.resolved_ts > 20
     assert json.loads((tmp_path / "known" / "catalog.json").read_bytes())["format"] == 1
+
+
+def test_an_archive_stands_in_for_the_data_directory(logged: Logged, tmp_path: Path) -> None:
+    url = str(tmp_path / "archive")
+    archive(task(logged, url, with_open=True, cluster_id=7))
+    with local_view(url, tmp_path / "out") as view:
+        of_view = {**logged.options(form="binlog"), "path": str(view.data_dir)}
+        assert read(of_view).equals(read(logged.options(form="binlog")))
+        assert (view.cluster_id, view.schema_history) == (7, logged.history.read_bytes())
+        assert view.resolved_ts == read(of_view)["commit_ts"][-1].as_py()
+    assert list((tmp_path / "out").iterdir()) == []

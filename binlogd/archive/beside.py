@@ -1,0 +1,41 @@
+"""The archiver beside a node that runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from binlogd.archive.archiver import Archiver, ArchiverOptions
+from binlogd.archive.metrics import ArchiverReport
+from binlogd.archive.task import check_installed
+from binlogd.operations import Node
+from binlogd.pump.pump import Pump
+from binlogd.setup import Setup
+from binlogd.upstreams import Upstream
+
+HOLD = "archive"
+"""As whom it keeps binlogs from being deleted."""
+
+
+def archiving(
+    setup: Setup, node: Node, pump: Pump, upstream: Upstream, group: asyncio.TaskGroup
+) -> list[asyncio.Task[None]]:
+    """Its task, if there is an archive: nothing is deleted that is not in it.
+
+    Raises ConfigError.
+    """
+    if not setup.archive_url:
+        return []
+    check_installed(setup.archive_url)
+
+    async def refresh() -> int | None:
+        await upstream.history.known_jobs()
+        return upstream.cluster.cluster_id
+
+    options = ArchiverOptions(
+        data_dir=str(setup.data_dir),
+        url=setup.archive_url,
+        interval_s=setup.config.archive.interval,
+    )
+    archiver = Archiver(options, pump.logs, hold=lambda ts: pump.hold_gc(HOLD, ts), refresh=refresh)
+    node.archiver = ArchiverReport(archiver)
+    return [group.create_task(archiver.run(), name="archiver")]

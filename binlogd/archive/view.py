@@ -1,0 +1,50 @@
+"""An archive as a data directory on this machine, for what reads directories: the export.
+
+Files of a local archive are linked, those of an object store are fetched; `parent` needs room for
+all of them then.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlogd.archive.places import HISTORY_NAME, read_catalog, segment_path
+from binlogd.archive.store import Store
+from binlogd.errors import Corrupt
+from binlogd.pump.pointer import FileId, segment_name
+from binlogd.tso import Tso
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What stands in for the data directory of the appliance."""
+
+    data_dir: Path
+    schema_history: bytes
+    cluster_id: int | None
+    resolved_ts: Tso
+
+
+@contextmanager
+def local_view(url: str, parent: Path) -> Iterator[View]:
+    """Gone at the end. Raises ConfigError, Corrupt, ArchiveUnavailable."""
+    store = Store.open(url)
+    catalog = read_catalog(store)
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".archive-", dir=parent) as made:
+        data_dir = Path(made)
+        for each in catalog.segments:
+            name = segment_name(FileId(each.fid))
+            target = data_dir / "pump" / f"shard-{each.shard}" / "value" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source = segment_path(each.shard, each.fid)
+            try:
+                store.fetch(source, target)
+            except FileNotFoundError as error:
+                raise Corrupt(f"{url}/{source}: is not there, but in the catalog") from error
+        history = store.read(HISTORY_NAME)
+        yield View(data_dir, history, catalog.cluster_id, Tso(catalog.resolved_ts))
