@@ -23,7 +23,6 @@ import uvloop
 
 from binlogd import telemetry
 from binlogd.archive.beside import archiving
-from binlogd.archive.task import check_installed
 from binlogd.assembly import (
     identity,
     make_finder,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from binlogd.archive.task import CATALOG_NAME, check_installed
 from binlogd.setup import Setup
 from binlogd.snapshot.export import ExportOptions, ExportResult
 from binlogd.snapshot.export import export as export_snapshot
@@ -23,7 +24,8 @@ from binlogd.upstreams import open_upstream
 class ExportRequest:
     """A snapshot that somebody wants; `resolved_ts` is what a running Pump vouched for, or 0.
 
-    `archive` is a directory of a file sink, which is read in place of the log.
+    `archive` is read in place of the log: an archive of segments (directory or URL), or the
+    directory of a file sink.
     """
 
     out: Path
@@ -34,13 +36,15 @@ class ExportRequest:
     base_time_zone: str = ""
     types: TypeOptions
     changes: ChangesOptions | None = None
-    archive: Path | None = None
+    archive: str = ""
 
 
 async def export_for(
     setup: Setup, request: ExportRequest, progress: Callable[[Progress], None]
 ) -> ExportResult:
     """Publishes a snapshot, or changes. Raises what `snapshot.export.export` does."""
+    if request.archive and _holds_segments(request.archive):
+        return await _of_segments(request, progress)
     store = await UpstreamStore.open(setup.data_dir / "upstream.db")
     try:
         upstream = await open_upstream(setup, store)
@@ -51,21 +55,47 @@ async def export_for(
             await upstream.close()
     finally:
         await store.close()
-    options = ExportOptions(
-        data_dir=setup.data_dir,
+    history = b"[" + b",".join(jobs) + b"]"
+    options = replace(_options(request, setup.data_dir, history), cluster_id=cluster_id)
+    if not request.archive:
+        return await export_snapshot(options, progress)
+    with job_directory(request.out, ".archive-log-") as directory:
+        write_archive_log(
+            Path(request.archive), [job_from_json(job) for job in jobs], directory / "log"
+        )
+        return await export_snapshot(replace(options, data_dir=directory / "log"), progress)
+
+
+def _options(request: ExportRequest, data_dir: Path, history: bytes) -> ExportOptions:
+    return ExportOptions(
+        data_dir=data_dir,
         out=request.out,
-        schema_history=b"[" + b",".join(jobs) + b"]",
+        schema_history=history,
         as_of=request.as_of,
         format=request.format,
-        cluster_id=cluster_id,
         resolved_ts=request.resolved_ts,
         base=request.base,
         base_time_zone=request.base_time_zone,
         types=request.types,
         changes=request.changes,
     )
-    if request.archive is None:
+
+
+def _holds_segments(archive: str) -> bool:
+    return "://" in archive or Path(archive, CATALOG_NAME).exists()
+
+
+async def _of_segments(
+    request: ExportRequest, progress: Callable[[Progress], None]
+) -> ExportResult:
+    """An archive brings its own DDL history, so no appliance is asked."""
+    check_installed(request.archive)
+    from binlogd.archive.view import local_view  # needs pyarrow, which is an extra
+
+    with local_view(request.archive, request.out) as view:
+        options = replace(
+            _options(request, view.data_dir, view.schema_history),
+            cluster_id=view.cluster_id,
+            resolved_ts=view.resolved_ts,
+        )
         return await export_snapshot(options, progress)
-    with job_directory(request.out, ".archive-log-") as directory:
-        write_archive_log(request.archive, [job_from_json(job) for job in jobs], directory / "log")
-        return await export_snapshot(replace(options, data_dir=directory / "log"), progress)

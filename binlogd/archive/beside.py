@@ -10,7 +10,7 @@ from binlogd.archive.task import check_installed
 from binlogd.operations import Node
 from binlogd.pump.pump import Pump
 from binlogd.setup import Setup
-from binlogd.upstreams import Upstream
+from binlogd.upstream.upstream import Upstream
 
 HOLD = "archive"
 """As whom it keeps binlogs from being deleted."""

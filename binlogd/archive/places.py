@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from binlogd.archive.index import Fold, Located, SegmentIndex, resolved
 from binlogd.archive.store import Store
+from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
 from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex
 from binlogd.pump.index import MARKS_QUERY, Marks, marks_of
 from binlogd.pump.pointer import segment_name
@@ -30,7 +31,6 @@ from binlogd.tools.reading import SourceKind, find_sources
 from binlogd.tools.transaction import Meter
 from binlogd.tso import NO_TS, Tso
 
-CATALOG_NAME = "catalog.json"
 HISTORY_NAME = "ddl_history.json"
 CATALOG_FORMAT = 1
 

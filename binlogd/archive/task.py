@@ -42,6 +42,10 @@ class Archived(msgspec.Struct, frozen=True, kw_only=True):
     newest: dict[int, int]
 
 
+CATALOG_NAME = "catalog.json"
+"""What an archive holds; a directory without it is none."""
+
+
 def check_installed(url: str) -> None:
     """Raises ConfigError where the library is missing that reaches archives."""
     if importlib.util.find_spec("pyarrow") is None:

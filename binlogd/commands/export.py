@@ -52,9 +52,9 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     ] = "",
     file_format: Annotated[str, typer.Option("--format", help="parquet.")] = "parquet",
     archive: Annotated[
-        Path | None,
-        typer.Option("--archive", help="Read the files of a file sink here in place of the log."),
-    ] = None,
+        str,
+        typer.Option("--archive", help="Read this archive (path or URL), or files of a file sink."),
+    ] = "",
     config_file: ConfigOption = None,
     data_dir: DataDirOption = None,
     addr: AddrOption = None,
@@ -75,7 +75,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     """
     setup = load_setup(config_file, data_dir, addr, schema_history)
     chosen = type_options(types)
-    known_ts = NO_TS if archive is not None else resolved_ts(setup)
+    known_ts = NO_TS if archive else resolved_ts(setup)
     if wait:
         known_ts = asyncio.run(waited(setup, moment(as_of).ts, duration_s("--wait", wait)))
     request = ExportRequest(

@@ -89,3 +89,15 @@ def test_segments_are_deleted_behind_the_archive_alone(machine: Appliance) -> No
     with urllib.request.urlopen(f"http://127.0.0.1:{machine.port}/metrics") as answer:
         said = answer.read().decode()
     assert "binlogd_archive_segments_waiting 0" in said
+
+
+@pytest.mark.soak
+def test_a_snapshot_comes_out_of_the_archive_alone(machine: Appliance) -> None:
+    archive = str(machine.directory / "archive")
+    words = ("export", "--archive", archive, "--out", "snapshots", "--json")
+    done = run(machine.directory, *words, timeout_s=120)
+    assert done.returncode == 0, done.stderr
+    snapshot = json.loads(done.stdout)
+    assert snapshot["commit_ts"] == machine.status()["archive"]["resolved_ts"]
+    assert snapshot["rows"] > 100
+    assert not list((machine.directory / "snapshots").glob(".archive*"))
