@@ -404,6 +404,7 @@ def make_drainer(
         make_sink=lambda: make_sink(setup, disk, upstream.cluster.cluster_id),
         relay=make_relay(setup, disk),
         schema_log=SchemaLog(setup.data_dir / "schema", disk),
+        table_name=upstream.table_name,
         schema_at=upstream.schema_at if setup.config.syncer.load_schema_snapshot else None,
         table_filter=table_filter(setup.config.syncer, upstream.skips.commit_tss),
         on_saved=saved,

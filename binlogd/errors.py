@@ -233,11 +233,15 @@ def _way_past(commit_ts: int) -> str:
 class UnknownTable(Stuck):
     """A row change for a table id that no DDL seen so far has made."""
 
-    def __init__(self, table_id: int, commit_ts: int, schema_version: int) -> None:
+    def __init__(
+        self, table_id: int, commit_ts: int, schema_version: int, known_as: str = ""
+    ) -> None:
+        """`known_as` is what the upstream says of it now."""
         self.table_id, self.commit_ts, self.schema_version = table_id, commit_ts, schema_version
+        now = f"; the upstream knows it as {known_as}" if known_as else ""
         super().__init__(
             f"not found table id: {table_id} (transaction commit_ts {commit_ts}, schema version"
-            f" {schema_version}); is upstream.schema-history complete? {_way_past(commit_ts)}"
+            f" {schema_version}){now}; is upstream.schema-history complete? {_way_past(commit_ts)}"
         )
 
 

@@ -41,6 +41,7 @@ from binlogd.upstream.tidb.oracle import TidbTso
 from binlogd.upstream.tidb.servers import Several
 from binlogd.upstream.tidb.sql import SqlLogin, TidbSql
 from binlogd.upstream.tidb.status_port import StatusPort
+from binlogd.upstream.tidb.tables import TidbTables
 from binlogd.upstream.tidb.txn_status import TidbTxnStatus
 from binlogd.upstream.tikv.client import TikvClient
 from binlogd.upstream.tikv.schema import TikvJobs, TikvSchema
@@ -176,6 +177,7 @@ async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
         registry=NodeRegistry(keyspace),
         txn_status=tidb.fates(_by_age(setup, tso)),
         skips=skips,
+        table_name=tidb.tables().name,
         lives=(tidb, keyspace),
         shares_registry=upstream.embedded_pd,
         own_pd=OwnPd(keyspace, clock) if upstream.embedded_pd else None,
@@ -219,6 +221,7 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
         txn_status=TikvOrElse(pd.has_tikv, fates, otherwise),
         skips=await SkipList.open(store, WallClock()),
         schema_at=TikvSchema(tikv, pd, service).tracker,
+        table_name=tidb.tables().name if tidb is not None else None,
         keep_from=next((each.keep_from for each in holds), None),
         lives=(pd, tso, _Connections(tikv), etcd, *holds, *([tidb] if tidb else [])),
         parts=(
@@ -255,6 +258,9 @@ class _TidbPorts:
 
     def fates(self, otherwise: TxnStatusSource) -> TidbTxnStatus:
         return TidbTxnStatus(self.ports, otherwise)
+
+    def tables(self) -> TidbTables:
+        return TidbTables(self.ports)
 
     def parts(self) -> tuple[Callable[[], PartStatistics], ...]:
         return self.sessions.statistics, self.ports.statistics

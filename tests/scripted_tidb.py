@@ -50,6 +50,8 @@ class ScriptedTidb:
     """MvccInfo of each key, as TiKV has it."""
     region_errors: int = 0
     """So many look-ups are answered by one."""
+    tables: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Schema and name by id."""
     pd: str = ""
     statements: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -65,6 +67,7 @@ class ScriptedTidb:
         routes.router.add_get("/ddl/history", self._history)
         routes.router.add_get("/mvcc/hex/{key}", self._mvcc)
         routes.router.add_get("/settings", self._settings)
+        routes.router.add_get("/db-table/{id}", self._db_table)
         self._runner = web.AppRunner(routes, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.status_port).start()
@@ -132,6 +135,17 @@ class ScriptedTidb:
     async def _settings(self, request: web.Request) -> web.Response:
         self.paths.append(request.path_qs)
         return web.json_response({"host": "0.0.0.0", "store": "tikv", "path": self.pd})
+
+    async def _db_table(self, request: web.Request) -> web.Response:
+        self.paths.append(request.path_qs)
+        found = self.tables.get(int(request.match_info["id"]))
+        if found is None:
+            return web.Response(status=400, text="[schema:1146]Table which ID = 9 does not exist.")
+        schema, name = ({"O": each, "L": each.lower()} for each in found)
+        return web.json_response(
+            {"db_info": {"id": 5, "db_name": schema}, "table_info": {"name": name}}
+            | {"schema_version": 42}
+        )
 
     # --- the MySQL port --------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.measures import DrainerMeasuresStatistics
 from binlogd.drainer.session import DrainerOptions, DrainerPorts, Session, leading_error
 from binlogd.drainer.sink import SinkStatistics
-from binlogd.errors import BinlogdError, Corrupt, RowMismatch, Unavailable
+from binlogd.errors import BinlogdError, Corrupt, RowMismatch, Unavailable, UnknownTable
 from binlogd.merge import MergeStatistics
 from binlogd.relay.log import RelayStatistics
 from binlogd.tso import Tso, physical_ms
@@ -188,7 +188,7 @@ class Drainer:
         try:
             await self._session.run()
         except BinlogdError as error:
-            return error
+            return await self._explained(error)
         except BaseExceptionGroup as group:
             task = asyncio.current_task()
             if task is not None and task.cancelling():  # a failing group hides that it was
@@ -196,8 +196,15 @@ class Drainer:
             error_that_counts = leading_error(group)
             if error_that_counts is None:
                 raise
-            return error_that_counts
+            return await self._explained(error_that_counts)
         return None
+
+    async def _explained(self, error: BinlogdError) -> BinlogdError:
+        """With the name of the table, where somebody knows what an unknown id stands for now."""
+        if not (isinstance(error, UnknownTable) and self._ports.table_name is not None):
+            return error
+        known_as = await self._ports.table_name(error.table_id)
+        return UnknownTable(error.table_id, error.commit_ts, error.schema_version, known_as)
 
     def _may_be_explained(self, error: BinlogdError | None) -> bool:
         """Whether to read the history anew: a row of a multi-schema change may precede its job."""

@@ -103,6 +103,8 @@ class DrainerPorts:
     measures: DrainerMeasures = field(default_factory=DrainerMeasures)
     schema_log: SchemaLog | None = None
     """Where the schema is kept beside the checkpoint; without it every start reads the history."""
+    table_name: Callable[[int], Awaitable[str]] | None = None
+    """What the upstream calls a table now, for an error; "" when it does not say."""
     schema_at: Callable[[Tso], Awaitable[SchemaTracker | None]] | None = None
     """All tables as of a timestamp, to begin with them instead of the history; None where they
     cannot be told any more."""

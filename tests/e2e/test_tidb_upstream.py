@@ -7,6 +7,7 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,11 @@ async def test_a_rollback_of_a_writer_that_lost_sight_of_its_commit_is_not_belie
     await scene.applied(number + 2)
     assert scene.ledger() == {*range(1, BEFORE), number}
     assert "rollback_contradicted" in scene.node.log_file.read_text()
+
+    # a table that no job has made is named as TiDB names it
+    scene.first.tables[999] = ("bank", "later")
+    unknown = replace(bank.LEDGER, id=999)
+    for record in bank.transaction(number + 3, bank.inserted(unknown, (1, 1))):
+        await scene.pump.write(record.payload)
+    status = await scene.until(lambda s: s["drainer"]["state"] == "stuck")
+    assert "bank.later in schema version 42" in status["drainer"]["error"]

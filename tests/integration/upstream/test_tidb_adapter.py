@@ -23,6 +23,7 @@ from binlogd.upstream.tidb.oracle import TidbTso
 from binlogd.upstream.tidb.servers import Several
 from binlogd.upstream.tidb.sql import SqlLogin, SqlRefused, TidbSql
 from binlogd.upstream.tidb.status_port import StatusPort
+from binlogd.upstream.tidb.tables import TidbTables
 from binlogd.upstream.tidb.txn_status import TidbTxnStatus
 from binlogd.upstream.txn_status import LocalTxnStatus
 from tests.scripted_tidb import NO_TABLE, ScriptedTidb
@@ -236,6 +237,18 @@ async def test_a_statement_that_tidb_refuses_is_told_by_its_number(
         await connection.rows("SELECT job_id FROM mysql.tidb_ddl_history")
     assert refused.value.code == NO_TABLE
     connection.close()
+
+
+async def test_a_table_id_is_named_as_tidb_names_it_now(
+    tidbs: list[ScriptedTidb], ports: Several[StatusPort]
+) -> None:
+    tables = TidbTables(ports)
+    tidbs[1].tables[57] = ("Shop", "Orders")
+    assert await tables.name(57) == "Shop.Orders in schema version 42"
+    assert await tables.name(58) == ""
+    for each in tidbs:
+        await each.kill()
+    assert await tables.name(57) == "", "an error is not made worse by asking"
 
 
 # --- fates ---------------------------------------------------------------------------------
