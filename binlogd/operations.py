@@ -99,9 +99,12 @@ class Node:
             if self.receiving is not None:  # fresher than its last heartbeat
                 pumps[self.identity.pump] = replace(self.entry(PUMP), is_alive=True)
             nodes = {name: status_json(pumps[name]) for name in sorted(pumps)}
-            now = max(await self.tso.next(), self._newest_commit_ts())
         except UpstreamUnavailable as error:
             return {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
+        try:
+            now = max(await self.tso.next(), self._newest_commit_ts())
+        except UpstreamUnavailable as error:  # who writes needs the Pumps all the same
+            return {"status": nodes, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
         return {"status": nodes, "CommitTS": now, "Checkpoint": {}, "ErrMsg": ""}
 
     def _drainer_status(self) -> Mapping[str, Any]:

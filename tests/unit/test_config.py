@@ -204,3 +204,34 @@ def test_what_nobody_can_reach_is_not_advertised(advertised: str) -> None:
 def test_the_halves_cannot_have_one_name() -> None:
     with pytest.raises(ConfigError, match="must differ"):
         config.parse('node-id = "a"\n[drainer]\nnode-id = "a"', "t")
+
+
+# --- roles -----------------------------------------------------------------------------------
+
+PD = '[upstream]\nkind = "pd"\npd-urls = "http://127.0.0.1:2379"\n'
+
+
+def test_a_node_has_both_roles_unless_it_is_told_otherwise() -> None:
+    assert config.parse("", "test").roles == ("pump", "drainer")
+    assert config.parse(f'roles = ["drainer"]\n{PD}', "test").roles == ("drainer",)
+    assert config.parse('roles = ["pump"]\n', "test").roles == ("pump",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("roles = []\n", "roles: is empty"),
+        ('roles = ["pumps"]\n', "roles"),
+        (f'roles = ["drainer"]\n{PD}[drainer]\nenabled = false\n', "nothing is left"),
+        ('roles = ["drainer"]\n', "upstream.pumps"),
+        ('roles = ["drainer"]\n[upstream]\npumps = ["a:1"]\n', "upstream.cluster-id"),
+    ],
+)
+def test_roles_that_leave_nothing_to_do_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        config.parse(text, "test")
+
+
+def test_a_drainer_alone_can_be_told_its_pumps() -> None:
+    text = 'roles = ["drainer"]\n[upstream]\ncluster-id = 7\npumps = ["a:1", "b:1"]\n'
+    assert config.parse(text, "test").upstream.pumps == ("a:1", "b:1")

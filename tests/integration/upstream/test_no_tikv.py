@@ -1,0 +1,98 @@
+"""Behind a PD without a TiKV: who judges what became of a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from binlogd.errors import UpstreamUnavailable
+from binlogd.ports import Committed, OpenPrewrite, RolledBack, TxnStatus
+from binlogd.pump.verdict import AskAgain, Settle, decide
+from binlogd.tso import Tso, compose
+from binlogd.upstream.oracle import ObservedTso
+from binlogd.upstream.pd.client import PdClient
+from binlogd.upstream.pd.no_tikv import TikvOrElse
+from binlogd.upstream.txn_status import LocalTxnStatus
+from binlogd.wire.generated import pdpb
+from tests.pd_cluster import CLUSTER_ID, PdCluster, PdMember, pd_cluster
+
+START = compose(1_700_000_000_000)
+
+
+class Unbootstrapped(PdMember):
+    """As a PD before its first TiKV, and a binlogd that stands in for one."""
+
+    async def get_region(self, message: pdpb.GetRegionRequest) -> pdpb.GetRegionResponse:
+        error = pdpb.Error(
+            type=pdpb.ErrorType(pdpb.ErrorType.NOT_BOOTSTRAPPED),
+            message="cluster is not bootstrapped",
+        )
+        header = pdpb.ResponseHeader(cluster_id=self.cluster.cluster_id, error=error)
+        return pdpb.GetRegionResponse(header=header)
+
+
+class Tikv:
+    """A TiKV that has committed everything."""
+
+    verifies_rollbacks = True
+
+    async def statuses(self, prewrites: Sequence[OpenPrewrite]) -> Sequence[TxnStatus]:
+        return [Committed(Tso(each.start_ts + 1)) for each in prewrites]
+
+
+async def test_a_pd_says_whether_it_has_a_tikv() -> None:
+    async with pd_cluster(1) as cluster:
+        client = PdClient(cluster.addresses)
+        assert await client.has_tikv()
+        await client.close()
+    cluster = PdCluster()
+    member = Unbootstrapped("pd", cluster)
+    cluster.members.append(member)
+    cluster.leader = member
+    await member.start()
+    client = PdClient(cluster.addresses)
+    assert not await client.has_tikv()
+    assert client.statistics().trouble == "", "that is an answer"
+    assert await client.cluster_id() == CLUSTER_ID
+    await client.close()
+    await member.stop()
+
+
+def by_age(*, rolls_back: bool) -> LocalTxnStatus:
+    times = ObservedTso()
+    times.observe(compose(1_700_000_700_000))
+    return LocalTxnStatus(times, rolls_back_abandoned=rolls_back)
+
+
+async def test_tikv_is_asked_where_it_is_and_age_where_it_is_not() -> None:
+    answers: list[bool] = [False, False, True]
+
+    async def has_tikv() -> bool:
+        return answers.pop(0)
+
+    fates = TikvOrElse(has_tikv, Tikv(), by_age(rolls_back=True))
+    one = [OpenPrewrite(START, b"k")]
+    assert await fates.statuses(one) == [RolledBack()]
+    assert await fates.statuses(one) == [RolledBack()]
+    for _ in range(2):  # a cluster that has one keeps it
+        assert await fates.statuses(one) == [Committed(Tso(START + 1))]
+
+
+async def test_a_rollback_of_the_writer_is_believed_where_nobody_can_be_asked() -> None:
+    async def has_tikv() -> bool:
+        return False
+
+    fates = TikvOrElse(has_tikv, Tikv(), by_age(rolls_back=False))
+    (status,) = await fates.statuses([OpenPrewrite(START, b"k")])
+    assert isinstance(decide(START, status), AskAgain)
+    assert decide(START, status, has_rollback=True) == Settle()
+
+
+async def test_a_pd_that_does_not_answer_leaves_everything_open() -> None:
+    async def has_tikv() -> bool:
+        raise UpstreamUnavailable("no PD today")
+
+    fates = TikvOrElse(has_tikv, Tikv(), by_age(rolls_back=True))
+    with pytest.raises(UpstreamUnavailable, match="no PD today"):
+        await fates.statuses([OpenPrewrite(START, b"k")])
