@@ -80,6 +80,24 @@ def test_the_latest_snapshot_holds_what_the_cluster_held(
     ] == []
 
 
+def test_a_recording_built_on_its_own_past_holds_what_the_cluster_held(
+    spark: WarmSpark, tmp_path: Path
+) -> None:
+    history = recordings_reader.history(RECORDINGS / "ddl")
+    committed = list(recordings_reader.committed(RECORDINGS / "ddl"))
+    data_dir = data_directory(tmp_path, "ddl")
+    base = spark.export(data_dir, history, committed[len(committed) // 2].commit_ts)
+    snapshot = spark.export(data_dir, history, base=base)
+    manifest = read_manifest(snapshot)
+    assert {(each.database, each.table) for each in manifest.left_out} == LEFT_OUT["ddl"]
+    found = snapshot_reader.tables(snapshot)
+    for table in recordings_reader.expected(RECORDINGS / "ddl"):
+        if table.kind == "table" and table.rows is not None and table.label in found:
+            entry = found[table.label]
+            expected = snapshot_reader.expected_rows(table, entry)
+            assert expected == snapshot_reader.rows(snapshot, entry), table.label
+
+
 @pytest.mark.parametrize(("name", "part"), [("mixed", 0.55), ("keys", 0.6), ("ddl", 0.5)])
 def test_a_snapshot_of_the_middle_holds_what_a_plain_fold_gives(
     name: str, part: float, spark: WarmSpark, tmp_path: Path
