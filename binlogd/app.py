@@ -36,7 +36,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
 from binlogd.drainer.session import leading_error
 from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
-from binlogd.exporting import ExportRequest, export_for
+from binlogd.exporting import ExportRequest, export_for, plan_for
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.http2 import Servable
@@ -55,6 +55,7 @@ from binlogd.routes.application import application
 from binlogd.routes.guard import Guard
 from binlogd.server import Server, ServerLimits
 from binlogd.setup import Setup, client_tls, server_tls
+from binlogd.snapshot.estimate import Estimate
 from binlogd.snapshot.export import ExportResult
 from binlogd.snapshot.launcher import Progress
 from binlogd.snapshot.warmup import Archive
@@ -177,6 +178,11 @@ def export(
     """Publishes what is asked for of the data directory's log."""
     telemetry.set_up_logging(setup.config.log_level, sys.stderr)
     return run(export_for(setup, request, progress))
+
+
+def plan_export(setup: Setup, request: ExportRequest) -> Estimate:
+    """What `export` would do, and how long it would take."""
+    return run(plan_for(setup, request))
 
 
 async def _serve(setup: Setup, read_again: Callable[[], Setup]) -> int:

@@ -32,6 +32,7 @@ COMMANDS = {
     "check-config": _RUN,
     "export": _DATA,
     "export-changes": _DATA,
+    "exports": _DATA,
     "spark": _DATA,
     "pipeline": _DATA,
     "archive": _DATA,

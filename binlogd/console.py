@@ -15,6 +15,9 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -29,9 +32,19 @@ from binlogd.tso import Tso, physical_ms
 
 
 class _Live:
-    """A bar that is shown while a `with` lasts."""
+    """A bar that is shown while a `with` lasts; nothing where nobody looks."""
 
-    _bar: Progress
+    def __init__(
+        self, console: Console, first: str, *columns: ProgressColumn, is_shown: bool = True
+    ) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            *columns,
+            console=console,
+            disable=not console.is_terminal or not is_shown,
+        )
+        self._task = self._bar.add_task(first, total=None)
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -47,43 +60,63 @@ class _Live:
 
 
 class BytesProgress(_Live):
-    """A bar over the bytes of some files; nothing where nobody looks."""
+    """A bar over the bytes of some files."""
 
     def __init__(self, console: Console) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("opening", total=None)
+        super().__init__(console, "opening", DownloadColumn(), TimeRemainingColumn())
 
     def told(self, what: str, done: int, whole: int) -> None:
         """Shows what is being read, and how far it is."""
         self._bar.update(self._task, description=what, completed=done, total=whole)
 
 
+class _Rate(ProgressColumn):
+    """Rows of a table in each second; of the tasks of a stage, how many are done."""
+
+    def render(self, task: Task) -> Text:
+        """As rich asks for it."""
+        if not task.fields.get("is_table"):
+            return Text(f"{task.completed:.0f}/{task.total:.0f}" if task.total else "")
+        speed = task.finished_speed or task.speed
+        rate = f", {speed:,.0f} rows/s" if speed else ""
+        return Text(f"{task.completed:,.0f} rows{rate}")
+
+
 class ExportProgress(_Live):
-    """A bar for each stage of an export; nothing where nobody looks."""
+    """A bar for the stage of an export, and one for each table that grows, the latest few."""
 
     def __init__(self, console: Console) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("starting", total=None)
+        super().__init__(console, "starting", _Rate(), TimeElapsedColumn(), TimeRemainingColumn())
+        self._fraction = 0.0
+        self._tables: dict[str, TaskID] = {}
 
     def advance(self, step: ExportStep) -> None:
         """Shows where the export is."""
+        if step.table:
+            self._table(step.table, step.done)
+            return
         self._bar.update(
             self._task, description=step.stage, completed=step.done, total=step.total or None
         )
+        self._fraction = step.done / step.total if step.total else 0.0
+        if step.stage != "rows":
+            for task in self._tables.values():
+                self._bar.update(task, visible=False)
+
+    def _table(self, name: str, rows: int) -> None:
+        """Rows are spread evenly over the tasks, so what is done of those tells what is left."""
+        task = self._tables.pop(name, None)
+        if task is None:
+            task = self._bar.add_task(escape(name), is_table=True)
+        self._tables[name] = task  # the latest is the last
+        expected = max(rows, round(rows / self._fraction)) if self._fraction else None
+        self._bar.update(task, completed=rows, total=expected)
+        shown = list(self._tables.values())[-_TABLES_SHOWN:]
+        for each in self._tables.values():
+            self._bar.update(each, visible=each in shown)
+
+
+_TABLES_SHOWN = 8
 
 
 def is_coloured() -> bool:
@@ -93,18 +126,10 @@ def is_coloured() -> bool:
 
 
 class VerifyProgress(_Live):
-    """The parts of the table that is compared; nothing where nobody looks."""
+    """The parts of the table that is compared."""
 
     def __init__(self, console: Console) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("connecting", total=None)
+        super().__init__(console, "connecting", MofNCompleteColumn(), TimeRemainingColumn())
 
     def advance(self, step: VerifyStep) -> None:
         """Called for each part."""
@@ -117,15 +142,13 @@ class ReadingProgress(_Live):
     def __init__(self, console: Console) -> None:
         self.meter = Meter()
         self.count = 0
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
+        super().__init__(
+            console,
+            "reading",
             DownloadColumn(),
             TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal or sys.stdout.isatty(),
+            is_shown=not sys.stdout.isatty(),
         )
-        self._task = self._bar.add_task("reading", total=None)
 
     def advance(self) -> None:
         """Called for each transaction."""

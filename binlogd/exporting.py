@@ -1,34 +1,42 @@
-"""What `binlogd export` asks for, put together: the history, the log or an archive, the export."""
+"""Exports as a command asks for them: what the upstream tells, where they go, what follows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from binlogd.archive.task import CATALOG_NAME, check_installed
 from binlogd.setup import Setup
+from binlogd.snapshot.estimate import Estimate, estimate
 from binlogd.snapshot.export import ExportOptions, ExportResult
-from binlogd.snapshot.export import export as export_snapshot
 from binlogd.snapshot.jobdir import job_directory
 from binlogd.snapshot.launcher import Progress
-from binlogd.snapshot.spec import ChangesOptions, TypeOptions
+from binlogd.snapshot.publication import Destination, published
+from binlogd.snapshot.spec import ChangesOptions, Layout, TypeOptions
 from binlogd.tidb.model import job_from_json
 from binlogd.tools.archive_log import write_archive_log
 from binlogd.tso import Tso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstreams import open_upstream
 
+STAGED = "exports"
+"""Below the data directory: what is on its way to an object store."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
     """A snapshot that somebody wants; `resolved_ts` is what a running Pump vouched for, or 0.
 
+    `out` is a directory or the URI of an object store. `catalog` names an Iceberg catalog.
     `archive` is read in place of the log: an archive of segments (directory or URL), or the
     directory of a file sink.
     """
 
-    out: Path
+    out: str
     as_of: str
     format: str
     resolved_ts: Tso
@@ -36,40 +44,92 @@ class ExportRequest:
     base_time_zone: str = ""
     types: TypeOptions
     changes: ChangesOptions | None = None
+    layout: Layout = "plain"
+    is_resumed: bool = False
+    is_again: bool = False
+    keep: int = 0
+    catalog: str | None = None
     archive: str = ""
 
 
 async def export_for(
     setup: Setup, request: ExportRequest, progress: Callable[[Progress], None]
 ) -> ExportResult:
-    """Publishes a snapshot, or changes. Raises what `snapshot.export.export` does."""
+    """Publishes a snapshot, or changes. Raises what `publication.published` does."""
+    where, _ = _where(setup, request.out)
+    async with _options(setup, request) as options:
+        return await published(options, where, request.catalog, progress)
+
+
+async def plan_for(setup: Setup, request: ExportRequest) -> Estimate:
+    """What `export_for` would do, and how long it would take."""
+    async with _options(setup, request) as options:
+        return estimate(options)
+
+
+@asynccontextmanager
+async def _options(setup: Setup, request: ExportRequest) -> AsyncIterator[ExportOptions]:
+    """The options with the log that is read, which is there as long as the block."""
+    _, out = _where(setup, request.out)
     if request.archive and _holds_segments(request.archive):
-        return await _of_segments(request, progress)
+        # An archive brings its own DDL history, so no appliance is asked.
+        check_installed(request.archive)
+        from binlogd.archive.view import local_view  # needs pyarrow, which is an extra
+
+        with local_view(request.archive, out) as view:
+            yield replace(
+                _plain_options(request, out, view.data_dir, view.schema_history),
+                cluster_id=view.cluster_id,
+                resolved_ts=view.resolved_ts,
+            )
+        return
+    jobs, cluster_id = await _history(setup)
+    history = b"[" + b",".join(jobs) + b"]"
+    options = _plain_options(request, out, setup.data_dir, history)
+    options = replace(options, cluster_id=cluster_id)
+    if not request.archive:
+        yield options
+        return
+    with job_directory(out, ".archive-log-") as directory:
+        parsed = [job_from_json(job) for job in jobs]
+        write_archive_log(Path(request.archive), parsed, directory / "log")
+        yield replace(options, data_dir=directory / "log")
+
+
+async def _history(setup: Setup) -> tuple[list[bytes], int | None]:
+    """The DDL jobs that the upstream tells, and its id."""
     store = await UpstreamStore.open(setup.data_dir / "upstream.db")
     try:
         upstream = await open_upstream(setup, store)
         try:
-            jobs = await upstream.history.known_jobs()
-            cluster_id = upstream.cluster.cluster_id
+            return list(await upstream.history.known_jobs()), upstream.cluster.cluster_id
         finally:
             await upstream.close()
     finally:
         await store.close()
-    history = b"[" + b",".join(jobs) + b"]"
-    options = replace(_options(request, setup.data_dir, history), cluster_id=cluster_id)
-    if not request.archive:
-        return await export_snapshot(options, progress)
-    with job_directory(request.out, ".archive-log-") as directory:
-        write_archive_log(
-            Path(request.archive), [job_from_json(job) for job in jobs], directory / "log"
-        )
-        return await export_snapshot(replace(options, data_dir=directory / "log"), progress)
 
 
-def _options(request: ExportRequest, data_dir: Path, history: bytes) -> ExportOptions:
+def _holds_segments(archive: str) -> bool:
+    return "://" in archive or Path(archive, CATALOG_NAME).exists()
+
+
+def _where(setup: Setup, out: str) -> tuple[Destination, Path]:
+    """Where to, and the directory that it is staged or published in."""
+    if "://" not in out:
+        return None, Path(out)
+    parts = urlsplit(out)
+    if parts.scheme == "file" and not parts.netloc:
+        return None, Path(parts.path)
+    name = hashlib.sha256(f"{parts.netloc.rpartition('@')[2]}{parts.path}".encode()).hexdigest()
+    return out, setup.data_dir / STAGED / name[:16]
+
+
+def _plain_options(
+    request: ExportRequest, out: Path, data_dir: Path, history: bytes
+) -> ExportOptions:
     return ExportOptions(
         data_dir=data_dir,
-        out=request.out,
+        out=out,
         schema_history=history,
         as_of=request.as_of,
         format=request.format,
@@ -78,24 +138,8 @@ def _options(request: ExportRequest, data_dir: Path, history: bytes) -> ExportOp
         base_time_zone=request.base_time_zone,
         types=request.types,
         changes=request.changes,
+        layout=request.layout,
+        is_resumed=request.is_resumed,
+        is_again=request.is_again,
+        keep=request.keep,
     )
-
-
-def _holds_segments(archive: str) -> bool:
-    return "://" in archive or Path(archive, CATALOG_NAME).exists()
-
-
-async def _of_segments(
-    request: ExportRequest, progress: Callable[[Progress], None]
-) -> ExportResult:
-    """An archive brings its own DDL history, so no appliance is asked."""
-    check_installed(request.archive)
-    from binlogd.archive.view import local_view  # needs pyarrow, which is an extra
-
-    with local_view(request.archive, request.out) as view:
-        options = replace(
-            _options(request, view.data_dir, view.schema_history),
-            cluster_id=view.cluster_id,
-            resolved_ts=view.resolved_ts,
-        )
-        return await export_snapshot(options, progress)

@@ -1,11 +1,26 @@
-"""Manifests of snapshots that tests make by hand."""
+"""Published snapshots that tests make by hand, without Spark."""
 
 from __future__ import annotations
 
-from binlogd.snapshot.spec import Manifest, TableEntry
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from binlogd.snapshot import formats
+from binlogd.snapshot.columns import spark_type
+from binlogd.snapshot.files import checksum_text
+from binlogd.snapshot.formats import PLAIN_PARQUET, FileKind
+from binlogd.snapshot.publish import publish
+from binlogd.snapshot.spec import ColumnEntry, FileEntry, Manifest, TableEntry
+from binlogd.snapshot.texts import checksum
+
+Columns = Sequence[tuple[int, str, pa.Array]]
+"""Of each column its TiDB id, its name and its values."""
 
 
-def manifest(commit_ts: int, *tables: TableEntry) -> Manifest:
+def manifest(commit_ts: int, *tables: TableEntry, kind: FileKind = PLAIN_PARQUET) -> Manifest:
     """A manifest of these tables."""
     return Manifest(
         binlogd_version="1",
@@ -17,4 +32,60 @@ def manifest(commit_ts: int, *tables: TableEntry) -> Manifest:
         log=(),
         tables=tables,
         left_out=(),
+        data_format=kind.format,
+        layout=kind.layout,
     )
+
+
+def snapshot(
+    out: Path,
+    commit_ts: int,
+    columns: Columns,
+    *,
+    table: str = "t",
+    kind: FileKind = PLAIN_PARQUET,
+    mysql_types: Sequence[str] = (),
+) -> tuple[Path, Manifest]:
+    """A published snapshot of one table in the schema `shop`."""
+    staged = out / f".staged-{commit_ts}"
+    directory = staged / f"shop.{table}"
+    directory.mkdir(parents=True)
+    types = list(mysql_types) or [""] * len(columns)
+    fields = [
+        pa.field(name, values.type, metadata={"PARQUET:field_id": str(number)})
+        for number, name, values in columns
+    ]
+    rows = pa.Table.from_arrays([values for *_, values in columns], schema=pa.schema(fields))
+    path = directory / f"part-0.{kind.suffix}"
+    file = formats.create(path, kind, rows.schema, types, table)
+    file.write(rows)
+    file.close()
+    content = path.read_bytes()
+    summed = checksum_text(sum(checksum(batch.columns) for batch in rows.to_batches()))
+    entries = []
+    for (number, name, values), mysql in zip(columns, types, strict=True):
+        kept = kind.kept(values.type, mysql)
+        entries.append(
+            ColumnEntry(number, name, mysql, str(kept.type), spark_type(kept.type), kept.encoding)
+        )
+    entry = TableEntry(
+        database="shop",
+        table=table,
+        table_id=7,
+        rows=rows.num_rows,
+        columns=tuple(entries),
+        left_out_columns=(),
+        losses={},
+        files=(
+            FileEntry(
+                f"shop.{table}/{path.name}",
+                rows.num_rows,
+                len(content),
+                hashlib.sha256(content).hexdigest(),
+                checksum=summed,
+            ),
+        ),
+        checksum=summed,
+    )
+    described = manifest(commit_ts, entry, kind=kind)
+    return publish(staged, out, described), described

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from pathlib import Path
-from typing import Annotated
+from dataclasses import replace
+from typing import get_args
 
 import msgspec
-import typer
 from rich.console import Console
+from rich.markup import escape
 
 from binlogd import app
+from binlogd.commands import export_options as options
+from binlogd.commands.export_check import check_snapshot, say_plan
 from binlogd.commands.options import (
     AddrOption,
     ConfigOption,
@@ -21,73 +23,79 @@ from binlogd.commands.options import (
 )
 from binlogd.commands.running import get_json
 from binlogd.console import ExportProgress
-from binlogd.errors import NotRunning, Refused
+from binlogd.errors import ConfigError, NotRunning, Refused
 from binlogd.exporting import ExportRequest
 from binlogd.moment import wall_clock
 from binlogd.quantities import duration_s
 from binlogd.setup import Setup
 from binlogd.snapshot.export import ExportResult
-from binlogd.snapshot.spec import moment, type_options
+from binlogd.snapshot.spec import Layout, moment, type_options
 from binlogd.tso import NO_TS, Tso
 
 WAIT_POLL_S = 0.2
 
 
 def export(  # noqa: PLR0913 - typer makes each parameter an option
-    out: Annotated[Path, typer.Option("--out", help="Directory that holds the snapshots.")],
-    as_of: Annotated[
-        str,
-        typer.Option("--as-of", "--at", help="latest, latest-5m, a TSO, or an ISO 8601 time."),
-    ] = "latest",
-    wait: Annotated[
-        str, typer.Option("--wait", help="Wait up to so long for the moment to be decided: 10m.")
-    ] = "",
-    base: Annotated[
-        str,
-        typer.Option("--base", help="Build on: auto, none, a snapshot, or a Dumpling dump."),
-    ] = "auto",
-    base_time_zone: Annotated[
-        str,
-        typer.Option("--base-time-zone", help="Of the TIMESTAMPs in a dump: UTC, +08:00."),
-    ] = "",
-    file_format: Annotated[str, typer.Option("--format", help="parquet.")] = "parquet",
-    archive: Annotated[
-        str,
-        typer.Option("--archive", help="Read this archive (path or URL), or files of a file sink."),
-    ] = "",
+    out: options.Out = None,
+    as_of: options.AsOf = "latest",
+    wait: options.Wait = "",
+    base: options.Base = "auto",
+    base_time_zone: options.BaseTimeZone = "",
+    file_format: options.Format = "parquet",
+    archive: options.Archive = "",
+    layout: options.LayoutName = "plain",
+    catalog: options.Catalog = None,
+    resume: options.Resume = False,
+    force: options.Force = False,
+    keep: options.Keep = 0,
+    dry_run: options.DryRun = False,
+    check: options.Check = None,
+    against: options.Against = None,
     config_file: ConfigOption = None,
     data_dir: DataDirOption = None,
     addr: AddrOption = None,
-    schema_history: Annotated[
-        str | None, typer.Option("--schema-history", help="File or URL; overrides the configured.")
-    ] = None,
-    types: Annotated[
-        list[str],
-        typer.Option("--type", help="How a type comes out: tinyint1=boolean. May be repeated."),
-    ] = [],  # noqa: B006 - typer copies it
+    schema_history: options.SchemaHistory = None,
+    types: options.Types = [],  # noqa: B006 - typer copies it
     as_json: JsonOption = False,
 ) -> None:
     """Export every table as it was at one commit_ts, built from the log by a local PySpark session.
 
     Publishes OUT/snapshot-COMMIT_TS with a manifest of row counts and checksums by one rename; OUT
-    holds it whole or not at all. Needs a Java runtime and the extra `spark`. A running binlogd may
-    go on meanwhile.
+    holds it whole or not at all. A moment that has its snapshot is left as it is. Needs a Java
+    runtime and the extra `spark`. A running binlogd may go on meanwhile.
+
+        binlogd export --out snapshots --as-of latest-5m --keep 7
+        binlogd export --check snapshots/LATEST --against mysql://root@tidb:4000
     """
+    if check is not None:
+        check_snapshot(check, against, as_of, as_json=as_json)
+        return
+    if against is not None:
+        raise ConfigError("--against compares the snapshot of --check DIR")
+    if out is None:
+        raise ConfigError("say where to: --out DIR; or what to look at: --check SNAPSHOT")
     setup = load_setup(config_file, data_dir, addr, schema_history)
-    chosen = type_options(types)
-    known_ts = NO_TS if archive else resolved_ts(setup)
-    if wait:
-        known_ts = asyncio.run(waited(setup, moment(as_of).ts, duration_s("--wait", wait)))
     request = ExportRequest(
         out=out,
         as_of=as_of,
         format=file_format,
-        resolved_ts=known_ts,
+        resolved_ts=NO_TS if archive else resolved_ts(setup),
         base=base,
         base_time_zone=base_time_zone,
-        types=chosen,
+        types=type_options(types),
+        layout=_layout(layout),
+        is_resumed=resume,
+        is_again=force,
+        keep=keep,
+        catalog=catalog,
         archive=archive,
     )
+    if dry_run:
+        say_plan(app.plan_export(setup, request), as_json=as_json)
+        return
+    if wait:
+        known_ts = asyncio.run(waited(setup, moment(as_of).ts, duration_s("--wait", wait)))
+        request = replace(request, resolved_ts=known_ts)
     with ExportProgress(Console(stderr=True)) as shown:
         result = app.export(setup, request, shown.advance)
     show(result, f"{result.rows} rows", as_json=as_json)
@@ -97,15 +105,39 @@ def show(result: ExportResult, rows: str, *, as_json: bool) -> None:
     """What was published, for people or scripts."""
     if as_json:
         sys.stdout.write(msgspec.json.encode(result, enc_hook=str).decode() + "\n")
-        return
-    console = Console(highlight=False, soft_wrap=True)
-    size_mb = result.size_bytes / 1e6
-    as_of = f"as of commit_ts {result.commit_ts}"
-    console.print(f"{result.path}: {result.tables} tables, {rows}, {size_mb:.1f} MB {as_of}")
+    else:
+        _say(result, rows)
+
+
+def _layout(text: str) -> Layout:
+    for known in get_args(Layout):
+        if text == known:
+            layout: Layout = known
+            return layout
+    raise ConfigError(f"--layout {text}: there is {', '.join(get_args(Layout))}")
+
+
+def _say(result: ExportResult, rows: str) -> None:
+    console = Console()
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
+    there = "" if result.is_new else " (it was there already)"
+    say(
+        f"{escape(result.stored or str(result.path))}: {result.tables} tables, {rows},"
+        f" {result.size_bytes / 1e6:.1f} MB as of commit_ts {result.commit_ts}{there}"
+    )
     built_on = f"built on {result.base.directory}" if result.base.directory else "built on no base"
-    console.print(f"{built_on}: {result.base.why}")
+    if result.is_new:
+        say(escape(f"{built_on}: {result.base.why}"))
+    if result.registered:
+        fresh = sum(each.is_new for each in result.registered)
+        say(f"{len(result.registered)} tables of the lake, {fresh} of them with a new version")
+    for path in result.removed:
+        say(f"removed {escape(str(path))}")
     for table in result.left_out:
-        console.print(f"[yellow]left out[/] {table}")
+        say(f"[yellow]left out[/] {escape(str(table))}")
 
 
 async def waited(setup: Setup, wanted_ts: Tso, limit_s: float) -> Tso:

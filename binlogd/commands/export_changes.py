@@ -72,7 +72,7 @@ def export_changes(  # noqa: PLR0913 - typer makes each parameter an option
     if wait:
         known_ts = asyncio.run(waited(setup, moment(to, "--to").ts, duration_s("--wait", wait)))
     request = ExportRequest(
-        out=out,
+        out=str(out),
         as_of=to,
         format="parquet",
         resolved_ts=known_ts,

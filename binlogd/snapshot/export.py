@@ -23,6 +23,7 @@ from binlogd.host.clock import WallClock
 from binlogd.moment import wall_clock
 from binlogd.snapshot import bases, launcher, marks, preflight, resume
 from binlogd.snapshot.jobdir import STAGING_PREFIX, Pinned, job_directory, pinned
+from binlogd.snapshot.lake.version import Registered
 from binlogd.snapshot.launcher import ExportFailed, Progress
 from binlogd.snapshot.publish import (
     AlreadyThere,
@@ -96,7 +97,8 @@ class ExportOptions:
 class ExportResult:
     """A published snapshot. `left_out` names tables that the log cannot tell, `base` what it was
     built on, and why that or nothing; `is_new` is False for one that was there already, `removed`
-    names those that went for it."""
+    names those that went for it, `registered` are its tables in a lake,
+    `stored` is where it is in an object store."""
 
     path: Path
     commit_ts: Tso
@@ -107,6 +109,8 @@ class ExportResult:
     base: bases.Chosen
     is_new: bool = True
     removed: tuple[Path, ...] = ()
+    registered: tuple[Registered, ...] = ()
+    stored: str = ""
 
 
 async def export(
@@ -370,5 +374,6 @@ def _manifest(
         data_format=options.format,
         layout=options.layout,
         create_databases=report.create_databases,
+        extra_files=report.extra_files,
         seconds=round(seconds, 3),
     )

@@ -14,26 +14,29 @@ whoever asks. It stages and syncs; publishing is left to its parent. When the pa
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import hashlib
 import os
 import re
 import shutil
 import signal
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.host.child import step_back
-from binlogd.snapshot import changes, marks, reader, scan, state, transactions, write
+from binlogd.snapshot import changes, dumpling, marks, reader, scan, state, transactions, write
 from binlogd.snapshot.built_on import Base, open_base
-from binlogd.snapshot.catalog import Catalog, Origin, catalog
-from binlogd.snapshot.files import Target
+from binlogd.snapshot.catalog import Catalog, DdlBinlog, Origin, catalog
+from binlogd.snapshot.files import Target, Written
 from binlogd.snapshot.formats import FileKind
 from binlogd.snapshot.publish import check_free
 from binlogd.snapshot.session import Say, progress, rehearse, session
@@ -51,6 +54,7 @@ from binlogd.snapshot.spec import (
     SessionSpec,
     Staged,
     Started,
+    Wrote,
 )
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
@@ -96,28 +100,24 @@ def run(spark: SparkSession, spec: ExportSpec, say: Say) -> int:
     return EXIT_DONE
 
 
+class _Plan(NamedTuple):
+    """What is to be staged."""
+
+    commit_ts: Tso
+    resolved_ts: Tso
+    known: Catalog
+    ddl: list[DdlBinlog]
+
+
 def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     """Stages every table as of the moment. Raises what `run` turns into events."""
     if spec.version != SPEC_VERSION:
         raise ConfigError(f"an export spec of version {spec.version}, this is {SPEC_VERSION}")
-    jobs = jobs_from_json(Path(spec.schema_history).read_bytes())
     parts = reader.tasks(reader.slices(spec.segments, spec.slice_bytes), spec.slice_bytes)
     with progress(spark, "transactions", say):
         heads = scan.heads(spark, parts).persist(StorageLevel.MEMORY_AND_DISK)
-        log_begins, commit_ts, resolved_ts = transactions.moment(heads, spec)
-        changes_from = _changes_from(spec, commit_ts)
-        if not spec.is_again:
-            check_free(Path(spec.out), commit_ts, changes_from)
-        since_ts = max(changes_from, Tso(spec.base_ts if spec.is_headless else NO_TS))
-        transactions.check_pairs(heads, commit_ts, since_ts)
-        ddl = transactions.ddl_binlogs(heads, commit_ts)
-        known = catalog(
-            jobs,
-            ddl,
-            log_begins=log_begins,
-            ignore_schemas=spec.ignore_schemas,
-            origin=Origin(_base(spec, changes_from), spec.is_headless, changes_from),
-        )
+        plan = _planned(spec, heads)
+    commit_ts, resolved_ts, known, _ = plan
     say(Planned(commit_ts, resolved_ts, len(known.tables), len(parts)))
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
     has_before = spec.changes is not None or any(
@@ -131,7 +131,7 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     _begin(spec, known, commit_ts, resolved_ts)
     since = {table_id: plan.since_ts for table_id, plan in known.tables.items() if plan.since_ts}
     committed = state.commits(heads, commit_ts)
-    with progress(spark, "rows", say):
+    with progress(spark, "rows", say, _news(spec, known)):
         if spec.changes is not None:
             written = changes.stage(events, committed, known, target, spec.changes)
         else:
@@ -140,21 +140,68 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
             written += write.carry(spark, known, target)
     heads.unpersist()
     shutil.rmtree(keys, ignore_errors=True)
-    schema = write.keep_schema(known, target)
-    tables, left_out = write.entries(known, written, target, has_empty=spec.changes is None)
-    report = Report(
-        commit_ts=commit_ts,
-        resolved_ts=resolved_ts,
-        spark_version=spark.version,
-        tables=tables,
-        left_out=(*known.left_out, *left_out),
-        schema=schema,
-        changes=changes.entry(spec.changes, ddl) if spec.changes else None,
-        create_databases=write.create_databases(known),
-    )
+    report = _reported(spec, plan, written, target, spark.version)
     if spec.state:
         marks.keep_report(Path(spec.state), report)
     return report
+
+
+def _planned(spec: ExportSpec, heads: DataFrame) -> _Plan:
+    log_begins, commit_ts, resolved_ts = transactions.moment(heads, spec)
+    changes_from = _changes_from(spec, commit_ts)
+    if not spec.is_again:
+        check_free(Path(spec.out), commit_ts, changes_from)
+    since_ts = max(changes_from, Tso(spec.base_ts if spec.is_headless else NO_TS))
+    transactions.check_pairs(heads, commit_ts, since_ts)
+    ddl = transactions.ddl_binlogs(heads, commit_ts)
+    known = catalog(
+        jobs_from_json(Path(spec.schema_history).read_bytes()),
+        ddl,
+        log_begins=log_begins,
+        ignore_schemas=spec.ignore_schemas,
+        origin=Origin(_base(spec, changes_from), spec.is_headless, changes_from),
+    )
+    if spec.layout == "dumpling":
+        plans = {table_id: dumpling.dumped(plan) for table_id, plan in known.tables.items()}
+        known = dataclasses.replace(known, tables=plans)
+    return _Plan(commit_ts, resolved_ts, known, ddl)
+
+
+def _reported(
+    spec: ExportSpec, plan: _Plan, written: list[Written], target: Target, spark_version: str
+) -> Report:
+    schema = write.keep_schema(plan.known, target)
+    tables, left_out = write.entries(plan.known, written, target, has_empty=spec.changes is None)
+    laid_out = dumpling.LaidOut(tables, ())
+    databases = write.create_databases(plan.known)
+    if spec.layout == "dumpling":
+        staging = Path(spec.staging)
+        laid_out = dumpling.lay_out(staging, target.kind.suffix, plan.commit_ts, tables, databases)
+    return Report(
+        commit_ts=plan.commit_ts,
+        resolved_ts=plan.resolved_ts,
+        spark_version=spark_version,
+        tables=laid_out.tables,
+        left_out=(*plan.known.left_out, *left_out),
+        schema=schema,
+        changes=changes.entry(spec.changes, plan.ddl) if spec.changes else None,
+        create_databases=databases,
+        extra_files=laid_out.extra_files,
+    )
+
+
+def _news(spec: ExportSpec, known: Catalog) -> Callable[[], Iterable[Event]]:
+    """Tells of the tables that got rows since it was asked last."""
+    if not spec.state:
+        return tuple
+    watcher = marks.Watcher(Path(spec.state))
+
+    def news() -> Iterator[Event]:
+        for table_id, rows in watcher.news().items():
+            plan = known.tables[table_id]
+            yield Wrote(f"{plan.database}.{plan.info.name}", rows)
+
+    return news
 
 
 def _begin(spec: ExportSpec, known: Catalog, commit_ts: Tso, resolved_ts: Tso) -> None:

@@ -141,10 +141,11 @@ def pinned(data_dir: Path, staging: Path) -> Iterator[Pinned]:
 
 def _sizes(data_dir: Path) -> dict[tuple[int, int], int]:
     """Bytes of each file, by shard and file id."""
-    return {(shard, fid): path.stat().st_size for shard, fid, path in _files(data_dir)}
+    return {(shard, fid): path.stat().st_size for shard, fid, path in log_files(data_dir)}
 
 
-def _files(data_dir: Path) -> list[tuple[int, int, Path]]:
+def log_files(data_dir: Path) -> list[tuple[int, int, Path]]:
+    """Shard, file id and path of each value log. Raises ConfigError where there is none."""
     found = []
     for directory in (data_dir / "pump").glob("shard-*"):
         shard = _SHARD.fullmatch(directory.name)
@@ -160,7 +161,7 @@ def _files(data_dir: Path) -> list[tuple[int, int, Path]]:
 def _link(data_dir: Path, into: Path, seen: dict[tuple[int, int], int]) -> Pinned:
     """Links every file. Sizes are taken again, after all of `seen` had been."""
     segments = []
-    for shard, fid, path in _files(data_dir):
+    for shard, fid, path in log_files(data_dir):
         link = into / f"shard-{shard}" / path.name
         link.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # GC took it meanwhile, and has said so before

@@ -33,6 +33,7 @@ from binlogd.snapshot.spec import (
     SessionSpec,
     Staged,
     Started,
+    Wrote,
 )
 
 JOB_MODULE = "binlogd.snapshot.job"
@@ -55,11 +56,13 @@ class ExportFailed(BinlogdError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an export is: tasks of a stage; `total` 0 while it is not known."""
+    """How far an export is: tasks of a stage, or with `table` the rows of one that are in files;
+    `total` 0 while it is not known."""
 
-    stage: Literal["starting", "transactions", "rows", "publishing"]
+    stage: Literal["starting", "transactions", "rows", "publishing", "uploading"]
     done: int
     total: int
+    table: str = ""
 
 
 Notice = Callable[[Progress], None]
@@ -143,6 +146,8 @@ class JobProcess:
                     )
                 case Advanced(stage="transactions" | "rows" as stage):
                     notice(Progress(stage, event.done, event.total))
+                case Wrote():
+                    notice(Progress("rows", event.rows, 0, event.table))
                 case Staged():
                     return event.report
                 case Failed():

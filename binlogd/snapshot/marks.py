@@ -99,15 +99,26 @@ def marked(state: Path, staging: Path, part: Part) -> list[FileMark] | None:
     return files
 
 
-def progress(state: Path) -> dict[int, tuple[int, int]]:
-    """Finished parts and rows, by table id."""
-    found: dict[int, tuple[int, int]] = {}
-    for path in (state / PARTS).glob("*-*.json"):
-        table_id = int(path.name.partition("-")[0])
-        files = msgspec.json.decode(path.read_bytes(), type=list[FileMark])
-        parts, rows = found.get(table_id, (0, 0))
-        found[table_id] = parts + 1, rows + sum(file.rows for file in files)
-    return found
+class Watcher:
+    """Tells of parts as they are finished."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._seen: set[str] = set()
+        self._rows: dict[int, int] = {}
+
+    def news(self) -> dict[int, int]:
+        """Rows so far of each table that has more than it had when this was asked last."""
+        changed = set()
+        for path in (self._state / PARTS).glob("*-*.json"):
+            if path.name not in self._seen:
+                self._seen.add(path.name)
+                files = msgspec.json.decode(path.read_bytes(), type=list[FileMark])
+                table_id = int(path.name.partition("-")[0])
+                rows = self._rows.get(table_id, 0)
+                self._rows[table_id] = rows + sum(file.rows for file in files)
+                changed.add(table_id)
+        return {table_id: self._rows[table_id] for table_id in changed}
 
 
 def has_any(state: Path) -> bool:

@@ -10,6 +10,7 @@ import base64
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv as csv
@@ -67,16 +68,24 @@ def batches(path: Path, manifest: Manifest, table: TableEntry) -> Iterator[pa.Re
     return read(path, schema_of(table))
 
 
-def file_checksum(snapshot: Path, file: FileEntry, manifest: Manifest, table: TableEntry) -> int:
-    """What `texts.checksum` says of the rows of a data file. Raises as `batches`."""
-    total = 0
+class FileRows(NamedTuple):
+    """How many rows a data file has, and what `texts.checksum` says of them."""
+
+    rows: int
+    total: int
+
+
+def file_rows(snapshot: Path, file: FileEntry, manifest: Manifest, table: TableEntry) -> FileRows:
+    """Reads a data file through. Raises as `batches`."""
+    rows = total = 0
     for batch in batches(snapshot / file.name, manifest, table):
         columns = [
             decoded(column, entry)
             for column, entry in zip(batch.columns, table.columns, strict=True)
         ]
         total += checksum(columns)
-    return total
+        rows += batch.num_rows
+    return FileRows(rows, total)
 
 
 def decoded(column: pa.Array, entry: ColumnEntry) -> pa.Array:

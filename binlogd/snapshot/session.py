@@ -7,7 +7,7 @@ are DataFrames.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,8 +85,10 @@ def rehearse(spark: SparkSession) -> None:
 
 
 @contextmanager
-def progress(spark: SparkSession, stage: str, say: Say) -> Iterator[None]:
-    """Tells how many tasks are done while the block runs.
+def progress(
+    spark: SparkSession, stage: str, say: Say, news: Callable[[], Iterable[Event]] = tuple
+) -> Iterator[None]:
+    """Tells how many tasks are done while the block runs, and what else there is news of.
 
     From a thread: the block waits inside the JVM, and this process has no event loop.
     """
@@ -102,6 +104,8 @@ def progress(spark: SparkSession, stage: str, say: Say) -> Iterator[None]:
             if now[1] and now != said:
                 said = now
                 say(Advanced(stage, *now))
+            for event in news():
+                say(event)
 
     watcher = threading.Thread(target=watch, name="progress", daemon=True)
     watcher.start()

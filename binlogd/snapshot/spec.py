@@ -232,6 +232,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     schema: FileEntry | None = None
     changes: ChangesEntry | None = None
     create_databases: dict[str, str] = {}
+    extra_files: tuple[str, ...] = ()
 
 
 class BaseEntry(msgspec.Struct, frozen=True):
@@ -252,7 +253,7 @@ class SegmentEntry(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The snapshot's own description; a directory without one is no snapshot.
 
-    `seconds` is how long the export took.
+    `seconds` is how long the export took. `extra_files` are what a layout has beside the data.
     """
 
     format: int = MANIFEST_FORMAT
@@ -272,6 +273,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     data_format: str = "parquet"
     layout: Layout = "plain"
     create_databases: dict[str, str] = {}
+    extra_files: tuple[str, ...] = ()
     seconds: float = 0.0
 
 
@@ -298,6 +300,13 @@ class Advanced(msgspec.Struct, frozen=True, tag="advanced"):
     total: int
 
 
+class Wrote(msgspec.Struct, frozen=True, tag="wrote"):
+    """Rows of a table that are in its files so far."""
+
+    table: str
+    rows: int
+
+
 class Staged(msgspec.Struct, frozen=True, tag="staged"):
     """Everything is written and synced; nothing is published yet."""
 
@@ -311,7 +320,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     text: str
 
 
-Event = Started | Planned | Advanced | Staged | Failed
+Event = Started | Planned | Advanced | Wrote | Staged | Failed
 """One line on the progress pipe."""
 
 

@@ -241,7 +241,7 @@ class _Pair:
         of = of or [each.name for each in shape.columns if each.data_type not in _OWN_PRINT]
         if not of:
             return count, [b"1 = 1"]
-        texts = b", ".join(_hex(sql.ident(each), kinds[each]) for each in of)
+        texts = b", ".join(hexadecimal(sql.ident(each), kinds[each]) for each in of)
         bucket = b"CRC32(CONCAT_WS('#', " + texts + b"))"
         return count, [bucket + b" %% %d = %d" % (buckets, each) for each in range(buckets)]
 
@@ -391,10 +391,10 @@ def _reader(column: _Column, downstream_type: str) -> _Reader:
         expression = b"CAST(CONVERT(" + name + b" USING utf8mb4) AS BINARY)"
     # a server without a JSON type keeps it as text, so that both are read as JSON
     own = kind in ("float", "double", "json") or downstream_type == "json"
-    return _Reader(column.name, expression, _hex(name, kind), own, read)
+    return _Reader(column.name, expression, hexadecimal(name, kind), own, read)
 
 
-def _hex(name: bytes, kind: str) -> bytes:
+def hexadecimal(name: bytes, kind: str) -> bytes:
     """A value's text in hexadecimal digits: the same on every server."""
     if kind in _INTEGERS or kind in _TEMPORAL:
         return b"HEX(CAST(" + name + b" AS CHAR))"

@@ -31,6 +31,12 @@ def test_a_running_binlogd_is_exported_whole(appliance: Appliance, tmp_path: Pat
     out = tmp_path / "snapshots"
     words = ("export", "--config", str(appliance.config_file), "--out", str(out), "--json")
 
+    planned = run(tmp_path, *words, "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    plan = json.loads(planned.stdout)
+    assert (plan["as_of"], out.exists()) == (newest, False)
+    assert plan["changes"] > 500
+
     done = run(tmp_path, *words, timeout_s=240)
 
     assert done.returncode == 0, done.stderr
@@ -47,6 +53,13 @@ def test_a_running_binlogd_is_exported_whole(appliance: Appliance, tmp_path: Pat
             assert snapshot_reader.rows(snapshot, entry) == wanted, table.label
             compared += 1
     assert compared > 50
+
+    checked = run(tmp_path, "export", "--check", str(snapshot))
+    assert checked.returncode == 0, checked.stderr
+    assert f"{len(found)} of {len(found)} tables are whole" in checked.stdout
+    listed = json.loads(run(tmp_path, "exports", str(out), "--json").stdout)
+    assert [each["commit_ts"] for each in listed["exports"]] == [newest]
+    assert len(plan["tables"]) == len(found)
 
     again = run(tmp_path, *words, timeout_s=240)
     assert again.returncode == 0, again.stderr

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
@@ -16,48 +13,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from binlogd.snapshot.lake.register import Lake, Place, register
 from binlogd.snapshot.lake.version import COMMIT_TS_KEY
-from binlogd.snapshot.spec import ColumnEntry, FileEntry, Manifest, TableEntry
-from tests.snapshots import manifest
-
-Columns = Sequence[tuple[int, str, pa.Array]]
-
-
-def snapshot(
-    out: Path, commit_ts: int, columns: Columns, table: str = "t"
-) -> tuple[Path, Manifest]:
-    """A published snapshot of one table; a column is its TiDB id, name and values."""
-    path = out / f"snapshot-{commit_ts}"
-    directory = path / f"shop.{table}"
-    directory.mkdir(parents=True)
-    fields = [
-        pa.field(name, values.type, metadata={"PARQUET:field_id": str(number)})
-        for number, name, values in columns
-    ]
-    file = directory / "part-0.zstd.parquet"
-    rows = pa.Table.from_arrays([values for *_, values in columns], schema=pa.schema(fields))
-    pq.write_table(rows, file, compression="zstd")
-    content = file.read_bytes()
-    entry = TableEntry(
-        database="shop",
-        table=table,
-        table_id=7,
-        rows=rows.num_rows,
-        columns=tuple(
-            ColumnEntry(number, name, "", str(values.type), "") for number, name, values in columns
-        ),
-        left_out_columns=(),
-        losses={},
-        files=(
-            FileEntry(
-                f"shop.{table}/{file.name}",
-                rows.num_rows,
-                len(content),
-                hashlib.sha256(content).hexdigest(),
-            ),
-        ),
-    )
-    return path, manifest(commit_ts, entry)
-
+from tests.snapshots import Columns, snapshot
 
 FIRST: Columns = [
     (1, "id", pa.array([1, 2], pa.int32())),

@@ -1,0 +1,119 @@
+"""What `binlogd export` says instead of exporting: what would be done, what was done well."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from binlogd import app
+from binlogd.commands.replay import server_of
+from binlogd.console import BytesProgress
+from binlogd.drainer.mysql import Server
+from binlogd.errors import ConfigError
+from binlogd.snapshot.estimate import Estimate
+from binlogd.snapshot.spec import Manifest
+from binlogd.tso import NO_TS, Tso
+
+
+def check_snapshot(snapshot: Path, against: str | None, as_of: str, *, as_json: bool) -> None:
+    """`--check`, and `--against`. Exit code 1 where something is not as it should be."""
+    try:
+        from binlogd.snapshot.check import Checked, TableCheck, check, opened
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed; install binlogd[spark]") from error
+    manifest = opened(snapshot)
+    found: list[TableCheck] = []
+    with BytesProgress(Console(stderr=True)) as shown:
+
+        def told(step: Checked) -> None:
+            shown.told(escape(step.table), step.done_bytes, step.total_bytes)
+
+        found += check(snapshot, manifest, told)
+    wrong = sum(1 for each in found if each.reason)
+    if as_json:
+        for each in found:
+            _line(each)
+    else:
+        _show([(f"{each.database}.{each.table}", each.rows, each.reason, ()) for each in found])
+        unread = "" if all(each.is_read for each in found) else "; rows were not read back"
+        Console().print(
+            f"{len(found) - wrong} of {len(found)} tables are whole{unread}", highlight=False
+        )
+    if not wrong and against is not None:
+        wrong = _compare(
+            snapshot, manifest, server_of(against, "+00:00", "--against"), as_of, as_json=as_json
+        )
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _compare(
+    snapshot: Path, manifest: Manifest, server: Server, as_of: str, *, as_json: bool
+) -> int:
+    """How many tables differ. `--as-of snapshot` reads a TiDB at the snapshot's moment."""
+    from binlogd.tools.against import Verdict, compare
+
+    at_ts = Tso(manifest.commit_ts) if as_of == "snapshot" else NO_TS
+
+    async def all_of_them() -> list[Verdict]:
+        return [each async for each in compare(server, at_ts, snapshot, manifest)]
+
+    found = app.run(all_of_them())
+    if as_json:
+        for each in found:
+            _line(each)
+    else:
+        _show(
+            [
+                (f"{each.database}.{each.table}", each.rows, each.reason, each.left_out)
+                for each in found
+            ]
+        )
+        when = f"as of commit_ts {at_ts}" if at_ts else "as it is now"
+        equal = sum(1 for each in found if not each.reason)
+        Console().print(
+            f"{equal} of {len(found)} tables are equal to those of {server}, {when}",
+            highlight=False,
+        )
+    return sum(1 for each in found if each.reason)
+
+
+def _line(each: object) -> None:
+    sys.stdout.write(msgspec.json.encode(each).decode() + "\n")
+
+
+def _show(rows: list[tuple[str, int, str, tuple[str, ...]]]) -> None:
+    shown = Table("table", "rows", "", box=None)
+    for name, count, reason, left_out in rows:
+        said = f"[bold red]{escape(reason)}[/]" if reason else "[green]good[/]"
+        if left_out:
+            said += f" [dim]without {escape(', '.join(left_out))}[/]"
+        shown.add_row(escape(name.strip(".")), str(count), said)
+    Console().print(shown, highlight=False)
+
+
+def say_plan(estimate: Estimate, *, as_json: bool) -> None:
+    """`--dry-run`."""
+    if as_json:
+        _line(estimate)
+        return
+    console = Console()
+    shown = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in (
+        ("as of", f"{estimate.as_of} ({estimate.time})"),
+        ("tables", f"about {len(estimate.tables)}"),
+        ("log", f"{estimate.segments} files, {estimate.log_bytes / 1e6:.1f} MB"),
+        ("row changes", f"about {estimate.changes:,}"),
+        ("base", estimate.base),
+        ("time", f"about {estimate.seconds:.0f} s {estimate.basis}"),
+        ("free disk", f"{estimate.free_bytes / 1e9:.1f} GB"),
+    ):
+        shown.add_row(f"[dim]{name}[/]", escape(value))
+    console.print(shown, highlight=False)
+    console.print("nothing was exported: this was a dry run", highlight=False)

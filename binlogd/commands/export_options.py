@@ -1,0 +1,71 @@
+"""The options of `binlogd export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from binlogd.snapshot.spec import FORMATS
+
+Out = Annotated[
+    str | None,
+    typer.Option(
+        "--out", help="Directory that holds the snapshots, or an object store: s3://bucket/prefix."
+    ),
+]
+AsOf = Annotated[
+    str,
+    typer.Option("--as-of", "--at", help="latest, latest-5m, a TSO, or an ISO 8601 time."),
+]
+Wait = Annotated[
+    str, typer.Option("--wait", help="Wait up to so long for the moment to be decided: 10m.")
+]
+Base = Annotated[
+    str, typer.Option("--base", help="Build on: auto, none, a snapshot, or a Dumpling dump.")
+]
+BaseTimeZone = Annotated[
+    str, typer.Option("--base-time-zone", help="Of the TIMESTAMPs in a dump: UTC, +08:00.")
+]
+Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
+LayoutName = Annotated[
+    str, typer.Option("--layout", help="plain, or dumpling: files as TiDB Lightning imports them.")
+]
+Catalog = Annotated[
+    str | None,
+    typer.Option("--catalog", help="Iceberg: a catalog of your own, by its name in pyiceberg."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with an export that was killed.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Make another one of a moment that has its snapshot.")
+]
+Keep = Annotated[
+    int, typer.Option("--keep", help="Remove all but so many of the latest afterwards.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be exported, and how long it takes.")
+]
+Check = Annotated[
+    Path | None,
+    typer.Option("--check", help="Export nothing: see whether this snapshot is whole."),
+]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        help="With --check, compare with mysql://user:password@host:port as it is now;"
+        " with --as-of snapshot, with a TiDB as it was at the snapshot's moment.",
+    ),
+]
+Archive = Annotated[
+    str,
+    typer.Option("--archive", help="Read this archive (path or URL), or files of a file sink."),
+]
+SchemaHistory = Annotated[
+    str | None, typer.Option("--schema-history", help="File or URL; overrides the configured.")
+]
+Types = Annotated[
+    list[str],
+    typer.Option("--type", help="How a type comes out: tinyint1=boolean. May be repeated."),
+]

@@ -1,0 +1,65 @@
+"""`binlogd exports`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from binlogd.commands.options import JsonOption
+from binlogd.errors import ConfigError
+from binlogd.snapshot.exports import Exported, listing
+
+
+def exports(
+    out: Annotated[Path, typer.Argument(help="The directory of `binlogd export --out`.")] = Path(),
+    as_json: JsonOption = False,
+) -> None:
+    """List what was exported into a directory: snapshots and changes, the latest moment first.
+
+    The arrow marks the snapshot that LATEST names. `binlogd export --check OUT/NAME` tells whether
+    one is whole.
+    """
+    if not out.is_dir():
+        raise ConfigError(f"{out} is no directory; name the one of `binlogd export --out`")
+    found = listing(out)
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+        return
+    console = Console()
+    if not found.exports:
+        console.print(f"{out}: nothing was exported there yet", highlight=False, soft_wrap=True)
+    else:
+        shown = Table("", "export", "as of", "format", "tables", "rows", "MB", "took", box=None)
+        for each in found.exports:
+            shown.add_row(*_row(each))
+        console.print(shown, highlight=False)
+    if found.unfinished:
+        console.print(
+            f"[yellow]{found.unfinished} unfinished[/]: at work, or killed; `binlogd export"
+            " --resume` goes on with one",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _row(each: Exported) -> tuple[str, ...]:
+    if each.problem:
+        return "", escape(each.name), f"[bold red]{escape(each.problem)}[/]"
+    layout = f", {each.layout}" if each.layout != "plain" else ""
+    return (
+        "→" if each.is_latest else "",
+        escape(each.name),
+        each.time,
+        each.data_format + layout,
+        str(each.tables) + (f" ({each.left_out} left out)" if each.left_out else ""),
+        f"{each.rows:,}",
+        f"{each.size_bytes / 1e6:.1f}",
+        f"{each.seconds:.1f} s",
+    )

@@ -1,0 +1,124 @@
+"""Whether a published snapshot is what its manifest says: files, sizes, hashes, rows, checksums."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from binlogd.errors import BinlogdError, ConfigError
+from binlogd.snapshot import read_files
+from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.spec import MANIFEST_NAME, FileEntry, KeysEntry, Manifest, TableEntry
+from binlogd.snapshot.texts import CHECKSUM_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class TableCheck:
+    """A table of a snapshot; `reason` is "" when it is what the manifest says. `is_read` is False
+    where its rows were not read back, as only MySQL and TiDB read that format."""
+
+    database: str
+    table: str
+    rows: int
+    reason: str = ""
+    is_read: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is checked of all tables: bytes of files."""
+
+    table: str
+    done_bytes: int
+    total_bytes: int
+
+
+def opened(snapshot: Path) -> Manifest:
+    """The manifest. Raises ConfigError where there is no snapshot."""
+    try:
+        return read_manifest(snapshot)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{snapshot} is no snapshot: {error}") from error
+
+
+def check(
+    snapshot: Path, manifest: Manifest, progress: Callable[[Checked], None] = lambda _: None
+) -> Iterator[TableCheck]:
+    """Every table, and at the end whatever lies there that no table has."""
+    total = sum(file.size_bytes for table in manifest.tables for file in table.files)
+    done = 0
+    for table in manifest.tables:
+        progress(Checked(f"{table.database}.{table.table}", done, total))
+        yield _table(snapshot, manifest, table)
+        done += sum(file.size_bytes for file in table.files)
+    progress(Checked("", total, total))
+    odd = sorted(_there(snapshot) - _listed(manifest))
+    if odd:
+        yield TableCheck("", "", 0, f"files that the manifest does not name: {', '.join(odd)}")
+
+
+def _table(snapshot: Path, manifest: Manifest, table: TableEntry) -> TableCheck:
+    verdict = TableCheck(
+        table.database, table.table, table.rows, is_read=read_files.can_be_read(manifest)
+    )
+    try:
+        total = sum(_file(snapshot, manifest, table, file) for file in table.files)
+    except (OSError, pa.ArrowException, BinlogdError) as error:
+        return replace(verdict, reason=str(error))
+    if sum(file.rows for file in table.files) != table.rows:
+        return replace(verdict, reason="its files have another number of rows in the manifest")
+    if verdict.is_read and f"{total % (1 << CHECKSUM_BITS):016x}" != table.checksum:
+        return replace(verdict, reason="its rows sum up to another checksum")
+    return verdict
+
+
+class _Wrong(BinlogdError):
+    """What is wrong with a file."""
+
+
+def _file(snapshot: Path, manifest: Manifest, table: TableEntry, file: FileEntry) -> int:
+    _hashed(snapshot, file)
+    if file.keys is not None:
+        _hashed(snapshot, file.keys)
+    if not read_files.can_be_read(manifest):
+        return 0
+    found = read_files.file_rows(snapshot, file, manifest, table)
+    if found.rows != file.rows:
+        raise _Wrong(f"{file.name} has {found.rows} rows, the manifest says {file.rows}")
+    if f"{found.total % (1 << CHECKSUM_BITS):016x}" != file.checksum:
+        raise _Wrong(f"{file.name}: its rows sum up to another checksum")
+    return found.total
+
+
+def _hashed(snapshot: Path, entry: FileEntry | KeysEntry) -> None:
+    path = snapshot / entry.name
+    if not path.exists():
+        raise _Wrong(f"{entry.name} is missing")
+    size = path.stat().st_size
+    if size != entry.size_bytes:
+        raise _Wrong(f"{entry.name} has {size} bytes, the manifest says {entry.size_bytes}")
+    with path.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    if digest != entry.sha256:
+        raise _Wrong(f"{entry.name} has changed: its SHA-256 is {digest}")
+
+
+def _listed(manifest: Manifest) -> set[str]:
+    names = {MANIFEST_NAME, *manifest.extra_files}
+    if manifest.schema is not None:
+        names.add(manifest.schema.name)
+    for table in manifest.tables:
+        for file in table.files:
+            names.add(file.name)
+            if file.keys is not None:
+                names.add(file.keys.name)
+    return names
+
+
+def _there(snapshot: Path) -> set[str]:
+    return {str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file()}

@@ -1,0 +1,123 @@
+"""What an export would be: tables, log, row changes, time; from a look at the log, without Spark.
+
+Row changes are counted in samples of the log, the time comes from earlier exports into the same
+directory, where there are any with enough rows, or from a rate that is on the low side.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlogd.errors import MalformedBinlog
+from binlogd.moment import wall_clock
+from binlogd.record import HEADER_BYTES, split
+from binlogd.snapshot import bases
+from binlogd.snapshot.export import ExportOptions
+from binlogd.snapshot.exports import listing
+from binlogd.snapshot.jobdir import log_files
+from binlogd.snapshot.spec import moment
+from binlogd.tidb.model import jobs_from_json
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import NO_TS, Tso
+from binlogd.wire.peek import body, mutations
+
+SAMPLES, SAMPLE_BYTES = 8, 2 << 20
+START_S = 8.0
+CHANGES_PER_S = 50_000
+ROWS_TO_LEARN_FROM = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What would be exported. `basis` says where `seconds` comes from; `as_of` 0 is the latest."""
+
+    as_of: int
+    time: str
+    tables: tuple[str, ...]
+    segments: int
+    log_bytes: int
+    changes: int
+    base: str
+    seconds: float
+    basis: str
+    free_bytes: int
+
+
+def estimate(options: ExportOptions) -> Estimate:
+    """Looks at what an export with these options would find. Raises ConfigError."""
+    files = [path for *_, path in log_files(options.data_dir)]
+    sizes = {path: path.stat().st_size for path in files}
+    as_of = moment(options.as_of).ts or options.resolved_ts
+    changes = _changes(files, sizes)
+    rate, basis = _rate(options.out)
+    latest = next((each for each in listing(options.out).exports if not each.from_ts), None)
+    base = "none"
+    if options.base == bases.AUTO and latest is not None:
+        base = f"{latest.name}, if it can be built on: then less is read"
+    elif options.base not in (bases.AUTO, bases.NONE):
+        base = options.base
+    return Estimate(
+        as_of=as_of,
+        time=wall_clock(as_of) if as_of else "the latest",
+        tables=_tables(options, as_of),
+        segments=len(files),
+        log_bytes=sum(sizes.values()),
+        changes=changes,
+        base=base,
+        seconds=round(START_S + changes / rate, 1),
+        basis=basis,
+        free_bytes=_free_bytes(options.out),
+    )
+
+
+def _changes(files: Sequence[Path], sizes: dict[Path, int]) -> int:
+    """Row changes in all of the log, from the beginnings of some files."""
+    step = max(1, len(files) // SAMPLES)
+    counted = read = 0
+    for path in files[::step]:
+        for payload in _payloads(path, min(sizes[path], SAMPLE_BYTES)):
+            read += len(payload) + HEADER_BYTES
+            try:
+                _, found = mutations(body(payload).prewrite_value)
+            except MalformedBinlog:
+                found = []
+            counted += sum(len(each.sequence) for each in found)
+    return round(counted * sum(sizes.values()) / read) if read else 0
+
+
+def _payloads(path: Path, size: int) -> Sequence[bytes]:
+    """The whole records at the beginning of a file, up to one that is wrong."""
+    with path.open("rb") as file:
+        return [payload for _, payload in split(file.read(size)).records]
+
+
+def _rate(out: Path) -> tuple[float, str]:
+    for each in listing(out).exports:
+        if each.rows >= ROWS_TO_LEARN_FROM and each.seconds > START_S and not each.base_ts:
+            rate = each.rows / (each.seconds - START_S)
+            return rate, f"(at {rate:,.0f} rows/s, as {each.name} was made)"
+    return CHANGES_PER_S, f"(at {CHANGES_PER_S:,} changes/s, a cautious guess)"
+
+
+def _tables(options: ExportOptions, as_of: Tso) -> tuple[str, ...]:
+    tracker = SchemaTracker()
+    jobs = jobs_from_json(options.schema_history)
+    tracker.load(jobs)
+    tracker.apply_finished_by(as_of or Tso(max((job.finished_ts for job in jobs), default=NO_TS)))
+    ignored = {name.lower() for name in options.ignore_schemas}
+    return tuple(
+        f"{named.database}.{named.table}"
+        for named, info in tracker.tables()
+        if not (info.is_view or info.is_sequence or named.database.lower() in ignored)
+    )
+
+
+def _free_bytes(out: Path) -> int:
+    place = out.absolute()
+    while not place.exists():
+        place = place.parent
+    status = os.statvfs(place)
+    return status.f_bavail * status.f_frsize

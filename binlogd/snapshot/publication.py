@@ -1,0 +1,90 @@
+"""An export and what follows it: the tables of a lake, or the way into an object store.
+
+What follows is done again by the next call for the same moment, where somebody died in between.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from binlogd.errors import ConfigError
+from binlogd.host.clock import WallClock
+from binlogd.host.threads import Threads
+from binlogd.snapshot.export import ExportOptions, ExportResult, export
+from binlogd.snapshot.lake.register import Place, register
+from binlogd.snapshot.launcher import Progress
+from binlogd.snapshot.publish import read_manifest
+
+if TYPE_CHECKING:
+    from binlogd.snapshot.store import Store
+
+LAKES: dict[str, Literal["delta", "iceberg"]] = {"delta": "delta", "iceberg": "iceberg"}
+UPLOAD_THREADS = 4
+Destination = str | None
+"""The URI of an object store; None is the directory of the options."""
+Notice = Callable[[Progress], None]
+
+
+async def published(
+    options: ExportOptions,
+    store: Destination = None,
+    catalog: str | None = None,
+    progress: Notice = lambda _: None,
+) -> ExportResult:
+    """`export`, and with the format of a lake its tables below `<out>/<format>`; or, with a
+    `store`, an export that is staged in the directory and uploaded.
+
+    `catalog` names an Iceberg catalog of the user's. Raises what `export` raises, and LakeError for
+    a table that could not be committed (the snapshot is published then), StoreFailed for an upload
+    (the same call goes on with it).
+    """
+    lake = LAKES.get(options.format)
+    if catalog is not None and lake != "iceberg":
+        raise ConfigError(f"--catalog {catalog}: only --format iceberg has a catalog")
+    threads = Threads(UPLOAD_THREADS, name="publication")
+    try:
+        if store is not None:
+            if lake is not None or options.changes is not None:
+                kind = "changes" if options.changes is not None else options.format
+                raise ConfigError(f"--out {store}: {kind} needs a directory, no object store")
+            return await _uploaded(options, _opened(store, threads), progress)
+        result = await export(options, progress)
+        if lake is None:
+            return result
+        place = Place(lake, options.out / lake, catalog)
+        manifest = read_manifest(result.path)
+        registered = await threads.run(lambda: register(place, result.path, manifest))
+        return replace(result, registered=tuple(registered))
+    finally:
+        threads.close()
+
+
+def _opened(uri: str, threads: Threads) -> Store:
+    try:
+        from binlogd.snapshot.store import Store
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed; install binlogd[spark]") from error
+    return Store(uri, threads)
+
+
+async def _uploaded(options: ExportOptions, store: Store, progress: Notice) -> ExportResult:
+    """Leaves nothing in the directory once everything is in the store."""
+    await store.sweep(WallClock())
+    result = await export(replace(options, keep=0), progress)
+    there = [each for each in await store.listing() if each.has_manifest]
+    same = next((each for each in there if each.commit_ts == result.commit_ts), None)
+    if same is not None and not options.is_again:
+        result = replace(result, stored=f"{store.place}/{same.name}", is_new=False)
+    else:
+        manifest = read_manifest(result.path)
+        name = await store.upload(
+            result.path, manifest, lambda done, total: progress(Progress("uploading", done, total))
+        )
+        result = replace(result, stored=f"{store.place}/{name}", is_new=True)
+    removed = await store.remove_surplus(options.keep) if options.keep else []
+    shutil.rmtree(options.out, ignore_errors=True)
+    return replace(result, removed=tuple(Path(name) for name in removed))
