@@ -73,6 +73,8 @@ _SCHEMAS: Mapping[str, _Schema] = {
         LastTS=_TS,
         state=_TEXT,
         node_id=_TEXT,
+        roles=_list({"enum": ["pump", "drainer"]}),
+        registry_error=_TEXT,
         cluster_id=_or_null(_WHOLE),
         version=_TEXT,
         max_commit_ts=_TS,
@@ -89,7 +91,23 @@ _SCHEMAS: Mapping[str, _Schema] = {
         refuses_because=_TEXT,
         late_commits=_WHOLE,
         shards=_list(_object(name=_TEXT, max_commit_ts=_TS, open_prewrites=_WHOLE)),
-        drainer=_object(state=_TEXT, node_id=_TEXT, node_state=_TEXT, error=_TEXT),
+        drainer=_object(
+            state=_TEXT,
+            node_id=_TEXT,
+            node_state=_TEXT,
+            error=_TEXT,
+            sources=_list(
+                _object(
+                    name=_TEXT,
+                    state={"enum": ["online", "paused", "offline"]},
+                    resolved_ts=_TS,
+                    lag_s=_NUMBER,
+                    binlogs_waiting=_WHOLE,
+                    silent_s=_NUMBER,
+                    trouble=_TEXT,
+                )
+            ),
+        ),
         gc={"type": "object"},
         free_bytes=_WHOLE,
         capacity_bytes=_WHOLE,

@@ -67,7 +67,7 @@ def test_the_status_has_the_keys_of_both_originals(appliance: Appliance) -> None
     pump = status["status"]["pump0"]
     assert list(pump) == STATUS_KEYS
     assert (pump["host"], pump["state"]) == ("10.0.0.1:8250", "online")
-    assert pump["isAlive"] is False
+    assert pump["isAlive"] is True
     assert pump["label"] is None
     assert 0 < pump["score"] <= 100
     assert pump["maxCommitTS"] >= COMMIT
