@@ -139,19 +139,20 @@ async def _standalone(setup: Setup, store: UpstreamStore) -> Upstream:
     tso = clock if upstream.tso == "clock" else Overheard(ObservedTso(), clock)
     cluster = await StoredClusterIdentity.open(store, upstream.cluster_id)
     skips = await SkipList.open(store, WallClock())
+    history = SchemaHistory(job_source(setup.schema_history, tls=http_client_tls(setup)), store)
     keyspace = await _keyspace(store)
     return Upstream(
         kind="standalone",
         store=store,
         cluster=cluster,
         tso=tso,
-        history=SchemaHistory(job_source(setup.schema_history, tls=http_client_tls(setup)), store),
+        history=history,
         registry=NodeRegistry(keyspace),
         txn_status=_by_age(setup, tso),
         skips=skips,
         lives=(keyspace,),
         shares_registry=upstream.embedded_pd,
-        own_pd=OwnPd(keyspace, clock) if upstream.embedded_pd else None,
+        own_pd=OwnPd(keyspace, clock, history, store) if upstream.embedded_pd else None,
     )
 
 
@@ -167,20 +168,21 @@ async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
     source = job_source(setup.schema_history, tls=tls) or tidb.jobs()
     cluster = await StoredClusterIdentity.open(store, told)
     skips = await SkipList.open(store, WallClock())
+    history = SchemaHistory(source, store)
     keyspace = await _keyspace(store)
     return Upstream(
         kind="tidb",
         store=store,
         cluster=cluster,
         tso=tso,
-        history=SchemaHistory(source, store),
+        history=history,
         registry=NodeRegistry(keyspace),
         txn_status=tidb.fates(_by_age(setup, tso)),
         skips=skips,
         table_name=tidb.tables().name,
         lives=(tidb, keyspace),
         shares_registry=upstream.embedded_pd,
-        own_pd=OwnPd(keyspace, clock) if upstream.embedded_pd else None,
+        own_pd=OwnPd(keyspace, clock, history, store) if upstream.embedded_pd else None,
         parts=tidb.parts(),
         tso_statistics=asked.statistics,
     )

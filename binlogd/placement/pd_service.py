@@ -1,9 +1,9 @@
 """`pdpb.PD`, for a TiDB, a Pump, a Drainer and binlogctl that have no PD: who leads, whose cluster
 this is, and the time.
 
-Regions and stores are TiKV's. There is none here, and that is what such questions are told, in the
-way of a PD whose cluster was never bootstrapped. Safe points of services are kept, as PD keeps
-them, in the keyspace; nobody collects garbage by them.
+There is no TiKV here. Every key is in one region, and its one store is this process, which knows
+the history of DDL jobs and nothing else (`history_service.py`). Safe points of services are kept,
+as PD keeps them, in the keyspace; nobody collects garbage by them.
 
 Source: PD server/grpc_service.go, server/storage/endpoint/gc_safe_point.go.
 """
@@ -24,9 +24,8 @@ from binlogd.tso import Tso, logical, physical_ms
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import TAKE_MAX, ClockTso
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest, PutRequest, RangeRequest
+from binlogd.wire.generated.metapb import Peer, Region, RegionEpoch, Store
 from binlogd.wire.generated.pdpb import (
-    Error,
-    ErrorType,
     GetAllStoresRequest,
     GetAllStoresResponse,
     GetGcSafePointRequest,
@@ -42,6 +41,7 @@ from binlogd.wire.generated.pdpb import (
     LoadGlobalConfigRequest,
     LoadGlobalConfigResponse,
     Member,
+    RegionWithLeader,
     RequestHeader,
     ResponseHeader,
     ScanRegionsRequest,
@@ -55,7 +55,9 @@ from binlogd.wire.generated.pdpb import (
 
 _FOR_EVER = (1 << 63) - 1
 _GC_WORKER = "gc_worker"
-_NO_TIKV = "cluster is not bootstrapped: binlogd stands in for PD here, and knows of no TiKV"
+_REGION, _PEER, _STORE = 1, 2, 1
+_VERSION = "5.1.0"
+"""The oldest whose clients are expected; they ask an old store for less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ class PdService:
         timestamp = Timestamp(physical=physical_ms(last), logical=logical(last))
         return TsoResponse(header=header, count=request.count, timestamp=timestamp)
 
-    def _header(self, asked: RequestHeader, error: Error | None = None) -> ResponseHeader:
+    def _header(self, asked: RequestHeader) -> ResponseHeader:
         """Raises GRPCError for a request to another cluster."""
         own = self._cluster.cluster_id or 0
         if asked.cluster_id != own:
@@ -174,28 +176,37 @@ class PdService:
                 Status.FAILED_PRECONDITION,
                 f"mismatch cluster id, need {own} but got {asked.cluster_id}",
             )
-        header = ResponseHeader(cluster_id=own)
-        if error is not None:
-            header.error = error
-        return header
+        return ResponseHeader(cluster_id=own)
 
-    # --- what there is no TiKV for ---------------------------------------------------------
-
-    def _no_tikv(self, asked: RequestHeader) -> ResponseHeader:
-        kind = ErrorType(ErrorType.NOT_BOOTSTRAPPED)
-        return self._header(asked, Error(type=kind, message=_NO_TIKV))
+    # --- one region, one store -------------------------------------------------------------
 
     async def _region(self, request: GetRegionRequest | GetRegionByIdRequest) -> GetRegionResponse:
-        return GetRegionResponse(header=self._no_tikv(request.header))
+        header = self._header(request.header)
+        if isinstance(request, GetRegionByIdRequest) and request.region_id != _REGION:
+            return GetRegionResponse(header=header)
+        region, peer = _everything()
+        return GetRegionResponse(header=header, region=region, leader=peer)
 
     async def _regions(self, request: ScanRegionsRequest) -> ScanRegionsResponse:
-        return ScanRegionsResponse(header=self._no_tikv(request.header))
+        region, peer = _everything()
+        return ScanRegionsResponse(
+            header=self._header(request.header),
+            region_metas=[region],
+            leaders=[peer],
+            regions=[RegionWithLeader(region=region, leader=peer)],
+        )
 
     async def _store(self, request: GetStoreRequest) -> GetStoreResponse:
-        return GetStoreResponse(header=self._no_tikv(request.header))
+        header = self._header(request.header)
+        if request.store_id != _STORE:
+            raise GRPCError(Status.UNKNOWN, f"invalid store ID {request.store_id}, not found")
+        return GetStoreResponse(header=header, store=self._own_store())
 
     async def _stores(self, request: GetAllStoresRequest) -> GetAllStoresResponse:
-        return GetAllStoresResponse(header=self._no_tikv(request.header))
+        return GetAllStoresResponse(header=self._header(request.header), stores=[self._own_store()])
+
+    def _own_store(self) -> Store:
+        return Store(id=_STORE, address=self._place.url.rpartition("/")[2], version=_VERSION)
 
     # --- safe points -----------------------------------------------------------------------
 
@@ -255,3 +266,10 @@ class PdService:
                 for each in found.kvs
             ]
         return answer
+
+
+def _everything() -> tuple[Region, Peer]:
+    """The region of all keys, and who leads it."""
+    peer = Peer(id=_PEER, store_id=_STORE)
+    epoch = RegionEpoch(conf_ver=1, version=1)
+    return Region(id=_REGION, region_epoch=epoch, peers=[peer]), peer

@@ -8,6 +8,7 @@ from random import Random
 
 from binlogd.placement.calls import OpenStreams, Service
 from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
+from binlogd.placement.history_service import HistoryService
 from binlogd.placement.pd_service import PdService, PdStatistics, Place
 from binlogd.placement.watches import WatchService
 from binlogd.ports import Clock, ClusterIdentity
@@ -57,6 +58,7 @@ class StandIn:
             LeaseService(own.keyspace, self._streams),
             WatchService(own.keyspace, self._streams),
             ClusterService(own.keyspace, place.name, place.url),
+            HistoryService(own.history, own.store, self._streams),
         )
 
     def services(self) -> Sequence[Service]:

@@ -119,10 +119,14 @@ class UpstreamStatistics:
 
 @dataclass(frozen=True, slots=True)
 class OwnPd:
-    """What this node has of a PD: keys, and a clock whose timestamps are unique."""
+    """What this node has of a PD: keys, a clock whose timestamps are unique, and the DDL history
+    that a Drainer would read of TiKV."""
 
     keyspace: KeyspaceStore
     tso: ClockTso
+    history: History
+    store: UpstreamStore
+    """Where the history's jobs are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from binlogd.placement.stand_in import StandIn
 from binlogd.server import Server
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.cluster import StoredClusterIdentity
+from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso
 from binlogd.upstream.pd.client import PdClient
@@ -40,7 +41,7 @@ async def own_pd(directory: Path) -> AsyncIterator[Address]:
     port = free_port()
     served = StandIn(
         Place("binlogd", f"http://127.0.0.1:{port}"),
-        OwnPd(keyspace, await ClockTso.open(store, clock)),
+        OwnPd(keyspace, await ClockTso.open(store, clock), SchemaHistory(None, store), store),
         await StoredClusterIdentity.open(store, 0),
         clock,
         lambda: NO_TS,

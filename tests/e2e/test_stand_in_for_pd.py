@@ -26,8 +26,12 @@ from binlogd.upstream.store import UpstreamStore
 from binlogd.upstreams import open_upstream
 from binlogd.wire import peek
 from binlogd.wire.generated.etcdserverpb import RangeRequest
+from binlogd.workload.recording import cluster_id, feed_recording
 from tests.appliance import Appliance, run
+from tests.recordings_reader import RECORDINGS, history, info
+from tests.replica_reader import replica_differences
 
+RECORDING = RECORDINGS / "keys"
 BASE = compose(1_700_000_000_000)
 
 
@@ -132,3 +136,33 @@ async def test_a_registry_can_be_kept_to_itself(tmp_path: Path) -> None:
         assert (upstream.own_pd is not None, upstream.shares_registry) == (is_served, is_served)
         await upstream.close()
         await store.close()
+
+
+def test_a_drainer_elsewhere_finds_pump_schema_and_time_there(tmp_path: Path) -> None:
+    for name in ("pump", "drainer"):
+        (tmp_path / name).mkdir()
+    pump = Appliance(tmp_path / "pump", history=history(RECORDING))
+    pump.configure(
+        '[upstream]\nkind = "standalone"\nschema-history = "ddl_history.json"\n',
+        top='roles = ["pump"]\nnode-id = "pump-a"\n',
+    )
+    drainer = Appliance(tmp_path / "drainer")
+    drainer.configure(
+        f'[upstream]\nkind = "pd"\npd-urls = "127.0.0.1:{pump.port}"\n'
+        f'cluster-id = {cluster_id(RECORDING)}\n[syncer]\ndb-type = "sqlite"\n',
+        top='roles = ["drainer"]\nnode-id = "drainer-c"\n',
+    )
+    try:
+        pump.start()
+        asyncio.run(feed_recording(RECORDING, pump.target))
+        drainer.start()
+        drainer.wait_until_applied(info(RECORDING)["last_tso"])
+        listed = command(pump, "ctl", "drainers", "--json")
+        assert [each["nodeId"] for each in json.loads(listed.stdout)["drainers"]] == ["drainer-c"]
+        assert drainer.stop() == 0
+        assert pump.stop() == 0
+        replica = tmp_path / "drainer/data/drainer/replica.db"
+        assert replica_differences(RECORDING, replica, ["keys_wrong"]) == []
+    finally:
+        drainer.close()
+        pump.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,33 +11,40 @@ from random import Random
 from typing import Any
 
 import pytest
+from grpclib.const import Cardinality
 
+from binlogd.channel import PlainChannel
 from binlogd.host.clock import WallClock
 from binlogd.placement.pd_service import Place
 from binlogd.placement.stand_in import StandIn
 from binlogd.server import Server
+from binlogd.tidb.meta_keys import field_of, job_id_of, job_key
 from binlogd.tso import NO_TS, compose
 from binlogd.upstream.cluster import StoredClusterIdentity
+from binlogd.upstream.history import SchemaHistory
+from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.upstream import OwnPd
 from binlogd.wire.generated import etcdserverpb as etcd
-from binlogd.wire.generated import pdpb
+from binlogd.wire.generated import pdpb, tikvpb
 from tests.pd_conversation import Conversation, OpenStream, lines, subsequence
+from tests.wire_recordings import calls
 
 CLUSTER_ID = 7710478698719943560
 
 
 @asynccontextmanager
-async def standing_in(directory: Path, cluster_id: int = CLUSTER_ID) -> AsyncIterator[int]:
+async def standing_in(directory: Path, source: Path | None = None) -> AsyncIterator[int]:
     """A node's stand-in for PD on a port."""
     store = await UpstreamStore.open(directory / "upstream.db")
+    history = SchemaHistory(job_source(str(source) if source else ""), store)
     keyspace = await KeyspaceStore.open(store.path, Random(1))
     stand_in = StandIn(
         Place("pump0", "http://127.0.0.1:8250"),
-        OwnPd(keyspace, await ClockTso.open(store, WallClock())),
-        await StoredClusterIdentity.open(store, cluster_id),
+        OwnPd(keyspace, await ClockTso.open(store, WallClock()), history, store),
+        await StoredClusterIdentity.open(store, CLUSTER_ID),
         WallClock(),
         lambda: NO_TS,
         Random(1),
@@ -189,12 +197,78 @@ def test_a_service_safe_point_is_kept_as_pd_keeps_it(conversation: Conversation)
     assert answer.own.ttl > 1 << 62
 
 
-def test_who_asks_for_regions_and_stores_hears_that_there_is_no_tikv(
-    conversation: Conversation,
-) -> None:
+def test_every_region_and_store_leads_here(conversation: Conversation) -> None:
     asked = ("/GetRegion", "/GetStore", "/GetAllStores")
     answers = [each for each in conversation.answers if each.method.endswith(asked)]
     assert len(answers) > 15
     for each in answers:
-        assert each.own.header.error.type == pdpb.ErrorType.NOT_BOOTSTRAPPED
-        assert "no TiKV" in each.own.header.error.message
+        match each.own:
+            case pdpb.GetRegionResponse():
+                assert (each.own.region.start_key, each.own.region.end_key) == (b"", b"")
+                assert each.own.leader.store_id == each.real.leader.store_id == 1
+                assert each.own.region.peers == [each.own.leader]
+            case pdpb.GetStoreResponse():
+                assert each.own.store.address == "127.0.0.1:8250"
+                assert each.own.store.state == each.real.store.state
+            case _:
+                assert [store.id for store in each.own.stores] == [
+                    store.id for store in each.real.stores
+                ]
+
+
+async def test_the_history_is_read_as_a_go_drainer_reads_it(tmp_path: Path) -> None:
+    """Its first scan, backward from the end, and then the jobs of DDL binlogs one by one."""
+    recorded = [
+        (tikvpb.BatchCommandsRequest().parse(request), response)
+        for call in calls("drainer", "tikv", "tikvpb")
+        if call.method.endswith("/BatchCommands")
+        for request, response in zip(call.requests, call.responses, strict=False)
+    ]
+    whole = [
+        (request, tikvpb.BatchCommandsResponse().parse(response))
+        for request, response in recorded
+        if request.requests[0].get is not None and len(response) < 60_000
+    ]
+    jobs = {
+        job_id_of(field_of(request.requests[0].get.key)[1]): response.responses[0].get.value
+        for request, response in whole
+        if request.requests[0].get is not None and response.responses[0].get is not None
+    }
+    assert len(jobs) > 15
+    (tmp_path / "history.json").write_bytes(b"[" + b",".join(jobs.values()) + b"]")
+    async with (
+        standing_in(tmp_path, source=tmp_path / "history.json") as port,
+        PlainChannel("127.0.0.1", port) as channel,
+        channel.request(
+            "/tikvpb.Tikv/BatchCommands", Cardinality.STREAM_STREAM, bytes, bytes
+        ) as stream,
+    ):
+
+        async def asked(request: tikvpb.BatchCommandsRequest) -> tikvpb.BatchCommandsResponse:
+            await stream.send_message(bytes(request))
+            return tikvpb.BatchCommandsResponse().parse(await stream.recv_message() or b"")
+
+        for request, real in whole:
+            own = await asked(request)
+            assert own.request_ids == request.request_ids
+            assert json.loads(_value(own)) == json.loads(_value(real))
+        scans = [request for request, _ in recorded if request.requests[0].scan is not None]
+        assert len(scans) > 1
+        for request in scans:
+            scan, found = request.requests[0].scan, (await asked(request)).responses[0].scan
+            assert scan is not None
+            assert found is not None
+            ids = [job_id_of(field_of(pair.key)[1]) for pair in found.pairs]
+            assert ids == [each for each in sorted(jobs)[::-1] if job_key(each) < scan.start_key]
+        other = tikvpb.BatchCommandsRequest(
+            requests=[tikvpb.BatchCommandsRequestRequest()], request_ids=[7]
+        )
+        unknown = await asked(other)
+        assert (unknown.request_ids, bytes(unknown.responses[0])) == ([7], b"")
+        await stream.cancel()
+
+
+def _value(answer: tikvpb.BatchCommandsResponse) -> bytes:
+    got = answer.responses[0].get
+    assert got is not None
+    return got.value

@@ -6,8 +6,13 @@
 from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
+    AsyncIterable,
+    AsyncIterator,
     Dict,
+    Iterable,
+    List,
     Optional,
+    Union,
 )
 
 import betterproto
@@ -20,6 +25,56 @@ if TYPE_CHECKING:
     import grpclib.server
     from betterproto.grpc.grpclib_client import MetadataLike
     from grpclib.metadata import Deadline
+
+
+@dataclass(eq=False, repr=False)
+class BatchCommandsRequest(betterproto.Message):
+    """One of many kinds; upstream has a oneof."""
+
+    requests: List["BatchCommandsRequestRequest"] = betterproto.message_field(1)
+    request_ids: List[int] = betterproto.uint64_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class BatchCommandsRequestRequest(betterproto.Message):
+    get: Optional["_kvrpcpb__.GetRequest"] = betterproto.message_field(1, optional=True)
+    scan: Optional["_kvrpcpb__.ScanRequest"] = betterproto.message_field(
+        2, optional=True
+    )
+    empty: Optional["BatchCommandsEmptyRequest"] = betterproto.message_field(
+        255, optional=True
+    )
+
+
+@dataclass(eq=False, repr=False)
+class BatchCommandsResponse(betterproto.Message):
+    """Answers come when they are ready, each under the id of its request."""
+
+    responses: List["BatchCommandsResponseResponse"] = betterproto.message_field(1)
+    request_ids: List[int] = betterproto.uint64_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class BatchCommandsResponseResponse(betterproto.Message):
+    get: Optional["_kvrpcpb__.GetResponse"] = betterproto.message_field(
+        1, optional=True
+    )
+    scan: Optional["_kvrpcpb__.ScanResponse"] = betterproto.message_field(
+        2, optional=True
+    )
+    empty: Optional["BatchCommandsEmptyResponse"] = betterproto.message_field(
+        255, optional=True
+    )
+
+
+@dataclass(eq=False, repr=False)
+class BatchCommandsEmptyRequest(betterproto.Message):
+    test_id: int = betterproto.uint64_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class BatchCommandsEmptyResponse(betterproto.Message):
+    test_id: int = betterproto.uint64_field(1)
 
 
 class TikvStub(betterproto.ServiceStub):
@@ -108,6 +163,27 @@ class TikvStub(betterproto.ServiceStub):
             metadata=metadata,
         )
 
+    async def batch_commands(
+        self,
+        batch_commands_request_iterator: Union[
+            AsyncIterable[BatchCommandsRequest], Iterable[BatchCommandsRequest]
+        ],
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> AsyncIterator[BatchCommandsResponse]:
+        async for response in self._stream_stream(
+            "/tikvpb.Tikv/BatchCommands",
+            batch_commands_request_iterator,
+            BatchCommandsRequest,
+            BatchCommandsResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        ):
+            yield response
+
 
 class TikvBase(ServiceBase):
 
@@ -135,6 +211,12 @@ class TikvBase(ServiceBase):
         self, kvrpcpb_resolve_lock_request: "_kvrpcpb__.ResolveLockRequest"
     ) -> "_kvrpcpb__.ResolveLockResponse":
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def batch_commands(
+        self, batch_commands_request_iterator: AsyncIterator[BatchCommandsRequest]
+    ) -> AsyncIterator[BatchCommandsResponse]:
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+        yield BatchCommandsResponse()
 
     async def __rpc_kv_get(
         self,
@@ -176,6 +258,17 @@ class TikvBase(ServiceBase):
         response = await self.kv_resolve_lock(request)
         await stream.send_message(response)
 
+    async def __rpc_batch_commands(
+        self,
+        stream: "grpclib.server.Stream[BatchCommandsRequest, BatchCommandsResponse]",
+    ) -> None:
+        request = stream.__aiter__()
+        await self._call_rpc_handler_server_stream(
+            self.batch_commands,
+            stream,
+            request,
+        )
+
     def __mapping__(self) -> Dict[str, grpclib.const.Handler]:
         return {
             "/tikvpb.Tikv/KvGet": grpclib.const.Handler(
@@ -207,5 +300,11 @@ class TikvBase(ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 _kvrpcpb__.ResolveLockRequest,
                 _kvrpcpb__.ResolveLockResponse,
+            ),
+            "/tikvpb.Tikv/BatchCommands": grpclib.const.Handler(
+                self.__rpc_batch_commands,
+                grpclib.const.Cardinality.STREAM_STREAM,
+                BatchCommandsRequest,
+                BatchCommandsResponse,
             ),
         }

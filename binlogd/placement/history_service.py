@@ -1,0 +1,124 @@
+"""`tikvpb.Tikv`, as far as a Go Drainer asks it: the history of DDL jobs, under TiDB's keys.
+
+A Drainer reads the whole history when it starts, from its end to its beginning, and each job again
+when the binlog of its DDL arrives. Nothing else is here: any other key is not found, any other
+command gets the answer of a store that does not know it.
+
+Source: tidb-binlog drainer/util.go, loadHistoryDDLJobs; client-go internal/client/client_batch.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from grpclib.const import Handler
+
+from binlogd.errors import Corrupt, UpstreamUnavailable
+from binlogd.placement.calls import OpenStreams, requests, send, streamed, unary
+from binlogd.pump.messages import BytesStream, begin_answer
+from binlogd.tidb.meta_keys import HISTORY, field_of, job_id_of, job_key
+from binlogd.upstream.store import UpstreamStore
+from binlogd.upstream.upstream import History
+from binlogd.wire.generated.errorpb import Error, ServerIsBusy
+from binlogd.wire.generated.kvrpcpb import (
+    GetRequest,
+    GetResponse,
+    KvPair,
+    ScanRequest,
+    ScanResponse,
+)
+from binlogd.wire.generated.tikvpb import (
+    BatchCommandsEmptyResponse,
+    BatchCommandsRequest,
+    BatchCommandsRequestRequest,
+    BatchCommandsResponse,
+    BatchCommandsResponseResponse,
+)
+
+
+class HistoryService:
+    """The DDL history of this node as keys of TiKV."""
+
+    def __init__(self, history: History, store: UpstreamStore, streams: OpenStreams) -> None:
+        self._history, self._store, self._streams = history, store, streams
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        """The methods, for grpclib's server with a `BytesCodec`."""
+        return {
+            "/tikvpb.Tikv/KvGet": unary(GetRequest, self._get),
+            "/tikvpb.Tikv/KvScan": unary(ScanRequest, self._scan),
+            "/tikvpb.Tikv/BatchCommands": streamed(self._batches),
+        }
+
+    async def _batches(self, stream: BytesStream) -> None:
+        async def answer() -> None:
+            await begin_answer(stream)
+            async for batch in requests(stream, BatchCommandsRequest):
+                answers = [await self._one(each) for each in batch.requests]
+                await send(
+                    stream, BatchCommandsResponse(responses=answers, request_ids=batch.request_ids)
+                )
+
+        await self._streams.until_closing(answer())
+
+    async def _one(self, request: BatchCommandsRequestRequest) -> BatchCommandsResponseResponse:
+        """An answer without a kind is to Go's client a command that is not known."""
+        if request.get is not None:
+            return BatchCommandsResponseResponse(get=await self._get(request.get))
+        if request.scan is not None:
+            return BatchCommandsResponseResponse(scan=await self._scan(request.scan))
+        if request.empty is not None:
+            empty = BatchCommandsEmptyResponse(test_id=request.empty.test_id)
+            return BatchCommandsResponseResponse(empty=empty)
+        return BatchCommandsResponseResponse()
+
+    async def _get(self, request: GetRequest) -> GetResponse:
+        job_id = _job_id(request.key)
+        if job_id is None:
+            return GetResponse(not_found=True)
+        raw = await self._store.job(job_id)
+        if raw is None:
+            try:
+                await self._history.index()  # it may have come since
+            except UpstreamUnavailable as error:
+                return GetResponse(region_error=_busy(error))
+            raw = await self._store.job(job_id)
+        return GetResponse(value=raw) if raw is not None else GetResponse(not_found=True)
+
+    async def _scan(self, request: ScanRequest) -> ScanResponse:
+        try:
+            index = await self._history.index()
+        except UpstreamUnavailable as error:
+            return ScanResponse(region_error=_busy(error))
+        ids = sorted(entry.id for entry in index.in_version_order())
+        # fewer than were asked for would say that there are no more
+        wanted = _within(ids, request)[: request.limit]
+        raws = [b""] * len(wanted) if request.key_only else await self._store.read_jobs(wanted)
+        pairs = [
+            KvPair(key=job_key(job_id), value=raw) for job_id, raw in zip(wanted, raws, strict=True)
+        ]
+        return ScanResponse(pairs=pairs)
+
+
+def _within(ids: Sequence[int], request: ScanRequest) -> list[int]:
+    """The jobs of a scan, in its direction: a backward one begins below `start_key`."""
+    low, high = request.start_key, request.end_key
+    if request.reverse:
+        low, high = high, low
+    found = [
+        job_id for job_id in ids if (key := job_key(job_id)) >= low and (not high or key < high)
+    ]
+    return found[::-1] if request.reverse else found
+
+
+def _job_id(key: bytes) -> int | None:
+    try:
+        name, field = field_of(key)
+        return job_id_of(field) if name == HISTORY else None
+    except Corrupt:
+        return None
+
+
+def _busy(error: UpstreamUnavailable) -> Error:
+    """The client waits, and asks again."""
+    return Error(message=str(error), server_is_busy=ServerIsBusy(reason=str(error)))
