@@ -4,8 +4,10 @@ the same after a crash."""
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import tomllib
+import urllib.request
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -28,8 +30,10 @@ from binlogd.wire import peek
 from binlogd.wire.generated.etcdserverpb import RangeRequest
 from binlogd.workload.recording import cluster_id, feed_recording
 from tests.appliance import Appliance, run
+from tests.nodes import own_registry
 from tests.recordings_reader import RECORDINGS, history, info
 from tests.replica_reader import replica_differences
+from tests.wire_recordings import WIRE
 
 RECORDING = RECORDINGS / "keys"
 BASE = compose(1_700_000_000_000)
@@ -125,7 +129,27 @@ async def test_what_is_changed_by_one_way_is_seen_by_every_other(appliance: Appl
     closed = run(appliance.directory, "ctl", "offline-drainer", "--node-id", "pump0-drainer", *pd)
     assert (closed.returncode, closed.stdout) == (0, "apply action close success!\n")
     appliance.wait(lambda status: status["drainer"]["node_state"] == "offline")
-    assert appliance.stop() == 0
+    path, answered = _asked_of_a_go_pump()
+    assert _put(appliance, path) == answered, "as a Go Pump answers binlogctl, to the byte"
+    assert appliance.end() == 0
+    async with own_registry(appliance.data_dir) as after:
+        assert {node.node_id: node.state for node in await after.nodes(PUMP)} == {
+            "pump0": "offline"
+        }
+
+
+def _put(appliance: Appliance, path: str) -> bytes:
+    request = urllib.request.Request(f"http://127.0.0.1:{appliance.port}{path}", method="PUT")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def _asked_of_a_go_pump() -> tuple[str, bytes]:
+    """What binlogctl's offline-pump asked a Go Pump over HTTP, and what it was told."""
+    with gzip.open(WIRE / "binlogctl-to-pump.jsonl.gz", "rt") as recorded:
+        said = next(each for each in map(json.loads, recorded) if each["dir"] == "http-response")
+    return said["method"].removeprefix("PUT "), bytes.fromhex(said["hex"])
 
 
 async def test_a_registry_can_be_kept_to_itself(tmp_path: Path) -> None:
