@@ -30,6 +30,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no 
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.host.child import step_back
@@ -63,6 +64,9 @@ EVENTS_FD = "BINLOGD_EVENTS_FD"
 """Environment variable: the descriptor that events are written to, one JSON object per line."""
 
 _PR_SET_PDEATHSIG = 1
+BROADCAST_ROWS_MAX = 4_000_000
+"""Binlogs of whose transactions a table in memory is handed to all tasks; with more of them the raw
+rows go through the shuffle once more, to meet their commit_ts there."""
 
 
 def main() -> int:
@@ -131,6 +135,8 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     _begin(spec, known, commit_ts, resolved_ts)
     since = {table_id: plan.since_ts for table_id, plan in known.tables.items() if plan.since_ts}
     committed = state.commits(heads, commit_ts)
+    if heads.count() <= BROADCAST_ROWS_MAX:
+        committed = F.broadcast(committed)
     with progress(spark, "rows", say, _news(spec, known)):
         if spec.changes is not None:
             written = changes.stage(events, committed, known, target, spec.changes)

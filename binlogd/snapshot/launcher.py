@@ -90,6 +90,7 @@ class JobProcess:
     ) -> None:
         self._child, self._events, self._transport = child, events, transport
         self._log_path = log_path
+        self._is_started = False
         self._began = asyncio.get_running_loop().time()
 
     @classmethod
@@ -126,6 +127,19 @@ class JobProcess:
         """Whether it could take another spec."""
         return self._child.returncode is None and not self._events.at_eof()
 
+    @property
+    def pid(self) -> int:
+        """Of the child, and of the session that all its processes are in."""
+        return self._child.pid
+
+    async def started(self) -> None:
+        """Waits until there is a Spark session. Raises ExportFailed."""
+        while not self._is_started:
+            event = await self._hear()
+            if event is None:
+                raise ExportFailed(await self._obituary())
+            self._take(event, lambda _: None)
+
     async def export(self, spec: ExportSpec, notice: Notice) -> Report:
         """What the job staged; one export at a time. Raises what the job failed with.
 
@@ -133,25 +147,9 @@ class JobProcess:
         """
         self._tell(spec)
         while (event := await self._hear()) is not None:
-            match event:
-                case Started():
-                    self._take_start(event)
-                case Planned():
-                    log.info(
-                        "export_planned",
-                        commit_ts=event.commit_ts,
-                        resolved_ts=event.resolved_ts,
-                        tables=event.tables,
-                        slices=event.slices,
-                    )
-                case Advanced(stage="transactions" | "rows" as stage):
-                    notice(Progress(stage, event.done, event.total))
-                case Wrote():
-                    notice(Progress("rows", event.rows, 0, event.table))
-                case Staged():
-                    return event.report
-                case Failed():
-                    raise _FAMILIES.get(event.kind, ExportFailed)(event.text)
+            if isinstance(event, Staged):
+                return event.report
+            self._take(event, notice)
         raise ExportFailed(await self._obituary())
 
     async def finish(self, grace_s: float) -> int:
@@ -192,7 +190,28 @@ class JobProcess:
         line = await self._events.readline()
         return msgspec.json.decode(line, type=Event) if line else None
 
+    def _take(self, event: Event, notice: Notice) -> None:
+        """Raises what a Failed says."""
+        match event:
+            case Started():
+                self._take_start(event)
+            case Planned():
+                log.info(
+                    "export_planned",
+                    commit_ts=event.commit_ts,
+                    resolved_ts=event.resolved_ts,
+                    tables=event.tables,
+                    slices=event.slices,
+                )
+            case Advanced(stage="transactions" | "rows" as stage):
+                notice(Progress(stage, event.done, event.total))
+            case Wrote():
+                notice(Progress("rows", event.rows, 0, event.table))
+            case Failed():
+                raise _FAMILIES.get(event.kind, ExportFailed)(event.text)
+
     def _take_start(self, event: Started) -> None:
+        self._is_started = True
         seconds = asyncio.get_running_loop().time() - self._began
         log.info("spark_started", seconds=round(seconds, 2), version=event.spark_version)
         with self._log_path.open("rb") as said:

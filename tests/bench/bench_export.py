@@ -1,13 +1,16 @@
-"""Snapshots by Spark: start, and row changes per second from the log to synced Parquet.
+"""Snapshots by Spark: cold and warm start, row changes per second from the log to synced Parquet on
+one core and on two, a hundred small tables, and the memory of all its processes.
 
     python -m tests.bench.bench_export [row changes]
 
 The same transformation by this process alone, with the same reader, decoder and writer but without
-Spark, stands beside it: `ratio` is Spark's rate over that one. Spark uses two cores, the other one.
+Spark, stands beside it: `ratio` is Spark's rate over that one. `cpu` is processor time of all
+processes of the job, which repeats better than time on a machine that is shared.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -15,17 +18,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import structlog
 
-from binlogd.snapshot import job, reader, writer
+from binlogd.snapshot import preflight, reader, writer
 from binlogd.snapshot.catalog import DdlBinlog, catalog
+from binlogd.snapshot.export import PARTITION_BYTES
 from binlogd.snapshot.files import Target
 from binlogd.snapshot.jobdir import pinned
+from binlogd.snapshot.launcher import JobProcess, running
 from binlogd.snapshot.rowkey import Op
-from binlogd.snapshot.session import session
 from binlogd.snapshot.spec import ExportSpec, Segment, SessionSpec, TypeOptions
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Table, jobs_from_json, table_to_json
@@ -36,64 +42,164 @@ from tests.data_directory import write_log
 
 ROWS_PER_TRANSACTION = 5
 CHANGES = 200_000
+TABLES = 100
+CORES = 2, 1
+POLL_S = 0.2
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def main() -> None:
+async def main(changes: int) -> None:
     """Prints one JSON line per figure."""
-    changes = int(sys.argv[1]) if len(sys.argv) > 1 else CHANGES
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    machine = await preflight.machine()
+    archive = machine.class_archive()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        small, large = directory / "small", directory / "large"
-        write_log(small, log(1_000))
-        write_log(large, log(changes), segment_bytes=500 << 20)
-        history = directory / "history.json"
-        history.write_bytes(HISTORY)
+        write_log(directory / "small", log(1_000))
+        write_log(directory / "many", log(20_000, TABLES))
+        write_log(directory / "large", log(changes), segment_bytes=500 << 20)
+        by_python, cpu = changes_alone(directory, changes)
+        report("export_without_spark", by_python, "changes/s", cpu=cpu)
+        for cores in CORES:
+            classes = str(archive) if archive.exists() else ""
+            job = Job(directory / f"on-{cores}", directory, cores, classes)
+            by_spark = await job.measure(changes)
+            report("export", by_spark, "changes/s", cores=cores, ratio=by_spark / by_python)
+        if archive.exists():
+            await Job(directory / "cold", directory, 2, "").start()
 
+
+def changes_alone(directory: Path, changes: int) -> tuple[float, float]:
+    """Changes per second without Spark, and seconds of processor time."""
+    with pinned(directory / "large", directory / "alone") as found:
+        began, cpu = time.perf_counter(), time.process_time()
+        alone(found.segments, directory / "alone" / "out")
+        return changes / (time.perf_counter() - began), time.process_time() - cpu
+
+
+class Job:
+    """One job process and what is asked of it."""
+
+    def __init__(self, home: Path, logs: Path, cores: int, classes: str) -> None:
+        self._home, self._logs, self._cores, self._classes = home, logs, cores, classes
+        (home / "spark").mkdir(parents=True)
+
+    async def start(self) -> None:
+        """How long it takes until there is a session."""
         began = time.perf_counter()
-        spark = session(SessionSpec(scratch=str(directory)))
-        report("export_session_start", time.perf_counter() - began, "s")
+        async with running(self._session(), self._home / "job.log") as child:
+            await child.started()
+            seconds = time.perf_counter() - began
+            report("export_session_start", seconds, "s", archive=bool(self._classes))
 
-        def export(data_dir: Path, name: str) -> float:
-            with pinned(data_dir, directory / name) as found:
-                begin = time.perf_counter()
-                done = job.build(
-                    spark, spec(found.segments, history, directory / name / "out"), lambda _: None
-                )
-                assert len(done.tables) == 1
-                return time.perf_counter() - begin
+    async def measure(self, changes: int) -> float:
+        """Starts, the first export, the second, many tables, and changes per second at last."""
+        began = time.perf_counter()
+        async with running(self._session(), self._home / "job.log") as child:
+            await child.started()
+            seconds = time.perf_counter() - began
+            report("export_session_start", seconds, "s", archive=bool(self._classes))
+            await self._export(child, "small", "export_first")
+            await self._export(child, "small", "export_second")
+            await self._export(child, "many", "export_100_tables")
+            seconds = await self._export(child, "large", "export_large")
+        return changes / seconds
 
-        report("export_first", export(small, "first"), "s")
-        report("export_second", export(small, "second"), "s")
-        by_spark = changes / export(large, "large")
-        spark.stop()
-        with pinned(large, directory / "alone") as found:
-            staging = directory / "alone" / "out"
-            begin = time.perf_counter()
-            alone(found.segments, staging)
-            by_python = changes / (time.perf_counter() - begin)
-        report("export_without_spark", by_python, "changes/s")
-        report("export", by_spark, "changes/s", ratio=round(by_spark / by_python, 2))
+    def _session(self) -> SessionSpec:
+        scratch = str(self._home / "spark")
+        return SessionSpec(scratch=scratch, cores=self._cores, class_archive=self._classes)
+
+    async def _export(self, child: JobProcess, of: str, bench: str) -> float:
+        place = self._home / bench
+        many = TABLES if of == "many" else 1
+        with pinned(self._logs / of, place) as found:
+            began, cpu = time.perf_counter(), cpu_s(child.pid)
+            java = cpu_s(child.pid, is_java=True)
+            asked = spec(found.segments, place, many, self._cores)
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(memory_peak(child.pid))
+                done = await child.export(asked, lambda _: None)
+                seconds, spent = time.perf_counter() - began, cpu_s(child.pid) - cpu
+                watching.cancel()
+        assert len(done.tables) == many
+        java = cpu_s(child.pid, is_java=True) - java
+        more = {"cpu": spent, "cpu_java": java, "pss_peak_mib": PEAK.pop()}
+        report(bench, seconds, "s", cores=self._cores, **more)
+        return seconds
+
+
+PEAK: list[int] = []
+
+
+async def memory_peak(session: int) -> None:
+    """Puts down the largest memory of all processes of a session, shared pages shared out."""
+    largest = 0
+    try:
+        while True:  # until it is cancelled
+            largest = max(largest, sum(map(pss_mib, members(session))))
+            await asyncio.sleep(POLL_S)
+    finally:
+        PEAK.append(largest)
+
+
+def members(session: int) -> Iterator[Path]:
+    """Processes of a session."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if int((entry / "stat").read_text().rsplit(")", 1)[1].split()[3]) == session:
+                yield entry
+        except OSError:
+            continue
+
+
+def pss_mib(process: Path) -> int:
+    """Memory of a process."""
+    try:
+        lines = (process / "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) >> 10
+
+
+def cpu_s(session: int, *, is_java: bool | None = None) -> float:
+    """Processor time of a session's processes, and of those of their children that ended."""
+    ticks = 0
+    for entry in members(session):
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if is_java is None or is_java == ((entry / "comm").read_text() == "java\n"):
+            ticks += sum(int(each) for each in fields[11:15])
+    return ticks / TICKS_PER_S
 
 
 def report(bench: str, value: float, unit: str, **more: Any) -> None:
     """One figure."""
-    print(json.dumps({"bench": bench, "value": round(value, 2), "unit": unit, **more}))
+    rounded = {
+        key: round(each, 2) if isinstance(each, float) else each for key, each in more.items()
+    }
+    print(json.dumps({"bench": bench, "value": round(value, 2), "unit": unit, **rounded}))
 
 
-def spec(segments: tuple[Segment, ...], history: Path, staging: Path) -> ExportSpec:
+def spec(segments: tuple[Segment, ...], place: Path, tables: int, cores: int) -> ExportSpec:
     """As `binlogd export` would ask."""
+    staging, scratch = place / "out", place / "scratch"
     staging.mkdir(parents=True)
+    scratch.mkdir()
+    jobs = place / "history.json"
+    jobs.write_bytes(history(tables))
+    log_bytes = sum(each.size_bytes for each in segments)
     return ExportSpec(
         segments=segments,
-        schema_history=str(history),
+        schema_history=str(jobs),
         as_of=0,
         known_resolved_ts=0,
-        out=str(staging.parent),
+        out=str(place),
         staging=str(staging),
-        scratch=str(staging),
+        scratch=str(scratch),
         ignore_schemas=("mysql",),
+        partitions=min(max(8, 2 * cores), 1 + log_bytes // PARTITION_BYTES),
     )
 
 
@@ -107,7 +213,9 @@ def alone(segments: tuple[Segment, ...], staging: Path) -> None:
                 *(batch[name].to_pylist() for name in ("start_ts", "commit_ts")), strict=True
             )
             commits.update(pair for pair in pairs if pair[1])
-    known = catalog(jobs_from_json(HISTORY), DDL, log_begins=Tso(1), ignore_schemas=("mysql",))
+    known = catalog(
+        jobs_from_json(history(1)), ddl(1), log_begins=Tso(1), ignore_schemas=("mysql",)
+    )
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
     wanted = reader.Wanted(handles, frozenset(), 1 << 62)
     newest: dict[bytes, tuple[tuple[int, int], int, int, int, bytes, bytes]] = {}
@@ -153,25 +261,38 @@ TABLE = Table(
     ),
     pk_is_handle=True,
 )
-JOBS = (
-    {"id": 1, "type": 1, "schema_id": 2, "binlog": {"SchemaVersion": 1}, "schema_name": "shop"},
-    {
-        "id": 2,
-        "type": 3,
-        "schema_id": 2,
-        "table_id": 100,
-        "binlog": {"SchemaVersion": 2, "TableInfo": json.loads(table_to_json(TABLE))},
-    },
-)
-HISTORY = json.dumps([{"state": 6, "schema_state": 5, **job} for job in JOBS]).encode()
-DDL = [DdlBinlog(Tso(10 * number), number, 5, "") for number in (1, 2)]
 
 
-def log(changes: int) -> Iterator[bytes]:
+def history(tables: int) -> bytes:
+    """The jobs that made so many tables, all alike."""
+    jobs: list[dict[str, Any]] = [
+        {"id": 1, "type": 1, "schema_id": 2, "binlog": {"SchemaVersion": 1}, "schema_name": "shop"}
+    ]
+    for number in range(tables):
+        table = replace(TABLE, id=TABLE.id + number, name=f"orders{number}")
+        info = json.loads(table_to_json(table))
+        jobs.append(
+            {
+                "id": 2 + number,
+                "type": 3,
+                "schema_id": 2,
+                "table_id": table.id,
+                "binlog": {"SchemaVersion": 2 + number, "TableInfo": info},
+            }
+        )
+    return json.dumps([{"state": 6, "schema_state": 5, **job} for job in jobs]).encode()
+
+
+def ddl(tables: int) -> list[DdlBinlog]:
+    """Their binlogs."""
+    return [DdlBinlog(Tso(10 * number), number, 5, "") for number in range(1, tables + 2)]
+
+
+def log(changes: int, tables: int = 1) -> Iterator[bytes]:
     """Inserts, updates and deletes 5 : 4 : 1, a fifth of the updates on a hundredth of the rows."""
     rng = random.Random(1)
-    held: list[dict[int, Value]] = []
-    for binlog in DDL:
+    held: list[list[dict[int, Value]]] = [[] for _ in range(tables)]
+    for binlog in ddl(tables):
         start_ts = Tso(binlog.commit_ts - 1)
         yield prewrite_binlog(
             start_ts, ddl_query=b"-", ddl_job_id=binlog.job_id, ddl_schema_state=5
@@ -183,15 +304,18 @@ def log(changes: int) -> Iterator[bytes]:
             ddl_job_id=binlog.job_id,
             ddl_schema_state=5,
         )
-    ts = 100
+    ts = 10 * (tables + 10)
     for first in range(0, changes, ROWS_PER_TRANSACTION):
-        mutation = Mutation(100, [], [], [], b"")
+        place = first // ROWS_PER_TRANSACTION % tables
+        mutation = Mutation(TABLE.id + place, [], [], [], b"")
         kinds = bytearray()
         for number in range(first, min(changes, first + ROWS_PER_TRANSACTION)):
-            kinds.append(_change(rng, held, number, mutation))
-        whole = Mutation(100, mutation.inserted, mutation.updated, mutation.deleted, bytes(kinds))
+            kinds.append(_change(rng, held[place], number, mutation))
+        whole = Mutation(
+            mutation.table_id, mutation.inserted, mutation.updated, mutation.deleted, bytes(kinds)
+        )
         ts += 10
-        yield prewrite_binlog(Tso(ts), prewrite_value=encode_mutations(2, [whole]))
+        yield prewrite_binlog(Tso(ts), prewrite_value=encode_mutations(1 + tables, [whole]))
         yield commit_binlog(Tso(ts), Tso(ts + 5))
 
 
@@ -226,4 +350,4 @@ def _change(
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else CHANGES))
