@@ -36,7 +36,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
 from binlogd.drainer.session import leading_error
 from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
-from binlogd.exporting import ExportRequest, export_for, plan_for
+from binlogd.exporting import ExportRequest, desk_for, export_for, plan_for
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.http2 import Servable
@@ -55,6 +55,7 @@ from binlogd.routes.application import application
 from binlogd.routes.guard import Guard
 from binlogd.server import Server, ServerLimits
 from binlogd.setup import Setup, client_tls, server_tls
+from binlogd.snapshot.desk import Desk
 from binlogd.snapshot.estimate import Estimate
 from binlogd.snapshot.export import ExportResult
 from binlogd.snapshot.launcher import Progress
@@ -295,10 +296,11 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     membership = Membership(upstream.registry, node.entries, client_tls(setup))
     security = setup.config.security
     receiving = node.receiving
+    desk = desk_for(setup, upstream, lambda: receiving.pump.max_commit_ts if receiving else NO_TS)
     watch = Watch(Sight(node.own_status, node.counts, node.decided_skips), node.clock)
     server = Server(
         _services(node),
-        application(node, guard, watch.hub),
+        application(node, guard, watch.hub, desk),
         ServerLimits(
             connections_max=security.connections_max,
             connections_per_client_max=security.connections_per_client_max,
@@ -311,7 +313,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
         async with asyncio.TaskGroup() as group:
             following = group.create_task(upstream.run(), name="upstream")
             await _forget_former_names(node, upstream, membership)
-            working = [following]
+            working = [following, *_exporting(desk, group)]
             if receiving is not None:
                 drainers = RemoteDrainers(receiving.pump, upstream.registry, node.identity.drainer)
                 group.create_task(receiving.pump.run(), name="pump")
@@ -349,6 +351,10 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     await membership.leave()
     log.info("service_stopped", state=node.state.value)
     return 0 if was_done else 1
+
+
+def _exporting(desk: Desk | None, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+    return [group.create_task(desk.run(), name="exports")] if desk is not None else []
 
 
 async def _tell(node: Node) -> None:

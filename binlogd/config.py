@@ -124,6 +124,14 @@ class ArchiveConfig(_Table, frozen=True):
     interval: float = 60
 
 
+class ExportConfig(_Table, frozen=True):
+    """Exports that are asked of the service; without a directory there are none."""
+
+    dir: str = ""
+    idle_ttl: float = 60
+    memory: int | str = "1 GiB"
+
+
 class TableNameConfig(_Table, frozen=True):
     """A table of a filter list; a name that begins with `~` is a regular expression."""
 
@@ -260,6 +268,7 @@ class Config(_Table, frozen=True):
     drainer: DrainerConfig = DrainerConfig()
     syncer: SyncerConfig = SyncerConfig()
     archive: ArchiveConfig = ArchiveConfig()
+    export: ExportConfig = ExportConfig()
 
 
 def load(path: Path) -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -10,17 +11,20 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from binlogd.archive.task import CATALOG_NAME, check_installed
+from binlogd.quantities import size_bytes
 from binlogd.setup import Setup
+from binlogd.snapshot.desk import Desk, Wish
 from binlogd.snapshot.estimate import Estimate, estimate
 from binlogd.snapshot.export import ExportOptions, ExportResult
 from binlogd.snapshot.jobdir import job_directory
-from binlogd.snapshot.launcher import Progress
+from binlogd.snapshot.launcher import Borrow, Notice, Progress
 from binlogd.snapshot.publication import Destination, published
 from binlogd.snapshot.spec import ChangesOptions, Layout, TypeOptions
 from binlogd.tidb.model import job_from_json
 from binlogd.tools.archive_log import write_archive_log
 from binlogd.tso import Tso
 from binlogd.upstream.store import UpstreamStore
+from binlogd.upstream.upstream import Upstream
 from binlogd.upstreams import open_upstream
 
 STAGED = "exports"
@@ -94,6 +98,34 @@ async def _options(setup: Setup, request: ExportRequest) -> AsyncIterator[Export
         parsed = [job_from_json(job) for job in jobs]
         write_archive_log(Path(request.archive), parsed, directory / "log")
         yield replace(options, data_dir=directory / "log")
+
+
+def desk_for(setup: Setup, upstream: Upstream, vouched_ts: Callable[[], Tso]) -> Desk | None:
+    """Who exports when the service is asked; None where nobody is to.
+
+    `vouched_ts` is up to where the Pump of this process says that everything is decided.
+    """
+    wanted = setup.config.export
+    if not wanted.dir:
+        return None
+
+    async def fulfil(wish: Wish, notice: Notice, borrow: Borrow) -> ExportResult:
+        jobs = await upstream.history.known_jobs()
+        options = ExportOptions(
+            data_dir=setup.data_dir,
+            out=setup.directory / wanted.dir,
+            schema_history=b"[" + b",".join(jobs) + b"]",
+            as_of=wish.as_of,
+            format=wish.format,
+            base=wish.base,
+            cluster_id=upstream.cluster.cluster_id,
+            resolved_ts=vouched_ts(),
+            cores=max(1, (os.cpu_count() or 1) - 1),
+            memory_mb=size_bytes(wanted.memory) >> 20,
+        )
+        return await published(options, progress=notice, borrow=borrow)
+
+    return Desk(setup.data_dir, fulfil, wanted.idle_ttl)
 
 
 async def _history(setup: Setup) -> tuple[list[bytes], int | None]:

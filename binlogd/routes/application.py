@@ -18,11 +18,13 @@ from aiohttp import web
 from binlogd.errors import BinlogdError
 from binlogd.finder import Question
 from binlogd.routes.events import Hub
+from binlogd.routes.exports import add_exports
 from binlogd.routes.guard import Guard, add_headers, guarding
 from binlogd.routes.lookup import add_lookup
 from binlogd.routes.openapi import add_description
 from binlogd.routes.page import add_page
 from binlogd.routes.profiling import add_profiling
+from binlogd.snapshot.desk import Desk
 
 _TS_MAX = (1 << 63) - 1
 _REFUSED_CODE = 3
@@ -94,8 +96,11 @@ class Operations(Protocol):
         ...
 
 
-def application(operations: Operations, guard: Guard, hub: Hub) -> web.Application:
-    """Everything that is answered over HTTP/1.1; `hub` is who listens to events."""
+def application(
+    operations: Operations, guard: Guard, hub: Hub, desk: Desk | None = None
+) -> web.Application:
+    """Everything that is answered over HTTP/1.1; `hub` is who listens to events, `desk` who
+    exports, where somebody does."""
     routes = web.Application(
         middlewares=[_in_the_originals_words, guarding(guard)], client_max_size=_BODY_BYTES_MAX
     )
@@ -105,6 +110,7 @@ def application(operations: Operations, guard: Guard, hub: Hub) -> web.Applicati
     _add_acting(routes.router, operations)
     add_profiling(routes.router)
     add_lookup(routes.router, operations.find)
+    add_exports(routes.router, desk)
     add_page(routes.router)
     add_description(routes.router)
     routes.router.add_get("/events", hub.events)

@@ -115,6 +115,21 @@ _SCHEMAS: Mapping[str, _Schema] = {
         close_waits_for=_TEXT,
     ),
     "Skip": _object(commit_ts=_TS, reason=_TEXT),
+    "Export": _object(
+        id=_WHOLE,
+        wish=_object(as_of=_TEXT, format=_TEXT, base=_TEXT),
+        state={"enum": ["waiting", "running", "done", "failed", "cancelled"]},
+        stage=_TEXT,
+        done=_WHOLE,
+        total=_WHOLE,
+        seconds=_NUMBER,
+        message=_TEXT,
+        path=_TEXT,
+        commit_ts=_TS,
+        tables=_WHOLE,
+        rows=_WHOLE,
+        size_bytes=_WHOLE,
+    ),
     "Found": _object(
         transactions=_list(_ref("Transaction")),
         records=_list(
@@ -212,6 +227,7 @@ class Route:
 
 _PATH: Mapping[str, _Schema] = {
     "ts": _TS,
+    "id": _WHOLE,
     "node_id": _TEXT,
     "action": {"enum": ["pause", "close", "resume"]},
 }
@@ -226,6 +242,10 @@ def _names(path: str) -> list[str]:
     return [part.partition("}")[0] for part in path.split("{")[1:]]
 
 
+_EXPORT = {
+    200: _json("How it stands", _ref("Export")),
+    404: _json("There is none of this number", _ref("Error")),
+}
 _FOUND = {
     200: _json("What was found; `complete` is false when the time was over before", _ref("Found")),
     400: _json("What is asked makes no sense; the message says why", _ref("Error")),
@@ -312,6 +332,30 @@ ROUTES: tuple[Route, ...] = (
             "limit": "How many at most",
         },
     ),
+    Route(
+        "post",
+        "/exports",
+        "Asks for a snapshot",
+        "act",
+        {
+            202: _json("It waits for its turn", _ref("Export")),
+            400: _json("No such moment, or no JSON", _ref("Error")),
+            429: _json("As many wait as may", _ref("Error")),
+            503: _json("This service does none", _ref("Error")),
+        },
+    ),
+    Route(
+        "get",
+        "/exports",
+        "Exports that wait and run, and the last that are over",
+        "look",
+        {
+            200: _json("Oldest first", _list(_ref("Export"))),
+            503: _json("This service does none", _ref("Error")),
+        },
+    ),
+    Route("get", "/exports/{id}", "How an export stands", "look", _EXPORT),
+    Route("delete", "/exports/{id}", "Ends an export that waits or runs", "act", _EXPORT),
     Route("get", "/debug/binlog/{ts}", "A binlog as text", "look", {200: _Answer("Text")}),
     Route(
         "get",

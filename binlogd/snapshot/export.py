@@ -24,7 +24,7 @@ from binlogd.moment import wall_clock
 from binlogd.snapshot import bases, launcher, marks, preflight, resume
 from binlogd.snapshot.jobdir import STAGING_PREFIX, Pinned, job_directory, pinned
 from binlogd.snapshot.lake.version import Registered
-from binlogd.snapshot.launcher import ExportFailed, Progress
+from binlogd.snapshot.launcher import Borrow, ExportFailed, Progress
 from binlogd.snapshot.publish import (
     AlreadyThere,
     check_free,
@@ -114,7 +114,9 @@ class ExportResult:
 
 
 async def export(
-    options: ExportOptions, progress: Callable[[Progress], None] = lambda _: None
+    options: ExportOptions,
+    progress: Callable[[Progress], None] = lambda _: None,
+    borrow: Borrow = launcher.running,
 ) -> ExportResult:
     """Exports and publishes `<out>/snapshot-<commit_ts>`; one that is there is left as it is.
 
@@ -131,7 +133,7 @@ async def export(
         found = await preflight.machine()
         preflight.check_memory(options.memory_mb)
         progress(Progress("starting", 0, 0))
-        result = await _export(options, as_of, found, progress)
+        result = await _export(options, as_of, found, progress, borrow)
     except AlreadyThere as error:
         result = _as_it_is(options, Path(str(error)))
     if options.keep:
@@ -145,6 +147,7 @@ async def _export(
     as_of: Moment,
     machine: preflight.Machine,
     progress: Callable[[Progress], None],
+    borrow: Borrow,
 ) -> ExportResult:
     began = asyncio.get_running_loop().time()
     wanted = _wanted(options, as_of)
@@ -170,7 +173,7 @@ async def _export(
             log.info("export_resumed", commit_ts=spec.as_of, directory=str(job))
         report = marks.read_report(Path(spec.state))
         if report is None:
-            report = await _staged(options, spec, machine, job, progress)
+            report = await _staged(options, spec, machine, job, progress, borrow)
         progress(Progress("publishing", 0, 0))
         seconds = asyncio.get_running_loop().time() - began
         manifest = _manifest(options, report, spec.segments, base, seconds)
@@ -194,15 +197,18 @@ async def _staged(
     machine: preflight.Machine,
     job: Path,
     progress: Callable[[Progress], None],
+    borrow: Borrow,
 ) -> Report:
     """What a job process stages. Raises what it failed with; its log is kept then."""
     session = _session(options, machine, job)
+    log_path = job / JOB_LOG
     try:
-        async with launcher.running(session, job / JOB_LOG) as child:
+        async with borrow(session, log_path) as child:
+            log_path = child.log_path
             return await child.export(spec, progress)
     except ExportFailed as error:
         kept = options.out / FAILURE_LOG
-        shutil.copyfile(job / JOB_LOG, kept)
+        shutil.copyfile(log_path, kept)
         hint = "; what is finished is kept: --resume goes on from there" if _has_any(job) else ""
         raise ExportFailed(f"{error}\nAll that Spark said: {kept}{hint}") from error
 

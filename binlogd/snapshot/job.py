@@ -134,9 +134,7 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     target = Target(spec.staging, spec.types, spec.rows_per_file_max, keys, kind, spec.state)
     _begin(spec, known, commit_ts, resolved_ts)
     since = {table_id: plan.since_ts for table_id, plan in known.tables.items() if plan.since_ts}
-    committed = state.commits(heads, commit_ts)
-    if heads.count() <= BROADCAST_ROWS_MAX:
-        committed = F.broadcast(committed)
+    committed = _committed(heads, commit_ts)
     with progress(spark, "rows", say, _news(spec, known)):
         if spec.changes is not None:
             written = changes.stage(events, committed, known, target, spec.changes)
@@ -208,6 +206,11 @@ def _news(spec: ExportSpec, known: Catalog) -> Callable[[], Iterable[Event]]:
             yield Wrote(f"{plan.database}.{plan.info.name}", rows)
 
     return news
+
+
+def _committed(heads: DataFrame, commit_ts: Tso) -> DataFrame:
+    committed = state.commits(heads, commit_ts)
+    return F.broadcast(committed) if heads.count() <= BROADCAST_ROWS_MAX else committed
 
 
 def _begin(spec: ExportSpec, known: Catalog, commit_ts: Tso, resolved_ts: Tso) -> None:

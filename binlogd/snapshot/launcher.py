@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -66,6 +66,8 @@ class Progress:
 
 
 Notice = Callable[[Progress], None]
+Borrow = Callable[[SessionSpec, Path], AbstractAsyncContextManager["JobProcess"]]
+"""Where a job process comes from: `running`, or one that is kept warm."""
 
 
 @asynccontextmanager
@@ -126,6 +128,11 @@ class JobProcess:
     def is_alive(self) -> bool:
         """Whether it could take another spec."""
         return self._child.returncode is None and not self._events.at_eof()
+
+    @property
+    def log_path(self) -> Path:
+        """What it and Spark print."""
+        return self._log_path
 
     @property
     def pid(self) -> int:

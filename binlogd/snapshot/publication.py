@@ -6,7 +6,6 @@ What follows is done again by the next call for the same moment, where somebody 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,7 +15,7 @@ from binlogd.host.clock import WallClock
 from binlogd.host.threads import Threads
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
 from binlogd.snapshot.lake.register import Place, register
-from binlogd.snapshot.launcher import Progress
+from binlogd.snapshot.launcher import Borrow, Notice, Progress, running
 from binlogd.snapshot.publish import read_manifest
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ LAKES: dict[str, Literal["delta", "iceberg"]] = {"delta": "delta", "iceberg": "i
 UPLOAD_THREADS = 4
 Destination = str | None
 """The URI of an object store; None is the directory of the options."""
-Notice = Callable[[Progress], None]
 
 
 async def published(
@@ -34,6 +32,7 @@ async def published(
     store: Destination = None,
     catalog: str | None = None,
     progress: Notice = lambda _: None,
+    borrow: Borrow = running,
 ) -> ExportResult:
     """`export`, and with the format of a lake its tables below `<out>/<format>`; or, with a
     `store`, an export that is staged in the directory and uploaded.
@@ -52,7 +51,7 @@ async def published(
                 kind = "changes" if options.changes is not None else options.format
                 raise ConfigError(f"--out {store}: {kind} needs a directory, no object store")
             return await _uploaded(options, _opened(store, threads), progress)
-        result = await export(options, progress)
+        result = await export(options, progress, borrow)
         if lake is None:
             return result
         place = Place(lake, options.out / lake, catalog)

@@ -1,0 +1,145 @@
+"""Exports that are asked of a running service: one at a time, a few waiting, the child kept warm.
+
+Invariant. What is asked is done in its order; whatever becomes of an export, the service goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import structlog
+
+from binlogd.errors import BinlogdError, Refused
+from binlogd.snapshot.export import ExportResult
+from binlogd.snapshot.jobdir import job_directory
+from binlogd.snapshot.launcher import Borrow, Notice, Progress
+from binlogd.snapshot.spec import moment
+from binlogd.snapshot.warm import WarmJob
+
+WAITING_MAX = 8
+REMEMBERED_MAX = 50
+"""Exports that are over and still listed."""
+HOME_PREFIX = ".spark-"
+
+log = structlog.get_logger(__name__)
+
+
+class Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An export that somebody asks for, in the words of `binlogd export`."""
+
+    as_of: str = "latest"
+    format: str = "parquet"
+    base: str = "auto"
+
+
+class Ticket(msgspec.Struct):
+    """How an asked export stands; `done` and `total` are tasks of its stage."""
+
+    id: int
+    wish: Wish
+    state: Literal["waiting", "running", "done", "failed", "cancelled"] = "waiting"
+    stage: str = ""
+    done: int = 0
+    total: int = 0
+    seconds: float = 0.0
+    message: str = ""
+    path: str = ""
+    commit_ts: int = 0
+    tables: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+
+
+Export = Callable[[Wish, Notice, Borrow], Awaitable[ExportResult]]
+
+
+class Desk:
+    """Takes wishes; `run` fulfils them. The child leaves after `idle_ttl_s` without work."""
+
+    def __init__(self, data_dir: Path, export: Export, idle_ttl_s: float) -> None:
+        self._data_dir, self._export, self._idle_ttl_s = data_dir, export, idle_ttl_s
+        self._waiting: asyncio.Queue[Ticket] = asyncio.Queue(WAITING_MAX)
+        self._tickets: deque[Ticket] = deque()
+        self._running: tuple[Ticket, asyncio.Task[None]] | None = None
+        self._last_id = 0
+        self.is_warm = False
+
+    def ask(self, wish: Wish) -> Ticket:
+        """A place in the queue. Raises ConfigError for a moment that is none, Refused when as many
+        wait as may."""
+        moment(wish.as_of)
+        ticket = Ticket(self._last_id + 1, wish)
+        try:
+            self._waiting.put_nowait(ticket)
+        except asyncio.QueueFull:
+            raise Refused(f"{WAITING_MAX} exports wait already: ask again later") from None
+        self._last_id += 1
+        self._tickets.append(ticket)
+        return ticket
+
+    def tickets(self) -> list[Ticket]:
+        """Those that wait and run, and the last that are over; oldest first."""
+        return list(self._tickets)
+
+    def cancel(self, number: int) -> Ticket | None:
+        """Ends an export that waits or runs; None if there is none of that number."""
+        ticket = next((each for each in self._tickets if each.id == number), None)
+        if ticket is not None and ticket.state == "waiting":
+            ticket.state = "cancelled"
+        elif self._running is not None and self._running[0] is ticket:
+            self._running[1].cancel()
+        return ticket
+
+    async def run(self) -> None:
+        """Fulfils wishes until it is cancelled; then nothing of its own is left."""
+        with job_directory(self._data_dir, HOME_PREFIX) as home:
+            job = WarmJob(home)
+            try:
+                while True:  # until it is cancelled
+                    await self._next(job)
+                    self.is_warm = job.is_warm
+            finally:
+                await job.end()
+
+    async def _next(self, job: WarmJob) -> None:
+        try:
+            async with asyncio.timeout(self._idle_ttl_s if job.is_warm else None):
+                ticket = await self._waiting.get()
+        except TimeoutError:
+            log.info("export_job_let_go", idle_s=self._idle_ttl_s)
+            await job.end()
+            return
+        if ticket.state == "waiting":
+            async with asyncio.TaskGroup() as group:
+                self._running = ticket, group.create_task(self._fulfil(ticket, job), name="export")
+            self._running = None
+        while len(self._tickets) > REMEMBERED_MAX + WAITING_MAX:
+            self._tickets.popleft()
+
+    async def _fulfil(self, ticket: Ticket, job: WarmJob) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        def notice(progress: Progress) -> None:
+            ticket.stage, ticket.done, ticket.total = progress.stage, progress.done, progress.total
+
+        ticket.state = "running"
+        try:
+            result = await self._export(ticket.wish, notice, job.borrow)
+        except (BinlogdError, OSError) as error:
+            ticket.state, ticket.message = "failed", str(error)
+            log.warning("asked_export_failed", id=ticket.id, reason=str(error))
+        except asyncio.CancelledError:
+            ticket.state = "cancelled"
+            raise
+        else:
+            ticket.path, ticket.commit_ts = str(result.path), result.commit_ts
+            ticket.tables, ticket.rows = result.tables, result.rows
+            ticket.size_bytes, ticket.state = result.size_bytes, "done"
+        finally:
+            ticket.seconds = round(loop.time() - began, 3)
