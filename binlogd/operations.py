@@ -46,6 +46,7 @@ REFUSED_CODE, DONE_CODE = 3, 200
 TEXT_CHARS_MAX = 1 << 20
 TEXT_OF_BYTES_MAX = 64 << 20
 """Of a binlog that is shown; a larger one would not fit beside what is being received."""
+_NO_DRAINER = "replication is turned off: this node has not the role of a drainer"
 _NO_PUMP = "this node receives nothing: it has not the role of a pump"
 
 
@@ -227,7 +228,7 @@ class Node:
     def applied_ts(self) -> Reply:
         """Up to where the downstream has everything."""
         if self.drainer is None:
-            return Reply("replication is turned off: drainer.enabled = false", REFUSED_CODE)
+            return Reply(_NO_DRAINER, REFUSED_CODE)
         ts = self.drainer.statistics().applied_ts
         return Reply("get drainer's latest ts success!", DONE_CODE, {"ts": ts})
 
@@ -287,7 +288,7 @@ class Node:
     async def skip(self, commit_ts: int, reason: str) -> Reply:
         """Passes over a transaction from now on, for good. Raises UpstreamUnavailable."""
         if self.drainer is None:
-            return Reply("replication is turned off: drainer.enabled = false", REFUSED_CODE)
+            return Reply(_NO_DRAINER, REFUSED_CODE)
         applied_ts = self.drainer.statistics().applied_ts
         if commit_ts <= applied_ts:
             return Reply(

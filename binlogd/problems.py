@@ -113,8 +113,8 @@ def _replicating(drainer: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(
             "info",
             "Replication is turned off",
-            "drainer.enabled is false: binlogs are received and kept.",
-            "Set drainer.enabled = true and restart to replicate.",
+            "This node only receives (roles, or drainer.enabled = false): binlogs are kept.",
+            "Where a Drainer elsewhere pulls it, all is well; else give it that role, and restart.",
         )
         return
     if drainer["node_state"] in ("paused", "offline"):

@@ -54,7 +54,7 @@ def state(
     before = get_json(setup, "/status")
     node_id = before["drainer"]["node_id"] if drainer else before["node_id"]
     if not node_id:
-        raise ConfigError("there is no drainer in this node: drainer.enabled = false")
+        raise ConfigError("there is no drainer in this node: it has not that role")
     answer = put(setup, f"/state/{node_id}/{action}")
     if answer["code"] == _DONE and wait:
         answer["message"] = app.run(_wait(setup, action, is_drainer=drainer, wait_s=wait))
