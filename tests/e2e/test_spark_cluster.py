@@ -1,0 +1,105 @@
+"""A standalone cluster out of pip's jars: the pipeline by spark-submit, from words and a zip alone.
+
+Long, because it starts four JVMs; the package itself is looked at in test_pipeline.py.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from binlogd.archive.task import Task
+from binlogd.archive.upload import archive
+from binlogd.workload.generator import Options
+from tests.appliance import free_port, run
+from tests.logged import Logged, check_lake
+
+SPARK = Path(pyspark.__file__).parent
+PATIENCE_S = 240.0
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
+
+
+def environment() -> dict[str, str]:
+    """Nothing of this working copy is importable: workers have what --py-files brings."""
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return {
+        **kept,
+        "SPARK_HOME": str(SPARK),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+@contextmanager
+def daemon(log: Path, *words: str) -> Iterator[None]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(SPARK / "bin" / "spark-class"), *words],
+            env=environment(),
+            cwd=log.parent,
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def wait_for(log: Path, text: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while text not in log.read_text(errors="replace"):
+        assert time.monotonic() < until, log.read_text(errors="replace")[-2000:]
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    """A master and one worker with one core."""
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    of_master, of_worker = tmp_path / "master.log", tmp_path / "worker.log"
+    deploy = "org.apache.spark.deploy"
+    with ExitStack() as stack:
+        words = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+        stack.enter_context(daemon(of_master, f"{deploy}.master.Master", *words))
+        wait_for(of_master, "New state: ALIVE")
+        words = ("--cores", "1", "--memory", "1g", "--webui-port", "0", url)
+        stack.enter_context(daemon(of_worker, f"{deploy}.worker.Worker", *words))
+        wait_for(of_worker, "Successfully registered with master")
+        yield url
+
+
+def test_spark_submit_runs_the_pipeline_on_a_cluster(master: str, tmp_path: Path) -> None:
+    logged = Logged.write(tmp_path, Options(seed=41, transactions=120, ddl_every=30))
+    url, lake = str(tmp_path / "archive"), str(tmp_path / "lake")
+    data_dir, history = str(logged.data_dir), str(logged.history)
+    archive(Task(data_dir=data_dir, url=url, history=history, with_open=True))
+    assert run(tmp_path, "pipeline", "--package", "job").returncode == 0
+    job = tmp_path / "job"
+    command = [str(SPARK / "bin" / "spark-submit"), "--master", master]
+    command += ["--driver-memory", "600m", "--executor-memory", "600m"]
+    command += ["--conf", "spark.sql.shuffle.partitions=4", "--conf", "spark.ui.enabled=false"]
+    command += ["--py-files", str(job / "binlogd.zip"), str(job / "pipeline.py")]
+    command += ["--source", url, "--into", f"delta:{lake}", "--batch", "80"]
+    done = subprocess.run(
+        [*command, "--checkpoint", str(tmp_path / "checkpoint")],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    check_lake(logged, lake, logged.workload.model.last_commit_ts)
