@@ -1,4 +1,4 @@
-"""A standalone cluster out of pip's jars: the pipeline by spark-submit, from words and a zip alone.
+"""A standalone cluster out of pip's jars: the pipeline by spark-submit, a read by Spark Connect.
 
 Long, because it starts four JVMs; the package itself is looked at in test_pipeline.py.
 """
@@ -20,7 +20,7 @@ from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.workload.generator import Options
 from tests.appliance import free_port, run
-from tests.logged import Logged, check_lake
+from tests.logged import Logged, check_lake, read
 
 SPARK = Path(pyspark.__file__).parent
 PATIENCE_S = 240.0
@@ -71,10 +71,10 @@ def master(tmp_path: Path) -> Iterator[str]:
     of_master, of_worker = tmp_path / "master.log", tmp_path / "worker.log"
     deploy = "org.apache.spark.deploy"
     with ExitStack() as stack:
-        words = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+        words = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
         stack.enter_context(daemon(of_master, f"{deploy}.master.Master", *words))
         wait_for(of_master, "New state: ALIVE")
-        words = ("--cores", "1", "--memory", "1g", "--webui-port", "0", url)
+        words = ["--cores", "1", "--memory", "1g", "--webui-port", "0", url]
         stack.enter_context(daemon(of_worker, f"{deploy}.worker.Worker", *words))
         wait_for(of_worker, "Successfully registered with master")
         yield url
@@ -103,3 +103,48 @@ def test_spark_submit_runs_the_pipeline_on_a_cluster(master: str, tmp_path: Path
     )
     assert done.returncode == 0, done.stderr[-4000:]
     check_lake(logged, lake, logged.workload.model.last_commit_ts)
+
+
+CONNECT = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+spark.addArtifacts(sys.argv[2], pyfile=True)
+sys.path.insert(0, sys.argv[2])
+from binlogd.spark.source import BinlogdSource
+assert BinlogdSource.__module__ == "binlogd.spark.source"
+spark.dataSource.register(BinlogdSource)
+frame = spark.read.format("binlogd").option("table", "bank.accounts").load(sys.argv[3])
+print("rows:", frame.count())
+"""
+
+
+def test_spark_connect_reads_by_what_is_sent_along(tmp_path: Path) -> None:
+    logged = Logged.write(tmp_path, Options(seed=41, transactions=120, ddl_every=30))
+    url = str(tmp_path / "archive")
+    data_dir, history = str(logged.data_dir), str(logged.history)
+    archive(Task(data_dir=data_dir, url=url, history=history, with_open=True))
+    assert run(tmp_path, "pipeline", "--package", "job").returncode == 0
+    port, log = free_port(), tmp_path / "connect.log"
+    server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    words = ["--master", "local[1]", "--driver-memory", "600m", "--class", server]
+    words += [
+        "--conf",
+        f"spark.connect.grpc.binding.port={port}",
+        "--conf",
+        "spark.ui.enabled=false",
+    ]
+    with daemon(log, "org.apache.spark.deploy.SparkSubmit", *words, "spark-internal"):
+        wait_for(log, "Spark Connect server started")
+        done = subprocess.run(
+            [sys.executable, "-c", CONNECT, f"sc://127.0.0.1:{port}", "job/binlogd.zip", url],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
+    expected = read({"path": url, "table": "bank.accounts"}).num_rows
+    assert f"rows: {expected}" in done.stdout
