@@ -25,13 +25,13 @@ from binlogd.snapshot.spec import SessionSpec
 from binlogd.spark.pipeline import LakeTarget, PipelineOptions, start
 from binlogd.spark.request import request
 from binlogd.spark.source import BinlogdSource
-from tests.bench.bench_export import HISTORY, log
+from tests.bench.bench_export import history, log
 from tests.data_directory import write_log
 
 CHANGES = 100_000
 FORMS = {
-    "rows": {"table": "shop.orders"},
-    "net": {"table": "shop.orders", "net": "true", "partitions": "2"},
+    "rows": {"table": "shop.orders0"},
+    "net": {"table": "shop.orders0", "net": "true", "partitions": "2"},
     "raw": {"form": "raw"},
     "changes": {"form": "changes"},
     "binlog": {"form": "binlog"},
@@ -46,7 +46,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         write_log(directory / "data", log(changes), segment_bytes=8 << 20)
-        (directory / "history.json").write_bytes(HISTORY)
+        (directory / "history.json").write_bytes(history(1))
         url = str(directory / "archive")
         task = Task(
             data_dir=str(directory / "data"),
