@@ -17,6 +17,7 @@ from binlogd.placement.calls import OpenStreams
 from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
 from binlogd.placement.watches import WatchService
 from binlogd.server import Server
+from binlogd.tls import ServerTls
 from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
 
 _START_S = 30.0
@@ -77,9 +78,15 @@ def _wait_until_healthy(port: int, process: subprocess.Popen[bytes], log: Path) 
 
 @asynccontextmanager
 async def own_etcd(
-    path: Path, *, port: int = 0, limits: KeyspaceLimits | None = None
+    path: Path,
+    *,
+    port: int = 0,
+    limits: KeyspaceLimits | None = None,
+    tls: ServerTls | None = None,
+    url: str = "http://127.0.0.1",
 ) -> AsyncIterator[tuple[int, KeyspaceStore]]:
-    """Serves a keyspace; the port, and the keyspace. Leases end only where it runs."""
+    """Serves a keyspace; the port, and the keyspace. Leases end only where it runs; `url` is what
+    the member says of itself."""
     keyspace = await KeyspaceStore.open(path, Random(1), limits)
     streams = OpenStreams()
     server = Server(
@@ -87,8 +94,9 @@ async def own_etcd(
             KeyValueService(keyspace),
             LeaseService(keyspace, streams),
             WatchService(keyspace, streams),
-            ClusterService(keyspace, "own", "http://127.0.0.1"),
-        ]
+            ClusterService(keyspace, "own", url),
+        ],
+        tls=tls,
     )
     try:
         _, bound = await server.start("127.0.0.1", port)

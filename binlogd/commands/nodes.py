@@ -35,7 +35,8 @@ def nodes(
     A Drainer that died is still waited for: a new Pump does not start while it cannot be told
     (`--mark paused`), and no Pump goes offline before it has everything (`--mark offline`, for one
     that will never come back; what it had not pulled it will never get). The node itself hears
-    nothing of it, and a living one corrects the entry with its next heartbeat.
+    nothing of it, and a living one corrects the entry with its next heartbeat. Nodes of binlogd
+    claim to be alive, a claim that ends ten seconds after they do; those of the original do not.
     """
     if bool(node_id) != bool(mark):
         raise ConfigError("a node id and --mark go together; without both, all nodes are listed")
@@ -58,10 +59,12 @@ def show_nodes(found: Sequence[NodeStatus], *, as_json: bool) -> None:
         }
         sys.stdout.write(msgspec.json.encode(kinds).decode() + "\n")
         return
-    shown = Table("kind", "node id", "address", "state", "up to", "last heard of", box=None)
+    shown = Table(
+        "kind", "node id", "address", "state", "alive", "up to", "last heard of", box=None
+    )
     for each in found:
         heard = wall_clock_ms(physical_ms(each.update_ts))
-        shown.add_row(
-            each.kind, each.node_id, each.host, each.state, str(each.max_commit_ts), heard
-        )
+        alive = {True: "yes", False: "no", None: "?"}[each.is_alive]
+        position = str(each.max_commit_ts)
+        shown.add_row(each.kind, each.node_id, each.host, each.state, alive, position, heard)
     Console().print(shown if found else "nobody is registered", highlight=False)

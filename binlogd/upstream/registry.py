@@ -17,6 +17,7 @@ was read, so the last writer wins; so it is here.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Protocol
 
@@ -143,10 +144,12 @@ class NodeRegistry:
                 assert found.header is not None, "etcd always says it"
                 nodes = {each.key: _node(kind, each) for each in found.kvs}
                 yield list(nodes.values())
-                async for events in self._etcd.watch(prefix, end, found.header.revision + 1):
-                    for event in events:
-                        _take_in(nodes, kind, event)
-                    yield [nodes[key] for key in sorted(nodes)]
+                changes = self._etcd.watch(prefix, end, found.header.revision + 1)
+                async with aclosing(changes):
+                    async for events in changes:
+                        for event in events:
+                            _take_in(nodes, kind, event)
+                        yield [nodes[key] for key in sorted(nodes)]
             except Overtaken as error:
                 log.info("registry_read_anew", cause=str(error))
             except EtcdRefused as error:

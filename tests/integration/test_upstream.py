@@ -25,7 +25,7 @@ from binlogd.tso import NO_TS, Tso, compose, physical_ms
 from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.history import HistoryLimits, SchemaHistory
 from binlogd.upstream.job_sources import job_source
-from binlogd.upstream.oracle import ClockTso, ObservedTso
+from binlogd.upstream.oracle import TAKE_MAX, ClockTso, ObservedTso, Overheard
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 
@@ -123,6 +123,26 @@ async def test_no_two_callers_get_the_same_timestamp(store: UpstreamStore) -> No
     tso = await ClockTso.open(store, Hand(1_000_000))
     taken = await asyncio.gather(*(tso.next() for _ in range(2000)))
     assert len(set(taken)) == 2000
+
+
+async def test_timestamps_in_a_row_are_all_of_one_millisecond(store: UpstreamStore) -> None:
+    clock = Hand(1_000_000)
+    tso = await ClockTso.open(store, clock)
+    before = NO_TS
+    for count in (1, 7, TAKE_MAX - 100, 300, TAKE_MAX, 1):
+        last = await tso.take(count)
+        first = last - count + 1
+        assert first > before
+        assert physical_ms(Tso(first)) == physical_ms(last), "as a client of PD counts back"
+        before = last
+
+
+async def test_what_a_source_observes_is_overheard(store: UpstreamStore) -> None:
+    clock = await ClockTso.open(store, Hand(1_000_000))
+    source = Overheard(ObservedTso(), clock)
+    source.observe(compose(9_000_000))
+    assert await source.next() == compose(9_000_000)
+    assert await clock.next() == compose(9_000_000, 1)
 
 
 # --- transaction status --------------------------------------------------------------------

@@ -3,7 +3,7 @@
 A read goes to the next endpoint when one does not answer. A write does so only when it cannot have
 been received: whether one that got no answer has happened, nobody knows, and the caller is told.
 A watch goes on at the next endpoint from the revision that it has come to; it is given up when all
-of them have failed one after the other.
+of them have failed one after the other, twice.
 
 Source: go.etcd.io/etcd clientv3/client.go, clientv3/watch.go, clientv3/retry_interceptor.go.
 """
@@ -68,6 +68,7 @@ DEADLINE_S = 5.0
 """Of one call, all endpoints together; the original's."""
 SYNC_S = 30.0
 """Between two looks at who the members are."""
+_PAUSE_S = 0.1  # before a watch is begun anew
 SILENCE_S = 30.0
 """A watch that hears nothing for so long is made anew."""
 _FINAL = (
@@ -95,9 +96,11 @@ class EtcdClient:
         *,
         tls: ClientTls | None = None,
         deadline_s: float = DEADLINE_S,
+        sync_s: float = SYNC_S,
     ) -> None:
+        """Asks one after the other; `run` looks every `sync_s` who the members are."""
         self._endpoints = self._configured = list(endpoints)
-        self._tls, self._deadline_s = tls, deadline_s
+        self._tls, self._deadline_s, self._sync_s = tls, deadline_s, sync_s
         self._at = 0
         self._channels: dict[Endpoint, Channel] = {}
 
@@ -109,10 +112,15 @@ class EtcdClient:
         """Closes."""
         await self.close()
 
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Who is asked: the members that are known, then those that were configured."""
+        return self._endpoints
+
     async def run(self) -> None:
         """Follows the members of the cluster, as the original does; until cancelled."""
         while True:  # until cancelled
-            await asyncio.sleep(SYNC_S)
+            await asyncio.sleep(self._sync_s)
             try:
                 found = await self.members()
             except (EtcdRefused, UpstreamUnavailable) as error:
@@ -202,10 +210,12 @@ class EtcdClient:
         """The changes of a range from a revision on, those of a revision together.
 
         Raises Overtaken when the compaction has gone past it, UpstreamUnavailable when all
-        endpoints have failed one after the other.
+        endpoints have failed one after the other, twice.
         """
         failures: list[str] = []
-        while len(failures) < len(self._endpoints):  # anything that is heard begins anew
+        while len(failures) < 2 * len(self._endpoints):  # anything that is heard begins anew
+            if failures:
+                await asyncio.sleep(_PAUSE_S)
             endpoint = self._endpoint()
             try:
                 async with aclosing(self._watched(endpoint, key, range_end, since)) as answers:
@@ -247,23 +257,24 @@ class EtcdClient:
     async def _call(self, path: str, request: _Message, answer: A, *, is_read: bool = False) -> A:
         message = bytes(request)
         failures: list[str] = []
-        try:
-            async with asyncio.timeout(self._deadline_s):
-                for _ in self._endpoints:
-                    endpoint = self._endpoint()
-                    try:
-                        return answer.parse(await self._answered(endpoint, path, message))
-                    except _Unsent as error:
-                        failures.append(self._failed(endpoint, str(error)))
-                    except _NO_ANSWER as error:
-                        failures.append(self._failed(endpoint, str(error) or type(error).__name__))
-                        if not is_read:
-                            break
-        except TimeoutError as error:
-            failures.append(
-                self._failed(self._endpoint(), f"no answer within {self._deadline_s:g} s")
-            )
-            raise UpstreamUnavailable("; ".join(failures)) from error
+        clock = asyncio.get_running_loop().time
+        until_s = clock() + self._deadline_s
+        for left in range(len(self._endpoints), 0, -1):
+            endpoint = self._endpoint()
+            # a read leaves time for the others; a write is not repeated, so it may take all
+            share_s = (until_s - clock()) / (left if is_read else 1)
+            try:
+                async with asyncio.timeout(share_s):
+                    return answer.parse(await self._answered(endpoint, path, message))
+            except _Unsent as error:
+                failures.append(self._failed(endpoint, str(error)))
+            except _NO_ANSWER as error:
+                cause = str(error) or type(error).__name__
+                if isinstance(error, TimeoutError):
+                    cause = f"no answer within {share_s:.1f} s"
+                failures.append(self._failed(endpoint, cause))
+                if not is_read:
+                    break
         raise UpstreamUnavailable("; ".join(failures))
 
     async def _answered(self, endpoint: Endpoint, path: str, message: bytes) -> bytes:
