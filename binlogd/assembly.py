@@ -359,7 +359,8 @@ def registered_pumps(
 
 def make_finder(setup: Setup, upstream: Upstream) -> Finder:
     """Looks through the log of this process; what other Pumps received stands in the relay log."""
-    has_others = bool(setup.config.upstream.pumps) or upstream.shares_registry
+    is_guest = upstream.shares_registry and upstream.own_pd is None
+    has_others = bool(setup.config.upstream.pumps) or is_guest
     paths = [setup.data_dir] if setup.has_pump else []
     if setup.relay_dir is not None and (has_others or not paths):
         paths.append(setup.relay_dir)

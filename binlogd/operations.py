@@ -203,6 +203,11 @@ class Node:
 
     async def find(self, question: Question) -> Mapping[str, Any]:
         """Looks for transactions in the log. Raises Refused, Unavailable."""
+        if not self.finder.paths:
+            raise Refused(
+                "this node keeps no binlogs: ask a Pump, or give it a relay log"
+                " (syncer.relay.log-dir)"
+            )
         return await self.finder.find(question, up_to=self._newest_commit_ts())
 
     def figures(self) -> Mapping[str, Any]:
