@@ -6,7 +6,8 @@ not, either. After a restart every lease begins anew. Source: go.etcd.io/etcd le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from binlogd.errors import EtcdRefused
@@ -63,6 +64,19 @@ class Leases(Container[int]):
         """Ends one. Raises EtcdRefused if it is gone."""
         if self._leases.pop(number, None) is None:
             raise EtcdRefused("NOT_FOUND", "etcdserver: requested lease not found")
+
+    @contextmanager
+    def ending(self, number: int) -> Iterator[None]:
+        """Ends one before its keys go, so that nobody who sees them gone can keep it alive; what
+        its block raises leaves it as it was. Raises EtcdRefused if it is gone."""
+        lease = self._leases.get(number)
+        self.remove(number)
+        try:
+            yield
+        except BaseException:
+            assert lease is not None, "remove raises otherwise"
+            self._leases[number] = lease
+            raise
 
     def left_s(self, number: int, now_s: float) -> tuple[int, int] | None:
         """Whole seconds that are left, and how many it is given; None if it is gone."""

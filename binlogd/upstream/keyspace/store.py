@@ -179,7 +179,10 @@ class KeyspaceStore:
     async def _end_leases(self, now_s: float) -> None:
         for number in self._leases.ended(now_s):
             try:
-                await self.revoke(number)
+                async with self._turn:
+                    if number not in self._leases.ended(now_s):
+                        continue  # kept alive or revoked while others were ended
+                    await self._revoke(number)
             except UpstreamUnavailable as error:
                 log.warning("lease_not_ended", lease=number, cause=str(error))
                 self._leases.keep(number, now_s)  # tried again when its time is over once more
@@ -244,17 +247,17 @@ class KeyspaceStore:
 
     async def revoke(self, number: int) -> None:
         """Ends a lease, and removes what was bound to it."""
-        if number not in self._leases:
-            self._leases.remove(number)
+        async with self._turn:
+            await self._revoke(number)
 
+    async def _revoke(self, number: int) -> None:
         def unbind(deciding: Deciding) -> None:
             for key in self._keyspace.attached(number):
                 deciding.delete(DeleteRangeRequest(key=key))
 
-        await self._write(unbind)
-        await self._database.remove_lease(number)
-        if number in self._leases:
-            self._leases.remove(number)
+        with self._leases.ending(number):
+            await self._write_in_turn(unbind)
+            await self._database.remove_lease(number)
 
     def time_to_live(self, number: int) -> tuple[int, int] | None:
         """Seconds left and given; None if it is gone."""
@@ -328,15 +331,18 @@ class KeyspaceStore:
 
     async def _write(self, decide: Callable[[Deciding], T]) -> T:
         async with self._turn:
-            await self._catch_up()
-            for _ in range(_OVERTAKEN_MAX):
-                writing = self._keyspace.begin()
-                answer = self._decided(writing, decide)
-                if not writing.changes:
-                    return answer
-                if await self._is_durable(writing):
-                    await self._tidy()
-                    return answer
+            return await self._write_in_turn(decide)
+
+    async def _write_in_turn(self, decide: Callable[[Deciding], T]) -> T:
+        await self._catch_up()
+        for _ in range(_OVERTAKEN_MAX):
+            writing = self._keyspace.begin()
+            answer = self._decided(writing, decide)
+            if not writing.changes:
+                return answer
+            if await self._is_durable(writing):
+                await self._tidy()
+                return answer
         raise UpstreamUnavailable("the registry: other processes write without a pause")
 
     def _decided(self, writing: Writing, decide: Callable[[Deciding], T]) -> T:

@@ -181,3 +181,62 @@ async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "upstream.db").write_bytes(b"no database" * 100)
     with pytest.raises(ConfigError, match=r"upstream\.db: cannot be opened as a database"):
         await KeyspaceStore.open(tmp_path / "upstream.db", Random(1))
+
+
+async def test_whoever_sees_the_keys_of_a_lease_go_finds_the_lease_gone(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        lease, _ = await store.grant(0, 60)
+        await put(store, b"bound", lease=lease)
+
+        async def look() -> tuple[int, object]:
+            async with aclosing(store.watch(b"bound", b"", store.revision + 1)) as seen:
+                await anext(seen)
+                return await store.keep_alive(lease), store.time_to_live(lease)
+
+        async with asyncio.TaskGroup() as group:
+            looking = group.create_task(look())
+            await asyncio.sleep(0)
+            group.create_task(store.revoke(lease))
+        assert looking.result() == (0, None)
+
+
+async def test_a_lease_that_could_not_be_ended_goes_on(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        lease, _ = await store.grant(0, 60)
+        await put(store, b"bound", lease=lease)
+        beside = sqlite3.connect(tmp_path / "upstream.db", isolation_level=None)
+        beside.execute("ALTER TABLE keyspace RENAME TO elsewhere")
+        with pytest.raises(UpstreamUnavailable, match="no such table"):
+            await store.revoke(lease)
+        beside.execute("ALTER TABLE elsewhere RENAME TO keyspace")
+        beside.close()
+        assert await store.keep_alive(lease) == 60
+        await store.revoke(lease)
+        assert await content(store) == []
+
+
+async def test_leases_whose_time_is_over_may_be_ended_or_kept_by_others_first(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as store:
+        first, revoked, kept = [(await store.grant(number, 2))[0] for number in (1, 2, 3)]
+        for number in (first, revoked, kept):
+            await put(store, b"%d" % number, lease=number)
+
+        for number in (first, revoked, kept):  # in one moment
+            await store.keep_alive(number)
+
+        async def meddle() -> None:
+            async with aclosing(store.watch(b"1", b"", store.revision + 1)) as seen:
+                await anext(seen)
+            assert await store.keep_alive(kept) == 2
+            with suppress(EtcdRefused):  # ended already
+                await store.revoke(revoked)
+
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(store.run())
+            await group.create_task(meddle())
+            await store.put(PutRequest(key=b"later"))
+            running.cancel()
+        assert store.lease_numbers() == [kept]
+        assert [each.key for each in await content(store)] == [b"3", b"later"]
