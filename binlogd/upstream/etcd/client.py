@@ -20,7 +20,7 @@ from grpclib.client import Channel
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
-from binlogd.channel import LastingChannel
+from binlogd.channel import LastingChannel, woken_cleanly
 from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
 from binlogd.tls import ClientTls
 from binlogd.upstream.pd.members import addresses_of
@@ -238,11 +238,13 @@ class EtcdClient:
             "/etcdserverpb.Watch/Watch", Cardinality.STREAM_STREAM, bytes, bytes
         ) as stream:
             async with asyncio.timeout(self._deadline_s):
-                await stream.send_message(bytes(WatchRequest(create_request=create)))
-                await stream.recv_initial_metadata()
+                with woken_cleanly():
+                    await stream.send_message(bytes(WatchRequest(create_request=create)))
+                    await stream.recv_initial_metadata()
             while True:  # until the stream ends or keeps silent
                 async with asyncio.timeout(SILENCE_S):
-                    message = await stream.recv_message()
+                    with woken_cleanly():
+                        message = await stream.recv_message()
                 if message is None:
                     raise ConnectionError("the watch was ended")
                 answer = WatchResponse().parse(message)
@@ -285,16 +287,12 @@ class EtcdClient:
         except (OSError, TimeoutError) as error:
             raise _Unsent(str(error) or "no connection in time") from error
         try:
-            async with channel.request(
-                path, Cardinality.UNARY_UNARY, bytes, bytes, timeout=self._deadline_s
-            ) as stream:
-                await stream.send_message(message, end=True)
-                received = await stream.recv_message()
+            with woken_cleanly():
+                return await _unary(channel, path, message, self._deadline_s)
         except GRPCError as error:
             if error.status in _FINAL:
                 raise EtcdRefused(error.status.name, error.message or "") from error
             raise ConnectionError(f"{error.status.name}: {error.message}") from error
-        return received or b""
 
     def _endpoint(self) -> Endpoint:
         return self._endpoints[self._at % len(self._endpoints)]
@@ -315,6 +313,14 @@ class EtcdClient:
         said = f"etcd {endpoint[0]}:{endpoint[1]}: {cause}"
         log.info("etcd_endpoint_failed", endpoint=f"{endpoint[0]}:{endpoint[1]}", cause=cause)
         return said
+
+
+async def _unary(channel: Channel, path: str, message: bytes, deadline_s: float) -> bytes:
+    async with channel.request(
+        path, Cardinality.UNARY_UNARY, bytes, bytes, timeout=deadline_s
+    ) as stream:
+        await stream.send_message(message, end=True)
+        return await stream.recv_message() or b""
 
 
 class _Unsent(Exception):
