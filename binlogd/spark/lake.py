@@ -103,8 +103,7 @@ def check(root: str, batch: Batch, *, is_first: bool) -> None:
         where = "where the pipeline begins" if is_first else "before this batch"
         raise PipelineStopped(
             f"{', '.join(missing)}: there already {where}, and its older rows are in no binlog that"
-            " is read; begin at the beginning of the log (--from 0), load a snapshot first"
-            " (--base), or leave it out (--except)"
+            " is read; begin at the beginning of the log (no --from), or leave it out (--except)"
         )
 
 

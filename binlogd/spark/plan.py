@@ -47,7 +47,7 @@ def planned(
     if lost:
         raise PipelineStopped(
             f"between commit_ts {start} and {end} {'; '.join(map(str, lost))}. Leave the table out"
-            " (--except), or export a snapshot behind that commit_ts and begin a new lake there"
+            " (--except); `binlogd verify` and an export from the upstream tell what it holds now"
         )
     return Batch(
         end=end,

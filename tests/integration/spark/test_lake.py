@@ -130,7 +130,7 @@ def test_a_batch_that_was_killed_is_done_again_from_any_step(
 
 def test_tables_that_are_older_than_what_is_read_are_told(logged: Logged, tmp_path: Path) -> None:
     middle, end = moments(logged, 2)
-    with pytest.raises(lake.PipelineStopped, match="load a snapshot first"):
+    with pytest.raises(lake.PipelineStopped, match="begin at the beginning of the log"):
         Pipeline(logged, str(tmp_path / "lake")).run(middle, end)
 
 
