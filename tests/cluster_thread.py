@@ -35,6 +35,10 @@ class ClusterThread:
 
         asyncio.run_coroutine_threadsafe(acting(), self.loop).result(DO_S)
 
+    def pass_until(self, ts: int) -> None:
+        """Time goes on to a second after `ts`."""
+        self.pd.now_ms = physical_ms(Tso(ts)) + 1000
+
     @property
     def urls(self) -> str:
         """As a configuration names the members."""
@@ -43,9 +47,12 @@ class ClusterThread:
 
 @contextmanager
 def running_cluster(
-    cluster_id: int, history: bytes, last_ts: int, members: int = 3
+    cluster_id: int, history: bytes, begin_ts: int, members: int = 3
 ) -> Iterator[ClusterThread]:
-    """A cluster with a history of DDL jobs, whose time is a second after `last_ts`."""
+    """A cluster with a history of DDL jobs, whose time stands a second before `begin_ts`.
+
+    Nobody may be told a time that is ahead of the transactions that are still to be written.
+    """
     ready, ended = threading.Event(), asyncio.Event()
     made: list[ClusterThread] = []
 
@@ -60,10 +67,10 @@ def running_cluster(
     async def live_on(keyspace: KeyspaceStore) -> None:
         async with pd_cluster(members, keyspace=keyspace) as pd, tikv(stores=1) as kv:
             pd.cluster_id = cluster_id
-            pd.now_ms = physical_ms(Tso(last_ts)) + 1000
+            pd.now_ms = physical_ms(Tso(begin_ts)) - 1000
             pd.regions = [(each.meta(), each.peer(each.leader or 0)) for each in kv.regions]
             pd.stores = {number: store.meta() for number, store in kv.stores.items()}
-            filed = compose(physical_ms(Tso(last_ts)))
+            filed = compose(pd.now_ms - 10_000)
             for job in json.loads(history):
                 kv.records.put(job_key(job["id"]), json.dumps(job).encode(), filed, Tso(filed + 1))
             made.append(ClusterThread(pd, kv, asyncio.get_running_loop()))

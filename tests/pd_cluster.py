@@ -100,6 +100,9 @@ class _Server(Server):
 
     def abort(self) -> None:
         self.close()
+        self.abort_connections()
+
+    def abort_connections(self) -> None:
         for protocol in self.made:
             connection = getattr(protocol, "connection", None)
             if connection is not None:
@@ -145,6 +148,8 @@ class PdMember(pdpb.PdBase):
             self._streams.close()
             self._server.abort()
             await self._server.wait_closed()
+            await asyncio.sleep(0.01)  # for who was being accepted just then
+            self._server.abort_connections()
             self._server = None
 
     # --- the protocol -----------------------------------------------------------------------

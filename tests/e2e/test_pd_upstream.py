@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from binlogd.binlog import BinlogType
+from binlogd.tidb.meta_keys import job_key
 from binlogd.tidb.model import job_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
@@ -25,6 +26,7 @@ from tests.replica_reader import replica_differences
 from tests.tikv_schema import keep_schema
 
 RECORDING = RECORDINGS / "keys"
+FIRST_TS: int = info(RECORDING)["first_tso"]
 LAST_TS: int = info(RECORDING)["last_tso"]
 METRICS = (Path(__file__).parents[2] / "docs" / "METRICS.md").read_text()
 
@@ -43,7 +45,7 @@ def part(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_pd_may_move_and_be_away_while_binlogs_are_received(tmp_path: Path) -> None:
-    with running_cluster(cluster_id(RECORDING), history(RECORDING), LAST_TS) as cluster:
+    with running_cluster(cluster_id(RECORDING), history(RECORDING), FIRST_TS) as cluster:
         appliance = binlogd(tmp_path, cluster)
         try:
             appliance.start()
@@ -63,6 +65,7 @@ def test_pd_may_move_and_be_away_while_binlogs_are_received(tmp_path: Path) -> N
             assert (
                 part(said)["trouble"] in run(tmp_path, "status", "--config", "binlogd.toml").stdout
             )
+            cluster.pass_until(LAST_TS)
             for number in (0, 1, 2):
                 cluster.do(cluster.pd.members[number].start)
             cluster.do(lambda: _lead(cluster, 2))
@@ -82,7 +85,7 @@ def test_pd_may_move_and_be_away_while_binlogs_are_received(tmp_path: Path) -> N
 def test_commits_that_are_lost_or_said_to_be_rolled_back_are_replicated_all_the_same(
     tmp_path: Path,
 ) -> None:
-    with running_cluster(cluster_id(RECORDING), history(RECORDING), LAST_TS) as cluster:
+    with running_cluster(cluster_id(RECORDING), history(RECORDING), FIRST_TS) as cluster:
         lossy, orphans = tmp_path / "lossy", _lose_commits(tmp_path / "lossy")
 
         async def commit_in_tikv() -> None:
@@ -94,6 +97,7 @@ def test_commits_that_are_lost_or_said_to_be_rolled_back_are_replicated_all_the_
         try:
             appliance.start()
             asyncio.run(feed_recording(lossy, appliance.target))
+            cluster.pass_until(LAST_TS)
             told = appliance.wait_until_applied(LAST_TS)["upstream"]["tikv"]["fates"]
             assert told["committed"] >= len(orphans)
             assert told["rolled_back"] == 0
@@ -149,7 +153,7 @@ def _expect_metrics(appliance: Appliance) -> None:
 
 
 def test_a_restart_while_pd_is_away_goes_on_when_it_is_back(tmp_path: Path) -> None:
-    with running_cluster(cluster_id(RECORDING), history(RECORDING), LAST_TS, members=1) as cluster:
+    with running_cluster(cluster_id(RECORDING), history(RECORDING), FIRST_TS, members=1) as cluster:
         appliance = binlogd(tmp_path, cluster)
         (pd,) = cluster.pd.members
         try:
@@ -174,10 +178,10 @@ def test_a_drainer_begins_with_the_tables_of_tikv_where_the_history_is_cut_off(
     before = SchemaTracker()
     for job in jobs[: len(jobs) // 2 + 1]:
         before.apply(job_from_json(json.dumps(job).encode()), 0)
-    later = json.dumps(jobs[len(jobs) // 2 + 1 :]).encode()
-    with running_cluster(cluster_id(RECORDING), later, LAST_TS, members=1) as cluster:
+    later = jobs[len(jobs) // 2 - 5 :]  # the binlog of a DDL comes a little after it
+    with running_cluster(cluster_id(RECORDING), b"[]", FIRST_TS, members=1) as cluster:
         cluster.tikv.tso.now = Tso(begin_ts - (5_000 << 18))
-        cluster.do(lambda: _keep(cluster, before))
+        cluster.do(lambda: _keep(cluster, before, later))
         cluster.pd.services = {b"gc_worker": begin_ts - (600_000 << 18)}
         appliance = Appliance(tmp_path)
         appliance.configure(
@@ -188,6 +192,7 @@ def test_a_drainer_begins_with_the_tables_of_tikv_where_the_history_is_cut_off(
         try:
             appliance.start()
             asyncio.run(feed_recording(RECORDING, appliance.target))
+            cluster.pass_until(LAST_TS)
             status = appliance.wait_until_applied(LAST_TS)
             assert status["drainer"]["rows"] > 100
             appliance.wait(lambda _: len(cluster.pd.services) == 2)
@@ -200,13 +205,17 @@ def test_a_drainer_begins_with_the_tables_of_tikv_where_the_history_is_cut_off(
             appliance.close()
 
 
-async def _keep(cluster: ClusterThread, tracker: SchemaTracker) -> None:
-    keep_schema(cluster.tikv, tracker, tracker.snapshot())
+async def _keep(cluster: ClusterThread, tracker: SchemaTracker, jobs: list[dict[str, Any]]) -> None:
+    kept_ts = keep_schema(cluster.tikv, tracker, tracker.snapshot())
+    for job in jobs:
+        raw = json.dumps(job).encode()
+        cluster.tikv.records.put(job_key(job["id"]), raw, Tso(kept_ts + 1), Tso(kept_ts + 2))
 
 
 def test_what_an_upstream_says_is_looked_at_before_a_start(tmp_path: Path) -> None:
-    with running_cluster(cluster_id(RECORDING), history(RECORDING), LAST_TS) as cluster:
+    with running_cluster(cluster_id(RECORDING), history(RECORDING), FIRST_TS) as cluster:
         appliance = binlogd(tmp_path, cluster)
+        cluster.pass_until(LAST_TS)
         words = ("check-config", "--config", "binlogd.toml", "--ask")
         well = run(tmp_path, *words)
         assert well.returncode == 0, well.stderr
