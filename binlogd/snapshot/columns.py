@@ -43,6 +43,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -206,13 +207,22 @@ def _decimal(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
         if options.decimal38 == "string":
             return _STRING, _plain(_STRING)
         type_ = pa.decimal128(DECIMAL_DIGITS_MAX, scale)
-        return type_, _refusing(column, "decimal38=cast", _decimals(type_))
+        return type_, _refusing(column, "decimal38=cast", _fitting(type_))
     type_ = pa.decimal128(precision, scale)
     return type_, _decimals(type_)
 
 
 def _decimals(type_: pa.DataType) -> Build:
     return lambda values, _: pa.array(values, _STRING).cast(type_)
+
+
+def _fitting(type_: pa.DataType) -> Build:
+    """As `_decimals`, for values that may be too large; Arrow casts those without a word."""
+
+    def build(values: Sequence[Value], _: Losses) -> pa.Array:
+        return pa.array([None if each is None else Decimal(str(each)) for each in values], type_)
+
+    return build
 
 
 def _bits(column: Column, _: TypeOptions) -> tuple[pa.DataType, Build]:
