@@ -64,3 +64,21 @@ def test_a_running_binlogd_is_exported_whole(appliance: Appliance, tmp_path: Pat
     again = run(tmp_path, *words, timeout_s=240)
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["is_new"] is False
+
+    far = str(newest + (3600_000 << 18))
+    late = run(tmp_path, *words, "--as-of", far, "--wait", "1s")
+    assert late.returncode == 1
+    assert "after 1 s everything is decided up to" in late.stderr
+    changes = ("export-changes", "--config", str(appliance.config_file), "--out", str(out))
+    begin = newest - (60_000 << 18)
+    done = run(tmp_path, *changes, "--from", str(begin), "--wait", "1s", timeout_s=240)
+    assert done.returncode == 0, done.stderr
+    assert f"changes-{begin}-{newest}: " in done.stdout
+    wrong = run(tmp_path, *changes, "--from", "latest")
+    assert wrong.returncode == 2
+    assert "a TSO, a time or the directory of a snapshot is wanted" in wrong.stderr
+
+    appliance.stop()
+    alone = run(tmp_path, *words, "--as-of", far, "--wait", "1s")
+    assert alone.returncode == 1
+    assert "no binlogd runs that could come to" in alone.stderr

@@ -48,7 +48,18 @@ def left_in(out: Path) -> list[str]:
 
 async def test_an_export_is_published_with_a_manifest_that_is_true(options: ExportOptions) -> None:
     seen: list[Progress] = []
-    result = await export(options, seen.append)
+
+    def collect_garbage_meanwhile(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.stage == "transactions":
+            for path in options.data_dir.rglob("*.vlog"):
+                path.rename(path.with_suffix(".gone"))
+
+    result = await export(options, collect_garbage_meanwhile)
+    gone = list(options.data_dir.rglob("*.gone"))
+    assert gone
+    for path in gone:
+        path.rename(path.with_suffix(".vlog"))
     assert left_in(options.out) == ["LATEST", result.path.name]
     assert (options.out / "LATEST").resolve() == result.path
     manifest = read_manifest(result.path)
