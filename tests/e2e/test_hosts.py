@@ -33,7 +33,7 @@ from tests import bank
 from tests.appliance import Appliance, environment
 from tests.scripted_tidb import ScriptedTidb
 
-WRITERS = 6
+WRITERS = 4
 PATIENT = PumpsLimits(
     each=ClientLimits(
         deadline_s=5,
@@ -107,7 +107,7 @@ class Hosts:
             ),
         )
 
-    async def some_more(self, count: int = 40) -> None:
+    async def some_more(self, count: int = 20) -> None:
         """Until that many more transactions are acknowledged."""
         wanted = len(self.written) + count
         await _in_a_minute(lambda: len(self.written) >= wanted)
