@@ -60,7 +60,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             running.cancel()
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(steps=st.lists(etcd_pair.requests, min_size=5, max_size=30))
 def test_both_answer_and_tell_the_same(
     real_etcd_port: int, tmp_path_factory: pytest.TempPathFactory, steps: list[Request]
