@@ -69,6 +69,8 @@ COLUMNS = [
     ),
     Held("bytes", "varbinary(9)", _plain(pa.binary(), b"", b"\0\xff", b"\\N", b'",\n')),
     Held("flag", "bit(1)", _plain(pa.bool_(), True, False, True, False)),
+    Held("bits", "bit(12)", _plain(pa.int64(), 0, 4095, 49, 92)),
+    Held("year", "year", _plain(pa.int32(), 0, 1901, 2155, 2000)),
     Held(
         "day",
         "date",

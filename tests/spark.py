@@ -15,6 +15,7 @@ import pytest
 
 from binlogd.snapshot import bases
 from binlogd.snapshot import job as job_module
+from binlogd.snapshot.formats import PLAIN_PARQUET, FileKind
 from binlogd.snapshot.jobdir import pinned
 from binlogd.snapshot.publish import publish
 from binlogd.snapshot.session import session
@@ -51,6 +52,7 @@ class WarmSpark:
         base: Path | None = None,
         time_zone: str = "",
         types: TypeOptions = TYPES,
+        kind: FileKind = PLAIN_PARQUET,
     ) -> Path:
         """A published snapshot. Raises what the job raises."""
         job = self._directory / f"job-{next(self._numbers)}"
@@ -69,9 +71,24 @@ class WarmSpark:
                 base_ts=chosen.commit_ts,
                 base_time_zone=time_zone,
                 is_headless=log_files.gone_ts > NO_TS,
+                format=kind.format,
+                layout=kind.layout,
             )
             report = job_module.build(self.spark, spec, lambda _: None)
-        return publish(staging, out, _manifest(report, types))
+        return publish(staging, out, _manifest(report, types, kind))
+
+    def stage(self, data_dir: Path, history: bytes) -> ExportSpec:
+        """The spec of an export that is staged with marks, and not published."""
+        job = self._directory / f"job-{next(self._numbers)}"
+        staging = job / "staging"
+        staging.mkdir(parents=True)
+        jobs = job / "history.json"
+        jobs.write_bytes(history)
+        with pinned(data_dir, job) as log_files:
+            spec = self._spec(log_files.segments, jobs, NO_TS, staging)
+            spec = msgspec.structs.replace(spec, state=str(job / "state"))
+            job_module.build(self.spark, spec, lambda _: None)
+        return spec
 
     def changes(
         self,
@@ -115,6 +132,8 @@ class WarmSpark:
             staging=str(staging),
             scratch=str(self._directory / "scratch"),
             ignore_schemas=("mysql",),
+            types=TYPES,
+            partitions=2,
         )
 
 
@@ -134,7 +153,7 @@ def warm_spark(directory: Path) -> Iterator[WarmSpark]:
             spark.stop()
 
 
-def _manifest(report: Report, types: TypeOptions) -> Manifest:
+def _manifest(report: Report, types: TypeOptions, kind: FileKind = PLAIN_PARQUET) -> Manifest:
     return Manifest(
         binlogd_version="test",
         spark_version=report.spark_version,
@@ -146,6 +165,10 @@ def _manifest(report: Report, types: TypeOptions) -> Manifest:
         tables=report.tables,
         left_out=report.left_out,
         types=types,
+        data_format=kind.format,
+        layout=kind.layout,
+        create_databases=report.create_databases,
+        extra_files=report.extra_files,
         schema=report.schema,
         changes=report.changes,
     )

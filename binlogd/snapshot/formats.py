@@ -174,6 +174,8 @@ class _TextFile:
         self._kept = [
             kind.kept(field.type, mysql) for field, mysql in zip(schema, mysql_types, strict=True)
         ]
+        is_loaded = kind.layout == "dumpling" and kind.format == "csv"
+        self._special = [_loaded(mysql) if is_loaded else None for mysql in mysql_types]
         self._render = _renderer(kind, schema, table)
         if kind.format == "csv":
             names = [name.replace('"', '""') for name in schema.names]
@@ -187,11 +189,29 @@ class _TextFile:
                 time_text(column) if kept.encoding == "time" else column
                 for column, kept in zip(batch.columns, self._kept, strict=True)
             ]
+            for place, special in enumerate(self._special):
+                if special is not None:
+                    columns[place] = special(columns[place])
             self._file.write(self._render(columns))
 
     def close(self) -> None:
         self._file.flush()
         self._file.close()
+
+
+def _loaded(mysql_type: str) -> Callable[[pa.Array], pa.Array] | None:
+    """What LOAD DATA, and whoever does as it does, would take for something else."""
+    if mysql_type.startswith("year"):  # the text 0 is the year 2000, 0000 is not
+        return lambda array: pc.utf8_lpad(array.cast(pa.string()), width=4, padding="0")
+    if mysql_type.startswith("bit("):  # the text 1 is the byte 0x31
+        size = (int(mysql_type[4:-1]) + 7) // 8
+        return lambda array: _bytes_of(array, size)
+    return None
+
+
+def _bytes_of(array: pa.Array, size: int) -> pa.Array:
+    values = [None if each is None else int(each).to_bytes(size) for each in array.to_pylist()]
+    return pa.array(values, pa.binary())
 
 
 def _renderer(kind: FileKind, schema: pa.Schema, table: str) -> Callable[[list[pa.Array]], bytes]:

@@ -70,7 +70,8 @@ def replaced(array: pa.Array, pairs: Sequence[tuple[str, str]]) -> pa.Array:
 
 def lines(columns: Sequence[pa.Array], separator: str, end: str = "\n") -> bytes:
     """Rows of text, one after another; a NULL must have got its text already."""
-    joined = pc.binary_join_element_wise(*columns[:-1], _with_end(columns[-1], end), separator)
+    between = pa.scalar(separator, columns[-1].type)
+    joined = pc.binary_join_element_wise(*columns[:-1], _with_end(columns[-1], end), between)
     return joined_bytes(joined)
 
 

@@ -157,4 +157,11 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, reader: Reader) -> N
 
 
 def test_there_are_pages_to_run() -> None:
-    assert {page.stem for page in PAGES} >= {"tutorial", "sqlite", "mend", "restore", "migrate"}
+    assert {page.stem for page in PAGES} >= {
+        "tutorial",
+        "tutorial-data",
+        "sqlite",
+        "mend",
+        "restore",
+        "migrate",
+    }
