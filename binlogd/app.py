@@ -183,6 +183,7 @@ def export(
 
 def plan_export(setup: Setup, request: ExportRequest) -> Estimate:
     """What `export` would do, and how long it would take."""
+    telemetry.set_up_logging("warn", sys.stderr)
     return run(plan_for(setup, request))
 
 

@@ -106,7 +106,7 @@ def say_plan(estimate: Estimate, *, as_json: bool) -> None:
     console = Console()
     shown = Table(show_header=False, box=None, pad_edge=False)
     for name, value in (
-        ("as of", f"{estimate.as_of} ({estimate.time})"),
+        ("as of", f"{estimate.as_of} ({estimate.time})" if estimate.as_of else estimate.time),
         ("tables", f"about {len(estimate.tables)}"),
         ("log", f"{estimate.segments} files, {estimate.log_bytes / 1e6:.1f} MB"),
         ("row changes", f"about {estimate.changes:,}"),
