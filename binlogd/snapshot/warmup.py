@@ -51,6 +51,7 @@ async def warm_up(*, anew: bool = False) -> Archive:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".warmup-", dir=path.parent) as name:
             made = await _made_in(Path(name))
+            _sync(made)  # Java dies of an archive that is cut
             made.replace(path)
     except OSError as error:
         raise ConfigError(
@@ -75,6 +76,14 @@ async def _made_in(directory: Path) -> Path:
                 "this Java wrote no class archive; exports work without it, each start takes longer"
             )
     return made
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _archive(path: Path, found: Machine, *, is_new: bool) -> Archive:

@@ -299,6 +299,8 @@ def prove_spark(store: Store) -> None:
         *run, "java -version 2>&1 && python3 -c 'import pyspark' && binlogd --version"
     )
     expect(f"spark: {said.splitlines()[0]}, {said.splitlines()[-1]}", is_so="binlogd" in said)
+    said = store.podman(*run, "binlogd spark warmup --json")
+    expect(f"class archive: {said.strip()}", is_so='"is_new":false' in said)
 
 
 def prove(container: Container) -> None:

@@ -7,9 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from binlogd.errors import ConfigError
 from binlogd.snapshot import preflight
+from binlogd.snapshot.launcher import running
+from binlogd.snapshot.spec import SessionSpec
+from binlogd.snapshot.warmup import warm_up
 
 
 def java_that_says(home: Path, text: str) -> Path:
@@ -69,10 +73,29 @@ def test_a_disk_that_cannot_hold_the_rows_on_their_way_is_refused(tmp_path: Path
         preflight.check_disk(tmp_path, 4 * free)
 
 
-@pytest.mark.skipif(
+needs_java = pytest.mark.skipif(
     shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="no Java"
 )
+
+
+@needs_java
 async def test_this_machine_can_export() -> None:
     found = await preflight.machine()
     assert found.pyspark_version.startswith("4.")
     assert "version" in found.java_said
+
+
+@needs_java
+@pytest.mark.soak
+async def test_the_class_archive_is_made_once_and_a_session_begins_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = await warm_up()
+    assert made.is_new
+    assert not (await warm_up()).is_new
+    session = SessionSpec(scratch=str(tmp_path), class_archive=str(made.path))
+    with capture_logs() as told:
+        async with running(session, tmp_path / "job.log") as job:
+            await job.started()
+    assert [each["event"] for each in told] == ["spark_started"]
