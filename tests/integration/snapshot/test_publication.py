@@ -1,0 +1,59 @@
+"""What follows an export: a lake's tables, an object store; here for a moment that is there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from binlogd.errors import ConfigError
+from binlogd.snapshot.export import ExportOptions
+from binlogd.snapshot.publication import published
+from tests.snapshots import Columns, snapshot
+
+ROWS: Columns = [(1, "id", pa.array([1, 2, 3]))]
+
+
+def options(out: Path, commit_ts: int, format_: str = "parquet") -> ExportOptions:
+    snapshot(out, commit_ts, ROWS)
+    return ExportOptions(
+        data_dir=out / "none",
+        out=out,
+        schema_history=b"[]",
+        as_of=str(commit_ts),
+        format=format_,
+    )
+
+
+async def test_a_lake_is_registered_where_an_export_died_before(tmp_path: Path) -> None:
+    asked = options(tmp_path, 100, "delta")
+    first, again = await published(asked), await published(asked)
+    assert [[each.is_new for each in done.registered] for done in (first, again)] == [
+        [True],
+        [False],
+    ]
+    table = DeltaTable(str(tmp_path / "delta" / "shop.t"))
+    assert table.to_pyarrow_table().to_pydict() == {"id": [1, 2, 3]}
+
+
+async def test_an_upload_leaves_nothing_here_and_is_done_once(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    first = await published(options(tmp_path / "one", 100), store)
+    again = await published(options(tmp_path / "two", 100), store)
+    later = await published(replace(options(tmp_path / "three", 200), keep=1), store)
+    assert (first.is_new, again.is_new, later.is_new) == (True, False, True)
+    assert first.stored == again.stored
+    assert [path.name for path in later.removed] == [first.stored.rpartition("/")[2]]
+    there = {path.name for path in (tmp_path / "store").iterdir()}
+    assert there == {"LATEST", later.stored.rpartition("/")[2]}
+    assert not (tmp_path / "one").exists()
+
+
+async def test_what_does_not_go_together_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="delta needs a directory, no object store"):
+        await published(options(tmp_path, 100, "delta"), "file:///nowhere")
+    with pytest.raises(ConfigError, match="only --format iceberg has a catalog"):
+        await published(options(tmp_path, 200), None, "mine")
