@@ -12,23 +12,30 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from binlogd import app
 from binlogd.commands.options import JsonOption
 from binlogd.errors import ConfigError
 from binlogd.snapshot.exports import Exported, listing
+from binlogd.snapshot.publication import stored
 
 
 def exports(
-    out: Annotated[Path, typer.Argument(help="The directory of `binlogd export --out`.")] = Path(),
+    out: Annotated[
+        str, typer.Argument(help="The directory or object store of `binlogd export --out`.")
+    ] = ".",
     as_json: JsonOption = False,
 ) -> None:
-    """List what was exported into a directory: snapshots and changes, the latest moment first.
+    """List what was exported: snapshots and changes, the latest moment first.
 
     The arrow marks the snapshot that LATEST names. `binlogd export --check OUT/NAME` tells whether
     one is whole.
     """
-    if not out.is_dir():
+    if "://" in out:
+        found = app.run(stored(out))
+    elif Path(out).is_dir():
+        found = listing(Path(out))
+    else:
         raise ConfigError(f"{out} is no directory; name the one of `binlogd export --out`")
-    found = listing(out)
     if as_json:
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
         return

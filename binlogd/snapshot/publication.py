@@ -14,6 +14,7 @@ from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.host.threads import Threads
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
+from binlogd.snapshot.exports import Listing, described
 from binlogd.snapshot.lake.register import Place, register
 from binlogd.snapshot.launcher import Borrow, Notice, Progress, running
 from binlogd.snapshot.publish import read_manifest
@@ -58,6 +59,22 @@ async def published(
         manifest = read_manifest(result.path)
         registered = await threads.run(lambda: register(place, result.path, manifest))
         return replace(result, registered=tuple(registered))
+    finally:
+        threads.close()
+
+
+async def stored(uri: str) -> Listing:
+    """The snapshots of an object store, the latest moment first. Raises as `published`."""
+    threads = Threads(UPLOAD_THREADS, name="publication")
+    try:
+        store = _opened(uri, threads)
+        prefixes = await store.listing()
+        whole = [each.name for each in prefixes if each.has_manifest]
+        found = [
+            described(name, await store.manifest(name), is_latest=name == whole[0])
+            for name in whole
+        ]
+        return Listing(tuple(found), len(prefixes) - len(whole))
     finally:
         threads.close()
 

@@ -16,6 +16,7 @@ from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.host.threads import Threads
 from binlogd.snapshot import store as store_module
+from binlogd.snapshot.publication import stored
 from binlogd.snapshot.store import Store, StoreFailed
 from tests.snapshots import Columns, snapshot
 
@@ -76,8 +77,12 @@ async def test_a_snapshot_is_uploaded_with_its_manifest_and_pointer_last(
     }
     assert told[-1] == (1, 1)
     assert await store.manifest(name) == described
-    (stored,) = await store.listing()
-    assert (stored.name, stored.commit_ts, stored.has_manifest) == (name, 100, True)
+    listed = await stored(uri)
+    assert [(each.name, each.rows, each.is_latest) for each in listed.exports] == [
+        (name, 1000, True)
+    ]
+    (prefix,) = await store.listing()
+    assert (prefix.name, prefix.commit_ts, prefix.has_manifest) == (name, 100, True)
     assert await store.upload(path, described, lambda *_: None) == name
     assert len(objects(uri)) == len(found) + 1
 
