@@ -58,7 +58,10 @@ def killed_after_a_batch(command: list[str], directory: Path, batches: int) -> N
         process.wait()
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.soak)])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "kills", [0, pytest.param(1, marks=pytest.mark.soak), pytest.param(6, marks=pytest.mark.soak)]
+)
 def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
     kills: int, tmp_path: Path
 ) -> None:
