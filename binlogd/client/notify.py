@@ -11,7 +11,7 @@ import structlog
 from grpclib.const import Cardinality
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
-from binlogd.channel import PlainChannel
+from binlogd.channel import PlainChannel, woken_cleanly
 from binlogd.errors import DrainerUnavailable
 from binlogd.tls import ClientTls
 
@@ -33,7 +33,8 @@ async def notify(
     for wait_s in (*_WAITS_S, None):
         try:
             async with asyncio.timeout(attempt_s):
-                await _call(host, port, tls)
+                with woken_cleanly():
+                    await _call(host, port, tls)
         except _NO_ANSWER as error:
             cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             if wait_s is None:

@@ -24,7 +24,7 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.binlog import BinlogType, Pulled
-from binlogd.channel import LastingChannel, PlainChannel
+from binlogd.channel import LastingChannel, PlainChannel, woken_cleanly
 from binlogd.client.inbox import Inbox
 from binlogd.errors import Corrupt, MalformedBinlog, PumpUnavailable, Refused
 from binlogd.tls import ClientTls
@@ -152,7 +152,8 @@ class PumpClient:
         try:
             # grpclib's own deadline does not cover the connecting
             async with asyncio.timeout(self._limits.deadline_s):
-                errmsg = await _unary(channel, message, self._limits.deadline_s)
+                with woken_cleanly():
+                    errmsg = await _unary(channel, message, self._limits.deadline_s)
         except GRPCError as error:
             raise self._meaning(error) from error
         except NO_ANSWER as error:
@@ -239,11 +240,17 @@ class RemoteSource:
         async with asyncio.timeout(self._limits.deadline_s):
             await channel.__connect__()
         async with channel.request(_PULL, Cardinality.UNARY_STREAM, bytes, bytes) as stream:
-            await stream.send_request()
-            inbox = Inbox(stream, self._limits.message_bytes_max)
-            await stream.send_message(codec.encode_pull_request(self._cluster_id, after), end=True)
-            await stream.recv_initial_metadata()
-            while messages := await inbox.messages():  # empty at the end of the stream
+            with woken_cleanly():
+                await stream.send_request()
+                inbox = Inbox(stream, self._limits.message_bytes_max)
+                request = codec.encode_pull_request(self._cluster_id, after)
+                await stream.send_message(request, end=True)
+                await stream.recv_initial_metadata()
+            while True:  # until the end of the stream
+                with woken_cleanly():
+                    messages = await inbox.messages()
+                if not messages:
+                    return
                 yield messages
 
     def _said(self, what: str) -> str:

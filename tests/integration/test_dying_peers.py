@@ -1,14 +1,17 @@
-"""etcd's client between members that die, hang or keep silent."""
+"""Calls to peers that die in the middle of them, or never answer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from binlogd.errors import UpstreamUnavailable
+from binlogd.client.notify import notify
+from binlogd.client.pump_client import PumpClient, RemoteSource
+from binlogd.errors import DrainerUnavailable, PumpUnavailable, UpstreamUnavailable
+from binlogd.tso import NO_TS
 from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.wire.generated.etcdserverpb import RangeRequest
 
@@ -45,17 +48,40 @@ async def member(*, dies: bool) -> AsyncIterator[tuple[str, int]]:
 async def test_a_member_that_dies_and_one_that_hangs_are_told_as_unavailable() -> None:
     async with member(dies=True) as dead, member(dies=False) as mute:
         async with EtcdClient([dead, mute], deadline_s=1.0) as etcd:
-            with pytest.raises(UpstreamUnavailable, match="no answer within 1 s"):
+            with pytest.raises(UpstreamUnavailable, match=r"no answer within 1\.0 s"):
                 await etcd.range(RangeRequest(key=b"a"))
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0, "nobody has meant to end this task"
+    _assert_undisturbed()
 
 
-async def test_a_watch_whose_member_dies_leaves_its_reader_as_it_was() -> None:
-    async with member(dies=True) as dead, EtcdClient([dead], deadline_s=5.0) as etcd:
-        with pytest.raises(UpstreamUnavailable, match="onnection lost"):
-            await anext(etcd.watch(b"a", b"", 1))
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0, "nobody has meant to end this task"
+async def _watched(address: tuple[str, int]) -> None:
+    async with EtcdClient([address]) as etcd:
+        await anext(etcd.watch(b"a", b"", 1))
+
+
+async def _written(address: tuple[str, int]) -> None:
+    async with PumpClient(*address, cluster_id=1) as pump:
+        await pump.probe()
+
+
+async def _pulled(address: tuple[str, int]) -> None:
+    await anext(RemoteSource("pump", *address, cluster_id=1).pull(NO_TS))
+
+
+async def _notified(address: tuple[str, int]) -> None:
+    await notify("drainer", *address)
+
+
+@pytest.mark.parametrize("call", [_watched, _written, _pulled, _notified])
+async def test_who_asks_a_peer_that_dies_is_told_and_nothing_else_is_ended(
+    call: Callable[[tuple[str, int]], Awaitable[None]],
+) -> None:
+    async with member(dies=True) as dead:
+        with pytest.raises((UpstreamUnavailable, PumpUnavailable, DrainerUnavailable)):
+            await call(dead)
+    _assert_undisturbed()
+
+
+def _assert_undisturbed() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0, "nobody has meant to end this task"
