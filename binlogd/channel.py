@@ -20,9 +20,9 @@ from typing import Any
 
 from grpclib.client import Channel, Handler
 from grpclib.encoding.base import CodecBase
-from grpclib.protocol import H2Protocol
+from grpclib.protocol import EventsProcessor, H2Protocol
 from h2.errors import ErrorCodes
-from h2.events import ConnectionTerminated, Event
+from h2.events import ConnectionTerminated, Event, StreamReset
 from hyperframe.frame import Frame, GoAwayFrame
 
 from binlogd.tls import ClientTls
@@ -86,6 +86,9 @@ class PlainChannel(Channel):
         else:
             super().__init__(host, port, codec=BytesCodec(), ssl=tls.fresh() if tls else None)
 
+    def _protocol_factory(self) -> H2Protocol:
+        return _WakingOnce(Handler(), self._config, self._h2_config)
+
     async def _create_connection(self) -> H2Protocol:
         """Raises OSError, also for a server that is not who it should be."""
         protocol = await super()._create_connection()
@@ -109,7 +112,29 @@ class LastingChannel(PlainChannel):
         return _Protocol(Handler(), self._config, self._h2_config)
 
 
-class _Protocol(H2Protocol):
+class _WakingOnce(H2Protocol):
+    """Wakes a call once. grpclib does so again for every further end, a GOAWAY and then the loss
+    of the connection, and `woken_cleanly` could not tell that from somebody's cancellation."""
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        super().connection_made(transport)
+        self.processor = _Processor(self.handler, self.connection)
+
+
+class _Processor(EventsProcessor):
+    def close(self, reason: str = "Connection closed") -> None:
+        super().close(reason)
+        for stream in self.streams.values():
+            stream.wrapper = None  # it keeps the error that every later use raises
+
+    def process_stream_reset(self, event: StreamReset) -> None:
+        super().process_stream_reset(event)
+        stream = self.streams.get(event.stream_id or 0)
+        if stream is not None:
+            stream.wrapper = None
+
+
+class _Protocol(_WakingOnce):
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(transport)
         h2 = self.connection._connection  # noqa: SLF001 # h2 would end all streams by itself
@@ -125,4 +150,5 @@ class _Protocol(H2Protocol):
         for stream_id, stream in list(self.processor.streams.items()):
             if stream_id > frame.last_stream_id:
                 stream.__terminated__("the server has left before it saw this call")
+                stream.wrapper = None
         return [], []

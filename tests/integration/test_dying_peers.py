@@ -16,12 +16,13 @@ from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.wire.generated.etcdserverpb import RangeRequest
 
 _SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+_GOAWAY = b"\0\0\x08\7\0\0\0\0\0" + bytes(8)
 _HEADERS, _PREFACE_BYTES = 1, 24
 
 
 @asynccontextmanager
 async def member(*, dies: bool) -> AsyncIterator[tuple[str, int]]:
-    """Takes a call, and never answers it; or goes with it."""
+    """Takes a call, and never answers it; or says that it leaves, and goes with it."""
 
     ended = asyncio.Event()
 
@@ -33,6 +34,8 @@ async def member(*, dies: bool) -> AsyncIterator[tuple[str, int]]:
                 head = await reader.readexactly(9)
                 await reader.readexactly(int.from_bytes(head[:3]))
                 if dies and head[3] == _HEADERS:
+                    writer.write(_GOAWAY)
+                    await writer.drain()
                     break
         writer.transport.abort()
         with suppress(ConnectionError):
@@ -46,10 +49,14 @@ async def member(*, dies: bool) -> AsyncIterator[tuple[str, int]]:
 
 
 async def test_a_member_that_dies_and_one_that_hangs_are_told_as_unavailable() -> None:
-    async with member(dies=True) as dead, member(dies=False) as mute:
-        async with EtcdClient([dead, mute], deadline_s=1.0) as etcd:
-            with pytest.raises(UpstreamUnavailable, match=r"no answer within 1\.0 s"):
-                await etcd.range(RangeRequest(key=b"a"))
+    async with (
+        member(dies=True) as dead,
+        member(dies=False) as mute,
+        EtcdClient([dead, mute], deadline_s=1.0) as etcd,
+    ):
+        with pytest.raises(UpstreamUnavailable, match=r"no answer within 1\.0 s"):
+            await etcd.range(RangeRequest(key=b"a"))
+        await etcd.close()  # so that the mute one sees its peer go
     _assert_undisturbed()
 
 
