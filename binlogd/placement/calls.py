@@ -26,8 +26,10 @@ from binlogd.pump.messages import (
 
 log = structlog.get_logger(__name__)
 
-REQUEST_BYTES_MAX = 2 << 20
-"""etcd takes 1.5 MiB."""
+REQUEST_BYTES_MAX = 3 << 19
+"""etcd's limit of a request."""
+_MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + (1 << 19)
+"""What gRPC takes in at all."""
 
 
 class Message(Protocol):
@@ -58,8 +60,10 @@ def unary(request_type: type[R], answer: Callable[[R], Awaitable[Message]]) -> H
     """A method of one message each way, for grpclib's server with a `BytesCodec`."""
 
     async def handle(stream: BytesStream) -> None:
-        message = await read_message(stream, REQUEST_BYTES_MAX)
+        message = await read_message(stream, _MESSAGE_BYTES_MAX)
         with said():
+            if len(message) > REQUEST_BYTES_MAX:
+                raise EtcdRefused("INVALID_ARGUMENT", "etcdserver: request is too large")
             answered = await answer(parsed(request_type, message))
         await begin_answer(stream)
         await send(stream, answered)
@@ -74,7 +78,7 @@ def streamed(handle: Callable[[BytesStream], Awaitable[None]]) -> Handler:
 
 async def requests(stream: BytesStream, request_type: type[R]) -> AsyncGenerator[R, None]:
     """The messages of a request as they come, until the peer has no more. Raises GRPCError."""
-    incoming = Incoming(stream, REQUEST_BYTES_MAX)
+    incoming = Incoming(stream, _MESSAGE_BYTES_MAX)
     while await incoming.next_size() is not None:  # until the peer has no more
         yield parsed(request_type, await incoming.message())
 

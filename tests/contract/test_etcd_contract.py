@@ -206,6 +206,14 @@ async def test_a_lease_that_nobody_keeps_alive_ends(place: Place) -> None:
     assert ttl_s >= 1
 
 
+async def test_a_request_that_is_too_large_is_refused_in_those_words(place: Place) -> None:
+    value = bytes(1_600_000)
+    with pytest.raises(EtcdRefused, match="etcdserver: request is too large"):
+        await place.client.put(PutRequest(key=place.prefix + b"large", value=value))
+    with pytest.raises(EtcdRefused, match="received message larger than max"):
+        await place.client.put(PutRequest(key=place.prefix + b"large", value=2 * value))
+
+
 async def test_the_members_say_where_they_are_reached(place: Place) -> None:
     (member,) = (await place.client.members()).members
     assert member.client_urls[0].startswith("http://127.0.0.1")
