@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ import structlog
 from binlogd import __version__
 from binlogd.errors import ConfigError, Refused
 from binlogd.host.clock import WallClock
+from binlogd.host.threads import Threads
 from binlogd.moment import wall_clock
 from binlogd.snapshot import bases, launcher, marks, preflight, resume
 from binlogd.snapshot.jobdir import STAGING_PREFIX, Pinned, job_directory, pinned
@@ -177,7 +179,7 @@ async def _export(
         progress(Progress("publishing", 0, 0))
         seconds = asyncio.get_running_loop().time() - began
         manifest = _manifest(options, report, spec.segments, base, seconds)
-        path = publish(Path(spec.staging), options.out, manifest, is_again=options.is_again)
+        path = await _published(Path(spec.staging), options, manifest)
     result = _result(path, manifest, base)
     log.info(
         "snapshot_published",
@@ -189,6 +191,17 @@ async def _export(
         left_out=len(result.left_out),
     )
     return result
+
+
+async def _published(staged: Path, options: ExportOptions, manifest: Manifest) -> Path:
+    """`publish`, in a thread: its syncs would hold up a service. It is over on return, also for who
+    is cancelled: nobody may tidy up beside it."""
+    threads = Threads(1, name="publishing")
+    done = threads.run(partial(publish, staged, options.out, manifest, is_again=options.is_again))
+    try:
+        return await asyncio.shield(done)
+    finally:
+        threads.close()
 
 
 async def _staged(
