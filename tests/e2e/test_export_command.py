@@ -69,6 +69,21 @@ def test_a_running_binlogd_is_exported_whole(appliance: Appliance, tmp_path: Pat
     late = run(tmp_path, *words, "--as-of", far, "--wait", "1s")
     assert late.returncode == 1
     assert "after 1 s everything is decided up to" in late.stderr
+
+    appliance.stop()
+    alone = run(tmp_path, *words, "--as-of", far, "--wait", "1s")
+    assert alone.returncode == 1
+    assert "no binlogd runs that could come to" in alone.stderr
+
+
+@pytest.mark.soak
+def test_what_changed_is_exported_beside_a_running_binlogd(
+    appliance: Appliance, tmp_path: Path
+) -> None:
+    appliance.start()
+    asyncio.run(feed_recording(KEYS, appliance.target))
+    newest = appliance.wait_until_applied(0)["newest_commit_ts"]
+    out = tmp_path / "snapshots"
     changes = ("export-changes", "--config", str(appliance.config_file), "--out", str(out))
     begin = newest - (60_000 << 18)
     done = run(tmp_path, *changes, "--from", str(begin), "--wait", "1s", timeout_s=240)
@@ -77,8 +92,3 @@ def test_a_running_binlogd_is_exported_whole(appliance: Appliance, tmp_path: Pat
     wrong = run(tmp_path, *changes, "--from", "latest")
     assert wrong.returncode == 2
     assert "a TSO, a time or the directory of a snapshot is wanted" in wrong.stderr
-
-    appliance.stop()
-    alone = run(tmp_path, *words, "--as-of", far, "--wait", "1s")
-    assert alone.returncode == 1
-    assert "no binlogd runs that could come to" in alone.stderr

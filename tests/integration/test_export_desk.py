@@ -147,6 +147,7 @@ async def test_a_service_without_exports_says_what_to_set() -> None:
 @pytest.mark.skipif(
     shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="no Java"
 )
+@pytest.mark.soak  # two starts of Spark
 async def test_two_exports_share_one_child_that_leaves_when_it_is_idle(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     pids: list[list[int]] = []

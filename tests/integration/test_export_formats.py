@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from tests.data_directory import write_log
 from tests.limits import COLUMNS
 from tests.mariadb import MariaDb
 from tests.snapshots import snapshot
-from tests.spark import WarmSpark, warm_spark
+from tests.spark import WarmSpark
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 OPTIONS: dict[str, dict[str, str]] = {
@@ -42,12 +41,6 @@ OPTIONS: dict[str, dict[str, str]] = {
     "parquet": {},
 }
 """What Spark has to be told to read each format; the documentation shows the same."""
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmSpark]:
-    with warm_spark(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 def data_directory(tmp_path: Path, name: str) -> Path:

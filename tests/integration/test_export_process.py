@@ -94,6 +94,7 @@ async def test_an_export_is_published_with_a_manifest_that_is_true(options: Expo
         await export(replace(options, as_of=str(result.commit_ts), format="csv"))
 
 
+@pytest.mark.soak  # in short: test_export_formats, what a killed export left
 async def test_a_killed_job_publishes_nothing_and_is_resumed(options: ExportOptions) -> None:
     async def kill_when_a_part_is_finished() -> list[Path]:
         while not (  # noqa: ASYNC110 - what is waited for is a file of another process

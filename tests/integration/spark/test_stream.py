@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -14,13 +13,13 @@ from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.workload.generator import Options
 from tests.logged import Logged, read
-from tests.spark import warm_spark
+from tests.spark import WarmSpark
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with warm_spark(tmp_path_factory.mktemp("spark")) as warm:
-        yield warm.spark
+def spark(spark: WarmSpark) -> SparkSession:
+    """That of the worker: a second one in its process would be the same, and end it."""
+    return spark.spark
 
 
 @pytest.fixture(scope="module")
