@@ -61,10 +61,6 @@ def test_a_running_binlogd_is_exported_whole(appliance: Appliance, tmp_path: Pat
     assert [each["commit_ts"] for each in listed["exports"]] == [newest]
     assert len(plan["tables"]) == len(found)
 
-    again = run(tmp_path, *words, timeout_s=240)
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["is_new"] is False
-
     far = str(newest + (3600_000 << 18))
     late = run(tmp_path, *words, "--as-of", far, "--wait", "1s")
     assert late.returncode == 1
@@ -92,3 +88,9 @@ def test_what_changed_is_exported_beside_a_running_binlogd(
     wrong = run(tmp_path, *changes, "--from", "latest")
     assert wrong.returncode == 2
     assert "a TSO, a time or the directory of a snapshot is wanted" in wrong.stderr
+
+    words = ("export", "--config", str(appliance.config_file), "--out", str(out), "--json")
+    for is_new in (True, False):
+        done = run(tmp_path, *words, timeout_s=240)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["is_new"] is is_new
