@@ -12,8 +12,8 @@ The original deletes by age alone, and counts afterwards whom it has overtaken
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Sequence
+from contextlib import aclosing
 
 import structlog
 
@@ -43,10 +43,7 @@ class RemoteDrainers:
         """Until cancelled."""
         while True:  # until cancelled
             try:
-                async with AsyncExitStack() as stack:
-                    lists = self._registry.watch(DRAINER)
-                    if isinstance(lists, AsyncGenerator):
-                        await stack.enter_async_context(aclosing(lists))
+                async with aclosing(self._registry.watch(DRAINER)) as lists:
                     async for drainers in lists:
                         self._take(drainers)
             except UpstreamUnavailable as error:

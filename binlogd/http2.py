@@ -28,7 +28,8 @@ from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame, GoAwayFrame
 
-from binlogd.pump.messages import BytesCodec, CallStream
+from binlogd.channel import BytesCodec
+from binlogd.pump.messages import CallStream
 from binlogd.wire import http2 as frames
 
 log = structlog.get_logger(__name__)

@@ -6,7 +6,7 @@ their use.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -145,7 +145,7 @@ class Registry(Protocol):
         """One node; None if it was never here."""
         ...
 
-    def watch(self, kind: str) -> AsyncIterator[Sequence[NodeStatus]]:
+    def watch(self, kind: str) -> AsyncGenerator[Sequence[NodeStatus], None]:
         """All of a kind now, and all of them again soon after something of them has changed.
 
         Never ends by itself; changes that follow each other closely may come as one.

@@ -9,7 +9,7 @@ import google_crc32c
 from grpclib.client import Channel
 from grpclib.const import Cardinality
 
-from binlogd.pump.messages import BytesCodec
+from binlogd.channel import BytesCodec
 from binlogd.tso import Tso
 from binlogd.wire import codec
 from binlogd.wire.fields import uvarint

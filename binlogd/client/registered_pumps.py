@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence, Set
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 
 import structlog
 
@@ -104,10 +104,7 @@ class RegisteredPumps:
     async def _lists(self) -> AsyncGenerator[Sequence[NodeStatus], None]:
         while True:  # until the reader stops
             try:
-                async with AsyncExitStack() as stack:
-                    lists = self._registry.watch(PUMPS)
-                    if isinstance(lists, AsyncGenerator):
-                        await stack.enter_async_context(aclosing(lists))
+                async with aclosing(self._registry.watch(PUMPS)) as lists:
                     async for nodes in lists:
                         if self._trouble:
                             log.info("registry_reached")

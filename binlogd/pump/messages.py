@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from io import BytesIO
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from grpclib import protocol
 from grpclib.const import Status
-from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError
 from grpclib.server import Stream
 
@@ -30,22 +29,6 @@ _STEPS_A_TURN = 64
 """Of one message that is inflated: a step may be next to nothing, and there may be millions."""
 _GZIP = "gzip"
 _IDENTITY = ("", "identity")
-
-
-class BytesCodec(CodecBase):
-    """Hands messages through as bytes; they are cut and joined by `wire/codec.py`."""
-
-    __content_subtype__ = "proto"
-
-    def encode(self, message: bytes, message_type: Any) -> bytes:
-        """The message itself."""
-        return message
-
-    def decode(self, data: bytes, message_type: Any) -> bytes:
-        """The message itself."""
-        return data
-
-
 BytesStream = Stream[bytes, bytes]
 
 

@@ -32,9 +32,9 @@ from grpclib.server import Stream
 from hpack import Encoder
 
 from binlogd.app import GC_YOUNG_OBJECTS, GIL_SWITCH_S
+from binlogd.channel import BytesCodec
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.messages import BytesCodec
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.service import PumpService
 from binlogd.server import Server

@@ -14,10 +14,10 @@ from grpclib.exceptions import GRPCError
 from grpclib.server import Server as GrpcServer
 from grpclib.server import Stream
 
+from binlogd.channel import BytesCodec
 from binlogd.client.batch_writer import BatchedPumpClient
 from binlogd.client.pump_client import ClientLimits
 from binlogd.errors import BinlogdError, DiskFull, Refused
-from binlogd.pump.messages import BytesCodec
 from binlogd.pump.service import PumpService, ServiceLimits
 from binlogd.server import Server
 from binlogd.tso import Tso

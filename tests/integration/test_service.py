@@ -18,9 +18,9 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.settings import SettingCodes
 
 from binlogd.binlog import CommittedBinlog
+from binlogd.channel import BytesCodec
 from binlogd.errors import ConfigError, CorruptRecord, RecordTooLarge, Refused
 from binlogd.finder import Question
-from binlogd.pump.messages import BytesCodec
 from binlogd.pump.service import (
     CisternService,
     PumpService,
