@@ -55,12 +55,7 @@ class WarmSpark:
         kind: FileKind = PLAIN_PARQUET,
     ) -> Path:
         """A published snapshot. Raises what the job raises."""
-        job = self._directory / f"job-{next(self._numbers)}"
-        staging, out = job / "staging", job / "out"
-        for path in (staging, out):
-            path.mkdir(parents=True)
-        jobs = job / "history.json"
-        jobs.write_bytes(history)
+        job, staging, out, jobs = self._begun(history)
         with pinned(data_dir, job) as log_files:
             needs = bases.Needs(as_of, log_files.gone_ts, None, types)
             chosen = bases.choose(str(base or bases.NONE), out, needs)
@@ -101,12 +96,7 @@ class WarmSpark:
         has_before: bool = False,
     ) -> Path:
         """Published changes. Raises what the job raises."""
-        job = self._directory / f"job-{next(self._numbers)}"
-        staging, out = job / "staging", job / "out"
-        for path in (staging, out):
-            path.mkdir(parents=True)
-        jobs = job / "history.json"
-        jobs.write_bytes(history)
+        job, staging, out, jobs = self._begun(history)
         with pinned(data_dir, job) as log_files:
             spec = msgspec.structs.replace(
                 self._spec(log_files.segments, jobs, to_ts, staging),
@@ -119,6 +109,16 @@ class WarmSpark:
     def stop(self) -> None:
         """Ends the session; the JVM ends with the tests."""
         self.spark.stop()
+
+    def _begun(self, history: bytes) -> tuple[Path, Path, Path, Path]:
+        """Directories of a new job: its own, what it stages, what is published; its history."""
+        job = self._directory / f"job-{next(self._numbers)}"
+        staging, out = job / "staging", job / "out"
+        for path in (staging, out):
+            path.mkdir(parents=True)
+        jobs = job / "history.json"
+        jobs.write_bytes(history)
+        return job, staging, out, jobs
 
     def _spec(
         self, segments: tuple[object, ...], history: Path, as_of: Tso, staging: Path

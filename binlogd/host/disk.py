@@ -80,7 +80,7 @@ class PosixDisk:
 
     async def write_whole(self, path: Path, content: bytes) -> None:
         """Writes beside it, syncs, renames over it, syncs the directory."""
-        await self._hop(lambda: _write_whole(path, content))
+        await self._hop(lambda: write_whole(path, content))
 
     async def compress(self, source: Path, target: Path) -> None:
         """Beside it, in steps of some megabytes, then renamed and synced; then the source goes."""
@@ -398,7 +398,8 @@ def _copy(source: Path, target: Path, *, may_link: bool) -> None:
     _sync_directory(target.parent)
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
+    """`Disk.write_whole`, for a process without an event loop; one writer at a time."""
     beside = path.with_name(path.name + ".new")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:

@@ -17,7 +17,6 @@ Source: Delta Transaction Log Protocol (txn).
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from binlogd.errors import BinlogdError, CorruptRow, UnreadableRow
+from binlogd.host.disk import write_whole
 from binlogd.snapshot.adapt import adapter
 from binlogd.snapshot.built_on import Source
 from binlogd.snapshot.catalog import TablePlan
@@ -156,8 +156,8 @@ def finish(root: str, batch: Batch) -> LakeTables:
         return last
     schemas = Path(root, _SCHEMAS)
     schemas.mkdir(exist_ok=True)
-    _put(schemas / str(batch.end), batch.tracker)
-    _put(Path(root, TABLES_NAME), msgspec.json.format(msgspec.json.encode(now), indent=1))
+    write_whole(schemas / str(batch.end), batch.tracker)
+    write_whole(Path(root, TABLES_NAME), msgspec.json.format(msgspec.json.encode(now), indent=1))
     kept = {each.directory for each in (*last.tables.values(), *tables.values())}
     for path in Path(root).glob(f"{_DIRECTORY}*"):
         if path.name not in kept:
@@ -172,15 +172,6 @@ def schema_at(root: str, commit_ts: int) -> bytes | None:
     """The upstream's schema at the end of the last batch, if that is this moment."""
     path = Path(root, _SCHEMAS, str(commit_ts))
     return path.read_bytes() if path.exists() else None
-
-
-def _put(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.new")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
 
 
 def _label(plan: TablePlan) -> str:
