@@ -58,9 +58,9 @@ from binlogd.setup import Setup, client_tls, server_tls
 from binlogd.snapshot.desk import Desk
 from binlogd.snapshot.estimate import Estimate
 from binlogd.snapshot.export import ExportResult
-from binlogd.snapshot.launcher import Progress
-from binlogd.snapshot.warmup import Archive
-from binlogd.snapshot.warmup import warm_up as make_archive
+from binlogd.snapshot.process.launcher import Progress
+from binlogd.snapshot.process.warmup import Archive
+from binlogd.snapshot.process.warmup import warm_up as make_archive
 from binlogd.tools.restoring import read_checkpoint, restore_from
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.registry import DRAINER, PUMP

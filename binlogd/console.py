@@ -25,7 +25,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from binlogd.snapshot.launcher import Progress as ExportStep
+from binlogd.snapshot.process.launcher import Progress as ExportStep
 from binlogd.tools.transaction import Meter
 from binlogd.tools.verify import Step as VerifyStep
 from binlogd.tso import Tso, physical_ms

@@ -16,8 +16,8 @@ from binlogd.setup import Setup
 from binlogd.snapshot.desk import Desk, Wish
 from binlogd.snapshot.estimate import Estimate, estimate
 from binlogd.snapshot.export import ExportOptions, ExportResult
-from binlogd.snapshot.jobdir import job_directory
-from binlogd.snapshot.launcher import Borrow, Notice, Progress
+from binlogd.snapshot.process.jobdir import job_directory
+from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
 from binlogd.snapshot.publication import Destination, published
 from binlogd.snapshot.spec import ChangesOptions, Layout, TypeOptions
 from binlogd.tidb.model import job_from_json

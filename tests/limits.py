@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from binlogd.snapshot.columns import spark_type
-from binlogd.snapshot.formats import FileKind
+from binlogd.snapshot.formats.columns import spark_type
+from binlogd.snapshot.formats.file_kinds import FileKind
 from binlogd.snapshot.spec import ColumnEntry, FileEntry, Manifest, TableEntry
 
 

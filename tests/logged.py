@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from binlogd.snapshot.columns import arrow_column
+from binlogd.snapshot.formats.columns import arrow_column
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark import lake
 from binlogd.spark.source import BinlogdSource, arrow_schema

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.tso import Tso
 from binlogd.workload.generator import Workload
 from tests import snapshot_reader

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import ColumnEntry, TableEntry
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column as SchemaColumn

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from binlogd.snapshot import formats
-from binlogd.snapshot.columns import spark_type
-from binlogd.snapshot.files import checksum_text
-from binlogd.snapshot.formats import PLAIN_PARQUET, FileKind
-from binlogd.snapshot.publish import publish
+from binlogd.snapshot.formats import file_kinds
+from binlogd.snapshot.formats.columns import spark_type
+from binlogd.snapshot.formats.file_kinds import PLAIN_PARQUET, FileKind
+from binlogd.snapshot.formats.texts import checksum
+from binlogd.snapshot.publishing.publish import publish
 from binlogd.snapshot.spec import ColumnEntry, FileEntry, Manifest, TableEntry
-from binlogd.snapshot.texts import checksum
+from binlogd.snapshot.writing.files import checksum_text
 
 Columns = Sequence[tuple[int, str, pa.Array]]
 """Of each column its TiDB id, its name and its values."""
@@ -57,7 +57,7 @@ def snapshot(
     ]
     rows = pa.Table.from_arrays([values for *_, values in columns], schema=pa.schema(fields))
     path = directory / f"part-0.{kind.suffix}"
-    file = formats.create(path, kind, rows.schema, types, table)
+    file = file_kinds.create(path, kind, rows.schema, types, table)
     file.write(rows)
     file.close()
     content = path.read_bytes()

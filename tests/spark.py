@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from binlogd.snapshot import bases
 from binlogd.snapshot import job as job_module
-from binlogd.snapshot.formats import PLAIN_PARQUET, FileKind
-from binlogd.snapshot.jobdir import pinned
-from binlogd.snapshot.publish import publish
-from binlogd.snapshot.session import session
+from binlogd.snapshot.bases import choice
+from binlogd.snapshot.formats.file_kinds import PLAIN_PARQUET, FileKind
+from binlogd.snapshot.process.jobdir import pinned
+from binlogd.snapshot.process.session import session
+from binlogd.snapshot.publishing.publish import publish
 from binlogd.snapshot.spec import (
     ChangesOptions,
     ExportSpec,
@@ -57,8 +57,8 @@ class WarmSpark:
         """A published snapshot. Raises what the job raises."""
         job, staging, out, jobs = self._begun(history)
         with pinned(data_dir, job) as log_files:
-            needs = bases.Needs(as_of, log_files.gone_ts, None, types)
-            chosen = bases.choose(str(base or bases.NONE), out, needs)
+            needs = choice.Needs(as_of, log_files.gone_ts, None, types)
+            chosen = choice.choose(str(base or choice.NONE), out, needs)
             spec = msgspec.structs.replace(
                 self._spec(log_files.segments, jobs, as_of, staging),
                 types=types,

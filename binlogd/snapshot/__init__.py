@@ -1,16 +1,14 @@
-"""Tables as of one commit_ts, out of the log, as files: what stands where.
+"""Tables as of one commit_ts, out of the log, as files.
 
-Asked for: `export` (and `desk`, in a service) → what is needed: `preflight`, `estimate`, `bases` →
-the child process: `launcher`, kept `warm`, sped up by `warmup`, told by `spec`.
+In the service or the command: `export` (or `desk`, for those who ask a running binlogd) says what
+is needed, with `estimate` before it; `publication` makes it seen, `exports` and `check` look at
+what was made. In the child process: `job`, told by `spec`. From below:
 
-In the child: `job` → `session` → the log as DataFrames: `scan` over `reader`, `rowkey` →
-what is decided: `transactions`, and which tables there are: `catalog` → the last of each row:
-`state`, or all of them: `changes` → decoded and written: `write`, `writer`, `change_writer`,
-`rewrite`, `columns`, `formats`, `texts`, `files`.
-
-Built on what there is: `built_on`, `changed`, `carried`, `loose`, `adapt`, `read_back`,
-`read_files`; a Dumpling dump: `dump`, `dump_rows`, `dump_values`.
-
-Made visible: `marks` and `resume` (a kill in between), `publish`, `publication`, `store`,
-`dumpling`, `create_table`, `lake/`. Looked at: `exports`, `check`.
+- `formats`: values and tables as Parquet, ORC, CSV and JSON know them;
+- `log`: the segments as DataFrames, and the last of each row;
+- `publishing`: what is on disk after a kill, the one rename, manifests, stores and lakes;
+- `bases`: snapshots and dumps to build on;
+- `process`: the Spark session's process, and where its files lie;
+- `tables`: which transactions and tables there are at the moment;
+- `writing`: winners decoded, changed to the columns of now, and written.
 """

@@ -11,10 +11,10 @@ import msgspec
 import pyarrow as pa
 
 from binlogd.errors import BinlogdError, ConfigError
-from binlogd.snapshot import read_files
-from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.formats import read_files
+from binlogd.snapshot.formats.texts import CHECKSUM_BITS
+from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import MANIFEST_NAME, FileEntry, KeysEntry, Manifest, TableEntry
-from binlogd.snapshot.texts import CHECKSUM_BITS
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ import structlog
 
 from binlogd.errors import BinlogdError, Refused
 from binlogd.snapshot.export import ExportResult
-from binlogd.snapshot.jobdir import job_directory
-from binlogd.snapshot.launcher import Borrow, Notice, Progress
+from binlogd.snapshot.process.jobdir import job_directory
+from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
+from binlogd.snapshot.process.warm import WarmJob
 from binlogd.snapshot.spec import moment
-from binlogd.snapshot.warm import WarmJob
 
 WAITING_MAX = 8
 REMEMBERED_MAX = 50

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from msgspec import structs
 
 from binlogd.moment import wall_clock
-from binlogd.snapshot.catalog import TablePlan
 from binlogd.snapshot.spec import FileEntry, TableEntry
+from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.tso import Tso
 
 METADATA = "metadata"

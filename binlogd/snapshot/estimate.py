@@ -14,10 +14,10 @@ from pathlib import Path
 from binlogd.errors import MalformedBinlog
 from binlogd.moment import wall_clock
 from binlogd.record import HEADER_BYTES, split
-from binlogd.snapshot import bases
+from binlogd.snapshot.bases import choice
 from binlogd.snapshot.export import ExportOptions
 from binlogd.snapshot.exports import listing
-from binlogd.snapshot.jobdir import log_files
+from binlogd.snapshot.process.jobdir import log_files
 from binlogd.snapshot.spec import moment
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
@@ -55,9 +55,9 @@ def estimate(options: ExportOptions) -> Estimate:
     rate, basis = _rate(options.out)
     latest = next((each for each in listing(options.out).exports if not each.from_ts), None)
     base = "none"
-    if options.base == bases.AUTO and latest is not None:
+    if options.base == choice.AUTO and latest is not None:
         base = f"{latest.name}, if it can be built on: then less is read"
-    elif options.base not in (bases.AUTO, bases.NONE):
+    elif options.base not in (choice.AUTO, choice.NONE):
         base = options.base
     return Estimate(
         as_of=as_of,

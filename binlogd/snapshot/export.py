@@ -23,11 +23,13 @@ from binlogd.errors import ConfigError, Refused
 from binlogd.host.clock import WallClock
 from binlogd.host.threads import Threads
 from binlogd.moment import wall_clock
-from binlogd.snapshot import bases, launcher, marks, preflight, resume
-from binlogd.snapshot.jobdir import STAGING_PREFIX, Pinned, job_directory, pinned
-from binlogd.snapshot.lake.version import Registered
-from binlogd.snapshot.launcher import Borrow, ExportFailed, Progress
-from binlogd.snapshot.publish import (
+from binlogd.snapshot.bases import choice
+from binlogd.snapshot.process import launcher, preflight
+from binlogd.snapshot.process.jobdir import STAGING_PREFIX, Pinned, job_directory, pinned
+from binlogd.snapshot.process.launcher import Borrow, ExportFailed, Progress
+from binlogd.snapshot.publishing import marks, resume
+from binlogd.snapshot.publishing.lake.version import Registered
+from binlogd.snapshot.publishing.publish import (
     AlreadyThere,
     check_free,
     point_to_latest,
@@ -79,7 +81,7 @@ class ExportOptions:
     out: Path
     schema_history: bytes
     as_of: str = "latest"
-    base: str = bases.AUTO
+    base: str = choice.AUTO
     base_time_zone: str = ""
     changes: ChangesOptions | None = None
     format: str = "parquet"
@@ -108,7 +110,7 @@ class ExportResult:
     rows: int
     size_bytes: int
     left_out: tuple[LeftOut, ...]
-    base: bases.Chosen
+    base: choice.Chosen
     is_new: bool = True
     removed: tuple[Path, ...] = ()
     registered: tuple[Registered, ...] = ()
@@ -169,7 +171,7 @@ async def _export(
             preflight.check_disk(options.out, sum(each.size_bytes for each in spec.segments))
             resume.save(job, spec)
         else:
-            base = bases.Chosen(
+            base = choice.Chosen(
                 Path(spec.base) if spec.base else None, Tso(spec.base_ts), "as when it was begun"
             )
             log.info("export_resumed", commit_ts=spec.as_of, directory=str(job))
@@ -245,11 +247,11 @@ def _as_it_is(options: ExportOptions, path: Path) -> ExportResult:
             " --force makes another, or choose another --out or --as-of"
         )
     point_to_latest(options.out)
-    base = bases.Chosen(None, NO_TS, "it was there already")
+    base = choice.Chosen(None, NO_TS, "it was there already")
     return replace(_result(path, manifest, base), is_new=False)
 
 
-def _result(path: Path, manifest: Manifest, base: bases.Chosen) -> ExportResult:
+def _result(path: Path, manifest: Manifest, base: choice.Chosen) -> ExportResult:
     return ExportResult(
         path=path,
         commit_ts=Tso(manifest.commit_ts),
@@ -285,15 +287,15 @@ def _checked(options: ExportOptions) -> Moment:
     return as_of
 
 
-def _base(options: ExportOptions, as_of: Moment, gone_ts: Tso) -> bases.Chosen:
+def _base(options: ExportOptions, as_of: Moment, gone_ts: Tso) -> choice.Chosen:
     latest = as_of.ts
     if as_of.before_latest_ms:
         now = options.resolved_ts or compose(WallClock().wall_ms())
         latest = plus_ms(now, -as_of.before_latest_ms)
     if options.changes is not None:
         return _no_base(options.changes, gone_ts)
-    needs = bases.Needs(latest, gone_ts, options.cluster_id, options.types)
-    chosen = bases.choose(options.base, options.out, needs)
+    needs = choice.Needs(latest, gone_ts, options.cluster_id, options.types)
+    chosen = choice.choose(options.base, options.out, needs)
     log.info(
         "export_base_chosen",
         base=str(chosen.directory) if chosen.directory else "none",
@@ -303,14 +305,14 @@ def _base(options: ExportOptions, as_of: Moment, gone_ts: Tso) -> bases.Chosen:
     return chosen
 
 
-def _no_base(changes: ChangesOptions, gone_ts: Tso) -> bases.Chosen:
+def _no_base(changes: ChangesOptions, gone_ts: Tso) -> choice.Chosen:
     """Changes need no base, but all of the log behind their beginning."""
     if changes.from_ts < gone_ts:
         raise Refused(
             f"--from {changes.from_ts}: GC removed the beginning of the log, which is complete"
             f" behind {gone_ts} only; begin there, or export a snapshot"
         )
-    return bases.Chosen(None, NO_TS, "changes need none")
+    return choice.Chosen(None, NO_TS, "changes need none")
 
 
 def _wanted(options: ExportOptions, as_of: Moment) -> ExportSpec:
@@ -334,7 +336,7 @@ def _wanted(options: ExportOptions, as_of: Moment) -> ExportSpec:
 
 
 def _spec(
-    wanted: ExportSpec, options: ExportOptions, job: Path, log_files: Pinned, base: bases.Chosen
+    wanted: ExportSpec, options: ExportOptions, job: Path, log_files: Pinned, base: choice.Chosen
 ) -> ExportSpec:
     staging, scratch, history = job / "snapshot", job / "scratch", job / "ddl_history.json"
     staging.mkdir()
@@ -373,7 +375,7 @@ def _manifest(
     options: ExportOptions,
     report: Report,
     segments: Sequence[Segment],
-    base: bases.Chosen,
+    base: choice.Chosen,
     seconds: float,
 ) -> Manifest:
     return Manifest(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from binlogd.snapshot.jobdir import STAGING_PREFIX
-from binlogd.snapshot.publish import LATEST, read_manifest
+from binlogd.snapshot.process.jobdir import STAGING_PREFIX
+from binlogd.snapshot.publishing.publish import LATEST, read_manifest
 from binlogd.snapshot.spec import MANIFEST_NAME, Manifest
 
 

@@ -34,13 +34,12 @@ from pyspark.sql import functions as F
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.host.child import step_back
-from binlogd.snapshot import changes, dumpling, marks, reader, scan, state, transactions, write
-from binlogd.snapshot.built_on import Base, open_base
-from binlogd.snapshot.catalog import Catalog, DdlBinlog, Origin, catalog
-from binlogd.snapshot.files import Target, Written
-from binlogd.snapshot.formats import FileKind
-from binlogd.snapshot.publish import check_free
-from binlogd.snapshot.session import Say, progress, rehearse, session
+from binlogd.snapshot import dumpling
+from binlogd.snapshot.formats.file_kinds import FileKind
+from binlogd.snapshot.log import reader, scan, state
+from binlogd.snapshot.process.session import Say, progress, rehearse, session
+from binlogd.snapshot.publishing import marks
+from binlogd.snapshot.publishing.publish import check_free
 from binlogd.snapshot.spec import (
     EXIT_DATA,
     EXIT_DONE,
@@ -57,6 +56,11 @@ from binlogd.snapshot.spec import (
     Started,
     Wrote,
 )
+from binlogd.snapshot.tables import transactions
+from binlogd.snapshot.tables.built_on import Base, open_base
+from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, Origin, catalog
+from binlogd.snapshot.writing import changes, write
+from binlogd.snapshot.writing.files import Target, Written
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
 

@@ -15,12 +15,12 @@ from binlogd.host.clock import WallClock
 from binlogd.host.threads import Threads
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
 from binlogd.snapshot.exports import Listing, described
-from binlogd.snapshot.lake.register import Place, register
-from binlogd.snapshot.launcher import Borrow, Notice, Progress, running
-from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.process.launcher import Borrow, Notice, Progress, running
+from binlogd.snapshot.publishing.lake.register import Place, register
+from binlogd.snapshot.publishing.publish import read_manifest
 
 if TYPE_CHECKING:
-    from binlogd.snapshot.store import Store
+    from binlogd.snapshot.publishing.store import Store
 
 LAKES: dict[str, Literal["delta", "iceberg"]] = {"delta": "delta", "iceberg": "iceberg"}
 UPLOAD_THREADS = 4
@@ -81,7 +81,7 @@ async def stored(uri: str) -> Listing:
 
 def _opened(uri: str, threads: Threads) -> Store:
     try:
-        from binlogd.snapshot.store import Store
+        from binlogd.snapshot.publishing.store import Store
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; install binlogd[spark]") from error
     return Store(uri, threads)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from binlogd.errors import CorruptRow, UnreadableRow
-from binlogd.snapshot.rowkey import Handle, Op, deleted, handle_of, inserted, updated
+from binlogd.snapshot.log.rowkey import Handle, Op, deleted, handle_of, inserted, updated
 from binlogd.spark.request import Request
 from binlogd.spark.rows import BATCH_BYTES, BATCH_ROWS, numbered
 from binlogd.spark.walk import Rows, SchemaChange, Step

@@ -32,14 +32,14 @@ from deltalake.exceptions import DeltaError
 
 from binlogd.errors import BinlogdError, CorruptRow, UnreadableRow
 from binlogd.host.disk import write_whole
-from binlogd.snapshot.adapt import adapter
-from binlogd.snapshot.built_on import Source
-from binlogd.snapshot.catalog import TablePlan
-from binlogd.snapshot.columns import ArrowColumn, arrow_column
-from binlogd.snapshot.rewrite import Rewritten, Unconvertible
-from binlogd.snapshot.rowkey import Op
+from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column
+from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.spec import TypeOptions
-from binlogd.snapshot.writer import Rows
+from binlogd.snapshot.tables.built_on import Source
+from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.snapshot.tables.rewrite import Rewritten, Unconvertible
+from binlogd.snapshot.writing.adapt import adapter
+from binlogd.snapshot.writing.writer import Rows
 from binlogd.tidb.model import Column
 from binlogd.tidb.schema import SchemaTracker
 

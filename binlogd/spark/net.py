@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from binlogd.errors import CorruptRow, UnreadableRow
-from binlogd.snapshot.rowkey import Handle, deleted, handle_of, inserted, updated
+from binlogd.snapshot.log.rowkey import Handle, deleted, handle_of, inserted, updated
 from binlogd.spark.request import Request
 from binlogd.spark.rows import BATCH_ROWS, DELETE, Change, Typed, numbered
 from binlogd.spark.walk import Rows, SchemaChange, Step

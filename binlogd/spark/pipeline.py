@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from binlogd.archive.store import Store
-from binlogd.snapshot.catalog import DdlBinlog
+from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark import lake
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.inputs import open_input

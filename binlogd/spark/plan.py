@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from binlogd.snapshot.built_on import Base
-from binlogd.snapshot.catalog import Catalog, DdlBinlog, Origin, TablePlan, catalog
 from binlogd.snapshot.spec import TypeOptions
+from binlogd.snapshot.tables.built_on import Base
+from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, Origin, TablePlan, catalog
 from binlogd.spark.lake import Batch, PipelineStopped
 from binlogd.spark.request import HIDDEN_DATABASES, Request
 from binlogd.tidb.model import Job

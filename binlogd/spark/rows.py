@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRow, SchemaChanged, UnreadableRow
-from binlogd.snapshot.columns import ArrowColumn, arrow_column
+from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark.request import Request
 from binlogd.spark.walk import Rows, SchemaChange, Step

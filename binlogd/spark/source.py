@@ -28,7 +28,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DecimalType, StructField, StructType
 
 from binlogd.errors import ConfigError, Refused
-from binlogd.snapshot.columns import spark_type
+from binlogd.snapshot.formats.columns import spark_type
 from binlogd.spark.changes import CHANGES, change_batches
 from binlogd.spark.inputs import Input, open_input
 from binlogd.spark.net import Net

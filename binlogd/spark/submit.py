@@ -76,7 +76,7 @@ def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) 
     roots = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     os.environ |= {"PYTHONPATH": roots, "PYSPARK_PYTHON": sys.executable}
     os.environ.pop("SPARK_HOME", None)
-    from binlogd.snapshot.session import session
+    from binlogd.snapshot.process.session import session
     from binlogd.snapshot.spec import SessionSpec
 
     with tempfile.TemporaryDirectory(prefix="binlogd-pipeline-") as scratch:

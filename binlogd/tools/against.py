@@ -20,7 +20,7 @@ from typing import Any
 from binlogd.drainer import sql
 from binlogd.drainer.mysql import Server, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
-from binlogd.snapshot import read_files
+from binlogd.snapshot.formats import read_files
 from binlogd.snapshot.spec import ColumnEntry, Manifest, TableEntry
 from binlogd.tidb.times import duration_text
 from binlogd.tools.verify import hexadecimal

@@ -25,14 +25,16 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
-from binlogd.snapshot import preflight, reader, writer
-from binlogd.snapshot.catalog import DdlBinlog, catalog
 from binlogd.snapshot.export import PARTITION_BYTES
-from binlogd.snapshot.files import Target
-from binlogd.snapshot.jobdir import pinned
-from binlogd.snapshot.launcher import JobProcess, running
-from binlogd.snapshot.rowkey import Op
+from binlogd.snapshot.log import reader
+from binlogd.snapshot.log.rowkey import Op
+from binlogd.snapshot.process import preflight
+from binlogd.snapshot.process.jobdir import pinned
+from binlogd.snapshot.process.launcher import JobProcess, running
 from binlogd.snapshot.spec import ExportSpec, Segment, SessionSpec, TypeOptions
+from binlogd.snapshot.tables.catalog import DdlBinlog, catalog
+from binlogd.snapshot.writing import writer
+from binlogd.snapshot.writing.files import Target
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Table, jobs_from_json, table_to_json
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update

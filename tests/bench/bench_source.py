@@ -20,7 +20,7 @@ from typing import Any
 
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
-from binlogd.snapshot.session import session
+from binlogd.snapshot.process.session import session
 from binlogd.snapshot.spec import SessionSpec
 from binlogd.spark.pipeline import LakeTarget, PipelineOptions, start
 from binlogd.spark.request import request

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from binlogd.errors import ConfigError, Refused
-from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tools.archive_log import write_archive_log
 from binlogd.tso import NO_TS, Tso

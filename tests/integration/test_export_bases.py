@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from binlogd.errors import ConfigError, Refused
-from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.tso import NO_TS, Tso
 from binlogd.workload.generator import Options, Workload
 from tests import dumps

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from binlogd.errors import Refused
-from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import TableEntry
 from binlogd.tso import Tso
 from binlogd.workload.generator import Options, Workload

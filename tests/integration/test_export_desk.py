@@ -16,10 +16,10 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from binlogd.errors import ConfigError, Refused
 from binlogd.routes.exports import add_exports
-from binlogd.snapshot import bases
+from binlogd.snapshot.bases import choice
 from binlogd.snapshot.desk import WAITING_MAX, Desk, Ticket, Wish
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
-from binlogd.snapshot.launcher import Borrow, Notice, Progress
+from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
 from binlogd.tso import NO_TS, Tso
 from tests import recordings_reader
 from tests.data_directory import write_log
@@ -44,7 +44,7 @@ class Exporter:
         await self.let_go.acquire()
         if wish.base == "none":
             raise Refused("it was to be so")
-        nothing = bases.Chosen(None, NO_TS, "")
+        nothing = choice.Chosen(None, NO_TS, "")
         return ExportResult(Path("/out/snapshot-7"), Tso(7), 1, 2, 3, (), nothing)
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, table_to_json
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update

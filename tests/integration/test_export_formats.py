@@ -12,10 +12,10 @@ import pytest
 from binlogd import app
 from binlogd.drainer.mysql import Server
 from binlogd.snapshot import job as job_module
-from binlogd.snapshot import marks
-from binlogd.snapshot.formats import FileKind, quoted
-from binlogd.snapshot.publish import read_manifest
-from binlogd.snapshot.read_files import decoded
+from binlogd.snapshot.formats.file_kinds import FileKind, quoted
+from binlogd.snapshot.formats.read_files import decoded
+from binlogd.snapshot.publishing import marks
+from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import Manifest
 from binlogd.tools.against import Verdict, compare
 from binlogd.tso import NO_TS

@@ -9,9 +9,9 @@ import pytest
 
 from binlogd.errors import ConfigError, CorruptRecord, Refused
 from binlogd.record import FOOTER_BYTES, encode, footer
-from binlogd.snapshot.jobdir import STAGING_PREFIX, job_directory, pinned
-from binlogd.snapshot.publish import AlreadyThere, publish, read_manifest
-from binlogd.snapshot.reader import heads, payloads, slices, tasks
+from binlogd.snapshot.log.reader import heads, payloads, slices, tasks
+from binlogd.snapshot.process.jobdir import STAGING_PREFIX, job_directory, pinned
+from binlogd.snapshot.publishing.publish import AlreadyThere, publish, read_manifest
 from binlogd.snapshot.spec import Manifest, Segment
 from binlogd.tso import Tso
 from binlogd.wire.peek import commit_binlog, prewrite_binlog

@@ -17,9 +17,9 @@ import pytest
 from binlogd.errors import ConfigError, Refused
 from binlogd.moment import wall_clock
 from binlogd.snapshot.export import FAILURE_LOG, ExportOptions, export
-from binlogd.snapshot.launcher import ExportFailed, Progress
-from binlogd.snapshot.marks import FileMark
-from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.process.launcher import ExportFailed, Progress
+from binlogd.snapshot.publishing.marks import FileMark
+from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import FileEntry, KeysEntry
 from tests import recordings_reader, snapshot_reader
 from tests.data_directory import write_log

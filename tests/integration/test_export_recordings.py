@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from binlogd.errors import Corrupt, Refused
-from binlogd.snapshot.publish import read_manifest
+from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.tidb.datum import read_datum
 from binlogd.tidb.model import Table, TableAt, jobs_from_json
 from binlogd.tidb.row import RowDecoder, Value

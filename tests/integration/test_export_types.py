@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from binlogd.errors import ConfigError, CorruptRow
-from binlogd.snapshot.columns import Losses, arrow_column, spark_type
-from binlogd.snapshot.files import TableFiles, Target
+from binlogd.snapshot.formats.columns import Losses, arrow_column, spark_type
 from binlogd.snapshot.spec import TypeOptions, type_options
+from binlogd.snapshot.writing.files import TableFiles, Target
 from binlogd.tidb.kinds import FLAG_UNSIGNED, Tp
 from binlogd.tidb.model import Column, FieldType
 from binlogd.tidb.row import Value

@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from binlogd.errors import ConfigError
-from binlogd.snapshot import preflight
-from binlogd.snapshot.launcher import running
+from binlogd.snapshot.process import preflight
+from binlogd.snapshot.process.launcher import running
+from binlogd.snapshot.process.warmup import warm_up
 from binlogd.snapshot.spec import SessionSpec
-from binlogd.snapshot.warmup import warm_up
 
 
 def java_that_says(home: Path, text: str) -> Path:

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from binlogd.cli import command_line
 from binlogd.errors import ConfigError
 from binlogd.snapshot.check import check
-from binlogd.snapshot.formats import FileKind, quoted
-from binlogd.snapshot.publish import read_manifest, remove_surplus
+from binlogd.snapshot.formats.file_kinds import FileKind, quoted
+from binlogd.snapshot.publishing.publish import read_manifest, remove_surplus
 from tests.limits import COLUMNS
 from tests.mariadb import MariaDb
 from tests.snapshots import Columns, snapshot

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from binlogd.errors import ConfigError, Refused
-from binlogd.snapshot.bases import AUTO, NONE, Needs, choose
-from binlogd.snapshot.publish import publish
+from binlogd.snapshot.bases.choice import AUTO, NONE, Needs, choose
+from binlogd.snapshot.publishing.publish import publish
 from binlogd.snapshot.spec import FileEntry, Manifest, TypeOptions
 from binlogd.tso import NO_TS, Tso
 from tests import dumps

@@ -8,9 +8,9 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from binlogd.snapshot.catalog import Catalog, DdlBinlog, TablePlan, catalog
-from binlogd.snapshot.create_table import create_table
-from binlogd.snapshot.formats import quoted
+from binlogd.snapshot.formats.create_table import create_table
+from binlogd.snapshot.formats.file_kinds import quoted
+from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, TablePlan, catalog
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import Tso
 from tests import recordings_reader

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from binlogd.errors import ConfigError, Corrupt
-from binlogd.snapshot import dump_rows
-from binlogd.snapshot.dump import DumpFile, is_dump, read_dump
-from binlogd.snapshot.dump_rows import rows_of, says_utc
+from binlogd.snapshot.bases import dump_rows
+from binlogd.snapshot.bases.dump import DumpFile, is_dump, read_dump
+from binlogd.snapshot.bases.dump_rows import rows_of, says_utc
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType
 from binlogd.tso import Tso

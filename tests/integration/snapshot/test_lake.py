@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
 
-from binlogd.snapshot.lake.register import Lake, Place, register
-from binlogd.snapshot.lake.version import COMMIT_TS_KEY
+from binlogd.snapshot.publishing.lake.register import Lake, Place, register
+from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY
 from tests.snapshots import Columns, snapshot
 
 FIRST: Columns = [

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from binlogd.snapshot.check import check
-from binlogd.snapshot.publish import LATEST, read_manifest, snapshots
+from binlogd.snapshot.publishing.publish import LATEST, read_manifest, snapshots
 from tests.snapshots import Columns, snapshot
 
 ROOT = Path(__file__).parents[3]
@@ -21,7 +21,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import msgspec
-from binlogd.snapshot.publish import publish, point_to_latest
+from binlogd.snapshot.publishing.publish import publish, point_to_latest
 from binlogd.snapshot.spec import Manifest
 out, staged = Path(sys.argv[1]), Path(sys.argv[2])
 manifest = msgspec.json.decode(Path(sys.argv[3]).read_bytes(), type=Manifest)

@@ -15,9 +15,9 @@ from moto.server import ThreadedMotoServer
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.host.threads import Threads
-from binlogd.snapshot import store as store_module
 from binlogd.snapshot.publication import stored
-from binlogd.snapshot.store import Store, StoreFailed
+from binlogd.snapshot.publishing import store as store_module
+from binlogd.snapshot.publishing.store import Store, StoreFailed
 from tests.snapshots import Columns, snapshot
 
 ROWS: Columns = [(1, "id", pa.array(range(1000)))]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from binlogd.snapshot.catalog import DdlBinlog
+from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark import lake
 from binlogd.spark.inputs import open_input
 from binlogd.spark.plan import planned, schema_before

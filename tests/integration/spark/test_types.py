@@ -7,7 +7,7 @@ import pytest
 
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
-from binlogd.snapshot.columns import arrow_column
+from binlogd.snapshot.formats.columns import arrow_column
 from binlogd.snapshot.spec import TableEntry, TypeOptions
 from binlogd.spark.request import request
 from binlogd.spark.rows import wanted_table

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from binlogd.errors import CorruptRow
-from binlogd.snapshot.columns import Losses, arrow_column, micros_of_time, mysql_type, spark_type
+from binlogd.snapshot.formats.columns import (
+    Losses,
+    arrow_column,
+    micros_of_time,
+    mysql_type,
+    spark_type,
+)
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.tidb.kinds import FLAG_UNSIGNED, Tp
 from binlogd.tidb.model import Column, FieldType

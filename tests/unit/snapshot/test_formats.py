@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.snapshot import formats, read_files
-from binlogd.snapshot.formats import FileKind
-from binlogd.snapshot.texts import checksum
+from binlogd.snapshot.formats import file_kinds, read_files
+from binlogd.snapshot.formats.file_kinds import FileKind
+from binlogd.snapshot.formats.texts import checksum
 from tests.limits import COLUMNS, Held, entry, manifest_of, rows
 
 FORMATS = ["parquet", "orc", "csv", "json"]
 
 
 def written(path: Path, kind: FileKind, table: pa.Table, mysql_types: list[str]) -> None:
-    file = formats.create(path, kind, table.schema, mysql_types, "t")
+    file = file_kinds.create(path, kind, table.schema, mysql_types, "t")
     file.write(table.slice(0, 2))
     file.write(table.slice(2))
     file.close()

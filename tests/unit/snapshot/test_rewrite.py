@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from binlogd.snapshot.rewrite import Unconvertible, converter
+from binlogd.snapshot.tables.rewrite import Unconvertible, converter
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType
 from binlogd.tidb.row import Value

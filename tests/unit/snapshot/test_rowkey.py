@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.errors import CorruptRow
-from binlogd.snapshot.rowkey import (
+from binlogd.snapshot.log.rowkey import (
     ROWID,
     Handle,
     HandleKind,

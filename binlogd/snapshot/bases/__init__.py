@@ -1,0 +1,1 @@
+"""Earlier snapshots and Dumpling dumps that a snapshot is built on."""

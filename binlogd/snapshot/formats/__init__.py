@@ -1,0 +1,1 @@
+"""Values, columns and tables as the files' formats know them."""

@@ -1,0 +1,1 @@
+"""The pinned segments as DataFrames: heads first, then the last of each row, raw."""

@@ -1,0 +1,1 @@
+"""The child process with its Spark session: found, started, kept warm, told and watched."""

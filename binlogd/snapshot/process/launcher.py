@@ -1,0 +1,289 @@
+"""The parent's side of the job: starts the child, hands over specs, listens, and ends it.
+
+Invariant. When `end` is over, or `running` is left, no process of the child's session is there any
+more, however the child fared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import structlog
+
+from binlogd.errors import BinlogdError, ConfigError, Refused
+from binlogd.snapshot.publishing.publish import AlreadyThere
+from binlogd.snapshot.spec import (
+    Advanced,
+    Event,
+    ExportSpec,
+    Failed,
+    Planned,
+    Report,
+    SessionSpec,
+    Staged,
+    Started,
+    Wrote,
+)
+
+JOB_MODULE = "binlogd.snapshot.job"
+EVENTS_FD = "BINLOGD_EVENTS_FD"
+EVENT_BYTES_MAX = 64 << 20
+"""The report of all tables is one line."""
+TERMINATION_GRACE_S = 10.0
+LOG_TAIL_LINES = 15
+_LOG_HEAD_BYTES = 1 << 16
+_POLL_S = 0.1
+_POLITE = ("ionice", "--class", "best-effort", "--classdata", "7", "--ignore")
+"""Whoever serves a database reads and writes first."""
+
+log = structlog.get_logger(__name__)
+
+
+class ExportFailed(BinlogdError):
+    """The job ended without a snapshot, for a reason that is its own; nothing was published."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an export is: tasks of a stage, or with `table` the rows of one that are in files;
+    `total` 0 while it is not known."""
+
+    stage: Literal["starting", "transactions", "rows", "publishing", "uploading"]
+    done: int
+    total: int
+    table: str = ""
+
+
+Notice = Callable[[Progress], None]
+Borrow = Callable[[SessionSpec, Path], AbstractAsyncContextManager["JobProcess"]]
+"""Where a job process comes from: `running`, or one that is kept warm."""
+
+
+@asynccontextmanager
+async def running(session: SessionSpec, log_path: Path) -> AsyncIterator[JobProcess]:
+    """A job process that ends with the block."""
+    process = await JobProcess.start(session, log_path)
+    try:
+        yield process
+    finally:
+        await process.end()
+
+
+class JobProcess:
+    """A child with a Spark session of its own; does one export after another."""
+
+    def __init__(
+        self,
+        child: asyncio.subprocess.Process,
+        events: asyncio.StreamReader,
+        transport: asyncio.ReadTransport,
+        log_path: Path,
+    ) -> None:
+        self._child, self._events, self._transport = child, events, transport
+        self._log_path = log_path
+        self._is_started = False
+        self._began = asyncio.get_running_loop().time()
+
+    @classmethod
+    async def start(cls, session: SessionSpec, log_path: Path) -> JobProcess:
+        """Starts a child in a session of its own; what it and Spark print goes to `log_path`."""
+        reading, writing = os.pipe()
+        try:
+            with log_path.open("wb") as output:
+                child = await asyncio.create_subprocess_exec(
+                    *(_POLITE if shutil.which(_POLITE[0]) else ()),
+                    *(sys.executable, "-m", JOB_MODULE),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(writing,),
+                    env=_environment(writing),
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        events = asyncio.StreamReader(limit=EVENT_BYTES_MAX)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(events), os.fdopen(reading, "rb")
+        )
+        process = cls(child, events, transport, log_path)
+        process._tell(session)
+        return process
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it could take another spec."""
+        return self._child.returncode is None and not self._events.at_eof()
+
+    @property
+    def log_path(self) -> Path:
+        """What it and Spark print."""
+        return self._log_path
+
+    @property
+    def pid(self) -> int:
+        """Of the child, and of the session that all its processes are in."""
+        return self._child.pid
+
+    async def started(self) -> None:
+        """Waits until there is a Spark session. Raises ExportFailed."""
+        while not self._is_started:
+            event = await self._hear()
+            if event is None:
+                raise ExportFailed(await self._obituary())
+            self._take(event, lambda _: None)
+
+    async def export(self, spec: ExportSpec, notice: Notice) -> Report:
+        """What the job staged; one export at a time. Raises what the job failed with.
+
+        After a cancellation or an ExportFailed the process is of no more use.
+        """
+        self._tell(spec)
+        while (event := await self._hear()) is not None:
+            if isinstance(event, Staged):
+                return event.report
+            self._take(event, notice)
+        raise ExportFailed(await self._obituary())
+
+    async def finish(self, grace_s: float) -> int:
+        """Lets the child come to its end by itself, all of its session within `grace_s`.
+
+        Its exit code. Raises ExportFailed with what it said, where it failed.
+        """
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        while (event := await self._hear()) is not None:
+            if isinstance(event, Failed):
+                raise ExportFailed(event.text)
+        code = await self._child.wait()
+        await _wait_for_end(self._child.pid, grace_s)
+        if code:
+            raise ExportFailed(await self._obituary())
+        return code
+
+    async def end(self) -> None:
+        """Ends every process of the child's session, with force after a while."""
+        self._transport.close()
+        if self._child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._child.terminate()
+        if not await _wait_for_end(self._child.pid, TERMINATION_GRACE_S):
+            for pid in _session_members(self._child.pid):
+                _kill(pid)
+            if not await _wait_for_end(self._child.pid, TERMINATION_GRACE_S):
+                log.error("export_job_would_not_end", pid=self._child.pid)
+                return
+        await self._child.wait()
+
+    def _tell(self, spec: SessionSpec | ExportSpec) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(msgspec.json.encode(spec) + b"\n")
+
+    async def _hear(self) -> Event | None:
+        line = await self._events.readline()
+        return msgspec.json.decode(line, type=Event) if line else None
+
+    def _take(self, event: Event, notice: Notice) -> None:
+        """Raises what a Failed says."""
+        match event:
+            case Started():
+                self._take_start(event)
+            case Planned():
+                log.info(
+                    "export_planned",
+                    commit_ts=event.commit_ts,
+                    resolved_ts=event.resolved_ts,
+                    tables=event.tables,
+                    slices=event.slices,
+                )
+            case Advanced(stage="transactions" | "rows" as stage):
+                notice(Progress(stage, event.done, event.total))
+            case Wrote():
+                notice(Progress("rows", event.rows, 0, event.table))
+            case Failed():
+                raise _FAMILIES.get(event.kind, ExportFailed)(event.text)
+
+    def _take_start(self, event: Started) -> None:
+        self._is_started = True
+        seconds = asyncio.get_running_loop().time() - self._began
+        log.info("spark_started", seconds=round(seconds, 2), version=event.spark_version)
+        with self._log_path.open("rb") as said:
+            head = said.read(_LOG_HEAD_BYTES).decode(errors="replace")
+        odd = next((line for line in head.splitlines() if "[cds" in line), "")
+        if odd:
+            log.warning("class_archive_ignored", reason=odd, hint="run `binlogd spark warmup` anew")
+
+    async def _obituary(self) -> str:
+        code = await self._child.wait()
+        tail = self._log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        return f"the export job {how}; nothing was published. Its last words:\n" + "\n".join(tail)
+
+
+_FAMILIES: dict[str, type[BinlogdError]] = {
+    "ConfigError": ConfigError,
+    "Refused": Refused,
+    "AlreadyThere": AlreadyThere,
+}
+"""Errors that are the caller's to correct; everything else is a failure of the export."""
+
+
+def _environment(events: int) -> dict[str, str]:
+    environment = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
+    package_root = str(Path(__file__).parents[2])
+    inherited = os.environ.get("PYTHONPATH")
+    return {
+        **environment,
+        EVENTS_FD: str(events),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(filter(None, (package_root, inherited))),
+    }
+
+
+# --- the processes of a session ----------------------------------------------------------------
+
+
+async def _wait_for_end(session: int, grace_s: float) -> bool:
+    """Whether every process of the session is gone within so many seconds."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + grace_s
+    while _session_members(session):
+        if loop.time() >= until:
+            return False
+        await asyncio.sleep(_POLL_S)
+    return True
+
+
+def _session_members(session: int) -> list[int]:
+    """Processes of a session; Spark's Python workers leave the process group, not the session."""
+    return [
+        int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _is_alive_in(entry, session)
+    ]
+
+
+def _is_alive_in(process: Path, session: int) -> bool:
+    try:
+        fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return False  # it ended meanwhile
+    return int(fields[3]) == session and fields[0] != "Z"
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,116 @@
+"""The Spark session of an export and what only a session can tell.
+
+Beside the job itself nothing else touches the SparkContext, so that the rest runs wherever there
+are DataFrames.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import SparkSession, Window
+from pyspark.sql import functions as F
+
+from binlogd.snapshot.log import reader
+from binlogd.snapshot.spec import Advanced, Event, SessionSpec
+
+_POLL_S = 0.25
+
+Say = Callable[[Event], None]
+
+
+def session(spec: SessionSpec) -> SparkSession:
+    """A local session on loopback, without UI, with everything it writes under `scratch`."""
+    settings = {
+        "spark.driver.memory": f"{spec.memory_mb}m",
+        "spark.driver.extraJavaOptions": " ".join(_java_options(spec)),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+        "spark.local.dir": spec.scratch,
+        "spark.python.worker.faulthandler.enabled": "true",
+        "spark.sql.warehouse.dir": spec.scratch,
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.shuffle.partitions": str(max(8, 2 * spec.cores)),
+        # rows may have megabytes each
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(reader.BATCH_BYTES_MAX),
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    }
+    # a Python worker that dies is tried once more
+    builder: Any = SparkSession.builder.appName("binlogd-export").master(f"local[{spec.cores},2]")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark: SparkSession = builder.getOrCreate()
+    return spark
+
+
+def _java_options(spec: SessionSpec) -> list[str]:
+    """The rows are decoded in Python; what is left for the JVM is not worth its second compiler."""
+    options = [
+        "-Xss1m",
+        "-XX:+UseParallelGC",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+ExitOnOutOfMemoryError",
+        f"-Djava.io.tmpdir={spec.scratch}",
+    ]
+    if spec.archive_to:
+        options += [f"-XX:ArchiveClassesAtExit={spec.archive_to}", "-Xlog:cds=off"]
+    elif spec.class_archive:
+        options += [f"-XX:SharedArchiveFile={spec.class_archive}", "-Xshare:auto"]
+    return options
+
+
+def rehearse(spark: SparkSession) -> None:
+    """Does what an export does with a few rows, so that every class that it needs is loaded."""
+    rows = spark.range(0, 100, 1, 4).mapInArrow(lambda batches: batches, "id BIGINT")
+    rows = rows.selectExpr(
+        "id", "id % 7 AS k", "ENCODE(CAST(id AS STRING), 'utf-8') AS b"
+    ).persist()
+    few = rows.groupBy("k").agg(F.max("id").alias("id"), F.min("b").alias("b"))
+    rows.join(few.select("id"), "id", "left_anti").agg(F.count("*")).collect()
+    newest = F.row_number().over(Window.partitionBy("k").orderBy(F.desc("id")))
+    ordered = rows.join(F.broadcast(few.select("k").distinct()), "k").withColumn("n", newest)
+    ordered.where("n = 1").drop("b").sortWithinPartitions("k").mapInArrow(
+        lambda batches: batches, "k BIGINT, id BIGINT, n INT"
+    ).collect()
+    rows.unpersist()
+
+
+@contextmanager
+def progress(
+    spark: SparkSession, stage: str, say: Say, news: Callable[[], Iterable[Event]] = tuple
+) -> Iterator[None]:
+    """Tells how many tasks are done while the block runs, and what else there is news of.
+
+    From a thread: the block waits inside the JVM, and this process has no event loop.
+    """
+    is_over = threading.Event()
+    tracker = spark.sparkContext.statusTracker()
+
+    def watch() -> None:
+        said: tuple[int, int] | None = None
+        while not is_over.wait(_POLL_S):
+            infos = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+            counts = [(each.numCompletedTasks, each.numTasks) for each in infos if each]
+            now = sum(done for done, _ in counts), sum(total for _, total in counts)
+            if now[1] and now != said:
+                said = now
+                say(Advanced(stage, *now))
+            for event in news():
+                say(event)
+
+    watcher = threading.Thread(target=watch, name="progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()

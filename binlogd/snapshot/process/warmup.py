@@ -1,0 +1,91 @@
+"""The archive of Spark's loaded classes: made once, it saves most of each start of the JVM.
+
+Java writes it when a JVM ends (AppCDS); later ones map it instead of reading, checking and linking
+ten thousand classes. It fits one build of Java and one PySpark. Java itself ignores one that does
+not fit, with a warning, so a stale one costs time, never an export.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from binlogd.errors import ConfigError
+from binlogd.snapshot.process.launcher import ExportFailed, running
+from binlogd.snapshot.process.preflight import Machine, check_memory, machine
+from binlogd.snapshot.spec import SessionSpec
+
+DUMP_GRACE_S = 300.0
+"""Writing the archive takes seconds; on a busy machine, and at low priority, many."""
+MEMORY_MB = 1024
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """An archive that is there; `is_new` if this call made it."""
+
+    path: Path
+    size_bytes: int
+    is_new: bool
+    java: str
+    pyspark: str
+
+
+async def warm_up(*, anew: bool = False) -> Archive:
+    """Makes the archive for this machine's Java and PySpark, unless it is there already.
+
+    Raises ConfigError (no Java, no PySpark, nowhere to write), ExportFailed.
+    """
+    found = await machine()
+    path = found.class_archive()
+    if path.exists() and not anew:
+        return _archive(path, found, is_new=False)
+    check_memory(MEMORY_MB)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".warmup-", dir=path.parent) as name:
+            made = await _made_in(Path(name))
+            _sync(made)  # Java dies of an archive that is cut
+            made.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path.parent}: the class archive cannot be written there: {error.strerror}; set"
+            " XDG_CACHE_HOME to a directory where it can"
+        ) from error
+    archive = _archive(path, found, is_new=True)
+    log.info("class_archive_made", path=str(path), size_bytes=archive.size_bytes)
+    return archive
+
+
+async def _made_in(directory: Path) -> Path:
+    made, scratch = directory / "classes.jsa", directory / "scratch"
+    scratch.mkdir()
+    session = SessionSpec(
+        scratch=str(scratch), cores=os.cpu_count() or 1, memory_mb=MEMORY_MB, archive_to=str(made)
+    )
+    async with running(session, directory / "job.log") as job:
+        await job.finish(DUMP_GRACE_S)
+        if not made.exists():
+            raise ExportFailed(
+                "this Java wrote no class archive; exports work without it, each start takes longer"
+            )
+    return made
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _archive(path: Path, found: Machine, *, is_new: bool) -> Archive:
+    first = found.java_said.partition("\n")[0].strip()
+    return Archive(path, path.stat().st_size, is_new, first, found.pyspark_version)

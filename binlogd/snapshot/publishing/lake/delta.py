@@ -1,0 +1,70 @@
+"""Delta Lake by delta-rs: no JVM, no JAR.
+
+Source: Delta Transaction Log Protocol (add, remove, metaData, txn; the feature timestampNtz).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+from binlogd.snapshot.errors import LakeError
+from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY, Registered
+from binlogd.snapshot.spec import TableEntry
+
+APP_ID = "binlogd"
+"""Of the `txn` action whose version is the commit_ts: what makes a commit idempotent."""
+
+
+def commit(root: Path, entry: TableEntry, files: list[Path], commit_ts: int) -> Registered:
+    """Replaces the contents of `root/<table>`, made if need be. Raises LakeError."""
+    try:
+        return _commit(files[0].parent, entry, files, commit_ts)
+    except DeltaError as error:
+        raise LakeError("Delta", f"{entry.database}.{entry.table}", str(error)) from error
+
+
+def _commit(directory: Path, entry: TableEntry, files: list[Path], commit_ts: int) -> Registered:
+    arrow = pa.schema([field.remove_metadata() for field in pq.read_schema(files[0])])
+    schema = Schema.from_arrow(arrow)
+    has_wall_clock = any(field.type == pa.timestamp("us") for field in arrow)
+    rows = {Path(file.name).name: file.rows for file in entry.files}
+    adding = [_action(file, rows, commit_ts) for file in files]
+    actions: list[AddAction | RemoveAction] = [*adding]
+    properties = CommitProperties(
+        custom_metadata={COMMIT_TS_KEY: str(commit_ts)},
+        app_transactions=[Transaction(APP_ID, commit_ts)],
+    )
+    if not DeltaTable.is_deltatable(str(directory)):
+        create_table_with_add_actions(
+            str(directory), schema, adding, partition_by=[], commit_properties=properties
+        )
+        return _registered(entry, DeltaTable(str(directory)), is_new=True)
+    table = DeltaTable(str(directory))
+    if (table.transaction_version(APP_ID) or 0) >= commit_ts:
+        return _registered(entry, table, is_new=False)
+    if has_wall_clock and "timestampNtz" not in (table.protocol().reader_features or ()):
+        table.alter.add_feature(
+            TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True
+        )
+        table = DeltaTable(str(directory))
+    table.create_write_transaction(
+        actions, "overwrite", schema, partition_by=[], commit_properties=properties
+    )
+    return _registered(entry, DeltaTable(str(directory)), is_new=True)
+
+
+def _action(file: Path, rows: dict[str, int], commit_ts: int) -> AddAction:
+    status = file.stat()
+    stats = json.dumps({"numRecords": rows[file.name.removeprefix(f"{commit_ts}-")]})
+    return AddAction(file.name, status.st_size, {}, status.st_mtime_ns // 1_000_000, True, stats)
+
+
+def _registered(entry: TableEntry, table: DeltaTable, *, is_new: bool) -> Registered:
+    return Registered(entry.database, entry.table, table.version(), is_new)

@@ -1,0 +1,342 @@
+"""Which tables there are at one commit_ts, how their rows are told apart, and what nobody can tell.
+
+Invariant. A table is in the catalog exactly if it is visible at the commit_ts, under the name and
+with the columns it has then; everything is keyed by ids.
+Why it holds. DDL binlogs with a commit_ts up to the moment are applied in that order, no others. A
+truncated table has a new id, a dropped one none, a renamed one keeps its own.
+
+Some DDL changes rows without a binlog (partitions that are dropped, truncated or exchanged, a table
+that changes its partitioning), and a log that begins late lacks rows from before. Such a table is
+left out with the reason; never exported wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from binlogd.errors import BinlogdError, MissingDdlJob, Refused
+from binlogd.snapshot.bases.choice import UnusableBase
+from binlogd.snapshot.log.rowkey import Handle, handle_of
+from binlogd.snapshot.spec import LeftOut
+from binlogd.snapshot.tables.built_on import Base, BaseTable, Carry, carry
+from binlogd.snapshot.tables.rewrite import Rewritten
+from binlogd.tidb.ddl_text import changed_columns
+from binlogd.tidb.kinds import ActionType, SchemaState
+from binlogd.tidb.model import Column, Job, Table
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import NO_TS, Tso
+
+
+@dataclass(frozen=True, slots=True)
+class DdlBinlog:
+    """The Commit of a DDL, as it stands in the log."""
+
+    commit_ts: Tso
+    job_id: int
+    schema_state: int
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """A table that will be exported.
+
+    `info` also has the columns that a MODIFY COLUMN replaced; `rewritten` tells by which. Changes
+    with a commit_ts above `since_ts` make its rows, on top of what `carry` brings from a base.
+    """
+
+    database: str
+    info: Table
+    handle: Handle
+    columns: tuple[Column, ...]
+    left_out_columns: tuple[str, ...]
+    rewritten: tuple[Rewritten, ...]
+    since_ts: Tso = NO_TS
+    carry: Carry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Everything at one moment: tables by id, tables left out, ids whose rows do not matter."""
+
+    tables: Mapping[int, TablePlan]
+    left_out: tuple[LeftOut, ...]
+    passed_over: frozenset[int]
+    tracker: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is behind the catalog besides the log.
+
+    `is_headless`: the log is complete behind the base only, so that whatever is older must come
+    from it. Where it is complete, a table that the base cannot give is read from the log instead.
+    With `changes_from`, tables are wanted whose changes behind that the log tells, whatever was
+    before; the base then says where a headless log begins.
+    """
+
+    base: Base | None = None
+    is_headless: bool = False
+    changes_from: Tso = NO_TS
+
+
+def catalog(
+    jobs: Sequence[Job],
+    ddl: Iterable[DdlBinlog],
+    *,
+    log_begins: Tso,
+    ignore_schemas: Iterable[str],
+    origin: Origin | None = None,
+) -> Catalog:
+    """The catalog after these DDL binlogs (all of the log up to the moment, by commit_ts).
+
+    `jobs` is the whole history. Raises MissingDdlJob, and Refused after a FLASHBACK CLUSTER.
+    """
+    origin = origin or Origin()
+    walk = _Walk(base=origin.base)
+    if origin.base is not None and origin.is_headless:
+        walk.begin_at(jobs, origin.base)
+    else:
+        walk.begin(jobs, log_begins)
+    walk.replay({job.id: job for job in jobs}, ddl)
+    ignored = {name.lower() for name in ignore_schemas}
+    plans, left_out = {}, list(walk.lost_schemas)
+    for named, info in walk.tracker.tables():
+        if info.is_view or info.is_sequence or named.database.lower() in ignored:
+            continue
+        plan = _plan(named.database, info, walk.shown(info), walk.rewritten.get(info.id, ()))
+        try:
+            plans[info.id] = _sourced(plan, walk, origin)
+        except _Lost as lost:
+            left_out.append(LeftOut(named.database, named.table, str(lost)))
+    return Catalog(plans, tuple(left_out), _ids_of(jobs) - plans.keys(), walk.tracker.snapshot())
+
+
+class _Lost(BinlogdError):
+    """Why neither the log nor the base can tell a table."""
+
+
+def _sourced(plan: TablePlan, walk: _Walk, origin: Origin) -> TablePlan:
+    """The plan with where its rows come from: the log, or the base and what is behind it."""
+    base, tainted = origin.base, walk.reasons.get(plan.info.id)
+    if origin.changes_from:
+        if tainted is not None and tainted.commit_ts > origin.changes_from:
+            raise _Lost(tainted.text)
+        return replace(plan, since_ts=origin.changes_from)
+    entry = walk.base_tables.get(plan.info.id)
+    unusable = ""
+    if base and entry and (tainted is None or tainted.commit_ts <= base.commit_ts):
+        try:
+            carried = carry(base, entry, plan.columns, plan.rewritten, plan.handle)
+        except UnusableBase as error:
+            unusable = f"; the base does not help: {error}"
+        else:
+            return replace(plan, since_ts=base.commit_ts, carry=carried)
+    if tainted is not None:
+        raise _Lost(tainted.text + unusable)
+    if base is None or not origin.is_headless:
+        return plan
+    if unusable:
+        raise _Lost(f"the log holds its changes only{unusable}")
+    if plan.info.id not in walk.born:
+        raise _Lost("it came back with rows from before the base, which has none of it")
+    return replace(plan, since_ts=base.commit_ts)
+
+
+def _ids_of(jobs: Iterable[Job]) -> frozenset[int]:
+    """Every table and partition that the history names."""
+    ids: set[int] = set()
+    for job in jobs:
+        ids.add(job.table_id)
+        for info in (job.table, *job.tables):
+            if info is not None:
+                ids.add(info.id)
+                ids.update(info.partition_ids)
+    return frozenset(ids)
+
+
+# --- the walk through the DDL --------------------------------------------------------------
+
+_PARTITION_GONE = "a partition was dropped or truncated: which rows went with it is in no binlog"
+_EXCHANGED = "rows came or went with EXCHANGE PARTITION, without a binlog"
+_REPARTITIONED = "its rows got a new table id when its partitioning changed, without a binlog"
+_OLDER_THAN_LOG = "it was there before the log begins: its older rows are in no file"
+_SCHEMA_RECOVERED = "FLASHBACK DATABASE brought it back, and the history does not say with what"
+
+_REASONS = {
+    ActionType.DROP_TABLE_PARTITION: _PARTITION_GONE,
+    ActionType.TRUNCATE_TABLE_PARTITION: _PARTITION_GONE,
+    ActionType.EXCHANGE_TABLE_PARTITION: _EXCHANGED,
+    ActionType.ALTER_TABLE_PARTITIONING: _REPARTITIONED,
+    ActionType.REMOVE_PARTITIONING: _REPARTITIONED,
+}
+_MAKES = (ActionType.CREATE_TABLE, ActionType.CREATE_TABLES, ActionType.TRUNCATE_TABLE)
+_DROPS_COLUMNS = (ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS)
+_REWRITES = (ActionType.MODIFY_COLUMN, ActionType.MULTI_SCHEMA_CHANGE)
+
+
+class _Taint(NamedTuple):
+    """From when on the log cannot tell a table, and why."""
+
+    commit_ts: Tso
+    text: str
+
+
+@dataclass(slots=True)
+class _Walk:
+    """`begins_behind`: it began with the very schema of a base, which has older binlogs in it."""
+
+    tracker: SchemaTracker = field(default_factory=SchemaTracker)
+    reasons: dict[int, _Taint] = field(default_factory=dict)
+    born: set[int] = field(default_factory=set)
+    begins_behind: Tso = NO_TS
+    base: Base | None = None
+    base_tables: Mapping[int, BaseTable] = field(default_factory=dict)
+    rewritten: dict[int, tuple[Rewritten, ...]] = field(default_factory=dict)
+    lost_schemas: list[LeftOut] = field(default_factory=list)
+    _infos: dict[int, Table] = field(default_factory=dict)
+    _leaving: dict[int, Table] = field(default_factory=dict)
+
+    def begin(self, jobs: Sequence[Job], log_begins: Tso) -> None:
+        self.tracker.load(jobs)
+        if any(0 < job.finished_ts <= log_begins for job in jobs):
+            self.tracker.apply_finished_by(log_begins)
+        self._know_older()
+
+    def begin_at(self, jobs: Sequence[Job], base: Base) -> None:
+        """Begins with the schema of a base. One that keeps none is asked for by its time: jobs end
+        a little after their binlog, and what is still in the log is walked through once more."""
+        if base.tracker:
+            self.tracker = SchemaTracker.from_snapshot(base.tracker)
+            self.begins_behind = base.commit_ts
+        self.tracker.load(jobs)
+        if not base.tracker:
+            self.tracker.apply_finished_by(base.commit_ts)
+        self._know_older()
+        for table_id, table in base.at(()).items():
+            info = self._infos.get(table_id)
+            if info is not None:
+                self._leaving[table_id] = replace(info, columns=tuple(table.shown_of(info)))
+
+    def _know_older(self) -> None:
+        for _, info in self.tracker.tables():
+            self.reasons[info.id] = _Taint(NO_TS, _OLDER_THAN_LOG)
+            self._infos[info.id] = info
+
+    def replay(self, jobs: Mapping[int, Job], ddl: Iterable[DdlBinlog]) -> None:
+        """Takes the binlogs one after the other. Raises MissingDdlJob, Refused."""
+        base_ts = self.base.commit_ts if self.base is not None else NO_TS
+        is_behind = False
+        for binlog in ddl:
+            if binlog.commit_ts <= self.begins_behind:
+                continue
+            if binlog.commit_ts > base_ts and not is_behind:
+                is_behind = True
+                self._meet_base()
+            job = jobs.get(binlog.job_id)
+            if job is None:
+                if binlog.query.lstrip().lower().startswith("select setval"):
+                    continue  # a sequence's next batch, which is in no history
+                raise MissingDdlJob(binlog.job_id, binlog.commit_ts, binlog.query)
+            self.step(job, binlog.schema_state, binlog.commit_ts)
+        if not is_behind:
+            self._meet_base()
+
+    def _meet_base(self) -> None:
+        """The schema is the one that the base was taken with."""
+        if self.base is not None:
+            self.base_tables = self.base.at(self.tracker.tables())
+
+    def step(self, job: Job, schema_state: int, commit_ts: Tso) -> None:
+        if job.type == ActionType.FLASHBACK_CLUSTER and job.is_done:
+            raise Refused(
+                f"DDL job {job.id} is a FLASHBACK CLUSTER: what it did to the rows is in no binlog;"
+                " export a moment before it"
+            )
+        effect = self.tracker.apply(job, schema_state)
+        is_announced = schema_state == SchemaState.DELETE_ONLY and job.type in _DROPS_COLUMNS
+        if is_announced and job.is_done and job.table is not None:
+            self._leaving[job.table.id] = job.table
+        if not effect.is_in_force:
+            return
+        if job.type in _MAKES:
+            self.born.update(info.id for info in (job.table, *job.tables) if info is not None)
+        if job.type == ActionType.RECOVER_SCHEMA and not effect.created[1:]:
+            self.lost_schemas.append(LeftOut(effect.name.database, "*", _SCHEMA_RECOVERED))
+        info = job.table
+        if info is None:
+            return
+        self._leaving.pop(info.id, None)
+        if job.type in _REASONS:
+            self._taint(job, info, commit_ts)
+        before = self._infos.get(info.id)
+        if before is not None and job.type in _REWRITES:
+            found = _rewritten(before, info, job)
+            self.rewritten[info.id] = (*self.rewritten.get(info.id, ()), *found)
+        self._infos[info.id] = info
+
+    def shown(self, info: Table) -> list[Column]:
+        """The columns that users see. One that is announced to go is hidden from them already."""
+        left = self._leaving.get(info.id, info)
+        ids = {column.id for column in left.columns}
+        return [
+            column
+            for column in info.columns
+            if column.is_public and not column.hidden and column.id in ids
+        ]
+
+    def _taint(self, job: Job, info: Table, commit_ts: Tso) -> None:
+        taint = _Taint(commit_ts, _REASONS[ActionType(job.type)])
+        ids = {info.id}
+        if job.type == ActionType.EXCHANGE_TABLE_PARTITION:
+            before = self._infos.get(info.id)
+            ids |= {job.table_id, *info.partition_ids}
+            ids |= set(before.partition_ids) if before else set()
+        for table_id in ids:
+            self.reasons[table_id] = taint
+
+
+def _rewritten(before: Table, after: Table, job: Job) -> list[Rewritten]:
+    """Columns that this job gave a new id, with the columns they replaced."""
+    stayed = {column.id for column in after.columns if column.is_public}
+    known = {column.id for column in before.columns if column.is_public}
+    removed = {
+        column.name.lower(): column
+        for column in before.columns
+        if column.is_public and column.id not in stayed
+    }
+    old_names = changed_columns(job.query)
+    found = []
+    for column in after.columns:
+        if not column.is_public or column.id in known:
+            continue
+        name = column.name.lower()
+        old = removed.get(old_names.get(name, name))
+        if old is not None:
+            found.append(Rewritten(old, column, job.schema_version))
+    return found
+
+
+# --- one table -------------------------------------------------------------------------------
+
+
+def _plan(
+    database: str, info: Table, shown: Sequence[Column], rewritten: Sequence[Rewritten]
+) -> TablePlan:
+    present = {column.id for column in info.columns}
+    ghosts = [_ghost(each.old) for each in rewritten if each.old.id not in present]
+    return TablePlan(
+        database=database,
+        info=replace(info, columns=(*info.columns, *ghosts)),
+        handle=handle_of(info),
+        columns=tuple(column for column in shown if not column.is_virtual),
+        left_out_columns=tuple(column.name for column in shown if column.is_virtual),
+        rewritten=tuple(rewritten),
+    )
+
+
+def _ghost(column: Column) -> Column:
+    """A column that rows from before its rewriting still hold, or lack in its old way."""
+    return replace(column, name=f"_rewritten_{column.id}")

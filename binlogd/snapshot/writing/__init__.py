@@ -1,0 +1,1 @@
+"""Winners decoded, carried into the columns of now, and written as files."""

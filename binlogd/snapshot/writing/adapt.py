@@ -1,0 +1,200 @@
+"""Rows of a base become rows of the table as it is now: chunk by chunk, with their keys."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from binlogd.errors import CorruptRow
+from binlogd.snapshot.bases.dump import DumpFile
+from binlogd.snapshot.bases.dump_rows import Raw, Rows, rows_of
+from binlogd.snapshot.bases.dump_values import Read, reader_of, time_zone
+from binlogd.snapshot.bases.read_back import values_of
+from binlogd.snapshot.formats.columns import ArrowColumn
+from binlogd.snapshot.log.rowkey import HandleKind, key_of_values
+from binlogd.snapshot.spec import FileEntry
+from binlogd.snapshot.tables.built_on import Dumped, Source
+from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.snapshot.tables.rewrite import Convert, converter
+from binlogd.snapshot.writing.changed import keys_as, keys_of, type_of_keys
+from binlogd.tidb.defaults import missing_value
+from binlogd.tidb.model import Column
+from binlogd.tidb.row import Value
+
+DUMP_ROWS = 32_768
+"""Rows of a dump that are turned into Arrow at a time."""
+
+Losses = dict[str, Counter[str]]
+
+
+class Chunk(NamedTuple):
+    """Some rows of a base as rows of the table now, and their keys where they tell them."""
+
+    rows: pa.RecordBatch
+    keys: pa.Array | None
+    size_bytes: int
+
+
+def sources_of(plan: TablePlan) -> tuple[Source | None, ...]:
+    """Where each column of a table that has a base comes from."""
+    assert plan.carry is not None, "the table has a base"
+    return plan.carry.sources
+
+
+# --- a snapshot's files ------------------------------------------------------------------------
+
+
+def keys_in(directory: Path, plan: TablePlan, file: FileEntry) -> Iterator[pa.Array]:
+    """The keys of a file of a snapshot, row group by row group."""
+    if file.keys is not None:
+        held = pq.ParquetFile(directory / file.keys.name)
+        for group in range(held.num_row_groups):
+            yield held.read_row_group(group).column(0).combine_chunks()
+        return
+    handle = plan.handle.column_ids[0]
+    pairs = zip(plan.columns, sources_of(plan), strict=True)
+    name = next(source.name for column, source in pairs if column.id == handle and source)
+    held = pq.ParquetFile(directory / file.name)
+    for group in range(held.num_row_groups):
+        yield keys_of(held.read_row_group(group, [name]).column(0).combine_chunks())
+
+
+class ParquetAdapter:
+    """Row groups of a snapshot's files."""
+
+    def __init__(self, plan: TablePlan, columns: Sequence[ArrowColumn], schema: pa.Schema) -> None:
+        pairs = list(zip(columns, sources_of(plan), strict=True))
+        self._adapts = [adapter(column, source) for column, source in pairs]
+        self._schema = schema
+        self.names = [source.name for _, source in pairs if source]
+
+    def adapted(self, table: pa.Table, losses: Losses) -> pa.RecordBatch:
+        """Rows of a row group, with the columns of `names`."""
+        arrays = [adapt(table, losses) for adapt in self._adapts]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+_Adapt = Callable[[pa.Table, Losses], pa.Array]
+
+
+def adapter(column: ArrowColumn, source: Source | None) -> _Adapt:
+    """What makes a column out of the rows of a base."""
+    if source is None:
+        value = missing_value(column.column)
+        return lambda table, losses: _repeated(column, value, table.num_rows, losses)
+    if not source.conversions:
+        return lambda table, _: _cast(table.column(source.name).combine_chunks(), column.type)
+    convert, old = _conversion(source), source.conversions[0].old
+
+    def converted(table: pa.Table, losses: Losses) -> pa.Array:
+        values = [convert(value) for value in values_of(old, table.column(source.name))]
+        return column.build(values, _lost(losses, column))
+
+    return converted
+
+
+def _conversion(source: Source) -> Convert:
+    steps = [converter(step.old, step.new) for step in source.conversions]
+
+    def convert(value: Value) -> Value:
+        for step in steps:
+            value = step(value)
+        return value
+
+    return convert
+
+
+def _lost(losses: Losses, column: ArrowColumn) -> Counter[str]:
+    return losses.setdefault(column.column.name, Counter())
+
+
+def _repeated(column: ArrowColumn, value: Value, rows: int, losses: Losses) -> pa.Array:
+    one: Counter[str] = Counter()
+    array = column.build([value], one)
+    _lost(losses, column).update({reason: count * rows for reason, count in one.items()})
+    return array.take(pa.array(np.zeros(rows, np.int64)))
+
+
+def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    if array.type == type_:
+        return array
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.int64())
+    return array.cast(type_)
+
+
+# --- a dump's files ------------------------------------------------------------------------------
+
+
+def dump_chunks(
+    plan: TablePlan, columns: Sequence[ArrowColumn], schema: pa.Schema, file: DumpFile
+) -> Iterator[tuple[Chunk, Losses]]:
+    """The rows of a file of a dump. Raises CorruptRow, Corrupt, ConfigError, OSError."""
+    carry = plan.carry
+    assert carry is not None
+    assert carry.dumped is not None, "the base is a dump"
+    zone = time_zone(carry.dumped.zone) if carry.dumped.zone else None
+    for rows in rows_of(carry.directory, file, DUMP_ROWS):
+        places = _places(carry.dumped, rows, file)
+        readers = {
+            column.name: (places[column.name], reader_of(column, zone))
+            for column in carry.dumped.columns
+        }
+        losses: Losses = {}
+        arrays = [
+            _dumped_column(column, source, rows, readers, losses)
+            for column, source in zip(columns, carry.sources, strict=True)
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield Chunk(batch, _dumped_keys(plan, carry.dumped, rows, readers), batch.nbytes), losses
+
+
+def _places(dumped: Dumped, rows: Rows, file: DumpFile) -> dict[str, int]:
+    """Where each column stands in a row."""
+    names = [column.name for column in dumped.columns]
+    given = list(rows.names) if rows.names is not None else names
+    places = {name.lower(): place for place, name in enumerate(given)}
+    missing = [name for name in names if name.lower() not in places]
+    if missing or len(given) != len(rows.rows[0]):
+        raise CorruptRow(
+            f"{file.name} has rows of {len(rows.rows[0])} values for the columns"
+            f" {', '.join(given)}, and the table had {', '.join(names)} then"
+        )
+    return {name: places[name.lower()] for name in names}
+
+
+_Readers = dict[str, tuple[int, Read]]
+
+
+def _dumped_column(
+    column: ArrowColumn, source: Source | None, rows: Rows, readers: _Readers, losses: Losses
+) -> pa.Array:
+    if source is None:
+        return _repeated(column, missing_value(column.column), len(rows.rows), losses)
+    values = _read(readers[source.name], rows.rows)
+    if source.conversions:
+        convert = _conversion(source)
+        values = [convert(value) for value in values]
+    return column.build(values, _lost(losses, column))
+
+
+def _read(reader: tuple[int, Read], rows: list[list[Raw]]) -> list[Value]:
+    place, read = reader
+    return [read(row[place]) for row in rows]
+
+
+def _dumped_keys(plan: TablePlan, dumped: Dumped, rows: Rows, readers: _Readers) -> pa.Array | None:
+    if plan.handle.kind is HandleKind.HIDDEN:
+        return None
+    by_id: dict[int, Column] = {column.id: column for column in dumped.columns}
+    columns = [by_id[column_id] for column_id in plan.handle.column_ids]
+    values = [_read(readers[column.name], rows.rows) for column in columns]
+    kind = plan.handle.kind
+    keys = [key_of_values(kind, columns, each) for each in zip(*values, strict=True)]
+    return keys_as(keys, type_of_keys(plan))

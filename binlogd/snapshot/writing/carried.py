@@ -1,0 +1,217 @@
+"""Takes the rows of a base over that nobody changed since: the anti-join.
+
+Runs in Spark's Python workers, a file of the base at a time, in Arrow: rows of a base go through no
+shuffle and no row decoder. A file that has no changed row, of a table that is what it was, is
+linked into the new snapshot.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from binlogd.errors import Corrupt, CorruptRow, UnreadableRow
+from binlogd.snapshot.bases.dump import DumpFile
+from binlogd.snapshot.formats.columns import ArrowColumn
+from binlogd.snapshot.spec import FileEntry
+from binlogd.snapshot.tables.built_on import Carry
+from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.snapshot.tables.rewrite import Unconvertible
+from binlogd.snapshot.writing.adapt import Chunk, Losses, ParquetAdapter, dump_chunks, keys_in
+from binlogd.snapshot.writing.changed import changed_keys, is_kept
+from binlogd.snapshot.writing.files import TableFiles, Target, Written, keys_name
+from binlogd.snapshot.writing.loose import LooseRows
+from binlogd.snapshot.writing.writer import arrow_columns, directory_name, schema_of, table_files
+
+
+class CarryTask(NamedTuple):
+    """Files of one table of the base: one, or all where rows are found by their values."""
+
+    table_id: int
+    files: tuple[FileEntry, ...] = ()
+    dump_files: tuple[DumpFile, ...] = ()
+
+
+def tasks(plans: dict[int, TablePlan]) -> list[CarryTask]:
+    """What is to be taken over of these tables."""
+    found: list[CarryTask] = []
+    for table_id, plan in plans.items():
+        if plan.carry is None:
+            continue
+        files = tuple(file for file in plan.carry.files if file.rows)
+        dump_files = plan.carry.dumped.files if plan.carry.dumped is not None else ()
+        if plan.carry.is_loose:
+            found.append(CarryTask(table_id, files, dump_files))
+        else:
+            found += [CarryTask(table_id, files=(each,)) for each in files]
+            found += [CarryTask(table_id, dump_files=(each,)) for each in dump_files]
+    return found
+
+
+def take_over(task: CarryTask, plan: TablePlan, target: Target, part: str) -> list[Written]:
+    """Writes what is left of some files. Raises UnreadableRow, ConfigError, Corrupt for a base that
+    is damaged."""
+    assert plan.carry is not None, "only tables that have a base are taken over"
+    done = target.finished(task.table_id, part)
+    if done is not None:
+        return done
+    try:
+        done = _TakeOver(task, plan, plan.carry, target, part).run()
+        if not any(each.problem for each in done):
+            target.finish(task.table_id, part, done)
+        return done
+    except Unconvertible as error:
+        return [Written(task.table_id, problem=str(error))]
+    except CorruptRow as error:
+        raise UnreadableRow(f"{plan.database}.{plan.info.name}", 0, str(error)) from error
+    except (OSError, pa.ArrowException) as error:
+        names = ", ".join(
+            [each.name for each in task.files] + [each.name for each in task.dump_files]
+        )
+        raise Corrupt(
+            f"{plan.carry.directory}: {names}: the base cannot be read: {error};"
+            " export with --base none, or name another one"
+        ) from error
+
+
+@dataclass(slots=True)
+class _TakeOver:
+    task: CarryTask
+    plan: TablePlan
+    carry: Carry
+    target: Target
+    part: str
+    columns: list[ArrowColumn] = field(init=False)
+    schema: pa.Schema = field(init=False)
+    directory: Path = field(init=False)
+    count: int = 0
+    done: list[Written] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.columns = arrow_columns(self.plan, self.target.types)
+        self.schema = schema_of(self.columns)
+        self.directory = Path(self.carry.directory)
+
+    def run(self) -> list[Written]:
+        if self.carry.is_loose:
+            return self._loose()
+        for file in self.task.files:
+            self._keyed(file)
+        for dumped in self.task.dump_files:
+            self._dumped(dumped)
+        return self.done
+
+    # --- rows with keys ----------------------------------------------------------------------
+
+    def _keyed(self, file: FileEntry) -> None:
+        kept = [
+            is_kept(keys, changed_keys(self.target.keys, self.task.table_id))
+            for keys in keys_in(self.directory, self.plan, file)
+        ]
+        rows = sum(mask.true_count for mask in kept)
+        is_linkable = self.carry.is_same and self.target.kind.is_base
+        if rows == file.rows and is_linkable and self._link(file):
+            return
+        if rows:
+            self._keep(file, kept)
+
+    def _chunks(
+        self, file: FileEntry, kept: list[pa.Array] | None, losses: Losses
+    ) -> Iterator[Chunk]:
+        """The kept rows of each row group, with their keys where the table keeps any."""
+        adapter = ParquetAdapter(self.plan, self.columns, self.schema)
+        held = pq.ParquetFile(self.directory / file.name)
+        has_keys = file.keys is not None and self.target.kind.is_base
+        groups = keys_in(self.directory, self.plan, file) if has_keys else None
+        for group in range(held.num_row_groups):
+            table = held.read_row_group(group, adapter.names)
+            keys = next(groups) if groups is not None else None
+            if kept is not None:
+                table = table.filter(kept[group])
+                keys = keys.filter(kept[group]) if keys is not None else None
+            yield Chunk(adapter.adapted(table, losses), keys, table.nbytes)
+
+    def _dumped(self, file: DumpFile) -> None:
+        files = self._files()
+        for chunk, losses in dump_chunks(self.plan, self.columns, self.schema, file):
+            assert chunk.keys is not None, "its handle is in columns"
+            mask = is_kept(chunk.keys, changed_keys(self.target.keys, self.task.table_id))
+            for name, lost in losses.items():
+                files.losses.setdefault(name, lost.__class__()).update(lost)
+            keys = chunk.keys.filter(mask) if files.key_type is not None else None
+            files.add(chunk.rows.filter(mask), keys, chunk.size_bytes)
+        self.done += files.close()
+
+    def _link(self, file: FileEntry) -> bool:
+        """The file as it is, under a name of this task; False where links do not reach."""
+        name = f"{directory_name(self.plan)}/part-{self._next_part()}-000.zstd.parquet"
+        target = Path(self.target.staging, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(self.directory / file.name, target)
+            if file.keys is not None:
+                linked = Path(self.target.staging, keys_name(name))
+                os.link(self.directory / file.keys.name, linked)
+        except OSError:
+            return False
+        self.done.append(
+            Written(
+                self.task.table_id,
+                name,
+                file.rows,
+                file.size_bytes,
+                file.sha256,
+                file.checksum,
+                keys_size_bytes=file.keys.size_bytes if file.keys else 0,
+                keys_sha256=file.keys.sha256 if file.keys else "",
+            )
+        )
+        return True
+
+    # --- rows without --------------------------------------------------------------------------
+
+    def _loose(self) -> list[Written]:
+        """All files of the table: those that tell keys first, then the others by values."""
+        loose = LooseRows(self.target.keys, self.task.table_id)
+        for file in self.task.files:
+            if file.keys is not None:
+                groups = keys_in(self.directory, self.plan, file)
+                self._keep(file, [loose.keep_keys(each) for each in groups])
+        files = self._files(has_keys=False)
+        for file in self.task.files:
+            for chunk in self._chunks(file, None, files.losses) if file.keys is None else ():
+                files.add(chunk.rows.filter(loose.keep_rows(chunk.rows)), None, chunk.size_bytes)
+        for dumped in self.task.dump_files:
+            for chunk, losses in dump_chunks(self.plan, self.columns, self.schema, dumped):
+                for name, lost in losses.items():
+                    files.losses.setdefault(name, lost.__class__()).update(lost)
+                files.add(chunk.rows.filter(loose.keep_rows(chunk.rows)), None, chunk.size_bytes)
+        self.done += files.close()
+        missing = loose.missing()
+        if missing:
+            problem = (
+                f"the base lacks {missing} rows that were changed behind it: it is not of the"
+                " moment that it says, or not of this cluster"
+            )
+            return [Written(self.task.table_id, problem=problem)]
+        return self.done
+
+    def _keep(self, file: FileEntry, kept: list[pa.Array]) -> None:
+        files = self._files()
+        for chunk in self._chunks(file, kept, files.losses):
+            files.add(*chunk)
+        self.done += files.close()
+
+    def _files(self, *, has_keys: bool = True) -> TableFiles:
+        part = self._next_part()
+        return table_files(self.plan, self.columns, self.target, part, has_keys=has_keys)
+
+    def _next_part(self) -> str:
+        self.count += 1
+        return f"{self.part}-{self.count}"

@@ -1,0 +1,87 @@
+"""Which rows of a base have changed since: their keys, put down by one stage, read by the next.
+
+Keys are kept as 64-bit numbers where the row handle is one, as bytes otherwise. A set of them is
+looked up in pieces, so that memory has a limit however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from binlogd.snapshot.log.rowkey import HandleKind
+from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.snapshot.writing.files import KEY_COLUMN
+
+PIECE_KEYS = 1 << 20
+"""Keys that are looked up at a time."""
+_CHUNK_KEYS = 1 << 16
+
+
+def type_of_keys(plan: TablePlan) -> pa.DataType:
+    """How the keys of a table are kept."""
+    return pa.binary() if plan.handle.kind is HandleKind.COMMON else pa.int64()
+
+
+def keys_as(keys: Sequence[bytes], type_: pa.DataType) -> pa.Array:
+    """Keys of `rowkey` in Arrow."""
+    if type_ != pa.int64():
+        return pa.array(keys, type_)
+    numbers = np.frombuffer(b"".join(keys), ">i8").astype(np.int64)
+    return pa.array(numbers)
+
+
+def keys_of(column: pa.Array) -> pa.Array:
+    """The keys that the handle column of a table tells, as numbers modulo 2^64."""
+    if pa.types.is_decimal(column.type):
+        return column.cast(pa.uint64()).view(pa.int64())
+    return column.cast(pa.int64())
+
+
+class ChangedKeys:
+    """The keys of one table that changed, as one partition meets them."""
+
+    def __init__(self, directory: str, plan: TablePlan, part: str) -> None:
+        self._type = type_of_keys(plan)
+        self._path = Path(directory, str(plan.info.id), f"{part}.parquet")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._making = self._path.with_suffix(".new")
+        self._file = pq.ParquetWriter(self._making, pa.schema([(KEY_COLUMN, self._type)]))
+        self._keys: list[bytes] = []
+
+    def add(self, key: bytes) -> None:
+        """One more; each key comes once."""
+        self._keys.append(key)
+        if len(self._keys) >= _CHUNK_KEYS:
+            self._flush()
+
+    def close(self) -> None:
+        """Finishes the file; one that is not whole is not seen."""
+        if self._keys:
+            self._flush()
+        self._file.close()
+        self._making.replace(self._path)
+
+    def _flush(self) -> None:
+        self._file.write_table(pa.table({KEY_COLUMN: keys_as(self._keys, self._type)}))
+        self._keys.clear()
+
+
+def changed_keys(directory: str, table_id: int) -> Iterator[pa.Array]:
+    """The keys of a table that changed, piece by piece."""
+    for path in sorted(Path(directory, str(table_id)).glob("*.parquet")):
+        for batch in pq.ParquetFile(path).iter_batches(PIECE_KEYS):
+            yield batch.column(0)
+
+
+def is_kept(keys: pa.Array, changed: Iterator[pa.Array]) -> pa.Array:
+    """True for each key that is in no piece."""
+    found = pa.array(np.zeros(len(keys), dtype=bool))
+    for piece in changed:
+        found = pc.or_(found, pc.is_in(keys, value_set=piece))
+    return pc.invert(found)

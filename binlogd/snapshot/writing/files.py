@@ -1,0 +1,264 @@
+"""Arrow batches of one table into files, each synced and hashed where it is written.
+
+Where the columns of a table do not tell which row is which (a hidden row id, a key of several
+columns), the handles stand in a file of their own beside the data, row by row, for the snapshot
+that is built on this one. Its name begins with `_`: readers of a directory pass it over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from binlogd.snapshot.formats import file_kinds
+from binlogd.snapshot.formats.file_kinds import PLAIN_PARQUET, FileKind
+from binlogd.snapshot.formats.texts import CHECKSUM_BITS, checksum
+from binlogd.snapshot.publishing import marks
+from binlogd.snapshot.spec import KeysEntry, TypeOptions
+
+ROW_GROUP_ROWS = 131_072
+ROW_GROUP_BYTES = 64 << 20
+KEY_COLUMN = "key"
+
+RESULTS = pa.schema(
+    [
+        ("table_id", pa.int64()),
+        ("name", pa.string()),
+        ("rows", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("sha256", pa.string()),
+        ("checksum", pa.string()),
+        ("losses", pa.string()),
+        ("problem", pa.string()),
+        ("keys_size_bytes", pa.int64()),
+        ("keys_sha256", pa.string()),
+    ]
+)
+"""One written file each, or (with `problem`) why a table cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where and how files are written; `keys` is where the keys that changed are put down, `state`
+    where marks of what is finished are, "" without any."""
+
+    staging: str
+    types: TypeOptions
+    rows_per_file_max: int
+    keys: str = ""
+    kind: FileKind = PLAIN_PARQUET
+    state: str = ""
+
+    def finished(self, table_id: int, part: str) -> list[Written] | None:
+        """What an earlier run of this export wrote for a part, if it came to its end."""
+        if not self.state:
+            return None
+        of = marks.Part(table_id, marks.part_of(part))
+        found = marks.marked(Path(self.state), Path(self.staging), of)
+        return None if found is None else [Written.of(table_id, each) for each in found]
+
+    def finish(self, table_id: int, part: str, done: list[Written]) -> None:
+        """Notes that a part is finished, for whoever goes on after a crash."""
+        if self.state and done:
+            of = marks.Part(table_id, marks.part_of(part))
+            marks.mark(Path(self.state), of, [each.marked() for each in done])
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file, or why there is none."""
+
+    table_id: int
+    name: str = ""
+    rows: int = 0
+    size_bytes: int = 0
+    sha256: str = ""
+    checksum: str = ""
+    losses: str = "{}"
+    problem: str = ""
+    keys_size_bytes: int = 0
+    keys_sha256: str = ""
+
+    @classmethod
+    def of(cls, table_id: int, file: marks.FileMark) -> Written:
+        """A file that a mark names."""
+        return cls(
+            table_id,
+            file.name,
+            file.rows,
+            file.size_bytes,
+            file.sha256,
+            file.checksum,
+            file.losses,
+            keys_size_bytes=file.keys_size_bytes,
+            keys_sha256=file.keys_sha256,
+        )
+
+    def marked(self) -> marks.FileMark:
+        """The same for a mark."""
+        return marks.FileMark(
+            self.name,
+            self.rows,
+            self.size_bytes,
+            self.sha256,
+            self.checksum,
+            self.losses,
+            self.keys_size_bytes,
+            self.keys_sha256,
+            keys_name(self.name) if self.keys_sha256 else "",
+        )
+
+    @property
+    def keys(self) -> KeysEntry | None:
+        """The file of its row handles, if it has one."""
+        if not self.keys_sha256:
+            return None
+        return KeysEntry(keys_name(self.name), self.keys_size_bytes, self.keys_sha256)
+
+
+def keys_name(name: str) -> str:
+    """The file of row handles beside a data file."""
+    directory, _, file = name.rpartition("/")
+    return f"{directory}/_keys-{file}"
+
+
+def results(done: list[Written]) -> pa.RecordBatch:
+    """`RESULTS` of some files."""
+    columns = {
+        name: [getattr(each, name) for each in done]
+        for name in RESULTS.names  # fields of Written
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=RESULTS)
+
+
+@dataclass(slots=True)
+class TableFiles:
+    """The files of one table in one partition; `part` makes their names its own.
+
+    `mysql_types` are those of the columns, `table` is what SQL statements name. Only Parquet files
+    get a file of row handles beside them: nothing is built on the other formats.
+    """
+
+    table_id: int
+    directory: str
+    schema: pa.Schema
+    target: Target
+    part: str
+    key_type: pa.DataType | None = None
+    mysql_types: tuple[str, ...] = ()
+    table: str = ""
+    losses: dict[str, Counter[str]] = field(default_factory=dict)
+    _waiting: list[pa.RecordBatch] = field(default_factory=list)
+    _keys: list[pa.Array] = field(default_factory=list)
+    _waiting_rows: int = 0
+    _waiting_bytes: int = 0
+    _rows: int = 0
+    _checksum: int = 0
+    _path: Path = Path()
+    _file: file_kinds.RowsFile | None = None
+    _keys_file: pq.ParquetWriter | None = None
+    _done: list[Written] = field(default_factory=list)
+
+    def add(self, batch: pa.RecordBatch, keys: pa.Array | None, size_bytes: int) -> None:
+        """Takes rows, with their handles where the table has a `key_type`."""
+        self._waiting.append(batch)
+        if keys is not None:
+            self._keys.append(keys)
+        self._waiting_rows += batch.num_rows
+        self._waiting_bytes += size_bytes
+        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._write_row_group()
+
+    def close(self) -> list[Written]:
+        """Finishes the last file. What was written."""
+        if self._waiting:
+            self._write_row_group()
+        self._finish_file()
+        return self._done
+
+    def _write_row_group(self) -> None:
+        if self._file is None:
+            self._open()
+        assert self._file is not None
+        rows = pa.Table.from_batches(self._waiting, self.schema)
+        self._file.write(rows)
+        for batch in self._waiting:
+            self._checksum += checksum(batch.columns)
+        if self._keys_file is not None:
+            keys = pa.table({KEY_COLUMN: pa.chunked_array(self._keys, self.key_type)})
+            self._keys_file.write_table(keys)  # one row group, as the rows are
+        self._rows += self._waiting_rows
+        self._waiting.clear()
+        self._keys.clear()
+        self._waiting_rows = self._waiting_bytes = 0
+        if self._rows >= self.target.rows_per_file_max:
+            self._finish_file()
+
+    def _open(self) -> None:
+        name = f"part-{self.part}-{len(self._done):03d}.{self.target.kind.suffix}"
+        self._path = Path(self.target.staging, self.directory, name)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        mysql_types = self.mysql_types or ("",) * len(self.schema)
+        self._file = file_kinds.create(
+            self._path, self.target.kind, self.schema, mysql_types, self.table
+        )
+        if self.key_type is not None:
+            encoding = "DELTA_BINARY_PACKED" if self.key_type == pa.int64() else "DELTA_BYTE_ARRAY"
+            self._keys_file = pq.ParquetWriter(
+                self._keys_path(),
+                pa.schema([(KEY_COLUMN, self.key_type)]),
+                compression="zstd",
+                use_dictionary=False,
+                column_encoding={KEY_COLUMN: encoding},
+            )
+
+    def _finish_file(self) -> None:
+        if self._file is None:
+            return
+        self._file.close()
+        self._file = None
+        keys_size, keys_sha256 = 0, ""
+        if self._keys_file is not None:
+            self._keys_file.close()
+            self._keys_file = None
+            keys_size, keys_sha256 = synced(self._keys_path())
+        size_bytes, sha256 = synced(self._path)
+        losses = {name: +lost for name, lost in self.losses.items() if +lost}
+        self.losses.clear()
+        self._done.append(
+            Written(
+                self.table_id,
+                f"{self.directory}/{self._path.name}",
+                self._rows,
+                size_bytes,
+                sha256,
+                checksum_text(self._checksum),
+                json.dumps(losses),
+                keys_size_bytes=keys_size,
+                keys_sha256=keys_sha256,
+            )
+        )
+        self._rows = self._checksum = 0
+
+    def _keys_path(self) -> Path:
+        return Path(self.target.staging, keys_name(f"{self.directory}/{self._path.name}"))
+
+
+def checksum_text(total: int) -> str:
+    """A row checksum as manifests have it: 16 hexadecimal digits."""
+    return f"{total % (1 << CHECKSUM_BITS):016x}"
+
+
+def synced(path: Path) -> tuple[int, str]:
+    """Size and SHA-256 of a file that is on the disk from now on."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return path.stat().st_size, digest
