@@ -15,34 +15,34 @@ from binlogd.client.registered_pumps import RegisteredPumps
 from binlogd.config import DownstreamConfig, SyncerConfig
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.conflict import lanes_for
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.ddl_trash import Trash
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.ddl.trash_names import Trash
 from binlogd.drainer.drainer import Drainer
-from binlogd.drainer.event_filter import EventFilter, EventRule
-from binlogd.drainer.file_archive import ArchiveOptions
-from binlogd.drainer.file_sink import FileSink, FileSinkOptions
-from binlogd.drainer.filter import TableFilter, TablePattern
+from binlogd.drainer.files.archive import ArchiveOptions
+from binlogd.drainer.files.relay_original import OriginalRelay
+from binlogd.drainer.files.sink import FileSink, FileSinkOptions
+from binlogd.drainer.filtering.event_filter import EventFilter, EventRule
+from binlogd.drainer.filtering.filter import TableFilter, TablePattern
+from binlogd.drainer.filtering.loopback import LoopControl
+from binlogd.drainer.filtering.route import Router, RouteRule
 from binlogd.drainer.kafka.broker import BrokerOptions
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from binlogd.drainer.kafka.message import Notation
 from binlogd.drainer.kafka.original import OriginalMessages
 from binlogd.drainer.kafka.sink import KafkaSink
-from binlogd.drainer.loopback import LoopControl
 from binlogd.drainer.measures import DrainerMeasures, MeasuredSources
-from binlogd.drainer.mysql import Server
-from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
-from binlogd.drainer.mysql_store import MySqlStore
-from binlogd.drainer.parts import Limits
-from binlogd.drainer.relay_original import OriginalRelay
-from binlogd.drainer.route import Router, RouteRule
+from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.mysql.store import MySqlStore
+from binlogd.drainer.mysql.trash import TrashOptions
+from binlogd.drainer.rows.conflict import lanes_for
+from binlogd.drainer.rows.parts import Limits
+from binlogd.drainer.rows.shape import Shapes
 from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
-from binlogd.drainer.shape import Shapes
 from binlogd.drainer.sink import Sink
-from binlogd.drainer.sqlite_sink import SqliteSink
-from binlogd.drainer.trash import TrashOptions
+from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.errors import ConfigError, LogFailed
 from binlogd.finder import Finder
 from binlogd.host.clock import WallClock

@@ -16,9 +16,9 @@ import structlog
 
 from binlogd import __version__, telemetry
 from binlogd.client.registered_pumps import RegisteredPumps
-from binlogd.drainer.ddl_trash import TrashStatistics
-from binlogd.drainer.ddl_watch import RunningDdl
+from binlogd.drainer.ddl.trash_names import TrashStatistics
 from binlogd.drainer.drainer import DrainerState
+from binlogd.drainer.measures import RunningDdl
 from binlogd.drainer.metrics import say_drainer
 from binlogd.errors import RecordTooLarge, Refused, UpstreamUnavailable
 from binlogd.finder import Finder, Question

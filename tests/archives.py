@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from binlogd.binlog import BinlogType, CommittedBinlog
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.file_sink import FileSink, FileSinkOptions
-from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.files.sink import FileSink, FileSinkOptions
+from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Txn
 from binlogd.host.clock import WallClock

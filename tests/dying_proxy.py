@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from binlogd.drainer.mysql import Server
+from binlogd.drainer.mysql.connection import Server
 from binlogd.errors import DownstreamUnavailable
 
 _HEAD_BYTES = 4

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from binlogd.drainer.mysql import SqlSession
-from binlogd.drainer.mysql_sink import MySqlSink
+from binlogd.drainer.mysql.connection import SqlSession
+from binlogd.drainer.mysql.sink import MySqlSink
 
 INTERRUPTIONS_MAX = 200
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from binlogd.drainer.mysql_sink import MySqlSink
+from binlogd.drainer.mysql.sink import MySqlSink
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.errors import BinlogdError
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp

@@ -8,17 +8,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.ddl_trash import Trash
-from binlogd.drainer.filter import TableFilter, TablePattern
-from binlogd.drainer.mysql import Server
-from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
-from binlogd.drainer.parts import Limits
-from binlogd.drainer.route import Router
-from binlogd.drainer.shape import Shapes
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.ddl.trash_names import Trash
+from binlogd.drainer.filtering.filter import TableFilter, TablePattern
+from binlogd.drainer.filtering.route import Router
+from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.mysql.trash import TrashOptions
+from binlogd.drainer.rows.parts import Limits
+from binlogd.drainer.rows.shape import Shapes
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.translate import Translator, ddl_job_id
-from binlogd.drainer.trash import TrashOptions
 from binlogd.drainer.txn import Txn
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from binlogd.drainer.replica_table import stored_columns
+from binlogd.drainer.sqlite.replica import stored_columns
 from binlogd.tidb import model
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import table_from_json

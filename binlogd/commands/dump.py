@@ -24,7 +24,7 @@ from binlogd.commands.reading import (
     window_of,
 )
 from binlogd.console import ReadingProgress, is_coloured
-from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.errors import CorruptPayload, CorruptRow
 from binlogd.tools.chosen import chosen, table_patterns
 from binlogd.tools.jobs import known_jobs

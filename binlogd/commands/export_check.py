@@ -14,7 +14,7 @@ from rich.table import Table
 from binlogd import app
 from binlogd.commands.replay import server_of
 from binlogd.console import BytesProgress
-from binlogd.drainer.mysql import Server
+from binlogd.drainer.mysql.connection import Server
 from binlogd.errors import ConfigError
 from binlogd.snapshot.estimate import Estimate
 from binlogd.snapshot.spec import Manifest

@@ -22,8 +22,8 @@ from binlogd.commands.reading import (
     window_of,
 )
 from binlogd.console import ReadingProgress, is_coloured
-from binlogd.drainer.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
-from binlogd.drainer.mysql import Server
+from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
+from binlogd.drainer.mysql.connection import Server
 from binlogd.errors import ConfigError
 from binlogd.tools.chosen import chosen, table_patterns
 from binlogd.tools.reading import find_sources, transactions

@@ -23,7 +23,7 @@ from binlogd.commands.reading import (
 )
 from binlogd.commands.replay import server_of
 from binlogd.console import ReadingProgress
-from binlogd.drainer.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
+from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.errors import ConfigError
 from binlogd.tools.chosen import table_patterns
 from binlogd.tools.jobs import known_jobs

@@ -16,8 +16,8 @@ from binlogd.assembly import downstream_server, table_filter
 from binlogd.commands.options import ConfigOption, load_setup
 from binlogd.commands.replay import server_of
 from binlogd.console import VerifyProgress
-from binlogd.drainer.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
-from binlogd.drainer.mysql import Server
+from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
+from binlogd.drainer.mysql.connection import Server
 from binlogd.errors import ConfigError
 from binlogd.setup import Setup
 from binlogd.tools.chosen import table_patterns

@@ -21,8 +21,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from binlogd.drainer.parts import size_of
-from binlogd.drainer.route import Router
+from binlogd.drainer.filtering.route import Router
+from binlogd.drainer.rows.parts import size_of
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.errors import CorruptRow
 from binlogd.tidb.model import Table, TableAt

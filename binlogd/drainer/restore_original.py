@@ -18,15 +18,15 @@ from pathlib import Path
 
 import structlog
 
-from binlogd.drainer import secondary
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.ddl_names import name_of
-from binlogd.drainer.file_log import Record, log_files
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.named import NamedTransaction
-from binlogd.drainer.named_apply import NamedApplier
-from binlogd.drainer.pb import head_of
-from binlogd.drainer.relay_original import BASE_NAME, whole_records
+from binlogd.drainer.ddl.names import name_of
+from binlogd.drainer.files.log import Record, log_files
+from binlogd.drainer.files.relay_original import BASE_NAME, whole_records
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.messages import secondary
+from binlogd.drainer.messages.named import NamedTransaction
+from binlogd.drainer.messages.pb import head_of
+from binlogd.drainer.mysql.named_apply import NamedApplier
 from binlogd.drainer.restore import Restored, begin, where_to_begin
 from binlogd.drainer.session import leading_error
 from binlogd.drainer.sink import Sink

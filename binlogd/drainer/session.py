@@ -27,12 +27,12 @@ import structlog
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.carry import Carry
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.ddl_trash import Trash
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.ddl.trash_names import Trash
 from binlogd.drainer.doubt import say_in_doubt, say_left
-from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.files.relay_original import OriginalRelay
+from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.measures import DrainerMeasures
-from binlogd.drainer.relay_original import OriginalRelay
 from binlogd.drainer.schema_log import SchemaEvent, SchemaLog
 from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.translate import Translator, ddl_job_id

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.ddl_trash import TrashStatistics
-from binlogd.drainer.ddl_watch import RunningDdl
-from binlogd.drainer.measures import FileStatistics
+from binlogd.drainer.ddl.trash_names import TrashStatistics
+from binlogd.drainer.measures import FileStatistics, RunningDdl
 from binlogd.drainer.txn import Txn
 from binlogd.histogram import HistogramStatistics
 from binlogd.tso import Tso

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.drainer.ddl import DdlEvent, DdlReplay, Omit, Replay, is_setval
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.ddl_trash import Trash
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.loopback import LoopControl
-from binlogd.drainer.route import Router
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay, is_setval
+from binlogd.drainer.ddl.trash_names import Trash
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.filtering.loopback import LoopControl
+from binlogd.drainer.filtering.route import Router
 from binlogd.drainer.txn import BY_DECISION, Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import MalformedBinlog, MissingDdlJob, RowMismatch, UnknownTable
 from binlogd.tidb.model import Job, TableAt

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.drainer.ddl import is_setval
+from binlogd.drainer.ddl.replicated import is_setval
 from binlogd.errors import MalformedBinlog, MissingDdlJob, UnknownTable, UnreadableRow
 from binlogd.tidb.kinds import ActionType, SchemaState
 from binlogd.tidb.model import Job, TableAt

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from binlogd.drainer import sql
-from binlogd.drainer.mysql import Server, SqlRefused, SqlSession
+from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
 from binlogd.snapshot.formats import read_files
 from binlogd.snapshot.spec import ColumnEntry, Manifest, TableEntry

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from binlogd.drainer.file_log import log_files, records_of
-from binlogd.drainer.named import NamedDdl, NamedRow, RowKind
-from binlogd.drainer.pb import PbReader
+from binlogd.drainer.files.log import log_files, records_of
+from binlogd.drainer.messages.named import NamedDdl, NamedRow, RowKind
+from binlogd.drainer.messages.pb import PbReader
 from binlogd.errors import ConfigError, Corrupt, CorruptRelay, Refused
 from binlogd.record import encode
 from binlogd.tidb.columns import Value

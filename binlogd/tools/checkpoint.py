@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from binlogd.assembly import make_store
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.mysql_store import MySqlStore
-from binlogd.drainer.progress import LanePosition, PendingDdl
+from binlogd.drainer.mysql.store import MySqlStore
+from binlogd.drainer.rows.progress import LanePosition, PendingDdl
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import LOCK_FILE

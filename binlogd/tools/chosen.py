@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from binlogd.drainer.ddl_names import name_of
-from binlogd.drainer.filter import TableFilter, TablePattern
-from binlogd.drainer.named import NamedRow
+from binlogd.drainer.ddl.names import name_of
+from binlogd.drainer.filtering.filter import TableFilter, TablePattern
+from binlogd.drainer.messages.named import NamedRow
 from binlogd.errors import ConfigError
 from binlogd.tools.transaction import Transaction
 

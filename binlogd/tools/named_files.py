@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from binlogd.drainer import secondary
-from binlogd.drainer.file_log import Record, first_ts_of, records_of
-from binlogd.drainer.named import NamedTransaction
-from binlogd.drainer.pb import PbReader, head_of
+from binlogd.drainer.files.log import Record, first_ts_of, records_of
+from binlogd.drainer.messages import secondary
+from binlogd.drainer.messages.named import NamedTransaction
+from binlogd.drainer.messages.pb import PbReader, head_of
 from binlogd.errors import Corrupt, CorruptRelay
 from binlogd.tools.transaction import Meter, Place, Transaction, Window
 from binlogd.tso import NO_TS, Tso

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from binlogd.drainer.ddl import is_setval
-from binlogd.drainer.named import NamedColumn, NamedDdl, NamedRow, RowKind
-from binlogd.drainer.pb_write import mysql_type
+from binlogd.drainer.ddl.replicated import is_setval
+from binlogd.drainer.messages.named import NamedColumn, NamedDdl, NamedRow, RowKind
+from binlogd.drainer.messages.pb_write import mysql_type
 from binlogd.drainer.txn import TableChange
 from binlogd.errors import Corrupt, MalformedBinlog
 from binlogd.tidb.columns import Value

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from binlogd.drainer.file_log import is_log_file, log_files
+from binlogd.drainer.files.log import is_log_file, log_files
 from binlogd.errors import ConfigError, CorruptRelay
 from binlogd.pump.pointer import segment_fid
 from binlogd.relay.position import suffix_of

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from binlogd.binlog import BinlogType
-from binlogd.drainer.file_log import records_of
-from binlogd.drainer.pb import head_of
-from binlogd.drainer.secondary import is_secondary
+from binlogd.drainer.files.log import records_of
+from binlogd.drainer.messages.pb import head_of
+from binlogd.drainer.messages.secondary import is_secondary
 from binlogd.errors import Corrupt, CorruptRecord, CorruptRelay, MalformedBinlog
 from binlogd.relay.frame import FrameKind
 from binlogd.relay.reader import entries_of

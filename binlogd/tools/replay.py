@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.mysql import Server
-from binlogd.drainer.named import NamedTransaction
-from binlogd.drainer.named_apply import NamedApplier, NamedCounters, NamedOptions
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.messages.named import NamedTransaction
+from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, NamedOptions
 from binlogd.errors import BinlogdError, ConfigError, StatementRejected
 from binlogd.moment import wall_clock
 from binlogd.tools.chosen import chosen

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from binlogd.assembly import dialect, downstream_server, make_sink, make_store, table_filter, trash
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.file_log import is_log_file
-from binlogd.drainer.named_apply import NamedApplier, NamedOptions
+from binlogd.drainer.files.log import is_log_file
+from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
 from binlogd.drainer.restore import Restored, restore
 from binlogd.drainer.restore_original import restore_original
 from binlogd.drainer.translate import Translator

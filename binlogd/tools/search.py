@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.named import NamedColumn, NamedRow, RowKind
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.messages.named import NamedColumn, NamedRow, RowKind
 from binlogd.errors import ConfigError, CorruptPayload, CorruptRow
 from binlogd.moment import wall_clock
 from binlogd.tidb.columns import Value

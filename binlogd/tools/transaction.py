@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from binlogd.drainer.named import NamedDdl, NamedRow
+from binlogd.drainer.messages.named import NamedDdl, NamedRow
 from binlogd.drainer.txn import TableChange
 from binlogd.tidb.model import Job
 from binlogd.tso import MAX_TS, NO_TS, Tso

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from binlogd.drainer import sql
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.mysql import Server
-from binlogd.drainer.named import NamedColumn, NamedRow, NamedTransaction, RowKind
-from binlogd.drainer.named_apply import NamedApplier, NamedCounters, NamedOptions
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.messages.named import NamedColumn, NamedRow, NamedTransaction, RowKind
+from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, NamedOptions
 from binlogd.errors import BinlogdError
 from binlogd.moment import wall_clock
 from binlogd.tidb.columns import Value

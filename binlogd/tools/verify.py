@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 from binlogd.drainer import sql
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.loopback import MARK_DATABASE, MARK_TABLE
-from binlogd.drainer.mysql import Server, SqlRefused, SqlSession
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.filtering.loopback import MARK_DATABASE, MARK_TABLE
+from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
 from binlogd.tidb.schema import Named
 from binlogd.tso import Tso

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from binlogd.drainer.file_log import Stop, log_files, next_record, read_file_log
-from binlogd.drainer.named import RowKind
-from binlogd.drainer.pb import PbColumn, PbEvent, head_of
+from binlogd.drainer.files.log import Stop, log_files, next_record, read_file_log
+from binlogd.drainer.messages.named import RowKind
+from binlogd.drainer.messages.pb import PbColumn, PbEvent, head_of
 from binlogd.tidb.kinds import Tp
 from binlogd.tso import NO_TS, Tso
 from binlogd.workload.replica import Replica

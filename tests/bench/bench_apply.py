@@ -29,10 +29,10 @@ import uvloop
 
 from binlogd.app import GC_YOUNG_OBJECTS
 from binlogd.binlog import CommittedBinlog
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.mysql import SqlSession
-from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.mysql.connection import SqlSession
+from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Txn
 from binlogd.tidb.model import jobs_from_json

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from time import process_time
 
-from binlogd.drainer.plan import KeyColumn, compiled, generic, written_columns
+from binlogd.drainer.rows.plan import KeyColumn, compiled, generic, written_columns
 from binlogd.drainer.txn import Dml, TableChange
 from tests.bench.bench_translate import prepared
 from tests.bench.load import Load, inserts, mixed, updates

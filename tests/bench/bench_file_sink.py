@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter, process_time
 
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.file_log import read_file_log
-from binlogd.drainer.file_sink import FileSink
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.pb_rows import ChangeEncoder
-from binlogd.drainer.pb_write import dml_binlog
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.files.log import read_file_log
+from binlogd.drainer.files.sink import FileSink
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.messages.pb_rows import ChangeEncoder
+from binlogd.drainer.messages.pb_write import dml_binlog
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Dml, Txn
 from binlogd.host.clock import WallClock

@@ -21,7 +21,7 @@ import structlog
 import uvloop
 
 from binlogd.client.pump_client import PumpClient
-from binlogd.drainer.mysql import SqlSession
+from binlogd.drainer.mysql.connection import SqlSession
 from binlogd.wire import peek
 from binlogd.workload.appliance import Appliance
 from tests.appliance import into_mariadb

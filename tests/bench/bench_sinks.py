@@ -21,8 +21,8 @@ from time import perf_counter, process_time
 import structlog
 import uvloop
 
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.kafka.broker import BrokerOptions
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
@@ -30,7 +30,7 @@ from binlogd.drainer.kafka.message import Notation
 from binlogd.drainer.kafka.original import OriginalMessages
 from binlogd.drainer.kafka.sink import KafkaSink
 from binlogd.drainer.sink import Sink
-from binlogd.drainer.sqlite_sink import SqliteSink
+from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Txn
 from binlogd.host.disk import PosixDisk

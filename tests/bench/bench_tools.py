@@ -12,11 +12,11 @@ import tempfile
 from pathlib import Path
 from time import perf_counter, process_time
 
-from binlogd.drainer.file_log import encode_record, file_name
-from binlogd.drainer.named_sql import NamedTable
-from binlogd.drainer.pb_rows import ChangeEncoder
-from binlogd.drainer.pb_write import dml_binlog
-from binlogd.drainer.shape import DownstreamColumn, DownstreamKey, DownstreamTable
+from binlogd.drainer.files.log import encode_record, file_name
+from binlogd.drainer.messages.pb_rows import ChangeEncoder
+from binlogd.drainer.messages.pb_write import dml_binlog
+from binlogd.drainer.mysql.named_sql import NamedTable
+from binlogd.drainer.rows.shape import DownstreamColumn, DownstreamKey, DownstreamTable
 from binlogd.drainer.txn import Dml
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.shown import JsonWriter

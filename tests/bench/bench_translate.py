@@ -20,9 +20,9 @@ import uvloop
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer
-from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.translate import Translator, ddl_job_id

@@ -19,11 +19,11 @@ from typing import Protocol
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.backoff import Backoff
-from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.mysql import Server
-from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import Pump, PumpOptions

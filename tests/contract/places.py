@@ -13,14 +13,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
-from binlogd.drainer.file_log import read_file_log
-from binlogd.drainer.file_sink import FileSink, FileSinkOptions
+from binlogd.drainer.files.log import read_file_log
+from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.kafka.broker import BrokerOptions
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.sink import KafkaSink
-from binlogd.drainer.named import RowKind
+from binlogd.drainer.messages.named import RowKind
 from binlogd.drainer.sink import Sink
-from binlogd.drainer.sqlite_sink import SqliteSink
+from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.ports import Disk
 from binlogd.tidb.row import Value
 from tests.contract.memory_sink import MemorySink, MemoryStore

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.txn import Dml
 from binlogd.workload.recording import feed_recording

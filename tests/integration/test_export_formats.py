@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from binlogd import app
-from binlogd.drainer.mysql import Server
+from binlogd.drainer.mysql.connection import Server
 from binlogd.snapshot import job as job_module
 from binlogd.snapshot.formats.file_kinds import FileKind, quoted
 from binlogd.snapshot.formats.read_files import decoded

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.drainer.file_sink import FileSink, FileSinkOptions
+from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.host.disk import PosixDisk
 from binlogd.workload.generator import Options, Workload
 from binlogd.workload.replica import Replica, differences

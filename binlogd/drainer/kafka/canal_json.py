@@ -29,7 +29,7 @@ from binlogd.drainer.kafka.row_events import (
     visible_columns,
 )
 from binlogd.drainer.kafka.text import float_text, text_of
-from binlogd.drainer.pb_write import mysql_type
+from binlogd.drainer.messages.pb_write import mysql_type
 from binlogd.drainer.txn import Ddl, Dml
 from binlogd.tidb.columns import INTEGER_TYPES
 from binlogd.tidb.kinds import STRING_TYPES, ActionType, Tp

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from binlogd.drainer.kafka.message import FIRST_PARTITION, Message
 from binlogd.drainer.kafka.row_events import PerTable
-from binlogd.drainer.secondary_write import SecondaryEncoder, ddl_message, dml_message
+from binlogd.drainer.messages.secondary_write import SecondaryEncoder, ddl_message, dml_message
 from binlogd.drainer.txn import Ddl, Dml
 
 

@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.loopback import LoopControl
-from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
-from binlogd.drainer.parts import Limits
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.filtering.loopback import LoopControl
+from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Ddl, Dml, Skip, Txn
 from binlogd.errors import RowMismatch

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from binlogd.drainer.carry import Carry, InDoubt
-from binlogd.drainer.route import Router
+from binlogd.drainer.filtering.route import Router
 from binlogd.drainer.txn import Dml, TableChange, Txn
 from binlogd.tidb.model import ActionType, Table
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update

@@ -11,9 +11,9 @@ import pytest
 
 from binlogd import config
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.mysql import Server
-from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
-from binlogd.drainer.mysql_store import MySqlStore
+from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import LOCK_FILE
@@ -160,7 +160,7 @@ async def test_a_downstream_with_timestamps_of_its_own_is_mapped(
 ) -> None:
     """MariaDB has no such timestamps; what it is asked here has the form of TiDB's answer."""
     question = b"SELECT 'tidb-binlog', COUNT(*) FROM s.t"
-    monkeypatch.setattr("binlogd.drainer.positions.QUESTION", question)
+    monkeypatch.setattr("binlogd.drainer.mysql.positions.QUESTION", question)
     options = MySqlSinkOptions(lanes=2, has_positions=True)
     sink = MySqlSink(server_of(db), CLUSTER_ID, options, Random(1))
     later = [dml(ts, inserted(T, (ts, 1, b""))) for ts in (70, 71, 72)]

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Dml, TableChange, Txn
 from binlogd.tidb.kinds import Tp

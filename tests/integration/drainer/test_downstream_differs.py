@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from binlogd import config
-from binlogd.drainer.mysql import Server, SqlSession
-from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
-from binlogd.drainer.shape import Shapes
+from binlogd.drainer.mysql.connection import Server, SqlSession
+from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.rows.shape import Shapes
 from binlogd.errors import ConfigError, DownstreamUnavailable, StatementRejected
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import FieldType

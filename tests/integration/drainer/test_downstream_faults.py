@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from binlogd.drainer.ddl_watch import DdlWatch
-from binlogd.drainer.mysql import Server
-from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
-from binlogd.drainer.parts import Limits
+from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.ddl_watch import DdlWatch
+from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.rows.parts import Limits
 from binlogd.errors import DownstreamUnavailable
 from tests.mariadb import MariaDb
 from tests.mysql_proxy import Fate, MySqlProxy

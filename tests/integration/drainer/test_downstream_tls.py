@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from binlogd.drainer.mysql import Server, SqlSession
+from binlogd.drainer.mysql.connection import Server, SqlSession
 from binlogd.errors import DownstreamUnavailable
 from binlogd.tls import ClientTls, TlsFiles
 from tests.certificates import Authority

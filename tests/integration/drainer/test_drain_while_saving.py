@@ -11,9 +11,9 @@ from random import Random
 from binlogd.binlog import Pulled
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer
-from binlogd.drainer.file_sink import FileSink
+from binlogd.drainer.files.sink import FileSink
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk

@@ -16,12 +16,12 @@ import pytest
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer, DrainerState
-from binlogd.drainer.file_log import file_records
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.relay_original import OriginalRelay
-from binlogd.drainer.secondary import decode
+from binlogd.drainer.files.log import file_records
+from binlogd.drainer.files.relay_original import OriginalRelay
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.messages.secondary import decode
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Ddl, Dml, Txn

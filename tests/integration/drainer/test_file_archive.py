@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.file_archive import ArchiveOptions, FileArchive
-from binlogd.drainer.file_log import file_records, first_ts_of, log_files, read_file_log
-from binlogd.drainer.file_sink import FileSink, FileSinkOptions
+from binlogd.drainer.files.archive import ArchiveOptions, FileArchive
+from binlogd.drainer.files.log import file_records, first_ts_of, log_files, read_file_log
+from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.txn import Txn
 from binlogd.errors import CorruptRelay
 from binlogd.host.clock import WallClock

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.file_log import encode_record, file_records, log_files, read_file_log
-from binlogd.drainer.file_sink import FileSink, FileSinkOptions
-from binlogd.drainer.pb_write import ddl_binlog
+from binlogd.drainer.files.log import encode_record, file_records, log_files, read_file_log
+from binlogd.drainer.files.sink import FileSink, FileSinkOptions
+from binlogd.drainer.messages.pb_write import ddl_binlog
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import ConfigError, CorruptRelay, LogFailed, RowMismatch
 from binlogd.host.disk import PosixAppendFile, PosixDisk
@@ -286,7 +286,7 @@ CHILD = """
 import asyncio, sys
 from pathlib import Path
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.file_sink import FileSink, FileSinkOptions
+from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.host.disk import PosixAppendFile, PosixDisk
 from tests.integration.drainer.test_file_sink import StoppedClock, dml
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from binlogd.drainer.ddl_edits import Dialect
+from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from binlogd.drainer.kafka.message import FIRST_PARTITION, Message, Notation
 from binlogd.drainer.kafka.original import OriginalMessages
-from binlogd.drainer.named import RowKind
-from binlogd.drainer.secondary import decode
+from binlogd.drainer.messages.named import RowKind
+from binlogd.drainer.messages.secondary import decode
 from binlogd.drainer.txn import Dml
 from tests.recordings_reader import (
     RECORDINGS,

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from binlogd.drainer.mysql_sink import MySqlSink
-from binlogd.drainer.parts import Limits
+from binlogd.drainer.mysql.sink import MySqlSink
+from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.txn import Dml
 from tests.histories import KINDS, Row, Upstream
 from tests.mariadb import MariaDb

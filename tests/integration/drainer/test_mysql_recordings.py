@@ -11,10 +11,10 @@ from random import Random
 import pymysql
 import pytest
 
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.mysql_sink import MySqlSink
-from binlogd.drainer.parts import Limits
-from binlogd.drainer.shape import Shapes
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.mysql.sink import MySqlSink
+from binlogd.drainer.rows.parts import Limits
+from binlogd.drainer.rows.shape import Shapes
 from binlogd.drainer.txn import Txn
 from binlogd.errors import DownstreamUnavailable
 from tests.mariadb import MariaDb

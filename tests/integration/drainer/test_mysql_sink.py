@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.mysql import Server, SqlSession
-from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
-from binlogd.drainer.parts import Limits
+from binlogd.drainer.mysql.connection import Server, SqlSession
+from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.txn import Dml, Skip
 from binlogd.errors import ConfigError, DownstreamUnavailable, StatementRejected
 from binlogd.tso import Tso

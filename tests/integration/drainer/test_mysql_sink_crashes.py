@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from binlogd.drainer.mysql import SqlSession
-from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.mysql.connection import SqlSession
+from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import BinlogdError, DownstreamUnavailable
 from binlogd.tidb.kinds import Tp

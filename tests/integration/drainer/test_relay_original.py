@@ -10,13 +10,13 @@ from random import Random
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.file_log import file_records, log_files
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.named_apply import NamedApplier, NamedOptions
-from binlogd.drainer.relay_original import BASE_NAME, OriginalRelay
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.files.log import file_records, log_files
+from binlogd.drainer.files.relay_original import BASE_NAME, OriginalRelay
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.messages.secondary import decode
+from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
 from binlogd.drainer.restore_original import restore_original
-from binlogd.drainer.secondary import decode
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import ConfigError, CorruptRelay

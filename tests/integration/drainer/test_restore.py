@@ -10,11 +10,11 @@ import pytest
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.file_log import file_records
-from binlogd.drainer.file_sink import FileSink
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.pb import head_of
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.files.log import file_records
+from binlogd.drainer.files.sink import FileSink
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.messages.pb import head_of
 from binlogd.drainer.restore import Restored, restore
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.translate import Translator, ddl_job_id

@@ -9,12 +9,12 @@ from random import Random
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.filter import TableFilter, TablePattern
-from binlogd.drainer.mysql import Server
-from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
-from binlogd.drainer.parts import Limits
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.filtering.filter import TableFilter, TablePattern
+from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.restore import Restored, restore
+from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Dml, Txn
 from binlogd.host.disk import PosixDisk

@@ -11,9 +11,9 @@ from random import Random
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.mysql_sink import MySqlSink, MySqlSinkOptions
-from binlogd.drainer.named_apply import NamedApplier, NamedOptions
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
+from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.restore import Restored
 from binlogd.drainer.restore_original import restore_original
 from binlogd.errors import ConfigError, CorruptRelay

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from binlogd.drainer.route import Router, RouteRule
+from binlogd.drainer.filtering.route import Router, RouteRule
 from tests.mariadb import MariaDb
 from tests.recordings_reader import RECORDINGS, compare
 from tests.replay import SKIPPED, apply_all, sink_for, translated

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.drainer.file_log import file_records
-from binlogd.drainer.named import NamedRow
-from binlogd.drainer.secondary import decode, is_secondary
-from binlogd.drainer.secondary_write import SecondaryEncoder, ddl_message, dml_message
+from binlogd.drainer.files.log import file_records
+from binlogd.drainer.messages.named import NamedRow
+from binlogd.drainer.messages.secondary import decode, is_secondary
+from binlogd.drainer.messages.secondary_write import SecondaryEncoder, ddl_message, dml_message
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.tidb.row import RowDecoder
 from binlogd.tools.raw import rows_of

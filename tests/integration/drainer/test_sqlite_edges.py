@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from binlogd.drainer.sqlite_sink import SqliteSink
+from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.drainer.txn import BY_DECISION, Ddl, Dml, TableChange, Txn
 from binlogd.errors import DownstreamUnavailable
 from binlogd.host.disk import PosixDisk

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.sqlite_sink import SqliteSink
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.host.disk import PosixDisk
 from tests.recordings_reader import RECORDINGS
 from tests.replay import apply_all, translated

@@ -11,9 +11,9 @@ from random import Random
 import pymysql
 import pytest
 
-from binlogd.drainer.mysql import SqlSession
-from binlogd.drainer.mysql_sink import MySqlSink
-from binlogd.drainer.parts import Limits
+from binlogd.drainer.mysql.connection import SqlSession
+from binlogd.drainer.mysql.sink import MySqlSink
+from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.txn import Dml, Txn
 from binlogd.errors import DownstreamUnavailable, StatementRejected
 from tests.mariadb import MariaDb

@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.ddl_trash import Trash
-from binlogd.drainer.filter import TableFilter, TablePattern
-from binlogd.drainer.mysql import SqlSession
-from binlogd.drainer.mysql_sink import MySqlSink
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.ddl.trash_names import Trash
+from binlogd.drainer.filtering.filter import TableFilter, TablePattern
+from binlogd.drainer.mysql.connection import SqlSession
+from binlogd.drainer.mysql.sink import MySqlSink
+from binlogd.drainer.mysql.trash import TrashBin, TrashOptions
 from binlogd.drainer.translate import Translator, ddl_job_id
-from binlogd.drainer.trash import TrashBin, TrashOptions
 from binlogd.drainer.txn import Ddl, Skip, Txn
 from binlogd.errors import StatementRejected, UnsupportedDdl
 from binlogd.tidb.model import ActionType, jobs_from_json

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.drainer.file_log import compressed_name
-from binlogd.drainer.named import NamedRow, RowKind
+from binlogd.drainer.files.log import compressed_name
+from binlogd.drainer.messages.named import NamedRow, RowKind
 from binlogd.drainer.translate import ddl_job_id
 from binlogd.errors import ConfigError, CorruptRecord, CorruptRelay
 from binlogd.host.disk import PosixDisk

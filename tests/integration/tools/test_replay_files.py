@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.drainer.filter import TableFilter, TablePattern
-from binlogd.drainer.named import RowKind
+from binlogd.drainer.filtering.filter import TableFilter, TablePattern
+from binlogd.drainer.messages.named import RowKind
 from binlogd.errors import ConfigError
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import Replayed, ReplayStopped, only_named, replay

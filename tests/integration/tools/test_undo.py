@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from binlogd.cli import command_line
-from binlogd.drainer.ddl_names import name_of
-from binlogd.drainer.filter import TableFilter, TablePattern
-from binlogd.drainer.named import NamedColumn, NamedRow, NamedTransaction, RowKind
+from binlogd.drainer.ddl.names import name_of
+from binlogd.drainer.filtering.filter import TableFilter, TablePattern
+from binlogd.drainer.messages.named import NamedColumn, NamedRow, NamedTransaction, RowKind
 from binlogd.errors import ConfigError
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import replay

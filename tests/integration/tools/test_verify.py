@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from binlogd.cli import command_line
-from binlogd.drainer.filter import TableFilter, TablePattern
-from binlogd.drainer.route import Router, RouteRule
+from binlogd.drainer.filtering.filter import TableFilter, TablePattern
+from binlogd.drainer.filtering.route import Router, RouteRule
 from binlogd.errors import ConfigError
 from binlogd.tools.verify import Request, TableVerdict, verify
 from binlogd.tso import NO_TS, Tso

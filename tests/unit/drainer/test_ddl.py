@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from binlogd.drainer.ddl import DdlEvent, DdlReplay, Omit, Replay, is_setval
-from binlogd.drainer.ddl_edits import Dialect, edited
-from binlogd.drainer.filter import TableFilter, TablePattern
+from binlogd.drainer.ddl.edits import Dialect, edited
+from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay, is_setval
+from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.errors import UnsupportedDdl
 from binlogd.tidb.model import ActionType, Database, Job, JobState, Table, job_from_json
 from binlogd.tidb.schema import SchemaTracker

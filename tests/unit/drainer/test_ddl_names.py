@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from binlogd.drainer.ddl_names import name_of
-from binlogd.drainer.named import NamedDdl
+from binlogd.drainer.ddl.names import name_of
+from binlogd.drainer.messages.named import NamedDdl
 
 
 @pytest.mark.parametrize(

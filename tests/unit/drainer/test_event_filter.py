@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from binlogd.drainer.event_filter import EventFilter, EventRule, event_of
+from binlogd.drainer.filtering.event_filter import EventFilter, EventRule, event_of
 from binlogd.errors import ConfigError
 from binlogd.wire.peek import Mutation
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.file_checkpoint import Savepoint, Written
+from binlogd.drainer.files.checkpoint import Savepoint, Written
 from binlogd.errors import ConfigError
 from binlogd.tso import Tso
 

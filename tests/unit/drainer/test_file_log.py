@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.drainer.file_log import (
+from binlogd.drainer.files.log import (
     OVERHEAD_BYTES,
     LogFile,
     Record,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from binlogd.drainer.filter import TableFilter, TablePattern
+from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.errors import ConfigError
 from binlogd.tso import Tso
 

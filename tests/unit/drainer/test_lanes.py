@@ -13,17 +13,17 @@ from random import Random
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.conflict import lane_of, lanes_for
-from binlogd.drainer.parts import Gatherer, Limits, Part, RunKind, commit_ts_of
-from binlogd.drainer.progress import (
+from binlogd.drainer.rows.conflict import lane_of, lanes_for
+from binlogd.drainer.rows.parts import Gatherer, Limits, Part, RunKind, commit_ts_of
+from binlogd.drainer.rows.progress import (
     DDL_LANE,
     LanePosition,
     PendingDdl,
     low_water,
     restart_of,
 )
-from binlogd.drainer.shape import DownstreamColumn, DownstreamKey, DownstreamTable, shape_of
-from binlogd.drainer.target import Reader, Target
+from binlogd.drainer.rows.shape import DownstreamColumn, DownstreamKey, DownstreamTable, shape_of
+from binlogd.drainer.rows.target import Reader, Target
 from binlogd.drainer.txn import Dml
 from binlogd.errors import ConfigError, RowMismatch
 from binlogd.tso import NO_TS, Tso
@@ -56,7 +56,9 @@ def test_ten_thousand_keys_keep_their_lanes() -> None:
 
 
 def test_lanes_do_not_depend_on_the_process() -> None:
-    program = "from binlogd.drainer.conflict import lane_of; print(lane_of(77, b\"'x'\", 1000))"
+    program = (
+        "from binlogd.drainer.rows.conflict import lane_of; print(lane_of(77, b\"'x'\", 1000))"
+    )
     answers = {
         subprocess.run(
             [sys.executable, "-c", program],

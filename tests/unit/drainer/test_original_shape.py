@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from binlogd.drainer.filter import TableFilter, TablePattern
-from binlogd.drainer.parts import Gatherer, Limits
-from binlogd.drainer.progress import LanePosition
-from binlogd.drainer.shape import (
+from binlogd.drainer.filtering.filter import TableFilter, TablePattern
+from binlogd.drainer.rows.parts import Gatherer, Limits
+from binlogd.drainer.rows.progress import LanePosition
+from binlogd.drainer.rows.shape import (
     DownstreamColumn,
     DownstreamKey,
     DownstreamTable,
@@ -19,7 +19,7 @@ from binlogd.drainer.shape import (
     original_shape,
     shape_of,
 )
-from binlogd.drainer.target import Reader, Target
+from binlogd.drainer.rows.target import Reader, Target
 from binlogd.drainer.txn import Dml, TableChange
 from binlogd.tidb.columns import Value
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp

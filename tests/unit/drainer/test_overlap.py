@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.drainer.overlap import split
-from binlogd.drainer.parts import Part, RunKind
-from binlogd.drainer.plan import Key
-from binlogd.drainer.shape import Mode, Shape
-from binlogd.drainer.target import Target
+from binlogd.drainer.rows.overlap import split
+from binlogd.drainer.rows.parts import Part, RunKind
+from binlogd.drainer.rows.plan import Key
+from binlogd.drainer.rows.shape import Mode, Shape
+from binlogd.drainer.rows.target import Target
 from binlogd.tidb.model import Table
 
 MERGED = Shape(Mode.MERGED, by_key=True, columns=(), key=())

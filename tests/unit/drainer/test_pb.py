@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.drainer.named import RowKind
-from binlogd.drainer.pb import PbColumn, PbHead, decode, head_of
-from binlogd.drainer.pb_rows import ChangeEncoder
-from binlogd.drainer.pb_write import TableEncoder, ddl_binlog, ddl_text, dml_binlog, mysql_type
+from binlogd.drainer.messages.named import RowKind
+from binlogd.drainer.messages.pb import PbColumn, PbHead, decode, head_of
+from binlogd.drainer.messages.pb_rows import ChangeEncoder
+from binlogd.drainer.messages.pb_write import (
+    TableEncoder,
+    ddl_binlog,
+    ddl_text,
+    dml_binlog,
+    mysql_type,
+)
 from binlogd.errors import Corrupt
 from binlogd.tidb.encode import encode_delete, encode_insert, encode_update
 from binlogd.tidb.model import Column, FieldType, SchemaState, Table, TableAt, Tp

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlogd.drainer.plan import Decoders, KeyColumn, OddRow, compiled, generic, written_columns
+from binlogd.drainer.rows.plan import (
+    Decoders,
+    KeyColumn,
+    OddRow,
+    compiled,
+    generic,
+    written_columns,
+)
 from binlogd.errors import CorruptRow
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED, STRING_TYPES, Tp
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, TableAt

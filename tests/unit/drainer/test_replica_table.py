@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from binlogd.drainer.replica_table import NotStorable, Stored, create, renamed, reshape, storer_of
+from binlogd.drainer.sqlite.replica import NotStorable, Stored, create, renamed, reshape, storer_of
 from binlogd.tidb.model import (
     FLAG_NOT_NULL,
     FLAG_PRIMARY_KEY,

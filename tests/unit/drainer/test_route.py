@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from binlogd.drainer.ddl import DdlEvent, DdlReplay, Replay
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.filter import TableFilter
-from binlogd.drainer.route import Router, RouteRule
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Replay
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.filtering.route import Router, RouteRule
 from binlogd.errors import ConfigError
 from binlogd.tidb.model import (
     ActionType,

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.drainer import sql
-from binlogd.drainer.mysql import session_mode
-from binlogd.drainer.shape import (
+from binlogd.drainer.mysql.connection import session_mode
+from binlogd.drainer.mysql.writer import without_values
+from binlogd.drainer.rows.shape import (
     DownstreamColumn,
     DownstreamKey,
     DownstreamTable,
@@ -18,7 +19,6 @@ from binlogd.drainer.shape import (
     Shape,
     shape_of,
 )
-from binlogd.drainer.writer import without_values
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.drainer.ddl_edits import Dialect
-from binlogd.drainer.event_filter import EventFilter, EventRule
-from binlogd.drainer.filter import TableFilter, TablePattern
+from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.filtering.event_filter import EventFilter, EventRule
+from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Ddl, Dml, Skip
 from binlogd.errors import MissingDdlJob, RowMismatch, UnknownTable, UnsupportedDdl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from binlogd.drainer.filter import TableFilter
+from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.errors import ConfigError
 from binlogd.tools.chosen import table_patterns
 

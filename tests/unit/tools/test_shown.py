@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.drainer.named import NamedColumn, NamedDdl, NamedRow, RowKind
+from binlogd.drainer.messages.named import NamedColumn, NamedDdl, NamedRow, RowKind
 from binlogd.tidb.columns import Value
 from binlogd.tools.shown import JsonWriter, TextWriter, json_value, printable, value_text
 from binlogd.tools.transaction import Place, Transaction

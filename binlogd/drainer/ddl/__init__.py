@@ -1,0 +1,1 @@
+"""DDL: which of it is replicated, and how its text reads downstream."""

@@ -1,0 +1,307 @@
+"""Edits of a DDL's text: word by word, so that nothing is lost that nobody thought of.
+
+A statement is never printed anew from a grammar. What an edit does not touch keeps its bytes.
+Source: tidb-binlog pkg/util/ddl.go (which prints anew); for what MySQL 8 has and MariaDB has not,
+the reference manuals of both: MariaDB steps over comments from `/*!50700` to `/*!99999`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from itertools import pairwise
+
+from binlogd.drainer.ddl.marks import Edit, applied, with_marked_words
+from binlogd.tidb.ddl_text import Word, words, words_and_marks
+from binlogd.tidb.schema import Named
+
+
+class Dialect(StrEnum):
+    """What reads the statements."""
+
+    FILE = "file"
+    TIDB = "tidb"
+    MYSQL = "mysql"
+
+
+def edited(statement: str, dialect: Dialect) -> str:
+    """One statement as a database downstream can take it; "" when nothing is left to do."""
+    text = _without_end(_with_ttl_off(_without_placement(statement)))
+    if dialect is Dialect.MYSQL:
+        text = _for_mysql(text)
+    return "" if _does_nothing(text, dialect) else text
+
+
+def quoted(name: Named | str) -> str:
+    """A name in back quotes, with its database if it has one."""
+    if isinstance(name, str):
+        return f"`{name.replace('`', '``')}`"
+    table = quoted(name.table)
+    return f"{quoted(name.database)}.{table}" if name.database else table
+
+
+def literal(text: str) -> str:
+    """A string literal."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def split(query: str) -> list[str]:
+    """The statements of a text, without those that are blank."""
+    ends = [word.begin for word in words(query) if word.text == ";"]
+    starts = [0, *(end + 1 for end in ends)]
+    parts = [query[a:b].strip() for a, b in zip(starts, [*ends, len(query)], strict=True)]
+    return [part for part in parts if words(part)]
+
+
+def alter_parts(statement: str) -> list[str]:
+    """An ALTER TABLE as one statement for each of its parts; [] for one that has one part."""
+    if not begins(statement, "ALTER", "TABLE"):
+        return []
+    found = words(statement)
+    first = 5 if len(found) > 3 and found[3].text == "." else 3
+    parts = [(begin, end) for begin, end in parts_of(found, first, depth=0) if begin < end]
+    if len(parts) < 2 or any(found[begin].says("PARTITION") for begin, _ in parts):
+        return []
+    head = statement[: found[first].begin]
+    return [f"{head}{statement[found[a].begin : found[b - 1].end]}" for a, b in parts]
+
+
+def without_foreign_keys(statement: str) -> str:
+    """A CREATE or ALTER TABLE without its foreign keys; "" if nothing else was in it."""
+    found = words(statement)
+    is_create = begins(statement, "CREATE", "TABLE")
+    if not is_create and not begins(statement, "ALTER", "TABLE"):
+        return statement
+    first = 5 if len(found) > 3 and found[3].text == "." else 3
+    parts = parts_of(found, 2, depth=1) if is_create else parts_of(found, first, depth=0)
+    kept = [(a, b) for a, b in parts if not _is_foreign_key(found[a:b])]
+    if len(kept) == len(parts) or not kept:
+        return statement if kept else ""
+    text = ", ".join(statement[found[a].begin : found[b - 1].end] for a, b in kept if a < b)
+    begin, end = found[parts[0][0]].begin, found[parts[-1][1] - 1].end
+    return statement[:begin] + text + statement[end:]
+
+
+def _is_foreign_key(part: list[Word]) -> bool:
+    said = part[1:] if part and part[0].says("ADD") else part
+    return any(
+        word.says("FOREIGN") for word in said[: 3 if said and said[0].says("CONSTRAINT") else 1]
+    )
+
+
+def begins(statement: str, *keywords: str) -> bool:
+    """Whether a statement begins with these keywords (given in capitals)."""
+    said = words(statement)
+    return len(said) >= len(keywords) and all(
+        word.says(keyword) for word, keyword in zip(said, keywords, strict=False)
+    )
+
+
+# --- edits for every database ------------------------------------------------------------
+
+
+def _without_end(statement: str) -> str:
+    end = max((word.end for word in words_and_marks(statement) if word.text != ";"), default=0)
+    rest = [word for word in words_and_marks(statement[end:]) if word.text == ";"]
+    return statement[: end + rest[0].begin] if rest else statement
+
+
+def _without_placement(statement: str) -> str:
+    edits = []
+    begin: int | None = None
+    for word in words_and_marks(statement):
+        if word.kind == "open" and "[placement]" in word.text:
+            begin = word.begin
+        elif word.kind == "close" and begin is not None:
+            edits.append(Edit(begin, word.end, ""))
+            begin = None
+    return applied(statement, edits)
+
+
+def _with_ttl_off(statement: str) -> str:
+    found = words_and_marks(statement)
+    edits = []
+    ttl_ends: list[int] = []
+    is_in_ttl = False
+    for word, following, third in zip(found, found[1:], found[2:], strict=False):
+        if word.kind == "open":
+            is_in_ttl = "[ttl]" in word.text
+        if is_in_ttl and word.says("TTL_ENABLE") and third.kind == "text":
+            edits.append(Edit(third.begin, third.end, "'OFF'"))
+        elif is_in_ttl and word.says("TTL") and following.text == "=":
+            ttl_ends.append(next(w.end for w in found if w.kind == "close" and w.begin > word.end))
+    if ttl_ends and not edits:
+        edits.append(Edit(ttl_ends[-1], ttl_ends[-1], " /*T![ttl] TTL_ENABLE = 'OFF' */"))
+    return applied(statement, edits)
+
+
+def _does_nothing(statement: str, dialect: Dialect) -> bool:
+    """Whether nothing is left that this dialect reads, or an ALTER with nothing but the name."""
+    said: list[Word] = []
+    is_read = True
+    for word in words_and_marks(statement):
+        if word.kind in ("open", "close"):
+            is_read = word.kind == "close" or dialect is Dialect.TIDB or word.text.startswith("/*!")
+        elif is_read:
+            said.append(word)
+    if len(said) < 3 or not said[0].says("ALTER"):
+        return not said
+    rest = said[2:]
+    is_name = all(word.is_name == (n % 2 == 0) for n, word in enumerate(rest))
+    return said[1].says("TABLE", "DATABASE", "SCHEMA") and is_name and len(rest) in (1, 3)
+
+
+# --- edits for MySQL and MariaDB ---------------------------------------------------------
+
+
+def _for_mysql(statement: str) -> str:
+    for edit in (
+        _without_future,
+        _without_sequences,
+        _without_temporary,
+        _as_alter,
+        _with_marked_parts,
+        _with_marked_visibility,
+    ):
+        statement = edit(statement)
+    return with_marked_words(statement)
+
+
+def _as_alter(statement: str) -> str:
+    """CREATE INDEX over an expression as an ALTER TABLE, of which a part can be marked."""
+    found = words(statement)
+    is_unique = len(found) > 1 and found[1].says("UNIQUE")
+    rest = found[2 if is_unique else 1 :]
+    opening = next((at for at, word in enumerate(rest) if word.text == "("), 0)
+    on = next((at for at, word in enumerate(rest[:opening]) if word.says("ON")), 0)
+    if not (found and found[0].says("CREATE") and rest[0].says("INDEX") and on):
+        return statement
+    if not _has_expression(rest[opening:]):
+        return statement
+    name = rest[on - 1] if on > 1 else rest[on]
+    table = statement[rest[on + 1].begin : rest[opening - 1].end]
+    end = next((w.begin for w in rest[opening:] if w.says("ALGORITHM", "LOCK")), rest[-1].end)
+    columns = statement[rest[opening].begin : end].rstrip()
+    verb = "ADD UNIQUE INDEX" if is_unique else "ADD INDEX"
+    return f"ALTER TABLE {table} {verb} {quoted(name.text)}{columns}"
+
+
+def _without_future(statement: str) -> str:
+    """Without what TiDB before 4.0 hid from every MySQL of its time: MySQL 9 would read it."""
+    edits = []
+    begin: int | None = None
+    for word in words_and_marks(statement):
+        if word.text == "/*!90000":
+            begin = word.begin
+        elif word.kind == "close" and begin is not None:
+            edits.append(Edit(begin, word.end, ""))
+            begin = None
+    return applied(statement, edits)
+
+
+def _without_sequences(statement: str) -> str:
+    """Without DEFAULT NEXTVAL(s) and DEFAULT NEXT VALUE FOR s: rows bring their values."""
+    found = words(statement)
+    edits = []
+    for at, word in enumerate(found[:-2]):
+        if not word.says("DEFAULT"):
+            continue
+        if found[at + 1].says("NEXTVAL") and found[at + 2].text == "(":
+            closing = next((w for w in found[at + 2 :] if w.text == ")"), found[-1])
+            edits.append(Edit(word.begin, closing.end, ""))
+        elif found[at + 1].says("NEXT") and found[at + 2].says("VALUE"):
+            last = at + 4 + (2 if len(found) > at + 6 and found[at + 5].text == "." else 0)
+            edits.append(Edit(word.begin, found[min(last, len(found) - 1)].end, ""))
+    return applied(statement, edits)
+
+
+def _without_temporary(statement: str) -> str:
+    found = words(statement)
+    if not (len(found) > 3 and found[1].says("GLOBAL") and found[2].says("TEMPORARY")):
+        return statement
+    edits = [Edit(found[1].begin, found[3].begin, "")]
+    for at, word in enumerate(found[:-3]):
+        if word.says("ON") and found[at + 1].says("COMMIT") and found[at + 3].says("ROWS"):
+            edits.append(Edit(word.begin, found[at + 3].end, ""))
+    return applied(statement, edits)
+
+
+def _with_marked_visibility(statement: str) -> str:
+    """INVISIBLE of an index in a comment that MySQL 8 reads."""
+    edits = []
+    is_marked = False
+    found = words_and_marks(statement)
+    for before, word in pairwise(found):
+        is_marked = before.kind == "open" or (is_marked and before.kind != "close")
+        is_option = before.text == ")" or before.kind == "text" or before.says("BTREE", "HASH")
+        if word.says("INVISIBLE", "VISIBLE") and is_option and not is_marked:
+            edits.append(Edit(word.begin, word.end, f"/*!80000 {word.text} */"))
+    return applied(statement, edits)
+
+
+def _with_marked_parts(statement: str) -> str:
+    """Indexes over expressions, and ALTER INDEX, in comments that only a MySQL 8 reads."""
+    found = words(statement)
+    if begins(statement, "ALTER", "TABLE"):
+        first = 5 if len(found) > 3 and found[3].text == "." else 3
+        parts = parts_of(found, first, depth=0)
+    elif begins(statement, "CREATE", "TABLE"):
+        parts = parts_of(found, 2, depth=1)
+    else:
+        return statement
+    versions = [_version_needed(found[begin:end]) for begin, end in parts]
+    leading = next((at for at, version in enumerate(versions) if not version), len(parts))
+    edits = []
+    for number, (version, (begin, end)) in enumerate(zip(versions, parts, strict=True)):
+        if version:  # a comma goes with it: the one before, or of the first parts the one behind
+            left = found[begin].begin if number <= leading else found[begin - 1].begin
+            is_last = number + 1 == len(parts)
+            right = found[end].end if number < leading and not is_last else found[end - 1].end
+            edits.append(Edit(left, right, f"/*!{version} {statement[left:right]} */"))
+    return applied(statement, edits)
+
+
+def parts_of(found: list[Word], first: int, *, depth: int) -> list[tuple[int, int]]:
+    """Where the parts between commas begin and end, inside the first parentheses or outside."""
+    parts: list[tuple[int, int]] = []
+    at_depth, begin = 0, first
+    for at in range(first, len(found)):
+        sign = found[at].text if found[at].kind == "sign" else ""
+        if sign == "(":
+            at_depth += 1
+            begin = at + 1 if at_depth == depth else begin
+        elif sign == ")":
+            at_depth -= 1
+            if at_depth < depth:
+                return [*parts, (begin, at)]
+        elif sign == "," and at_depth == depth:
+            parts.append((begin, at))
+            begin = at + 1
+    return [*parts, (begin, len(found))] if depth == 0 else parts
+
+
+def _version_needed(part: list[Word]) -> int:
+    """The first MySQL that has what MariaDB has not; 0 for what both have."""
+    said = part[1:] if part and part[0].says("ADD") else part
+    if len(said) > 2 and said[0].says("ALTER") and said[1].says("INDEX"):
+        return 80000
+    if len(said) > 1 and said[0].says("ALTER", "DROP") and said[1].says("CHECK", "CONSTRAINT"):
+        return 80016
+    if any(word.says("CHECK") for word in said[: 3 if said and said[0].says("CONSTRAINT") else 1]):
+        return 80016
+    if not (said and said[0].says("INDEX", "KEY", "UNIQUE", "CONSTRAINT")):
+        return 0
+    opening = next((at for at, word in enumerate(said) if word.text == "("), len(said))
+    is_index = any(word.says("INDEX", "KEY", "UNIQUE") for word in said[:opening])
+    return 80013 if is_index and _has_expression(said[opening:]) else 0
+
+
+def _has_expression(columns: list[Word]) -> bool:
+    """Whether an item of the list in parentheses is in parentheses itself."""
+    depth = 0
+    for before, word in pairwise([Word("sign", ",", 0, 0), *columns]):
+        if word.text == "(" and depth == 1 and before.text in ("(", ","):
+            return True
+        depth += (word.text == "(") - (word.text == ")")
+        if depth == 0:
+            return False
+    return False

@@ -1,0 +1,253 @@
+"""What a DDL's text leaves to the server that reads it, said explicitly.
+
+A server fills in what a statement does not say, and TiDB's answers are not MariaDB's: the collation
+of a character set (`utf8mb4_bin` there, `utf8mb4_general_ci` here, under which keys are equal that
+TiDB tells apart), the collation of a database that has been there before, the zone that a TIMESTAMP
+literal is meant in, the database of a table that a view names. The job's TableInfo has the answers.
+
+TiDB from 6.0 on prints the statement anew, strings without escapes: a backslash stands for itself.
+Source: pingcap/tidb parser/format/format.go (WriteString), parser/charset/charset.go (default
+collations), sessionctx/binloginfo, ddl/ddl_api.go (defaults of TIMESTAMP are kept in UTC).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from binlogd.drainer.ddl.edits import begins, literal
+from binlogd.drainer.ddl.marks import Edit, applied
+from binlogd.errors import Corrupt
+from binlogd.tidb.ddl_text import Word, words
+from binlogd.tidb.kinds import Tp
+from binlogd.tidb.model import Column, Database, Job, Table
+
+_DEFAULT_COLLATIONS = {
+    "utf8mb4": "utf8mb4_bin",
+    "utf8": "utf8_bin",
+    "utf8mb3": "utf8mb3_bin",
+    "latin1": "latin1_bin",
+    "ascii": "ascii_bin",
+    "gbk": "gbk_chinese_ci",
+}
+_BEFORE_THE_NAME = ("ADD", "ALTER", "CHANGE", "COLUMN", "EXISTS", "IF", "MODIFY", "NOT")
+_LITERALS = re.compile(r"`(?:[^`]|``)*`|'(?:[^']|'')*'")
+
+
+def with_escapes(statement: str, typed: str) -> str:
+    """The statement with backslashes doubled in its strings, if TiDB printed it anew.
+
+    It did where a string with a backslash is not in it as the user typed it.
+    """
+    if "\\" not in statement or "\\" not in typed:
+        return statement
+    strings = [word for word in words(typed) if word.kind == "text"]
+    if all(typed[each.begin : each.end] in statement for each in strings if "\\" in each.text):
+        return statement
+    return escaped(statement)
+
+
+def escaped(printed: str) -> str:
+    """A text of TiDB's printer with backslashes doubled in its strings."""
+    return _LITERALS.sub(
+        lambda found: found[0].replace("\\", "\\\\") if found[0].startswith("'") else found[0],
+        printed,
+    )
+
+
+def explicit_database(statement: str, database: Database) -> str:
+    """CREATE or ALTER DATABASE with its character set and collation."""
+    if not database.collate:
+        return statement
+    found = words(statement)
+    if any(word.says("COLLATE") for word in found):
+        return statement
+    at = next((value for _, value in _charsets(found)), None)
+    if at is not None:
+        return applied(statement, [_collation(found[at], _matching(found[at], database))])
+    name = next((word for word in found[2:] if not word.says("IF", "NOT", "EXISTS")), None)
+    if not begins(statement, "CREATE") or name is None:
+        return statement
+    end = name.end
+    text = f" CHARACTER SET = {database.charset} COLLATE = {database.collate}"
+    return applied(statement, [Edit(end, end, text)])
+
+
+def explicit_view(statement: str, job: Job) -> str:
+    """CREATE VIEW with the SELECT that TiDB keeps: every table in it is named with its database."""
+    select = _view_select(job)
+    found = words(statement)
+    at = next((n for n, word in enumerate(found) if word.says("VIEW")), len(found))
+    behind = next((word for word in found[at:] if word.says("AS")), None)
+    if not select or behind is None:
+        return statement
+    return f"{statement[: behind.end]} {escaped(select)}"
+
+
+class _ViewJson(msgspec.Struct, frozen=True):
+    view_select: str = ""
+
+
+class _TableJson(msgspec.Struct, frozen=True):
+    view: _ViewJson | None = None
+
+
+class _HistoryJson(msgspec.Struct, frozen=True):
+    table: _TableJson | None = msgspec.field(name="TableInfo", default=None)
+
+
+class _JobJson(msgspec.Struct, frozen=True):
+    binlog: _HistoryJson | None = None
+
+
+_JOB = msgspec.json.Decoder(_JobJson)
+
+
+def _view_select(job: Job) -> str:
+    if not job.raw:
+        return ""
+    try:
+        history = _JOB.decode(job.raw).binlog
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"a job's view does not decode: {error}") from error
+    view = history.table.view if history and history.table else None
+    return view.view_select if view else ""
+
+
+def explicit_table(statement: str, info: Table) -> str:
+    """CREATE or ALTER TABLE with collations, where it names none."""
+    found = words(statement)
+    if not begins(statement, "CREATE", "TABLE") and not begins(statement, "ALTER", "TABLE"):
+        return statement
+    depths = _depths(found)
+    edits = []
+    for at, value in _charsets(found):
+        scope = _scope(found, depths, at)
+        if depths[at] > 1 or any(found[each].says("COLLATE") for each in scope):
+            continue
+        column = _column(found, scope, info) if depths[at] or not _is_create(found) else None
+        edits.append(_collation(found[value], _matching(found[value], column or info)))
+    edits += _table_default(found, depths, info)
+    return applied(statement, edits)
+
+
+def with_moments_in_utc(statement: str, info: Table) -> str:
+    """CREATE or ALTER TABLE with defaults of TIMESTAMP columns as TiDB keeps them: in UTC."""
+    if not begins(statement, "CREATE", "TABLE") and not begins(statement, "ALTER", "TABLE"):
+        return statement
+    found = words(statement)
+    depths = _depths(found)
+    edits = []
+    for at, word in enumerate(found[:-1]):
+        if not word.says("DEFAULT") or depths[at] > 1:
+            continue
+        last = at + 2 if found[at + 1].text.startswith("_") and at + 2 < len(found) else at + 1
+        column = _column(found, _scope(found, depths, at), info)
+        if column is None or found[last].kind != "text" or not _is_moment(column):
+            continue
+        edits.append(Edit(found[at + 1].begin, found[last].end, literal(str(column.default))))
+    return applied(statement, edits)
+
+
+def _is_moment(column: Column) -> bool:
+    return (
+        column.field_type.tp == Tp.TIMESTAMP
+        and column.version >= 1
+        and str(column.default)[:1].isdigit()
+    )
+
+
+def _table_default(found: Sequence[Word], depths: Sequence[int], info: Table) -> list[Edit]:
+    """The collation of a table that is created with columns of its own."""
+    if not _is_create(found) or not info.collate:
+        return []
+    closing = next((n for n, word in enumerate(found) if word.text == ")" and not depths[n]), None)
+    opening = next((n for n, word in enumerate(found) if word.text == "("), None)
+    if closing is None or opening is None or found[opening + 1].says("LIKE"):
+        return []
+    options = [word for n, word in enumerate(found) if n > closing and not depths[n]]
+    if any(word.says("COLLATE", "CHARSET", "CHARACTER") for word in options):
+        return []
+    end = found[closing].end
+    return [Edit(end, end, f" DEFAULT CHARACTER SET = {info.charset} COLLATE = {info.collate}")]
+
+
+def _is_create(found: Sequence[Word]) -> bool:
+    return bool(found) and found[0].says("CREATE")
+
+
+def _charsets(found: Sequence[Word]) -> Iterator[tuple[int, int]]:
+    """Where a character set is named: its keyword, and the name."""
+    for at, word in enumerate(found):
+        value = at + 1 if word.says("CHARSET") else 0
+        if word.says("CHARACTER") and at + 1 < len(found) and found[at + 1].says("SET"):
+            value = at + 2
+        if value and value < len(found) and found[value].text == "=":
+            value += 1
+        if value and value < len(found) and found[value].kind in ("bare", "quoted", "text"):
+            yield at, value
+
+
+def _matching(charset: Word, of: Database | Table | Column) -> str:
+    """The collation of a thing if it has this character set, else TiDB's default for the set."""
+    name = charset.text.strip("'\"").lower()
+    known = of.field_type if isinstance(of, Column) else of
+    if known.charset.lower() == name and known.collate:
+        return known.collate
+    return _DEFAULT_COLLATIONS.get(name, "")
+
+
+def _collation(after: Word, collation: str) -> Edit:
+    return Edit(after.end, after.end, f" COLLATE {collation}" if collation else "")
+
+
+def _depths(found: Sequence[Word]) -> list[int]:
+    """How many parentheses each word is in; the parentheses themselves count as outside."""
+    depths, depth = [], 0
+    for word in found:
+        if word.kind == "sign" and word.text == ")":
+            depth -= 1
+        depths.append(depth)
+        if word.kind == "sign" and word.text == "(":
+            depth += 1
+    return depths
+
+
+def _scope(found: Sequence[Word], depths: Sequence[int], at: int) -> list[int]:
+    """The words of the same part: between commas, or all options of a CREATE TABLE."""
+    depth = depths[at]
+    is_option = depth == 0 and _is_create(found)
+    first = 0 if _is_create(found) or depth else _behind_the_name(found)
+    begin = end = at
+    while begin > first and not _ends(
+        found[begin - 1], depths[begin - 1], depth, is_option=is_option
+    ):
+        begin -= 1
+    while end + 1 < len(found) and not _ends(
+        found[end + 1], depths[end + 1], depth, is_option=is_option
+    ):
+        end += 1
+    return [each for each in range(begin, end + 1) if depths[each] == depth]
+
+
+def _behind_the_name(found: Sequence[Word]) -> int:
+    """Where an ALTER TABLE says what is to be done."""
+    return 5 if len(found) > 3 and found[3].text == "." else 3
+
+
+def _ends(word: Word, word_depth: int, depth: int, *, is_option: bool) -> bool:
+    is_comma = word.kind == "sign" and word.text == "," and word_depth == depth
+    return word_depth < depth or (is_comma and not is_option)
+
+
+def _column(found: Sequence[Word], scope: Sequence[int], info: Table) -> Column | None:
+    """The column that a part of a statement defines."""
+    said = [found[each] for each in scope]
+    names = [each for each in said if each.is_name and not each.says(*_BEFORE_THE_NAME)]
+    wanted = 1 if any(each.says("CHANGE") for each in said[:1]) else 0
+    if len(names) <= wanted:
+        return None
+    name = names[wanted].text.lower()
+    return next((each for each in info.columns if each.name.lower() == name), None)

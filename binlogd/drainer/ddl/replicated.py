@@ -1,0 +1,306 @@
+"""Which DDL is replicated, and how its statement reads downstream.
+
+The statement of a binlog is TiDB's own print of what the user typed: names as typed, TiDB's options
+in comments of the form `/*T![feature] ... */`, which MySQL and MariaDB step over. It is sent as it
+stands wherever that is right, and edited word by word where it is not; it is never printed anew
+from a grammar, so nothing of it can be lost that nobody thought of.
+
+ * File: the text as it is, as the original writes it.
+ * TiDB and MySQL: placement options go (the policies are not there), TTL is switched off (the
+   upstream deletes), renames and drops are written from what is known of the tables (a RENAME may
+   name tables relative to a session's database, a DROP of several tables comes once for each).
+ * TiDB and MySQL: what the text leaves to the server is said explicitly (ddl_explicit), and the
+   clock and zone are the upstream's (ddl_session).
+ * MySQL: what only TiDB has is left out when it does not change what tables hold (caching, row id
+   sharding, sequences, attributes); index options that only MySQL 8 has go into version comments,
+   which MariaDB steps over; a global temporary table becomes an ordinary one, which stays empty.
+ * MySQL: what is dropped or truncated may be put aside, and RECOVER and FLASHBACK bring it back
+   (ddl_trash). Without that, and for what changes rows in no binlog: UnsupportedDdl.
+
+Source: tidb-binlog drainer/syncer.go, pkg/loader/executor.go and pkg/util/ddl.go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from binlogd.drainer.ddl.calls import Calls
+from binlogd.drainer.ddl.edits import Dialect, begins, edited, quoted, split
+from binlogd.drainer.ddl.explicit import (
+    explicit_database,
+    explicit_table,
+    explicit_view,
+    with_escapes,
+    with_moments_in_utc,
+)
+from binlogd.drainer.ddl.session_clock import has_zone
+from binlogd.drainer.ddl.trash_names import Moves, Trash
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.errors import UnsupportedDdl
+from binlogd.tidb.ddl_text import words
+from binlogd.tidb.model import ActionType, Database, Job, Table
+from binlogd.tidb.schema import Effect, Named, SchemaTracker
+from binlogd.tso import Tso
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The statements to execute, in order. `targets` names the table that each of them changes,
+    where that is not the table of the DDL."""
+
+    statements: tuple[str, ...]
+    targets: tuple[Named, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Omit:
+    """Nothing to execute, and why."""
+
+    reason: str
+
+
+_NO_TABLE_CHANGES = "it changes nothing of tables"
+_TIDB_ONLY = "only TiDB has this, and it does not change what tables hold"
+
+_OMITTED: dict[int, str] = {
+    ActionType.LOCK_TABLE: _NO_TABLE_CHANGES,
+    ActionType.UNLOCK_TABLE: _NO_TABLE_CHANGES,
+    ActionType.UPDATE_TIFLASH_REPLICA_STATUS: _NO_TABLE_CHANGES,
+    ActionType.ALTER_CACHE_TABLE: _TIDB_ONLY,
+    ActionType.ALTER_NO_CACHE_TABLE: _TIDB_ONLY,
+    ActionType.ALTER_TABLE_ATTRIBUTES: _TIDB_ONLY,
+    ActionType.ALTER_PARTITION_ATTRIBUTES: _TIDB_ONLY,
+    ActionType.CREATE_PLACEMENT_POLICY: _TIDB_ONLY,
+    ActionType.ALTER_PLACEMENT_POLICY: _TIDB_ONLY,
+    ActionType.DROP_PLACEMENT_POLICY: _TIDB_ONLY,
+    ActionType.ALTER_PARTITION_PLACEMENT: _TIDB_ONLY,
+    ActionType.MODIFY_SCHEMA_PLACEMENT: _TIDB_ONLY,
+    ActionType.ALTER_TABLE_PLACEMENT: _TIDB_ONLY,
+    ActionType.CREATE_RESOURCE_GROUP: _TIDB_ONLY,
+    ActionType.ALTER_RESOURCE_GROUP: _TIDB_ONLY,
+    ActionType.DROP_RESOURCE_GROUP: _TIDB_ONLY,
+}
+_OMITTED_BY_DATABASES: dict[int, str] = {
+    ActionType.SET_TIFLASH_REPLICA: "the downstream may have no TiFlash",
+    ActionType.REPAIR_TABLE: "it repairs the upstream's own metadata",
+}
+_OMITTED_BY_MYSQL: dict[int, str] = {
+    ActionType.SHARD_ROW_ID: _TIDB_ONLY,
+    ActionType.CREATE_SEQUENCE: "sequences are not replicated; rows hold the values drawn",
+    ActionType.ALTER_SEQUENCE: "sequences are not replicated; rows hold the values drawn",
+    ActionType.DROP_SEQUENCE: "sequences are not replicated; rows hold the values drawn",
+    ActionType.MODIFY_AUTO_ID_CACHE: _TIDB_ONLY,
+    ActionType.REBASE_AUTO_RANDOM: _TIDB_ONLY,
+    ActionType.ALTER_INDEX_VISIBILITY: "it only advises the upstream's optimizer",
+    ActionType.ALTER_TABLE_STATS_OPTIONS: _TIDB_ONLY,
+    ActionType.ALTER_TTL_INFO: _TIDB_ONLY,
+    ActionType.ALTER_TTL_REMOVE: _TIDB_ONLY,
+}
+_UNSUPPORTED_BY_MYSQL = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
+_CREATES = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_VIEW})
+_DROPS: dict[int, str] = {
+    ActionType.DROP_TABLE: "TABLE",
+    ActionType.DROP_VIEW: "VIEW",
+    ActionType.DROP_SEQUENCE: "SEQUENCE",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DdlEvent:
+    """A DDL binlog whose turn has come: its job, its text, and what it did to the schema."""
+
+    commit_ts: Tso
+    job: Job
+    query: str
+    effect: Effect
+
+
+def is_setval(query: str) -> bool:
+    """Whether it is no DDL but the record of a sequence's next batch, whose job never exists."""
+    return query[:64].lstrip().lower().startswith("select setval")
+
+
+class DdlReplay:
+    """Decides what a DDL means downstream, given what is replicated and how tables are called."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        schema: SchemaTracker,
+        table_filter: TableFilter,
+        trash: Trash | None = None,
+    ) -> None:
+        self._dialect, self._schema, self._filter = dialect, schema, table_filter
+        self._trash = trash if dialect is Dialect.MYSQL else None
+        self._router = table_filter.routes
+        self._calls = Calls(schema, self._router)
+
+    def of(self, event: DdlEvent) -> Replay | Omit:
+        """Raises UnsupportedDdl for what cannot be replayed and must not be passed over."""
+        job, query, commit_ts = event.job, event.query, event.commit_ts
+        if job.type == ActionType.FLASHBACK_CLUSTER and job.is_done:
+            raise UnsupportedDdl(commit_ts, query, "no binlog holds the rows that it changed")
+        reason = _reason_to_omit(job, event.effect, self._dialect)
+        if not reason and not any(self._is_wanted(name) for name in _judged_by(event.effect)):
+            reason = "filtered"
+        if reason:
+            return Omit(reason)
+        if self._dialect is Dialect.FILE:
+            return Replay(tuple(self._texts(event)) if self._router.has_rules else (query,))
+        self._refuse_unsupported(event)
+        moves = self._moves(event)
+        if moves is not None:
+            return Replay(moves.statements, moves.targets)
+        event = replace(event, query=with_escapes(query, job.query))
+        texts = [edited(text, self._dialect) for text in self._texts(event)]
+        if not any(texts):
+            return Omit("all of it is options that only TiDB has")
+        return Replay(tuple(text for text in texts if text))
+
+    def _is_wanted(self, name: Named) -> bool:
+        return self._filter.replicates(name.database, name.table)
+
+    def _refuse_unsupported(self, event: DdlEvent) -> None:
+        job, query, effect = event.job, event.query, event.effect
+        reason = ""
+        is_without_trash = self._dialect is Dialect.MYSQL and self._trash is None
+        if is_without_trash and job.type in _UNSUPPORTED_BY_MYSQL:
+            reason = (
+                "it brings back rows that no binlog holds (tables that are dropped while"
+                " drainer.trash-schema is set can be brought back)"
+            )
+        elif self._trash is None and job.type == ActionType.RECOVER_TABLE and _names_a_job(query):
+            reason = "its job number means nothing downstream"
+        elif effect.other and self._is_wanted(effect.other) != self._is_wanted(effect.name):
+            reason = "it exchanges rows with a table that is not replicated"
+        for old, new in effect.renamed:
+            if self._is_wanted(new) and not self._is_wanted(old):
+                reason = f"{quoted(new)} was not replicated under its name before"
+        if reason:
+            raise UnsupportedDdl(event.commit_ts, query, reason)
+
+    def _moves(self, event: DdlEvent) -> Moves | None:
+        """What is done by the trash; None for everything else."""
+        job, effect = event.job, event.effect
+        if self._trash is None:
+            return None
+        if job.type in _UNSUPPORTED_BY_MYSQL:
+            wanted = [name for name in effect.created if self._is_wanted(name)]
+            moves = self._trash.taken_back(job, effect, wanted, self._router.name)
+            if isinstance(moves, str):
+                raise UnsupportedDdl(event.commit_ts, event.query, moves)
+            return moves
+        tables = [
+            (self._router.name(name), table)
+            for name, table in effect.dropped
+            if self._is_wanted(name)
+            and not (table.is_view or table.is_sequence or table.references)
+            and not self._is_referred_to(name)
+        ]
+        is_database = job.type == ActionType.DROP_SCHEMA
+        return self._trash.put_aside(
+            job, tables, then=self._schema_drops(effect) if is_database else ()
+        )
+
+    def _is_referred_to(self, name: Named) -> bool:
+        key = name.database.lower(), name.table.lower()
+        return any(
+            ((database or owner.database).lower(), table.lower()) == key
+            for owner, info in self._schema.tables()
+            for database, table in info.references
+        )
+
+    def _texts(self, event: DdlEvent) -> list[str]:
+        job, effect = event.job, event.effect
+        if job.type == ActionType.DROP_SCHEMA:
+            return self._schema_drops(effect)
+        if job.type in _DROPS:
+            return [f"DROP {_DROPS[job.type]} {self._quoted(effect.name)}"]
+        if effect.renamed:
+            wanted = [(old, new) for old, new in effect.renamed if self._is_wanted(new)]
+            pairs = [f"{self._quoted(old)} TO {self._quoted(new)}" for old, new in wanted]
+            return [f"RENAME TABLE {', '.join(pairs)}"]
+        if job.type != ActionType.CREATE_TABLES:
+            text = event.query
+            if job.type == ActionType.CREATE_VIEW:
+                text = explicit_view(text, job)
+            text = self._calls.exact(text, effect.name.database, job.table, effect.other)
+            if job.table is not None and not has_zone(job):
+                text = with_moments_in_utc(text, job.table)
+            is_made = job.type in _CREATES
+            made_in = self._made_in(effect.name) if is_made else []
+            return [*made_in, self._explicit(text, job.table, job.database)]
+        creates = [text for text in split(event.query) if begins(text, "CREATE")]
+        if len(creates) != len(effect.created):
+            raise UnsupportedDdl(
+                event.commit_ts,
+                event.query,
+                f"the job made {len(effect.created)} tables, its text makes {len(creates)}",
+            )
+        return [
+            part
+            for text, name, info in zip(creates, effect.created, job.tables, strict=True)
+            if self._is_wanted(name)
+            for part in (
+                *self._made_in(name),
+                self._explicit(self._calls.exact(text, name.database), info, None),
+            )
+        ]
+
+    def _quoted(self, name: Named) -> str:
+        return quoted(self._router.name(name))
+
+    def _schema_drops(self, effect: Effect) -> list[str]:
+        """Tables that are elsewhere downstream go one by one; and the database, unless another one
+        of the upstream is there too."""
+        routed = self._router.name(Named(effect.name.database))
+        names = [self._router.name(name) for name, _ in effect.dropped if self._is_wanted(name)]
+        is_shared = self._router.has_rules and any(
+            self._router.name(Named(name.database)) == routed for name, _ in self._schema.tables()
+        )
+        drops = [
+            f"DROP TABLE IF EXISTS {quoted(name)}"
+            for name in names
+            if is_shared or name.database.lower() != routed.database.lower()
+        ]
+        return drops if is_shared else [*drops, f"DROP DATABASE {quoted(routed.database)}"]
+
+    def _made_in(self, name: Named) -> list[str]:
+        """The database that a table is routed to, where no CREATE DATABASE of the upstream is."""
+        routed = self._router.name(name).database
+        if routed.lower() == self._router.name(Named(name.database)).database.lower():
+            return []
+        return [f"CREATE DATABASE IF NOT EXISTS {quoted(routed)}"]
+
+    def _explicit(self, text: str, table: Table | None, database: Database | None) -> str:
+        """With what the text leaves to the server; a TiDB downstream fills in the same."""
+        if self._dialect is not Dialect.MYSQL:
+            return text
+        if table is not None:
+            return explicit_table(text, table)
+        return explicit_database(text, database) if database is not None else text
+
+
+def _reason_to_omit(job: Job, effect: Effect, dialect: Dialect) -> str:
+    reason = _OMITTED.get(job.type, "")
+    if not reason and not effect.is_in_force:
+        reason = "the job was rolled back, or it is only announced"
+    if not reason and dialect is not Dialect.FILE:
+        reason = _OMITTED_BY_DATABASES.get(job.type, "")
+    if not reason and dialect is Dialect.MYSQL:
+        reason = _OMITTED_BY_MYSQL.get(job.type, "")
+    return reason
+
+
+def _judged_by(effect: Effect) -> tuple[Named, ...]:
+    """The names of which one must be replicated: a rename is judged by what it leads to."""
+    if effect.renamed:
+        return tuple(new for _, new in effect.renamed)
+    if effect.other:
+        return effect.name, effect.other
+    return effect.created or (effect.name,)
+
+
+def _names_a_job(query: str) -> bool:
+    return any(a.says("BY") and b.says("JOB") for a, b in pairwise(words(query)))

@@ -1,0 +1,129 @@
+"""Dropped and truncated tables are put aside, so that RECOVER and FLASHBACK find them.
+
+No binlog holds the rows that RECOVER TABLE, FLASHBACK TABLE and FLASHBACK DATABASE bring back; the
+upstream has them still. So has the downstream where a DROP is a RENAME into a schema for that. A
+table is called there by the start_ts of the job that dropped it and by its id: the job that brings
+it back names both (`SnapshotTS`, the table's id), and the first tells how old it is.
+
+ * DROP TABLE, DROP DATABASE: each table is renamed; a database is dropped when it is empty of them.
+ * TRUNCATE: the table is renamed, and made anew like that.
+ * RECOVER, FLASHBACK: renamed back, under the name of the job.
+Not put aside: views and sequences (they hold no rows), tables with a foreign key and those that one
+refers to (the key would follow the renamed table).
+
+Source: pingcap/tidb ddl/table.go (onRecoverTable), ddl/schema.go (onRecoverSchema), ddl_api.go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from binlogd.drainer.ddl.edits import quoted
+from binlogd.tidb.model import ActionType, Job, Table
+from binlogd.tidb.schema import Effect, Named, recovered_tables
+from binlogd.tso import NO_TS, Tso
+
+_NAME = re.compile(r"([0-9]{1,19})_[0-9]{1,19}")
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Statements, and the table that each of them makes or takes away (for `catalog`)."""
+
+    statements: tuple[str, ...]
+    targets: tuple[Named, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrashStatistics:
+    """What is in the trash as of the last look, and what was dropped out of it since the start."""
+
+    tables: int = 0
+    oldest_ts: Tso = NO_TS
+    """start_ts of the job that dropped the oldest; 0 when it is empty."""
+    dropped: int = 0
+    last_error: str = ""
+
+
+class Trash:
+    """The schema downstream that holds what was dropped."""
+
+    def __init__(self, schema: str) -> None:
+        self._schema = schema
+
+    def put_aside(
+        self, job: Job, tables: Sequence[tuple[Named, Table]], then: Sequence[str] = ()
+    ) -> Moves | None:
+        """What to do instead of a DROP or TRUNCATE of these tables; None where it is done as ever.
+
+        `then` drops what is left of a database.
+        """
+        pairs = [(name, self._place(job.start_ts, table.id)) for name, table in tables]
+        renames = [f"RENAME TABLE {quoted(name)} TO {quoted(place)}" for name, place in pairs]
+        names = tuple(name for name, _ in pairs)
+        if not pairs:
+            return None
+        if job.type == ActionType.TRUNCATE_TABLE:
+            ((name, place),) = pairs
+            again = f"CREATE TABLE {quoted(name)} LIKE {quoted(place)}"
+            return Moves((*renames, again), (name, name))
+        return Moves((*renames, *then), (*names, *(Named("") for _ in then)))
+
+    def taken_back(
+        self,
+        job: Job,
+        effect: Effect,
+        wanted: Sequence[Named],
+        called: Callable[[Named], Named],
+    ) -> Moves | str:
+        """What brings back the tables of a RECOVER or FLASHBACK; or why that cannot be told.
+
+        `called` is what an upstream's name is downstream.
+        """
+        statements, targets = [], []
+        found = recovered_tables(job)
+        if not found:
+            return "its job does not name what it brings back"
+        views = []
+        databases: dict[str, None] = {}
+        if job.type == ActionType.RECOVER_SCHEMA:
+            databases[called(Named(effect.name.database)).database] = None
+        for each in found:
+            name = Named(effect.name.database, each.table.name)
+            if each.table.is_sequence or name not in wanted:
+                continue
+            name = called(name)
+            databases[name.database] = None
+            if each.table.is_view:
+                views.append((name, _view(name, each.raw)))
+                continue
+            place = self._place(each.dropped_by_ts, each.table.id)
+            statements.append(f"RENAME TABLE {quoted(place)} TO {quoted(name)}")
+            targets.append(name)
+        charset = ""
+        if job.database is not None:
+            charset = f" CHARACTER SET = {job.database.charset} COLLATE = {job.database.collate}"
+        creates = [f"CREATE DATABASE IF NOT EXISTS {quoted(each)}{charset}" for each in databases]
+        return Moves(
+            (*creates, *statements, *(text for _, text in views)),
+            (*(Named(each) for each in databases), *targets, *(name for name, _ in views)),
+        )
+
+    def _place(self, start_ts: int, table_id: int) -> Named:
+        return Named(self._schema, f"{start_ts}_{table_id}")
+
+
+def dropped_by(name: str) -> Tso | None:
+    """The start_ts of the job that dropped a table, by its name in the trash; None: it is not one
+    of ours."""
+    found = _NAME.fullmatch(name)
+    return Tso(int(found[1])) if found else None
+
+
+def _view(name: Named, raw: dict[str, Any]) -> str:
+    columns = ", ".join(quoted(each["name"]["O"]) for each in raw.get("cols") or [])
+    select = raw["view"]["view_select"]
+    return f"CREATE OR REPLACE VIEW {quoted(name)} ({columns}) AS {select}"

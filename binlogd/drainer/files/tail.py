@@ -1,0 +1,136 @@
+"""Where a file-sink log goes on after a restart: behind its last transaction that is whole.
+
+What the savepoint covers was durable and is not read again, only its size is checked. Behind it,
+everything comes again from upstream, so whatever does not verify there is dropped. Without a
+place in the savepoint (it is the original's, or there is none) the newest file is read as a whole,
+and only a record that the file ends in may be dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlogd.drainer.files.checkpoint import Savepoint, Written
+from binlogd.drainer.files.log import (
+    COMPRESSED_SUFFIX,
+    LogFile,
+    Record,
+    Stop,
+    log_files,
+    next_record,
+)
+from binlogd.drainer.messages.pb import PbHead, head_of
+from binlogd.errors import Corrupt, CorruptRelay
+from binlogd.ports import Disk
+from binlogd.tso import NO_TS, Tso
+
+WINDOW_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The place to write on at; `file` is None where a new one must be begun.
+
+    `commit_ts` is the last transaction before it, as far as is known.
+    """
+
+    file: LogFile | None
+    next_number: int
+    offset: int
+    dropped_bytes: int
+    commit_ts: Tso
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A place inside a file and the last commit_ts before it."""
+
+    offset: int
+    commit_ts: Tso
+
+
+async def find_tail(disk: Disk, directory: Path, savepoint: Savepoint | None) -> Tail:
+    """Verifies what the savepoint does not cover. Raises CorruptRelay, OSError; changes nothing.
+
+    A DDL at the end that the savepoint does not cover counts as not whole: it may be one of several
+    statements of its transaction.
+    """
+    sizes = await disk.sizes(directory)
+    files = log_files(list(sizes))
+    written = savepoint.written if savepoint else None
+    saved_ts = savepoint.checkpoint.commit_ts if savepoint else NO_TS
+    first, mark = _start(directory, files, sizes, written)
+    if not files:
+        number = log_files([written.file])[0].number + 1 if written else 0
+        return Tail(None, number, 0, 0, mark.commit_ts)
+    if files[-1].name.endswith(
+        COMPRESSED_SUFFIX
+    ):  # copied here from elsewhere: nothing to append to
+        return Tail(None, files[-1].number + 1, 0, 0, mark.commit_ts)
+    for file in files[first:]:
+        path, size_bytes = directory / file.name, sizes[file.name]
+        before, ends_in_ddl = mark, False
+        async for answer in _records(disk, path, size_bytes, mark.offset):
+            if isinstance(answer, Stop):
+                if file is not files[-1] or not (answer.is_short or written):
+                    raise CorruptRelay(path, answer.offset, answer.reason)
+                break
+            head = _head(path, answer)
+            if head.commit_ts != mark.commit_ts:
+                before = mark
+            mark = _Mark(answer.end, head.commit_ts)
+            ends_in_ddl = head.is_ddl and head.commit_ts > saved_ts
+        if file is not files[-1]:
+            mark = _Mark(0, mark.commit_ts)
+    if ends_in_ddl:
+        mark = before
+    newest, size_bytes = files[-1], sizes[files[-1].name]
+    return Tail(newest, newest.number + 1, mark.offset, size_bytes - mark.offset, mark.commit_ts)
+
+
+def _start(
+    directory: Path, files: Sequence[LogFile], sizes: dict[str, int], written: Written | None
+) -> tuple[int, _Mark]:
+    """The first file to verify, and from where on."""
+    if written is None:
+        filled = [position for position, file in enumerate(files) if sizes[file.name]]
+        return (filled[-1] if filled else 0), _Mark(0, NO_TS)
+    for position, file in enumerate(files):
+        if file.name == written.file:
+            if sizes[file.name] < written.offset:
+                reason = f"the file ends here, but was durable up to {written.offset}"
+                raise CorruptRelay(directory / file.name, sizes[file.name], reason)
+            return position, _Mark(written.offset, written.commit_ts)
+    if files and files[-1].name < written.file:
+        raise CorruptRelay(directory / written.file, 0, "the newest file of the log is missing")
+    return 0, _Mark(0, written.commit_ts)
+
+
+async def _records(
+    disk: Disk, path: Path, size_bytes: int, offset: int
+) -> AsyncIterator[Record | Stop]:
+    """The records of a file from an offset on; a Stop at the end unless all of it verifies."""
+    data, begin, wanted = b"", offset, WINDOW_BYTES
+    while begin + len(data) < size_bytes:  # ends: every turn reads some, or finds a Stop
+        (more,) = await disk.read(path, [(begin + len(data), wanted)])
+        data += more
+        at = 0
+        answer = next_record(data, at)
+        while isinstance(answer, Record):
+            yield Record(begin + answer.offset, begin + answer.end, answer.payload)
+            at = answer.end
+            answer = next_record(data, at)
+        data, begin = data[at:], begin + at
+        if data and (not answer.is_short or begin + answer.needed_bytes > size_bytes):
+            yield answer._replace(offset=begin)
+            return
+        wanted = max(WINDOW_BYTES, answer.needed_bytes - len(data))
+
+
+def _head(path: Path, record: Record) -> PbHead:
+    try:
+        return head_of(record.payload)
+    except Corrupt as error:
+        raise CorruptRelay(path, record.offset, str(error)) from error

@@ -1,0 +1,1 @@
+"""Which tables, statements and transactions are replicated, and under which names."""

@@ -1,0 +1,183 @@
+"""Which kinds of changes are left out for which tables: `table-migrate-rule` and its filter rules.
+
+A rule has a pattern for the schema and one for the table, a list of events and a list of regular
+expressions. The events are walked in order and the first that decides, decides: `none` ends the
+walk, an equal name or `all` ignores. What the events did not ignore of a DDL is searched for the
+expressions, which know no case. One rule that ignores is enough. A statement that is none of the
+events (`event_of` says "") can only be caught by an expression.
+
+Patterns are globs: `?` is one character, `[a-z]` and `[!a-z]` a set, and `*`, as the last
+character, any rest. A rule without a table pattern holds for the schema and all that is in it; one
+with a table pattern does not hold for CREATE, ALTER and DROP DATABASE.
+
+Source: tidb-binlog pkg/binlogfilter, tidb-tools pkg/binlog-filter and pkg/table-rule-selector.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from binlogd.drainer.filtering.glob import glob
+from binlogd.errors import ConfigError
+from binlogd.tidb.ddl_text import words
+from binlogd.wire.peek import Mutation
+
+_ROW_EVENTS = {"insert": 0, "update": 1, "delete": 4}
+_DDL_EVENTS = frozenset(
+    {
+        "create database",
+        "drop database",
+        "alter database",
+        "create table",
+        "drop table",
+        "truncate table",
+        "rename table",
+        "create index",
+        "drop index",
+        "create view",
+        "drop view",
+        "alter table",
+        "add table partition",
+        "drop table partition",
+        "truncate table partition",
+    }
+)
+_GROUPS = frozenset({"all", "all ddl", "all dml", "none", "none ddl", "none dml", ""})
+_ALIASES = {
+    "create schema": "create database",
+    "drop schema": "drop database",
+    "alter schema": "alter database",
+}
+EVENTS = frozenset({*_ROW_EVENTS, *_DDL_EVENTS, *_GROUPS, *_ALIASES})
+"""Every event name that a rule may list."""
+
+_THINGS = {
+    "CREATE": ("DATABASE", "SCHEMA", "TABLE", "INDEX", "VIEW"),
+    "DROP": ("DATABASE", "SCHEMA", "TABLE", "INDEX", "VIEW"),
+    "ALTER": ("DATABASE", "SCHEMA", "TABLE"),
+    "TRUNCATE": ("TABLE",),
+    "RENAME": ("TABLE",),
+}
+_WORDS_BEFORE_THE_THING_MAX = 12
+_ANSWERS_KEPT_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class EventRule:
+    """What is ignored of the tables that both patterns match; `table` "" stands for the schema."""
+
+    schema: str
+    table: str
+    events: tuple[str, ...] = ()
+    sql_patterns: tuple[str, ...] = ()
+
+
+class EventFilter:
+    """Asked for every DDL and every table of a transaction. Raises ConfigError when made."""
+
+    def __init__(self, rules: Iterable[EventRule] = (), *, is_case_sensitive: bool = False) -> None:
+        self._rules = [_Rule(rule, is_case_sensitive=is_case_sensitive) for rule in rules]
+        self._row_kinds: dict[tuple[str, str], frozenset[int]] = {}
+
+    @property
+    def has_rules(self) -> bool:
+        """Without any, everything is kept."""
+        return bool(self._rules)
+
+    def ignores_ddl(self, database: str, table: str, query: str) -> bool:
+        """Whether a statement, as its user typed it, is left out."""
+        if not self._rules:
+            return False
+        event = event_of(query)
+        return any(
+            rule.decides(event, is_ddl=True) or rule.finds(query)
+            for rule in self._rules
+            if rule.matches(database, table)
+        )
+
+    def kept(self, database: str, table: str, mutation: Mutation) -> Mutation:
+        """The mutation without the rows that are left out; itself when it keeps all."""
+        if not self._rules:
+            return mutation
+        ignored = self._ignored_kinds(database, table)
+        if not ignored.intersection(mutation.sequence):
+            return mutation
+        return Mutation(
+            mutation.table_id,
+            [] if _ROW_EVENTS["insert"] in ignored else mutation.inserted,
+            [] if _ROW_EVENTS["update"] in ignored else mutation.updated,
+            [] if _ROW_EVENTS["delete"] in ignored else mutation.deleted,
+            mutation.sequence.translate(None, delete=bytes(ignored)),
+        )
+
+    def _ignored_kinds(self, database: str, table: str) -> frozenset[int]:
+        key = database, table
+        found = self._row_kinds.get(key)
+        if found is None:
+            if len(self._row_kinds) >= _ANSWERS_KEPT_MAX:
+                self._row_kinds.clear()
+            rules = [rule for rule in self._rules if rule.matches(database, table)]
+            found = self._row_kinds[key] = frozenset(
+                kind
+                for event, kind in _ROW_EVENTS.items()
+                if any(rule.decides(event, is_ddl=False) for rule in rules)
+            )
+        return found
+
+
+def event_of(query: str) -> str:
+    """The event that a DDL's text is, such as "create table"; "" for what has no name here."""
+    said = [word.text.upper() for word in words(query) if word.kind == "bare"]
+    things = _THINGS.get(said[0], ()) if said else ()
+    for word in said[1:_WORDS_BEFORE_THE_THING_MAX]:
+        if word in things:
+            event = f"{said[0]} {word}".lower()
+            return _ALIASES.get(event, event)
+    return "truncate table" if said[:1] == ["TRUNCATE"] else ""
+
+
+class _Rule:
+    def __init__(self, rule: EventRule, *, is_case_sensitive: bool) -> None:
+        flags = re.DOTALL if is_case_sensitive else re.DOTALL | re.IGNORECASE
+        self._schema = glob(rule.schema, flags)
+        self._table = glob(rule.table, flags) if rule.table else None
+        self._events = [_event(name) for name in rule.events]
+        self._expressions = [_expression(pattern) for pattern in rule.sql_patterns]
+
+    def matches(self, database: str, table: str) -> bool:
+        if self._schema.fullmatch(database) is None:
+            return False
+        return self._table is None or (bool(table) and self._table.fullmatch(table) is not None)
+
+    def decides(self, event: str, *, is_ddl: bool) -> bool:
+        if not event:
+            return False
+        group = "ddl" if is_ddl else "dml"
+        for name in self._events:
+            if name in ("none", f"none {group}"):
+                return False
+            if name in ("all", f"all {group}") or name == event:
+                return True
+        return False
+
+    def finds(self, query: str) -> bool:
+        return any(each.search(query) for each in self._expressions)
+
+
+def _event(name: str) -> str:
+    lowered = name.strip().lower()
+    if lowered not in EVENTS:
+        known = ", ".join(sorted(EVENTS - {""}))
+        raise ConfigError(f'syncer.binlog-filter-rule: unknown event "{name}"; known: {known}')
+    return _ALIASES.get(lowered, lowered)
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern, re.IGNORECASE)
+    except re.error as error:
+        raise ConfigError(
+            f"syncer.binlog-filter-rule: ignore-sql {pattern!r} is no regular expression: {error}"
+        ) from error

@@ -1,0 +1,111 @@
+"""Which tables, and which transactions, are replicated.
+
+A pattern is a name or, behind `~`, a regular expression that is searched for; both ignore case. A
+name is compared as it is, and, as the original takes every name for a regular expression of the
+whole, in that way as well: `a.b` is the table `a.b` and also `axb`.
+
+The allow lists come first: with any of them given, a table must match `replicate-do-table`, or its
+schema `replicate-do-db`. Then what `ignore-table` or `ignore-schemas` matches is left out. Of what
+remains, `events` may leave out kinds of changes; `routes` tells what tables are called downstream.
+
+A transaction of `ignore-txn-commit-ts`, or one that an operator skips while it runs, is not
+applied, but a DDL in it still moves the schema tracker: the original does not even note it, and
+then stops at the first row of a table made so.
+Source: tidb-binlog pkg/filter/filter.go, drainer/syncer.go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+
+from binlogd.drainer.filtering.event_filter import EventFilter
+from binlogd.drainer.filtering.loopback import LoopControl
+from binlogd.drainer.filtering.route import Router
+from binlogd.errors import ConfigError
+from binlogd.tso import Tso
+
+DEFAULT_IGNORED_SCHEMAS = ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql")
+_ANSWERS_KEPT_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TablePattern:
+    """A pattern for the schema and one for the table."""
+
+    database: str
+    table: str
+
+
+class TableFilter:
+    """Answers are kept: the same tables come again and again. Raises ConfigError when made."""
+
+    def __init__(  # noqa: PLR0913 - one for each list of the configuration
+        self,
+        *,
+        do_databases: Iterable[str] = (),
+        do_tables: Iterable[TablePattern] = (),
+        ignored_databases: Iterable[str] = DEFAULT_IGNORED_SCHEMAS,
+        ignored_tables: Iterable[TablePattern] = (),
+        ignored_commit_ts: Container[Tso] = (),
+        events: EventFilter | None = None,
+        routes: Router | None = None,
+        loop: LoopControl | None = None,
+    ) -> None:
+        self.routes = routes or Router()
+        self.events = events or EventFilter()
+        self.loop = loop
+        """The channel of which nothing is replicated; None: there is no loop."""
+        self._do_databases = [_matcher(text) for text in do_databases]
+        self._do_tables = [(_matcher(each.database), _matcher(each.table)) for each in do_tables]
+        self._ignored_databases = [_matcher(text) for text in ignored_databases]
+        self._ignored_tables = [
+            (_matcher(each.database), _matcher(each.table)) for each in ignored_tables
+        ]
+        self._ignored_commit_ts = ignored_commit_ts
+        self._answers: dict[tuple[str, str], bool] = {}
+
+    def replicates(self, database: str, table: str) -> bool:
+        """Whether changes of a table are applied; `table` "" asks for the database itself."""
+        key = database, table
+        answer = self._answers.get(key)
+        if answer is None:
+            if len(self._answers) >= _ANSWERS_KEPT_MAX:
+                self._answers.clear()
+            answer = self._answers[key] = self._decide(database, table)
+        return answer
+
+    def ignores_transaction(self, commit_ts: Tso) -> bool:
+        """Whether an operator chose to pass over this transaction."""
+        return commit_ts in self._ignored_commit_ts
+
+    def _decide(self, database: str, table: str) -> bool:
+        if self._do_databases or self._do_tables:
+            is_allowed = any(matches(database) for matches in self._do_databases) or any(
+                of_database(database) and of_table(table)
+                for of_database, of_table in self._do_tables
+            )
+            if not is_allowed:
+                return False
+        if any(matches(database) for matches in self._ignored_databases):
+            return False
+        return not any(
+            of_database(database) and of_table(table)
+            for of_database, of_table in self._ignored_tables
+        )
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    if pattern.startswith("~"):
+        try:
+            expression = re.compile(pattern[1:], re.IGNORECASE)
+        except re.error as error:
+            raise ConfigError(f"syncer: {pattern!r} is no regular expression: {error}") from error
+        return lambda name: expression.search(name) is not None
+    wanted = pattern.casefold()
+    try:
+        whole = re.compile(pattern, re.IGNORECASE)
+    except re.error:
+        return lambda name: name.casefold() == wanted
+    return lambda name: name.casefold() == wanted or whole.fullmatch(name) is not None

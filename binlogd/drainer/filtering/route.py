@@ -1,0 +1,120 @@
+"""What tables are called downstream: `table-migrate-rule` with a `target`.
+
+A rule with a table pattern goes before one for the whole schema; a target without a table keeps the
+table's name. Filters see upstream's names. Two tables of the upstream are never one downstream:
+their DDL would come twice, and their rows would meet.
+
+Source: tidb-tools pkg/table-router; the original routes for its Oracle sink only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from binlogd.drainer.filtering.glob import glob
+from binlogd.errors import ConfigError
+from binlogd.tidb.model import TableAt
+from binlogd.tidb.schema import Named
+
+_KEPT_MAX = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRule:
+    """From what both patterns match (`table` "" is all of the schema) to a name."""
+
+    schema: str
+    table: str
+    target_schema: str
+    target_table: str = ""
+
+
+class Router:
+    """Raises ConfigError when made of a pattern that is none."""
+
+    def __init__(self, rules: Iterable[RouteRule] = (), *, is_case_sensitive: bool = False) -> None:
+        flags = re.DOTALL if is_case_sensitive else re.DOTALL | re.IGNORECASE
+        compiled = [
+            (glob(rule.schema, flags), glob(rule.table, flags) if rule.table else None, rule)
+            for rule in rules
+        ]
+        self._of_tables = [(s, t, rule) for s, t, rule in compiled if t is not None]
+        self._of_schemas = [(s, rule) for s, t, rule in compiled if t is None]
+        self.has_rules = bool(compiled)
+        self._names: dict[Named, Named] = {}
+        self._tables: dict[tuple[int, int], tuple[TableAt, TableAt]] = {}
+        self._owners: dict[tuple[str, str], Named] = {}
+
+    def name(self, name: Named) -> Named:
+        """What a table, or with `table` "" a database, is called downstream.
+
+        Raises ConfigError where more than one rule of a kind matches.
+        """
+        if not self.has_rules or not name.database:
+            return name
+        found = self._names.get(name)
+        if found is None:
+            if len(self._names) >= _KEPT_MAX:
+                self._names.clear()
+            found = self._names[name] = self._routed(name)
+        return found
+
+    def table(self, table: TableAt) -> TableAt:
+        """The table under its name downstream; the same object for the same one."""
+        place = table.info.id, table.version
+        kept = self._tables.get(place)
+        if kept is not None and kept[0] is table:
+            return kept[1]
+        if len(self._tables) >= _KEPT_MAX:
+            self._tables.clear()
+        name = self.name(Named(table.database, table.info.name))
+        info = replace(table.info, name=name.table)
+        routed = replace(table, database=name.database, info=info)
+        self._tables[place] = table, routed
+        return routed
+
+    def claim(self, name: Named, exists: Callable[[Named], bool]) -> None:
+        """Called for each table that comes; `exists` tells whether one is still upstream.
+
+        Raises ConfigError for a second one with the same name downstream.
+        """
+        target = self.name(name)
+        key = target.database.lower(), target.table.lower()
+        owner = self._owners.setdefault(key, name)
+        if owner == name:
+            return
+        if exists(owner) and self.name(owner) == target:
+            raise ConfigError(
+                f"syncer.table-migrate-rule: {owner.database}.{owner.table} and"
+                f" {name.database}.{name.table} would both be {target.database}.{target.table}"
+                " downstream; give them targets of their own"
+            )
+        self._owners[key] = name
+
+    def _routed(self, name: Named) -> Named:
+        if name.table:
+            rules = [
+                rule
+                for schema, table, rule in self._of_tables
+                if schema.fullmatch(name.database) and table.fullmatch(name.table)
+            ]
+            if rules:
+                rule = _only(rules, name)
+                return Named(rule.target_schema or name.database, rule.target_table or name.table)
+        rules = [rule for schema, rule in self._of_schemas if schema.fullmatch(name.database)]
+        if not rules:
+            return name
+        rule = _only(rules, name)
+        return Named(rule.target_schema or name.database, name.table)
+
+
+def _only(rules: list[RouteRule], name: Named) -> RouteRule:
+    if len(rules) > 1:
+        targets = ", ".join(f"{rule.target_schema}.{rule.target_table}" for rule in rules)
+        raise ConfigError(
+            f"syncer.table-migrate-rule: several rules of a kind match {name.database}.{name.table}"
+            f" (to {targets}); make their patterns exclude each other"
+        )
+    return rules[0]

@@ -1,0 +1,333 @@
+"""Transactions as `pb_binlog.Binlog`, the message of file-sink logs: what they are, how they read.
+
+A column is `name, tp (one byte: MySQL's type code), mysql_type, value, changed_value`; an update
+has the old row in `value` and the new one in `changed_value`. A value is a flag byte and a body:
+0 NULL; 2 bytes (all text, and decimals, times and JSON as text); 5 float, 8 bytes in memcomparable
+order; 8 zigzag varint; 9 uvarint (UNSIGNED, ENUM, SET and BIT as numbers).
+
+Source: tidb-binlog proto/pb_binlog.proto, drainer/translator/pb.go; docs/FORMAT.md.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from binlogd.drainer.messages.named import (
+    NamedColumn,
+    NamedDdl,
+    NamedRow,
+    NamedTransaction,
+    RowKind,
+)
+from binlogd.errors import CorruptPayload
+from binlogd.tidb.columns import Value
+from binlogd.tidb.kinds import Tp
+from binlogd.tso import Tso
+
+NULL_DATUM = b"\x00"
+TEXT_TYPES = frozenset[int](
+    {Tp.TIMESTAMP, Tp.DATE, Tp.DURATION, Tp.DATETIME, Tp.NEWDATE, Tp.JSON, Tp.NEW_DECIMAL}
+)
+"""Types whose values are written as text, and are `str` when read."""
+
+
+class PbColumn(NamedTuple):
+    """One column of one row. `changed_value` is the new value of an update, else None."""
+
+    tp: int
+    mysql_type: str
+    value: Value
+    changed_value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class PbEvent:
+    """One changed row; columns by name, in the order of the table."""
+
+    database: str
+    table: str
+    kind: RowKind
+    columns: Mapping[str, PbColumn]
+
+
+@dataclass(frozen=True, slots=True)
+class PbTransaction:
+    """One transaction: either rows in the order in which they changed, or one DDL text."""
+
+    commit_ts: Tso
+    ddl: str
+    events: tuple[PbEvent, ...]
+
+
+def decode(payload: bytes) -> PbTransaction:
+    """A serialised `Binlog`. Raises CorruptPayload for bytes that are none."""
+    return PbReader().decode(payload)
+
+
+class PbReader:
+    """Reads transaction after transaction; what columns begin with is remembered between them."""
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, _Head] = {}
+
+    def decode(self, payload: bytes) -> PbTransaction:
+        """A serialised `Binlog`. Raises CorruptPayload for bytes that are none."""
+        try:
+            return self._transaction(payload)
+        except (IndexError, ValueError, struct.error) as error:
+            raise _corrupt(error) from error
+
+    def named(self, payload: bytes) -> NamedTransaction:
+        """The same with rows decoded one by one, when they are asked for. Raises CorruptPayload."""
+        try:
+            return self._named(payload)
+        except (IndexError, ValueError, struct.error) as error:
+            raise _corrupt(error) from error
+
+    def _named(self, payload: bytes) -> NamedTransaction:
+        commit_ts, ddl = 0, None
+        data: list[tuple[int, int]] = []
+        for number, begin, end in _spans(payload, 0, len(payload)):
+            if number == 2:
+                commit_ts, _ = _read_uvarint(payload, begin)
+            elif number == 3:
+                data.append((begin, end))
+            elif number == 4:
+                ddl = without_use(payload[begin:end].decode(errors="surrogateescape"))
+
+        def rows() -> Iterator[NamedRow]:
+            try:
+                for begin, end in data:
+                    for number, at, stop in _spans(payload, begin, end):
+                        if number == 1:
+                            yield _named_row(self._event(payload[at:stop]))
+            except (IndexError, ValueError, struct.error) as error:
+                raise _corrupt(error) from error
+
+        return NamedTransaction(Tso(commit_ts), ddl, rows)
+
+    def _transaction(self, payload: bytes) -> PbTransaction:
+        commit_ts, ddl = 0, ""
+        events: list[PbEvent] = []
+        for number, value in _fields(payload):
+            if number == 2 and isinstance(value, int):
+                commit_ts = value
+            elif number == 3 and isinstance(value, bytes):
+                events += [
+                    self._event(data)
+                    for n, data in _fields(value)
+                    if n == 1 and isinstance(data, bytes)
+                ]
+            elif number == 4 and isinstance(value, bytes):
+                ddl = value.decode(errors="surrogateescape")
+        return PbTransaction(Tso(commit_ts), ddl, tuple(events))
+
+    def _event(self, data: bytes) -> PbEvent:
+        database = table = ""
+        kind = RowKind.INSERT
+        columns: dict[str, PbColumn] = {}
+        at, end = 0, len(data)
+        while at < end:
+            tag, size = data[at], data[at + 1]
+            at += 2
+            if size > 0x7F:
+                size, at = _read_uvarint(data, at - 1)
+            if tag == _KIND_TAG:
+                kind = RowKind(size)
+                continue
+            stop = at + size
+            if stop > end or tag & 7 != 2:
+                raise ValueError(f"a field with tag {tag} of {size} bytes in an event")
+            if tag == _ROW_TAG:
+                name, column = self._column(data, at, stop)
+                columns[name] = column
+            elif tag == _DATABASE_TAG:
+                database = data[at:stop].decode()
+            elif tag == _TABLE_TAG:
+                table = data[at:stop].decode()
+            at = stop
+        return PbEvent(database, table, kind, columns)
+
+    def _column(self, data: bytes, begin: int, stop: int) -> tuple[str, PbColumn]:
+        # name, tp and mysql_type, each with a tag and a size of one byte, unless a name is long
+        at = begin + 2 + data[begin + 1]
+        at += 2 + data[at + 1]
+        at += 2 + data[at + 1]
+        head = self._heads.get(data[begin:at])
+        if head is None or data[at] != _VALUE_TAG:
+            return self._odd_column(data[begin:stop], at - begin)
+        size, value_at = data[at + 1], at + 2
+        if size > 0x7F:
+            size, value_at = _read_uvarint(data, at + 1)
+        end = value_at + size
+        if end == stop:
+            value = _read_datum(data[value_at:end], head.tp)
+            return head.name, PbColumn(head.tp, head.mysql_type, value, None)
+        size, changed_at = _read_uvarint(data, end + 1)
+        if data[end] != _CHANGED_TAG or changed_at + size != stop:
+            return self._odd_column(data[begin:stop], at - begin)
+        value = _read_datum(data[value_at:end], head.tp)
+        changed = _read_datum(data[changed_at:stop], head.tp)
+        return head.name, PbColumn(head.tp, head.mysql_type, value, changed)
+
+    def _odd_column(self, data: bytes, head_bytes: int) -> tuple[str, PbColumn]:
+        """A column of any layout; remembers its head if it is of the usual one."""
+        parts: dict[int, bytes] = {}
+        for number, part in _fields(data):
+            if isinstance(part, bytes):
+                parts[number] = part
+        name, tp, kind = (parts.get(number, b"") for number in (1, 2, 3))
+        head = _Head(name.decode(), tp[0] if tp else 0, kind.decode())
+        usual = b"".join((b"\x0a", data[1:2], name, b"\x12", bytes((len(tp),)), tp, b"\x1a"))
+        is_usual = len(name) == data[1] and data.startswith(usual) and len(kind) <= 0x7F
+        if is_usual and head_bytes == len(usual) + 1 + len(kind):
+            if len(self._heads) >= _HEADS_KEPT_MAX:
+                self._heads.clear()
+            self._heads[data[:head_bytes]] = head
+        old, new = (_read_datum(parts.get(n, NULL_DATUM), head.tp) for n in (4, 5))
+        return head.name, PbColumn(head.tp, head.mysql_type, old, new)
+
+
+def _corrupt(error: Exception) -> CorruptPayload:
+    return CorruptPayload(f"the payload is no pb_binlog.Binlog: {error}")
+
+
+def _named_row(event: PbEvent) -> NamedRow:
+    is_update, is_insert = event.kind is RowKind.UPDATE, event.kind is RowKind.INSERT
+    return NamedRow(
+        event.database,
+        event.table,
+        event.kind,
+        tuple(
+            NamedColumn(
+                name,
+                column.mysql_type,
+                None if is_insert else column.value,
+                column.changed_value if is_update else column.value if is_insert else None,
+            )
+            for name, column in event.columns.items()
+        ),
+    )
+
+
+_USE = re.compile(r"\s*use\s+(?:`((?:[^`]|``)+)`|([^\s;`]+))\s*;", re.IGNORECASE)
+
+
+def without_use(text: str) -> NamedDdl:
+    """The statement of a DDL text, and the database that a leading `use` names."""
+    match = _USE.match(text)
+    if match is None:
+        return NamedDdl("", _without_end(text))
+    database = match[1].replace("``", "`") if match[1] else match[2]
+    return NamedDdl(database, _without_end(text[match.end() :]))
+
+
+def _without_end(statement: str) -> str:
+    return statement.strip().rstrip(";").rstrip()
+
+
+_HEADS_KEPT_MAX = 10_000
+_DATABASE_TAG, _TABLE_TAG, _KIND_TAG, _ROW_TAG = 0x0A, 0x12, 0x18, 0x22
+_VALUE_TAG, _CHANGED_TAG = 0x22, 0x2A
+
+
+class _Head(NamedTuple):
+    name: str
+    tp: int
+    mysql_type: str
+
+
+class PbHead(NamedTuple):
+    """What a reader must know of a transaction that it does not decode."""
+
+    commit_ts: Tso
+    is_ddl: bool
+
+
+def head_of(payload: bytes) -> PbHead:
+    """The head of a serialised `Binlog`, whose first fields are always there.
+
+    Raises CorruptPayload.
+    """
+    if payload[:2] not in (b"\x08\x00", b"\x08\x01") or payload[2:3] != b"\x10":
+        raise CorruptPayload("the payload is no pb_binlog.Binlog: its type or commit_ts is missing")
+    try:
+        commit_ts, _ = _read_uvarint(payload, 3)
+    except IndexError as error:
+        raise CorruptPayload("the payload is no pb_binlog.Binlog: its commit_ts is cut") from error
+    return PbHead(Tso(commit_ts), payload[1] == 1)
+
+
+_FLOAT, _BITS = struct.Struct(">d"), struct.Struct(">Q")
+_SIGN, _ALL = 1 << 63, (1 << 64) - 1
+
+
+def _read_uvarint(data: bytes, at: int) -> tuple[int, int]:
+    byte = data[at]
+    if byte < 0x80:
+        return byte, at + 1
+    value = shift = 0
+    while True:  # ends at the first byte below 0x80, or by IndexError
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = _read_uvarint(data, at)
+        number, at = _read_uvarint(data, at)
+        if tag & 7 == 2:
+            if at + number > end:
+                raise IndexError("a field is longer than what holds it")
+            yield tag >> 3, data[at : at + number]
+            at += number
+        elif tag & 7 == 0:
+            yield tag >> 3, number
+        else:
+            raise ValueError(f"wire type {tag & 7}")
+
+
+def _spans(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Number, begin and end of each field; of a varint the begin."""
+    while at < end:
+        tag, at = _read_uvarint(data, at)
+        size, after = _read_uvarint(data, at)
+        if tag & 7 == 2:
+            at, after = after, after + size
+        elif tag & 7 != 0:
+            raise ValueError(f"wire type {tag & 7}")
+        if after > end:
+            raise IndexError("a field is longer than what holds it")
+        yield tag >> 3, at, after
+        at = after
+
+
+def _read_datum(datum: bytes, tp: int) -> Value:
+    flag = datum[0]
+    if flag == 8:
+        number, _ = _read_uvarint(datum, 1)
+        return number >> 1 ^ -(number & 1)
+    if flag == 2:
+        size, at = _read_uvarint(datum, 1)
+        if at + (size >> 1) != len(datum):
+            raise ValueError("a text's length contradicts its value")
+        return datum[at:].decode() if tp in TEXT_TYPES else datum[at:]
+    if flag == 0:
+        return None
+    if flag == 9:
+        return _read_uvarint(datum, 1)[0]
+    if flag != 5:
+        raise ValueError(f"a value has the unknown flag {flag}")
+    (bits,) = _BITS.unpack(datum[1:])
+    (real,) = _FLOAT.unpack(_BITS.pack(bits ^ _SIGN if bits & _SIGN else bits ^ _ALL))
+    assert isinstance(real, float)
+    return real

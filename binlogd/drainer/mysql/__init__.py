@@ -1,0 +1,1 @@
+"""The downstream MySQL, MariaDB or TiDB: connections, lanes that apply, and what is kept there."""

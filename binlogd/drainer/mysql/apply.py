@@ -1,0 +1,245 @@
+"""Lanes: connections that each apply, in order, what belongs to them, and nothing twice.
+
+Invariant. A lane has one part in work at a time, written in one transaction that also moves the
+lane's progress row. After any doubt (a lost connection, an error at COMMIT) the row is read again,
+locked, before anything is repeated: the lock waits for the old transaction to end, if the server
+still has it, so that "not there" means that it never will be.
+
+While a lane is busy, what arrives gathers in its next part: parts grow with the load, and no timer
+closes them. While more is being added, a lane that is free waits until its part is worth a
+transaction; once all that is there was added (`wake`), it takes whatever it has. Whoever adds waits
+while parts are full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import structlog
+
+from binlogd.drainer.backoff import Backoff
+from binlogd.drainer.mysql.connection import SqlRefused
+from binlogd.drainer.mysql.writer import (
+    ATTEMPTS_MAX,
+    FIRST_WAIT_S,
+    WAIT_MAX_S,
+    LaneContext,
+    RowWriter,
+)
+from binlogd.drainer.rows.parts import SLICE_ROWS, Gatherer, Part
+from binlogd.drainer.rows.progress import LanePosition, low_water
+from binlogd.drainer.rows.target import Reader
+from binlogd.drainer.txn import Dml
+from binlogd.errors import BinlogdError, DownstreamUnavailable
+from binlogd.tso import Tso
+
+log = structlog.get_logger(__name__)
+
+
+class LaneWriter(RowWriter):
+    """The connection of one lane and its progress row."""
+
+    def __init__(self, lane: int, position: LanePosition, context: LaneContext) -> None:
+        super().__init__(lane, context)
+        self.position = position
+
+    async def apply(self, part: Part) -> None:
+        """Returns when the part is committed. Raises DownstreamUnavailable after many attempts,
+        StatementRejected, or ConfigError when someone else moves this lane."""
+        backoff = Backoff(self.context.rng, first_s=FIRST_WAIT_S, max_s=WAIT_MAX_S)
+        while True:  # until applied, or after so many attempts
+            try:
+                await self._attempt(part, is_doubtful=backoff.attempts > 0)
+            except SqlRefused as error:
+                raise await self.rejection(error, part) from error
+            except DownstreamUnavailable as error:
+                self.note_retry(error)
+                if self.is_closed or backoff.attempts >= ATTEMPTS_MAX:
+                    raise
+                wait_s = backoff.next_s()
+                log.warning("apply_retried", lane=self.lane, cause=str(error), wait_s=wait_s)
+                await asyncio.sleep(wait_s)
+            else:
+                break
+        self.position = part.end
+        self.note_done(part)
+
+    async def _attempt(self, part: Part, *, is_doubtful: bool) -> None:
+        session = await self.connected()
+        if is_doubtful:
+            await session.run(b"ROLLBACK")
+            if await self.is_done(session, self.lane, self.position, part.end):
+                return
+        await self.begin(session)
+        await self.run_all(session, part.statements(self.context.limits.statement_bytes_max))
+        await self.move(session, self.lane, self.position, part.end)
+        await session.run(b"COMMIT")
+
+
+class Applier(ABC):
+    """Hands transactions to connections. `run` in a task beside `add`; made for one layout."""
+
+    def __init__(self, writers: Sequence[RowWriter], gatherer: Gatherer) -> None:
+        self.writers, self.gatherer = writers, gatherer
+        self._work = [asyncio.Event() for _ in writers]
+        self._busy: list[Part | None] = [None] * len(writers)
+        self._changed = asyncio.Event()
+        """A writer took or finished a part, or failed."""
+        self._failure: BinlogdError | None = None
+        self._is_closing = False
+        self._rows_at_turn = 0
+        self._is_more_coming = False
+        """Between an `add` and the `wake` that ends a row of them."""
+
+    @property
+    @abstractmethod
+    def positions(self) -> tuple[LanePosition, ...]:
+        """Where the progress rows stand, one for each lane of the layout."""
+
+    @abstractmethod
+    def stand_at(self, position: LanePosition) -> None:
+        """All progress rows were moved there from outside, while nothing was in work."""
+
+    @abstractmethod
+    def _take(self, lane: int) -> Part | None:
+        """What this writer shall do next; None when there is nothing for it now."""
+
+    @abstractmethod
+    async def _write(self, lane: int, part: Part) -> None:
+        """Returns when the writer has done the part. Raises BinlogdError."""
+
+    async def run(self) -> None:
+        """Ends after `close`. Raises, in a group, what a lane raised."""
+        async with asyncio.TaskGroup() as group:
+            for lane in range(len(self.writers)):
+                group.create_task(self._lane(lane), name=f"lane {lane}")
+
+    async def add(self, dml: Dml, readers: Sequence[Reader]) -> None:
+        """Returns when there is room for the next. Raises RowMismatch, and what a lane raised."""
+        gatherer = self.gatherer
+        self._is_more_coming = True
+        for _ in gatherer.add(dml, readers):
+            await self._turn()
+            while gatherer.must_cut():
+                await self._change()
+        if gatherer.rows_added - self._rows_at_turn >= SLICE_ROWS:
+            await self._turn()
+        while gatherer.is_full():
+            self._wake()
+            await self._change()
+
+    def skip(self, commit_ts: Tso) -> None:
+        """Nothing is to be done up to this commit_ts."""
+        self.gatherer.skip(commit_ts)
+
+    def wake(self) -> None:
+        """Lanes shall take what they have; to be called after the last of several `add`."""
+        self._is_more_coming = False
+        self._wake()
+
+    async def flush(self) -> None:
+        """Returns when all that was added is applied. Raises what a lane raised."""
+        self.wake()
+        while not self._is_at_rest():
+            await self._change()
+        if self._failure is not None:
+            raise self._failure
+
+    def _is_at_rest(self) -> bool:
+        """Whether all that was added is applied."""
+        return not (self.gatherer.changes_waiting or any(self._busy))
+
+    def applied_ts(self) -> Tso:
+        """Everything up to here is applied."""
+        in_work = [part.first_ts for part in self._busy if part is not None]
+        return low_water(self.gatherer.translated_ts, self.gatherer.first_waiting + in_work)
+
+    @property
+    def changes_queued(self) -> int:
+        """Changes that are not applied yet."""
+        in_work = sum(part.changes for part in self._busy if part is not None)
+        return self.gatherer.changes_waiting + in_work
+
+    @property
+    def txns_queued(self) -> int:
+        """Transactions of which the first change is not applied yet."""
+        in_work = sum(part.txn_count for part in self._busy if part is not None)
+        return self.gatherer.txns_waiting + in_work
+
+    def close(self) -> None:
+        """Ends the lanes and drops their connections. Safe to call twice."""
+        self._is_closing = True
+        self._wake()
+        self._changed.set()
+        for writer in self.writers:
+            writer.close()
+
+    # --- lanes -------------------------------------------------------------------------------
+
+    async def _lane(self, lane: int) -> None:
+        while not self._is_closing:
+            self._work[lane].clear()
+            part = self._take(lane)
+            if part is None:
+                await self._work[lane].wait()
+                continue
+            self._busy[lane] = part
+            self._changed.set()
+            try:
+                await self._write(lane, part)
+            except BinlogdError as error:
+                if self._is_closing:
+                    return
+                self._failure = error
+                self._changed.set()
+                raise
+            self._busy[lane] = None
+            self._changed.set()
+
+    async def _turn(self) -> None:
+        self._rows_at_turn = self.gatherer.rows_added
+        self._wake()
+        await asyncio.sleep(0)
+
+    def _wake(self) -> None:
+        for event in self._work:
+            event.set()
+
+    async def _change(self) -> None:
+        """Waits for a lane to take or finish something. Raises what a lane raised."""
+        if self._failure is not None:
+            raise self._failure
+        if self._is_closing:
+            raise DownstreamUnavailable("the sink is closed")
+        self._changed.clear()
+        await self._changed.wait()
+        if self._failure is not None:
+            raise self._failure
+
+
+class LaneApplier(Applier):
+    """Each key in its lane, each lane for itself."""
+
+    def __init__(self, writers: Sequence[LaneWriter], gatherer: Gatherer) -> None:
+        super().__init__(writers, gatherer)
+        self._lanes = writers
+
+    @property
+    def positions(self) -> tuple[LanePosition, ...]:
+        """See Applier."""
+        return tuple(writer.position for writer in self._lanes)
+
+    def stand_at(self, position: LanePosition) -> None:
+        """See Applier."""
+        for writer in self._lanes:
+            writer.position = position
+
+    def _take(self, lane: int) -> Part | None:
+        if self._is_more_coming and not self.gatherer.is_worth_taking(lane):
+            return None
+        return self.gatherer.take(lane)
+
+    async def _write(self, lane: int, part: Part) -> None:
+        await self._lanes[lane].apply(part)

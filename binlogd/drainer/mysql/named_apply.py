@@ -1,0 +1,280 @@
+"""Transactions that tell names into MySQL, MariaDB or TiDB: by one connection, in their order.
+
+Invariant. The downstream moves from one state that the upstream had to a later one. Why it holds: a
+downstream transaction is a run of whole upstream transactions, cut where it gets large; a DDL waits
+for all before it. `applied_ts` moves when the COMMIT is answered.
+
+This is the road of what is read from files (a replay, the original's relay log). It keeps no
+progress downstream: who starts again after a crash says so, and rows are written safely.
+
+Source: tidb-binlog reparo/syncer/mysql.go, pkg/loader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from random import Random
+
+import structlog
+
+from binlogd.drainer import sql
+from binlogd.drainer.backoff import Backoff
+from binlogd.drainer.ddl.edits import Dialect, begins, edited, split
+from binlogd.drainer.messages.named import NamedDdl, NamedRow, NamedTransaction
+from binlogd.drainer.mysql import catalog
+from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession, TryAgain
+from binlogd.drainer.mysql.named_sql import NamedTable, Piece
+from binlogd.drainer.mysql.warned import Warned, changed_by_server
+from binlogd.errors import StatementRejected
+from binlogd.tso import NO_TS, Tso
+
+ATTEMPTS_MAX = 10
+FORGIVEN = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
+"""A DDL's outcome is there already, or its object is gone: the original's list."""
+STATEMENT_SHOWN_MAX = 500
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedOptions:
+    """`is_safe`: some of it may have been applied before. A downstream transaction ends behind the
+    transaction that brings it to one of the limits."""
+
+    is_safe: bool
+    batch_bytes_max: int = 1 << 20
+    batch_txns_max: int = 500
+    statement_bytes_max: int = 1 << 20
+
+
+@dataclass(slots=True)
+class NamedCounters:
+    """What was applied. `rows_missing`: updates and deletes that found no row (not told where rows
+    are written safely)."""
+
+    transactions: int = 0
+    rows: int = 0
+    ddls: int = 0
+    rows_missing: int = 0
+    retries: int = 0
+
+
+class NamedApplier:
+    """Used by one task: `open`, `apply`..., `flush`, `close`."""
+
+    def __init__(self, server: Server, options: NamedOptions, rng: Random) -> None:
+        self.applied_ts = NO_TS
+        self.counters = NamedCounters()
+        self._server, self._options, self._rng = server, options, rng
+        self._rows: SqlSession | None = None
+        self._control: SqlSession | None = None
+        self._dialect = Dialect.MYSQL
+        self._tables: dict[tuple[str, str], NamedTable] = {}
+        self._batch: list[NamedTransaction] = []
+        self._batch_bytes = 0
+
+    async def open(self) -> None:
+        """Connects. Raises DownstreamUnavailable, ConfigError."""
+        self._control = await SqlSession.connect(self._server)
+        self._rows = await SqlSession.connect(self._server, for_rows=True)
+        ((version,),) = await self._control.rows(b"SELECT VERSION()")
+        if "tidb" in str(version).lower():
+            self._dialect = Dialect.TIDB
+
+    async def apply(self, transaction: NamedTransaction, size_bytes: int) -> None:
+        """The next one, in commit order; applied at once, or with those that follow.
+
+        Raises StatementRejected, DownstreamUnavailable, and Corrupt of its rows: all before it is
+        applied then, or not, as `applied_ts` says.
+        """
+        if transaction.ddl is not None:
+            await self.flush()
+            await self._ddl(transaction.commit_ts, transaction.ddl)
+            self.applied_ts = transaction.commit_ts
+            return
+        self._batch.append(transaction)
+        self._batch_bytes += size_bytes
+        options = self._options
+        is_full = self._batch_bytes >= options.batch_bytes_max
+        if is_full or len(self._batch) >= options.batch_txns_max:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Returns when everything given is applied. Raises as `apply`."""
+        if not self._batch:
+            return
+        backoff = Backoff(self._rng, first_s=0.05, max_s=5.0)
+        while True:  # until committed, refused, or after so many attempts
+            try:
+                rows, missing = await self._transaction()
+                break
+            except TryAgain as error:
+                if backoff.attempts >= ATTEMPTS_MAX:
+                    raise
+                wait_s = backoff.next_s()
+                log.warning("replay_retried", cause=str(error), wait_s=wait_s)
+                self.counters.retries += 1
+                await asyncio.sleep(wait_s)
+        self.counters.transactions += len(self._batch)
+        self.counters.rows += rows
+        self.counters.rows_missing += missing
+        self.applied_ts = self._batch[-1].commit_ts
+        self._batch, self._batch_bytes = [], 0
+
+    def close(self) -> None:
+        """Drops the connections; what was not committed is rolled back by the server."""
+        for session in (self._rows, self._control):
+            if session is not None:
+                session.close()
+
+    # --- rows ------------------------------------------------------------------------------
+
+    async def _transaction(self) -> tuple[int, int]:
+        """The batch as one downstream transaction: its rows, and those that were not found."""
+        assert self._rows is not None, "apply before open"
+        session, rows, missing = self._rows, 0, 0
+        try:
+            for transaction in self._batch:
+                run = _Run(session, transaction.commit_ts, self._options.statement_bytes_max)
+                for row in transaction.rows():
+                    table = await self._table(row, transaction.commit_ts)
+                    for piece in table.pieces(row):
+                        await run.add(piece, table)
+                    rows += 1
+                await run.end()
+                missing += run.missing
+            await session.run(b"COMMIT")
+        except (TryAgain, StatementRejected):
+            await session.run(b"ROLLBACK")
+            raise
+        return rows, 0 if self._options.is_safe else missing
+
+    async def _table(self, row: NamedRow, commit_ts: Tso) -> NamedTable:
+        key = row.database, row.table
+        table = self._tables.get(key)
+        if table is None:
+            assert self._control is not None, "apply before open"
+            found = await catalog.table_of(self._control, row.database, row.table)
+            if found is None:
+                raise StatementRejected(
+                    commit_ts,
+                    f"rows of {row.database}.{row.table}",
+                    1146,
+                    "the table does not exist downstream; create it there, or leave it out",
+                )
+            table = NamedTable(row.database, row.table, found, is_safe=self._options.is_safe)
+            self._tables[key] = table
+        return table
+
+    # --- DDL -------------------------------------------------------------------------------
+
+    async def _ddl(self, commit_ts: Tso, ddl: NamedDdl) -> None:
+        assert self._control is not None, "apply before open"
+        self._say_left_out()
+        self._tables.clear()
+        for statement in split(ddl.text):
+            text = edited(statement, self._dialect)
+            if not text:
+                log.info("ddl_passed_over", commit_ts=commit_ts, statement=_shown(statement))
+                continue
+            try:
+                if ddl.database and not _is_of_database(text):
+                    await self._patiently(b"USE " + sql.ident(ddl.database))
+                await self._patiently(text.encode("utf-8", "surrogateescape"))
+            except SqlRefused as error:
+                if error.code not in FORGIVEN:
+                    raise _rejected(commit_ts, text, error) from error
+                log.warning(
+                    "ddl_forgiven",
+                    commit_ts=commit_ts,
+                    statement=_shown(text),
+                    code=error.code,
+                    reason=error.reason,
+                )
+        self.counters.ddls += 1
+
+    async def _patiently(self, statement: bytes) -> None:
+        assert self._control is not None, "apply before open"
+        backoff = Backoff(self._rng, first_s=0.1, max_s=5.0)
+        while True:  # until done, refused, or after so many attempts
+            try:
+                await self._control.run(statement, is_long=True)
+            except TryAgain:
+                if backoff.attempts >= ATTEMPTS_MAX:
+                    raise
+                await asyncio.sleep(backoff.next_s())
+            else:
+                return
+
+    def _say_left_out(self) -> None:
+        for (database, name), table in self._tables.items():
+            if table.left_out:
+                columns = sorted(table.left_out)
+                log.warning("columns_left_out", table=f"{database}.{name}", columns=columns)
+
+
+class _Run:
+    """Pieces of one transaction, joined to statements while they have one head."""
+
+    def __init__(self, session: SqlSession, commit_ts: Tso, bytes_max: int) -> None:
+        self.missing = 0
+        self._session, self._commit_ts, self._bytes_max = session, commit_ts, bytes_max
+        self._pieces: list[Piece] = []
+        self._table: NamedTable | None = None
+        self._size_bytes = 0
+
+    async def add(self, piece: Piece, table: NamedTable) -> None:
+        is_other = not self._pieces or not piece.head or self._pieces[0].head != piece.head
+        if is_other or self._size_bytes + len(piece.item) > self._bytes_max:
+            await self.end()
+        self._pieces.append(piece)
+        self._table = table
+        self._size_bytes += len(piece.item) + 1
+
+    async def end(self) -> None:
+        if not self._pieces or self._table is None:
+            return
+        first = self._pieces[0]
+        items = [piece.item for piece in self._pieces]
+        tail = sql.delete_tail(items) if first.head and first.finds_row else b""
+        statement = first.head + b",".join(items) + tail
+        try:
+            done = await self._session.run(statement)
+            if done.warnings:
+                await self._look_at_warnings(statement, self._table)
+        except SqlRefused as error:
+            shown = statement.decode("utf-8", "replace")
+            raise _rejected(self._commit_ts, shown, error) from error
+        if first.finds_row:
+            self.missing += max(0, len(self._pieces) - done.affected)
+        self._pieces, self._size_bytes = [], 0
+
+    async def _look_at_warnings(self, statement: bytes, table: NamedTable) -> None:
+        rows = await self._session.rows(b"SHOW WARNINGS")
+        found = (Warned(str(level), int(code), str(text)) for level, code, text in rows)
+        changed = changed_by_server(found, table.members)
+        if changed is not None:
+            raise StatementRejected(
+                self._commit_ts,
+                _shown(statement.decode("utf-8", "replace")),
+                changed.code,
+                f"the downstream would change a value: {changed.message}",
+            )
+
+
+def _is_of_database(statement: str) -> bool:
+    """Whether it can be executed without its database, which may not be there."""
+    return any(
+        begins(statement, verb, noun)
+        for verb in ("CREATE", "DROP")
+        for noun in ("DATABASE", "SCHEMA")
+    )
+
+
+def _rejected(commit_ts: Tso, statement: str, error: SqlRefused) -> StatementRejected:
+    return StatementRejected(commit_ts, _shown(statement), error.code, error.reason)
+
+
+def _shown(statement: str) -> str:
+    return statement if len(statement) <= STATEMENT_SHOWN_MAX else statement[:500] + "..."

@@ -1,0 +1,152 @@
+"""Rows that tell names, as statements for one downstream table.
+
+There is no schema of the upstream behind these rows: which columns are written and which key finds
+a row is what the downstream's own table says. One connection writes them in the order of the file,
+so no collation can confuse it. Consecutive rows of one shape become one statement.
+
+Safely (after a crash, when nobody knows what has been applied) an insert is a REPLACE, an update
+a DELETE of the old key, if it changed, and a REPLACE: writing a row twice is right then, but for
+tables without any key. Source: tidb-binlog pkg/loader/model.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from binlogd.drainer import sql
+from binlogd.drainer.messages.named import NamedColumn, NamedRow, RowKind
+from binlogd.drainer.rows.shape import DownstreamColumn, DownstreamTable
+from binlogd.tidb.columns import Value
+
+_BINARY = ("blob", "binary", "geometry")
+
+
+class Piece(NamedTuple):
+    """A part of a statement: pieces of one `head` are joined by commas.
+
+    Without a head, `item` is a statement of its own. `finds_row`: a row that is not there is an
+    oddity (None: nothing can be told).
+    """
+
+    head: bytes
+    item: bytes
+    finds_row: bool = False
+
+
+class NamedTable:
+    """One downstream table. `left_out` names the columns of rows that it does not have."""
+
+    def __init__(
+        self, database: str, table: str, downstream: DownstreamTable, *, is_safe: bool
+    ) -> None:
+        self.left_out: set[str] = set()
+        self.members = frozenset(
+            each.name.lower() for each in downstream.columns if each.data_type in ("enum", "set")
+        )
+        self._name = sql.qualified(database, table)
+        self._columns = {each.name.lower(): each for each in downstream.columns}
+        self._keys = [tuple(name.lower() for name in key.columns) for key in downstream.keys]
+        self._is_safe = is_safe
+        self._heads: dict[tuple[bytes, tuple[str, ...]], bytes] = {}
+
+    def pieces(self, row: NamedRow) -> Iterator[Piece]:
+        """What writes a row, in order."""
+        if row.kind is RowKind.INSERT:
+            yield self._write(row)
+        elif row.kind is RowKind.DELETE:
+            yield self._delete(row)
+        elif not self._is_safe:
+            yield self._update(row)
+        else:
+            if self._key_of(row, is_new=False) != self._key_of(row, is_new=True) or not self._keys:
+                yield self._delete(row)
+            yield self._write(row)
+
+    def _write(self, row: NamedRow) -> Piece:
+        verb = b"REPLACE" if self._is_safe else b"INSERT"
+        written = [(column, there) for column, there in self._known(row) if not there.is_generated]
+        names = tuple(column.name for column, _ in written)
+        head = self._heads.get((verb, names))
+        if head is None:
+            head = self._heads[verb, names] = sql.write_head(verb, self._name, names)
+        literals = [_literal(column.new, column.mysql_type) for column, _ in written]
+        return Piece(head, b"(" + b",".join(literals) + b")")
+
+    def _update(self, row: NamedRow) -> Piece:
+        pairs = [
+            (column.name, _literal(column.new, column.mysql_type))
+            for column, there in self._known(row)
+            if not there.is_generated
+        ]
+        statement = b"UPDATE " + self._name + b" SET " + sql.assignments(pairs)
+        return Piece(b"", statement + self._where(row), finds_row=True)
+
+    def _delete(self, row: NamedRow) -> Piece:
+        key = self._key_of(row, is_new=False)
+        # MariaDB finds no row by a list of pairs with text that is not Unicode in them
+        if key and (len(key) == 1 or not any(self._columns[name].is_local for name, _ in key)):
+            head = sql.delete_head(self._name, [self._columns[name].name for name, _ in key])
+            return Piece(head, sql.tuple_of([literal for _, literal in key]), finds_row=True)
+        statement = b"DELETE FROM " + self._name + self._where(row)
+        return Piece(b"", statement, finds_row=True)
+
+    def _where(self, row: NamedRow) -> bytes:
+        key = self._key_of(row, is_new=False)
+        if key:
+            conditions = [sql.ident(self._columns[name].name) + b" = " + each for name, each in key]
+        else:
+            conditions = [
+                self._equals(column, there)
+                for column, there in self._known(row)
+                if not there.is_generated
+            ]
+        return b" WHERE " + b" AND ".join(conditions) + b" LIMIT 1"
+
+    def _key_of(self, row: NamedRow, *, is_new: bool) -> list[tuple[str, bytes]]:
+        """The first unique key that has a value in all of its columns; [] if none has."""
+        held = {column.name.lower(): column for column in row.columns}
+        for key in self._keys:
+            found: list[tuple[str, bytes]] = []
+            for name in key:
+                column = held.get(name)
+                value = None if column is None else column.new if is_new else column.old
+                if column is None or value is None:
+                    break
+                found.append((name, _literal(value, column.mysql_type)))
+            else:
+                return found
+        return []
+
+    def _known(self, row: NamedRow) -> Iterator[tuple[NamedColumn, DownstreamColumn]]:
+        for column in row.columns:
+            there = self._columns.get(column.name.lower())
+            if there is None:
+                self.left_out.add(column.name)
+            else:
+                yield column, there
+
+    def _equals(self, column: NamedColumn, there: DownstreamColumn) -> bytes:
+        """Exactly this value, NULL included; text by its bytes, whatever the collation says."""
+        name, literal = sql.ident(column.name), _literal(column.old, column.mysql_type)
+        if literal == sql.NULL:
+            return name + b" IS NULL"
+        if there.is_json:
+            return name + b" = CAST(" + literal + b" AS JSON)"
+        plain = name + b" = " + literal
+        if isinstance(column.old, bytes) and literal.startswith(b"'"):
+            plain += b" AND BINARY CONVERT(" + name + b" USING utf8mb4) = _binary" + literal
+        return plain
+
+
+def _literal(value: Value, mysql_type: str) -> bytes:
+    if value is None:
+        return sql.NULL
+    if isinstance(value, int):
+        return b"%d" % value
+    if isinstance(value, float):
+        return sql.float_literal(value)
+    if isinstance(value, bytes):
+        is_binary = any(word in mysql_type for word in _BINARY)
+        return (b"_binary" if is_binary else b"") + sql.quoted(value)
+    return value.encode() if mysql_type == "decimal" else sql.text(value)

@@ -1,0 +1,569 @@
+"""MySQL, MariaDB or TiDB as the downstream: transactions in commit order in, rows there.
+
+Rows go to lanes (`apply`), by decoders generated for each table. A DDL is a barrier: everything
+before it is applied and the progress of all lanes stands right before it; a note is written that it
+is begun; it is executed, which commits by itself; the note is taken away and the progress moved in
+one transaction. A restart that finds the note looks whether the table has changed since, and runs
+the statement again only if not; errors that say "this is done already" are forgiven.
+
+Where transactions shall stay whole (`is_transactional`) they go to an `OrderedApplier` instead,
+once lanes that a former process left at different places have caught up with each other.
+
+Source: tidb-binlog pkg/loader/load.go and executor.go for the errors that are forgiven.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from binlogd.drainer import sql
+from binlogd.drainer.backoff import Backoff
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.ddl import session_clock
+from binlogd.drainer.ddl.edits import alter_parts, without_foreign_keys
+from binlogd.drainer.ddl.marks import with_long_text
+from binlogd.drainer.filtering.loopback import LoopControl
+from binlogd.drainer.mysql import catalog
+from binlogd.drainer.mysql.apply import Applier, LaneApplier, LaneWriter
+from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession, TryAgain
+from binlogd.drainer.mysql.ddl_watch import DdlWatch
+from binlogd.drainer.mysql.ordered import LOCK_WAIT, OrderedApplier
+from binlogd.drainer.mysql.positions import Positions
+from binlogd.drainer.mysql.store import MySqlStore
+from binlogd.drainer.mysql.trash import TrashBin, TrashOptions
+from binlogd.drainer.mysql.writer import LaneContext, LaneCounters, RowWriter
+from binlogd.drainer.rows.parts import Gatherer, Limits
+from binlogd.drainer.rows.progress import LanePosition, PendingDdl, Restart
+from binlogd.drainer.rows.shape import Mode, Shapes
+from binlogd.drainer.rows.target import Reader, Target
+from binlogd.drainer.sink import SinkStatistics
+from binlogd.drainer.txn import Ddl, Dml, Txn
+from binlogd.errors import DownstreamUnavailable, StatementRejected
+from binlogd.tidb.model import TableAt
+from binlogd.tso import NO_TS, Tso
+
+log = structlog.get_logger(__name__)
+
+FORGIVEN = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
+"""What the original forgives: the DDL's outcome is there already, or its object is gone."""
+FORGIVEN_AGAIN = FORGIVEN | {1068, 1493, 1507, 1517, 1826, 4091, 4092}
+"""When a DDL is run that may have been run before."""
+ROW_TOO_LARGE = 1118
+NO_FOREIGN_KEY = frozenset({1005, 1215, 1239, 1821, 1822, 1824, 1825, 1826, 1830})
+"""A foreign key is not made: its name is taken in the database, or TiDB asks less of it."""
+STATEMENT_SHOWN_MAX = 500
+DDL_ATTEMPTS_MAX = 10
+READERS_MAX = 10_000
+T = TypeVar("T")
+OLD_SESSION_WAITS_MAX = 30
+
+
+@dataclass(frozen=True, slots=True)
+class MySqlSinkOptions:
+    """`lanes` is what `conflict.lanes_for` makes of worker-count. `schema` holds the checkpoint.
+
+    With `is_transactional` there are as many connections, and progress in one row.
+    """
+
+    lanes: int = 4
+    is_transactional: bool = False
+    has_positions: bool = False
+    """The downstream tells a timestamp of its own (TiDB)."""
+    loop: LoopControl | None = None
+    schema: str = "tidb_binlog"
+    checkpoint_table: str = "checkpoint"
+    checkpoint_server: Server | None = None
+    """Where the checkpoint is, if not with the data."""
+    trash: TrashOptions | None = None
+    limits: Limits = field(default_factory=Limits)
+    shapes: Shapes = field(default_factory=Shapes)
+
+    @property
+    def progress_rows(self) -> int:
+        """How many progress rows the layout has."""
+        return 1 if self.is_transactional else self.lanes
+
+
+class MySqlSink:
+    """A `Sink`; see the module."""
+
+    def __init__(
+        self, server: Server, cluster_id: int, options: MySqlSinkOptions, rng: Random
+    ) -> None:
+        self._server, self._options, self._rng = server, options, rng
+        self._trash = TrashBin(server, options.trash) if options.trash is not None else None
+        self._store = MySqlStore(
+            server,
+            options.schema,
+            cluster_id,
+            options.checkpoint_table,
+            options.checkpoint_server,
+        )
+        self._control: SqlSession | None = None
+        self._applier: Applier | None = None
+        """Where transactions go; `run` follows when it is replaced."""
+        self._restart, self._low_ts = Restart((), None), NO_TS
+        self._is_laid_out = False
+        self._targets: dict[int, Target] = {}
+        self._readers: dict[int, Reader] = {}
+        self._retired = LaneCounters()
+        self._watch = DdlWatch(server)
+        self._positions = Positions() if options.has_positions else None
+        self._ddls = 0
+
+    # --- the protocol ----------------------------------------------------------------------
+
+    async def open(self) -> Checkpoint | None:
+        """See Sink. Raises DownstreamUnavailable, ConfigError."""
+        checkpoint, restart = await self._store.open(self._options.progress_rows)
+        packet_bytes_max = await self._store.packet_bytes_max()
+        self._control = await SqlSession.connect(self._server)
+        if self._trash is not None:
+            await self._trash.prepare(self._control)
+        options = self._options
+        limits = options.limits
+        statement_bytes_max = min(limits.statement_bytes_max, packet_bytes_max - 1024)
+        self._context = LaneContext(
+            self._server,
+            self._store.progress,
+            replace(limits, statement_bytes_max=statement_bytes_max),
+            packet_bytes_max,
+            self._rng,
+            options.loop,
+            options.shapes.leaves_out_columns,
+        )
+        for statement in options.loop.create() if options.loop is not None else ():
+            await self._patiently(self._control, statement)
+        self._restart, self._low_ts = restart, restart.low_ts
+        is_same = not options.is_transactional and len(restart.lanes) == options.lanes
+        self._is_laid_out = restart.is_level or is_same
+        self._applier = await self._made(restart.lanes, level=restart.is_level)
+        log.info(
+            "downstream_opened",
+            server=str(self._server),
+            lanes=len(restart.lanes),
+            low_ts=restart.low_ts,
+            high_ts=restart.high_ts,
+        )
+        return checkpoint
+
+    async def run(self) -> None:
+        """See Sink."""
+        if self._trash is None:
+            await self._apply()
+            return
+        async with asyncio.TaskGroup() as group:
+            sweeping = group.create_task(self._trash.run(self.applied_ts), name="trash")
+            await self._apply()
+            sweeping.cancel()
+
+    async def _apply(self) -> None:
+        applier = None
+        while applier is not self._applier:
+            applier = self._current
+            await applier.run()
+
+    async def submit(self, txns: Sequence[Txn]) -> None:
+        """See Sink. Raises also what `run` raises, and StatementRejected of a DDL."""
+        if self._positions is not None and self._positions.is_due:
+            await self.flush()
+            applied_ts, positions = self.applied_ts(), self._positions
+            await self._asked(lambda session: positions.take(session, applied_ts))
+        for txn in _combined(txns):
+            if txn.commit_ts <= self._low_ts:
+                continue
+            if isinstance(txn, Dml):
+                applier = self._current
+                if self._is_layout_due(txn.commit_ts):
+                    applier = await self._laid_out_anew()
+                readers = self._known_readers(txn) or await self._readers_of(txn)
+                await applier.add(txn, readers)
+            elif isinstance(txn, Ddl):
+                await self._ddl(txn)
+            else:
+                self._current.skip(txn.commit_ts)
+        self._current.wake()
+
+    async def flush(self) -> None:
+        """See Sink."""
+        await self._current.flush()
+
+    def applied_ts(self) -> Tso:
+        """See Sink."""
+        if self._applier is None:
+            return self._restart.low_ts
+        return self._current.applied_ts()
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        """See Sink."""
+        if self._positions is not None:
+            checkpoint = replace(checkpoint, ts_map=self._positions.onto(checkpoint.ts_map))
+        await self._store.save(checkpoint)
+
+    async def close(self) -> None:
+        """See Sink."""
+        if self._applier is not None:
+            self._applier.close()
+        if self._control is not None:
+            self._control.close()
+        self._store.close()
+
+    def statistics(self) -> SinkStatistics:
+        """See Sink."""
+        counters = [self._retired]
+        lane_ts: tuple[Tso, ...] = ()
+        rows_queued = txns_queued = 0
+        if self._applier is not None:
+            applier = self._current
+            counters += [writer.counters for writer in applier.writers]
+            lane_ts = tuple(position.whole_ts for position in applier.positions)
+            rows_queued, txns_queued = applier.changes_queued, applier.txns_queued
+        retries = sum((each.retries for each in counters), Counter[str]())
+        return SinkStatistics(
+            applied_ts=self.applied_ts(),
+            txns_applied=sum(each.txns for each in counters),
+            rows_applied=sum(each.rows for each in counters),
+            ddls_applied=self._ddls,
+            lane_ts=lane_ts,
+            txns_queued=txns_queued,
+            rows_queued=rows_queued,
+            bytes_written=sum(each.bytes_written for each in counters),
+            retries=retries.total(),
+            retries_by_kind=dict(retries),
+            ddl=self._watch.running,
+            last_error=next((each.last_error for each in counters if each.last_error), ""),
+            is_safe_mode=self._options.shapes.is_safe,
+            query_seconds=self._server.times.statistics(),
+            trash=self._trash.statistics() if self._trash is not None else None,
+        )
+
+    # --- lanes -----------------------------------------------------------------------------
+
+    @property
+    def _current(self) -> Applier:
+        assert self._applier is not None, "the sink is not open"
+        return self._applier
+
+    async def _made(self, positions: Sequence[LanePosition], *, level: bool) -> Applier:
+        gatherer = Gatherer(positions, self._context.limits.of_lane(len(positions)))
+        applier: Applier
+        if self._options.is_transactional and level:
+            connections = range(self._options.lanes)
+            wishes = (LOCK_WAIT,) if len(connections) > 1 else ()
+            writers: Sequence[RowWriter] = [
+                RowWriter(each, self._context, wishes) for each in connections
+            ]
+            applier = OrderedApplier(writers, gatherer, positions[0])
+        else:
+            lanes = [
+                LaneWriter(lane, position, self._context) for lane, position in enumerate(positions)
+            ]
+            writers, applier = lanes, LaneApplier(lanes, gatherer)
+        is_open = False
+        try:
+            for writer in writers:
+                await writer.open()
+            is_open = True
+        finally:
+            if not is_open:
+                applier.close()
+        return applier
+
+    def _is_layout_due(self, commit_ts: Tso) -> bool:
+        """Whether lanes have caught up with each other, and another layout is wanted."""
+        return not self._is_laid_out and commit_ts > self._restart.high_ts
+
+    async def _laid_out_anew(self) -> Applier:
+        before, wanted = self._current, self._options.progress_rows
+        await before.flush()
+        positions = [LanePosition(before.applied_ts())] * wanted
+        await self._store.lay_out(positions)
+        log.info("lanes_laid_out", before=len(before.positions), lanes=wanted)
+        for writer in before.writers:
+            self._retire(writer.counters)
+        self._applier = await self._made(positions, level=True)
+        self._is_laid_out = True
+        before.close()
+        return self._applier
+
+    def _retire(self, counters: LaneCounters) -> None:
+        retired = self._retired
+        retired.rows += counters.rows
+        retired.txns += counters.txns
+        retired.bytes_written += counters.bytes_written
+        retired.retries.update(counters.retries)
+
+    # --- tables ----------------------------------------------------------------------------
+
+    def _known_readers(self, dml: Dml) -> list[Reader] | None:
+        """None when some table is met for the first time."""
+        readers = self._readers
+        try:
+            return [readers[id(change.table)] for change in dml.changes]
+        except KeyError:
+            return None
+
+    async def _readers_of(self, dml: Dml) -> list[Reader]:
+        readers = []
+        for change in dml.changes:
+            reader = self._readers.get(id(change.table))
+            if reader is None:
+                reader = await self._new_reader(change.table, dml.commit_ts)
+            readers.append(reader)
+        return readers
+
+    async def _new_reader(self, table: TableAt, commit_ts: Tso) -> Reader:
+        target = self._targets.get(table.info.id)
+        is_same = target is not None and target.database == table.database
+        if target is None or target.info is not table.info or not is_same:
+            if target is not None:  # its rows may wait under the old shape
+                await self._current.flush()
+            target = await self._new_target(table, commit_ts)
+            self._targets[table.info.id] = target
+        if len(self._readers) >= READERS_MAX:
+            self._readers.clear()
+        reader = self._readers[id(table)] = Reader(table, target)
+        return reader
+
+    async def _new_target(self, table: TableAt, commit_ts: Tso) -> Target:
+        label = f"{table.database}.{table.info.name}"
+        try:
+            found = await self._asked(
+                lambda session: catalog.table_of(session, table.database, table.info.name)
+            )
+        except SqlRefused as error:
+            raise StatementRejected(
+                commit_ts, f"information_schema about {label}", error.code, error.reason
+            ) from error
+        if found is None:
+            raise StatementRejected(
+                commit_ts,
+                f"rows of {label}",
+                1146,
+                "the table does not exist downstream; create it there, or leave it out by"
+                " syncer.ignore-table",
+            )
+        shape = self._options.shapes.of(table.database, table.info, found)
+        target = Target(table.database, table.info, shape)
+        if shape.mode is not Mode.MERGED:
+            log.info("table_written_in_order", table=target.label, reason=shape.reason)
+        return target
+
+    def _forget(self, ddl: Ddl) -> None:
+        """What is known of tables that the DDL touched, or may have."""
+        ids = {ddl.job.table_id, *(table.id for table in ddl.job.tables)}
+        if ddl.job.table is not None:
+            ids.add(ddl.job.table.id)
+        for table_id, target in list(self._targets.items()):
+            if table_id in ids or target.database.lower() == ddl.database.lower():
+                del self._targets[table_id]
+        self._readers.clear()
+
+    async def _asked(self, question: Callable[[SqlSession], Awaitable[T]]) -> T:
+        """The answer; on a new connection if the old one is gone (it idles most of the time)."""
+        if self._control is not None:
+            try:
+                return await question(self._control)
+            except TryAgain:
+                raise
+            except DownstreamUnavailable as error:
+                log.info("control_connection_renewed", cause=str(error))
+                self._control.close()
+        self._control = await SqlSession.connect(self._server)
+        return await question(self._control)
+
+    # --- DDL -------------------------------------------------------------------------------
+
+    async def _ddl(self, ddl: Ddl) -> None:
+        applier = self._current
+        if self._is_layout_due(ddl.commit_ts):
+            applier = await self._laid_out_anew()
+        await applier.flush()
+        if ddl.commit_ts <= self._restart.high_ts:
+            # Lanes are level at every DDL that is executed: this one was skipped the first time.
+            if ddl.statements:
+                log.warning("ddl_came_too_late", commit_ts=ddl.commit_ts)
+            self._forget(ddl)
+            applier.skip(ddl.commit_ts)
+            return
+        pending = self._restart.ddl
+        if pending is not None and pending.commit_ts != ddl.commit_ts:
+            pending = None
+        begun = False
+        for step, statement in enumerate(ddl.statements):
+            if pending is not None and step < pending.step:
+                continue
+            again = pending if pending is not None and step == pending.step else None
+            await self._execute(ddl, step, statement, again)
+            begun = True
+        self._forget(ddl)
+        applier.skip(ddl.commit_ts)
+        if begun or pending is not None:
+            position = LanePosition(ddl.commit_ts)
+            await self._store.end_ddl([position] * len(applier.positions))
+            applier.stand_at(position)
+            self._ddls += 1
+
+    async def _execute(
+        self, ddl: Ddl, step: int, text: str, again: PendingDdl | None, part: int = 0
+    ) -> None:
+        """`part` counts, from 1, the parts of an ALTER that was refused as a whole."""
+        if again is not None:
+            await self._wait_for_end_of(again.session_id)
+        target = ddl.target(step)
+        before = await self._asked(
+            lambda session: catalog.fingerprint(session, target.database, target.table)
+        )
+        session = self._control
+        assert session is not None, "it has just answered"
+        is_same_try = again is not None and again.part == part
+        if again is not None and is_same_try and again.before and before != again.before:
+            log.info("ddl_found_done", commit_ts=ddl.commit_ts, statement=_shown(text))
+            return
+        applier = self._current
+        position = LanePosition(Tso(ddl.commit_ts - 1))
+        note = PendingDdl(ddl.commit_ts, step, session.thread_id, before, part)
+        await self._store.begin_ddl(note, [position] * len(applier.positions))
+        applier.stand_at(position)
+        try:
+            await self._run_as_upstream(session, ddl, text)
+        except SqlRefused as error:
+            other = self._changed(ddl, text, error)
+            if other == text:
+                self._forgive(ddl, text, error, again)
+                await self._execute_parts(ddl, step, text, again)
+            elif other:
+                await self._execute(ddl, step, other, again, part)
+
+    async def _run_as_upstream(self, session: SqlSession, ddl: Ddl, text: str) -> None:
+        """In the database, at the time and in the zone of the DDL. Raises as `SqlSession.run`."""
+        settings = session_clock.settings(ddl.job)
+        work = self._set_and_run(session, ddl, settings, text)
+        try:
+            await self._watch.over(ddl.commit_ts, _shown(text), session, work)
+        finally:
+            if settings:  # they were for this statement
+                session.close()
+
+    async def _set_and_run(
+        self, session: SqlSession, ddl: Ddl, settings: Sequence[session_clock.Setting], text: str
+    ) -> None:
+        if ddl.session_database:
+            await self._patiently(session, b"USE " + sql.ident(ddl.session_database))
+        for setting in settings:
+            await self._set(session, setting)
+        loop = self._options.loop
+        sent = loop.marked(text) if loop is not None else text
+        await self._patiently(session, sent.encode("utf-8", "surrogateescape"))
+
+    async def _execute_parts(
+        self, ddl: Ddl, step: int, text: str, again: PendingDdl | None
+    ) -> None:
+        """The parts of an ALTER that was refused as a whole, since the server did nothing of it.
+
+        Unless it did all of it in a former life, and nobody can tell.
+        """
+        if again is not None and not again.before:
+            return
+        begun = again.part if again is not None else 0
+        for number, part in enumerate(alter_parts(text), start=1):
+            if number >= begun:
+                await self._execute(ddl, step, part, again if number == begun else None, number)
+
+    def _changed(self, ddl: Ddl, text: str, error: SqlRefused) -> str:
+        """What to execute instead of a refused statement, "" for nothing; or the statement."""
+        other = text
+        if error.code == ROW_TOO_LARGE:
+            other = _with_long_text(ddl, text)
+        elif error.code in NO_FOREIGN_KEY:
+            other = without_foreign_keys(text)
+        if other != text:
+            log.warning(
+                "ddl_changed", commit_ts=ddl.commit_ts, before=_shown(text), reason=error.reason
+            )
+        return other
+
+    def _forgive(self, ddl: Ddl, text: str, error: SqlRefused, again: PendingDdl | None) -> None:
+        """Raises StatementRejected for an error that does not say that all is done."""
+        forgiven = FORGIVEN if again is None else FORGIVEN_AGAIN
+        if ddl.takes_back:
+            forgiven = frozenset()
+        if error.code not in forgiven:
+            raise StatementRejected(
+                ddl.commit_ts, _shown(text), error.code, error.reason
+            ) from error
+        log.warning(
+            "ddl_forgiven",
+            commit_ts=ddl.commit_ts,
+            statement=_shown(text),
+            code=error.code,
+            reason=error.reason,
+        )
+
+    async def _set(self, session: SqlSession, setting: session_clock.Setting) -> None:
+        try:
+            await self._patiently(session, setting.statement.encode())
+        except SqlRefused:
+            if not setting.otherwise:
+                raise
+            await self._patiently(session, setting.otherwise.encode())
+
+    async def _patiently(self, session: SqlSession, statement: bytes) -> None:
+        """Runs a statement of any length, again when it met another one."""
+        backoff = Backoff(self._rng, first_s=0.1, max_s=5.0)
+        while True:  # until done, refused, or after so many attempts
+            try:
+                await session.run(statement, is_long=True)
+            except TryAgain as error:
+                if backoff.attempts >= DDL_ATTEMPTS_MAX:
+                    raise
+                wait_s = backoff.next_s()
+                log.warning("ddl_retried", cause=str(error), wait_s=wait_s)
+                await asyncio.sleep(wait_s)
+            else:
+                return
+
+    async def _wait_for_end_of(self, thread_id: int) -> None:
+        """A connection that was lost may still be at the DDL; it is not run again beside it."""
+        for _ in range(OLD_SESSION_WAITS_MAX):
+            if not thread_id or not await self._asked(
+                lambda session: catalog.is_busy(session, thread_id)
+            ):
+                return
+            await asyncio.sleep(1.0)
+        raise DownstreamUnavailable(
+            f"{self._server}: connection {thread_id} is still at the DDL that was begun before"
+        )
+
+
+def _combined(txns: Sequence[Txn]) -> list[Txn]:
+    """Transactions of one commit_ts as one, so that progress can name what is applied."""
+    combined: list[Txn] = []
+    for txn in txns:
+        last = combined[-1] if combined else None
+        if isinstance(txn, Dml) and isinstance(last, Dml) and last.commit_ts == txn.commit_ts:
+            changes = last.changes + txn.changes
+            combined[-1] = msgspec.structs.replace(last, changes=changes)
+        else:
+            combined.append(txn)
+    return combined
+
+
+def _with_long_text(ddl: Ddl, text: str) -> str:
+    table = ddl.job.table
+    names = {
+        part.name.lower() for index in (table.indexes if table else ()) for part in index.columns
+    }
+    return with_long_text(text, names)
+
+
+def _shown(statement: str) -> str:
+    return statement if len(statement) <= STATEMENT_SHOWN_MAX else statement[:500] + "..."

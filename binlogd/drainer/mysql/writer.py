@@ -1,0 +1,307 @@
+"""One connection that writes rows: what both orders of applying (`apply`, `ordered`) share.
+
+Every statement is looked at: whether it fits into a packet, whether the downstream took each value
+as it was given, whether a row that was to be changed was there. A part that is refused is run once
+more row by row, so that the error names the transaction that it is about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import structlog
+
+from binlogd.drainer.filtering.loopback import LoopControl
+from binlogd.drainer.mysql.connection import (
+    PACKET_TOO_LARGE,
+    UNKNOWN_COLUMN,
+    Done,
+    Server,
+    SqlRefused,
+    SqlSession,
+    TryAgain,
+    retry_kind,
+)
+from binlogd.drainer.mysql.warned import Warned, changed_value
+from binlogd.drainer.rows.parts import Limits, Part, RunKind, Statement, commit_ts_of
+from binlogd.drainer.rows.progress import LanePosition, ProgressTable
+from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable, StatementRejected
+from binlogd.tso import Tso
+
+log = structlog.get_logger(__name__)
+
+ATTEMPTS_MAX = 10
+FIRST_WAIT_S = 0.02
+WAIT_MAX_S = 2.0
+WARNINGS_SHOWN_MAX = 20
+GROUP_BYTES_MAX = 256 << 10
+GROUP_STATEMENTS_MAX = 200
+"""What goes out in one round trip; a larger statement has one of its own."""
+SAVEPOINT = b"SAVEPOINT binlogd_group"
+_WITH_VALUES = frozenset({1062, 1292, 1366, 1586})
+"""Errors whose text quotes what was in the row."""
+
+
+@dataclass(slots=True)
+class LaneCounters:
+    """Since the writer was made."""
+
+    rows: int = 0
+    txns: int = 0
+    bytes_written: int = 0
+    retries: Counter[str] = field(default_factory=Counter)
+    """By kind (`mysql.retry_kind`)."""
+    rows_missing: int = 0
+    """Rows to be changed that were not there (tables that are written one by one)."""
+    statements_warned: int = 0
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneContext:
+    """What all writers of a sink have in common."""
+
+    server: Server
+    progress: ProgressTable
+    limits: Limits
+    packet_bytes_max: int
+    rng: Random
+    loop: LoopControl | None = None
+    leaves_out_columns: bool = False
+    """Columns that the downstream lacks are left out, instead of refused."""
+
+
+class RowWriter:
+    """A connection for rows; `lane` numbers it in logs, `wishes` are settings of its sessions."""
+
+    def __init__(self, lane: int, context: LaneContext, wishes: Sequence[bytes] = ()) -> None:
+        self.lane = lane
+        self._wishes = wishes
+        self.counters = LaneCounters()
+        self.session: SqlSession | None = None
+        self.is_closed = False
+        self.context = context
+        self._alone: set[bytes] = set()
+        """Tables about which the server warns: their statements go one by one."""
+        self._has_savepoints = True
+        self.at_table: bytes = b""
+        """The table of the statement that was run last."""
+
+    async def open(self) -> None:
+        """Connects. Raises DownstreamUnavailable, ConfigError."""
+        session = await SqlSession.connect(self.context.server, for_rows=True, wishes=self._wishes)
+        if self.is_closed:
+            session.close()
+            raise DownstreamUnavailable("the sink is closed")
+        self.session = session
+
+    async def connected(self) -> SqlSession:
+        """The session, made anew when there is none. Raises as `open`."""
+        if self.session is None:
+            await self.open()
+        assert self.session is not None, "just opened"
+        return self.session
+
+    def close(self) -> None:
+        """Drops the connection and with it what is not committed; no other is made."""
+        self.is_closed = True
+        self.drop()
+
+    def drop(self) -> None:
+        """Drops the connection; the server rolls back what was open."""
+        session, self.session = self.session, None
+        if session is not None:
+            session.close()
+
+    def note_retry(self, error: DownstreamUnavailable) -> None:
+        """Counts it, and lets go of a connection that cannot be used any more."""
+        self.counters.retries[retry_kind(error)] += 1
+        self.counters.last_error = str(error)
+        if not isinstance(error, TryAgain):
+            self.drop()
+
+    def note_done(self, part: Part) -> None:
+        """The part is committed."""
+        self.counters.rows += part.changes
+        self.counters.txns += part.txn_count
+        self.counters.last_error = ""
+
+    async def begin(self, session: SqlSession) -> None:
+        """What each transaction begins with. Raises as `SqlSession.run`."""
+        if self.context.loop is not None:
+            await session.run(self.context.loop.mark(self.lane))
+
+    # --- statements --------------------------------------------------------------------------
+
+    async def run_all(self, session: SqlSession, statements: Iterable[Statement]) -> None:
+        """Runs them in order, small ones together. Raises as `SqlSession.run`."""
+        for group in self._groups(statements):
+            if len(group) == 1 or not self._has_savepoints:
+                for statement in group:
+                    await self._run(session, statement)
+            else:
+                await self._run_group(session, group)
+
+    async def _run_group(self, session: SqlSession, group: Sequence[Statement]) -> None:
+        """Several in one round trip. Where one of them warns, they are undone and run one by one,
+        since the server tells the words of the last statement's warnings only."""
+        done: list[Done] = []
+        try:
+            await session.run_all([SAVEPOINT, *(each.text for each in group)], done)
+        except (SqlRefused, TryAgain):
+            if not done:
+                self._has_savepoints = False
+                log.info("savepoints_refused", server=str(self.context.server))
+                return await self._run_each(session, group)
+            self.at_table = group[len(done) - 1].target.name
+            raise
+        warned = [each for each, answer in zip(group, done[1:], strict=True) if answer.warnings]
+        if warned:
+            self._alone |= {each.target.name for each in warned}
+            await session.run(b"ROLLBACK TO " + SAVEPOINT)
+            return await self._run_each(session, group)
+        for statement, answer in zip(group, done[1:], strict=True):
+            self._note(statement, answer)
+        return None
+
+    def _groups(self, statements: Iterable[Statement]) -> Iterator[Sequence[Statement]]:
+        bytes_max = min(GROUP_BYTES_MAX, self.context.packet_bytes_max - 1024)
+        group: list[Statement] = []
+        size = 0
+        for statement in statements:
+            size += len(statement.text) + 1
+            is_alone = statement.target.name in self._alone
+            is_full = size > bytes_max or len(group) >= GROUP_STATEMENTS_MAX
+            if group and (is_full or is_alone):
+                yield group
+                group, size = [], len(statement.text) + 1
+            group.append(statement)
+            if is_alone:
+                yield group
+                group, size = [], 0
+        if group:
+            yield group
+
+    async def _run_each(self, session: SqlSession, group: Sequence[Statement]) -> None:
+        for statement in group:
+            await self._run(session, statement)
+
+    async def move(
+        self, session: SqlSession, lane: int, before: LanePosition, after: LanePosition
+    ) -> None:
+        """Moves a progress row in the open transaction. Raises ConfigError if it is not ours."""
+        move = self.context.progress.move(lane, before, after)
+        if (await session.run(move)).affected != 1:
+            await session.run(b"ROLLBACK")
+            raise self._moved_by_another(lane)
+
+    async def is_done(
+        self, session: SqlSession, lane: int, before: LanePosition, after: LanePosition
+    ) -> bool:
+        """After a doubt: whether the transaction that moved the row is there, now and for ever."""
+        rows = await session.rows(self.context.progress.read_lane(lane))
+        found = LanePosition(Tso(rows[0][0]), rows[0][1]) if rows else None
+        if found == after:
+            await session.run(b"ROLLBACK")
+            return True
+        if found != before:
+            await session.run(b"ROLLBACK")
+            raise self._moved_by_another(lane)
+        return False
+
+    async def _run(self, session: SqlSession, statement: Statement) -> None:
+        size = len(statement.text)
+        if size + 16 > self.context.packet_bytes_max:
+            raise SqlRefused(
+                PACKET_TOO_LARGE,
+                f"a row takes {size} bytes and the downstream's max_allowed_packet is"
+                f" {self.context.packet_bytes_max}; raise it there",
+            )
+        self.at_table = statement.target.name
+        done = await session.run(statement.text)
+        if done.warnings:
+            await self._look_at_warnings(session, statement)
+        self._note(statement, done)
+
+    def _note(self, statement: Statement, done: Done) -> None:
+        self.counters.bytes_written += len(statement.text)
+        is_expected = statement.kind is RunKind.SINGLE and not statement.target.shape.is_safe
+        if is_expected and done.affected == 0:
+            self.counters.rows_missing += 1
+            if self.counters.rows_missing <= WARNINGS_SHOWN_MAX:
+                log.warning("row_not_found", table=statement.target.label, lane=self.lane)
+
+    async def _look_at_warnings(self, session: SqlSession, statement: Statement) -> None:
+        """Raises SqlRefused when the downstream took another value than it was given."""
+        found = [
+            Warned(_text(level), int(code), _text(message))
+            for level, code, message in await session.rows(b"SHOW WARNINGS")
+        ]
+        changed = changed_value(found, statement.target.info)
+        if changed is not None:
+            raise SqlRefused(changed.code, changed.message)
+        self.counters.statements_warned += 1
+        if self.counters.statements_warned <= WARNINGS_SHOWN_MAX:
+            codes = sorted({each.code for each in found})
+            log.warning("statement_warned", table=statement.target.label, codes=codes)
+
+    def _moved_by_another(self, lane: int) -> ConfigError:
+        return ConfigError(
+            f"the progress of lane {lane} at {self.context.server} is not where this process left"
+            " it: another Drainer of the same upstream writes to this downstream; stop one of them,"
+            " or give it a checkpoint schema of its own (syncer.to.checkpoint.schema)"
+        )
+
+    # --- a statement that was refused --------------------------------------------------------
+
+    async def rejection(self, error: SqlRefused, part: Part) -> BinlogdError:
+        """Which transaction it is about, found by running the part again, one row at a time.
+
+        DownstreamUnavailable where another session, that asks for the columns anew, can go on.
+        """
+        if error.code == UNKNOWN_COLUMN and self.context.leaves_out_columns:
+            self.drop()
+            return DownstreamUnavailable(f"a column is gone downstream: {error.reason}")
+        code, reason = error.code, without_values(error.code, error.reason)
+        try:
+            statement, item = await self._culprit(part)
+        except BinlogdError as further:
+            log.warning("rejected_row_not_found", cause=str(further))
+            statement, item = None, b""
+        finally:
+            self.drop()
+        if statement is None:
+            return StatementRejected(part.first_ts, "rows of several tables", code, reason)
+        commit_ts = commit_ts_of(part, statement, item)
+        return StatementRejected(commit_ts, str(statement), code, reason)
+
+    async def _culprit(self, part: Part) -> tuple[Statement | None, bytes]:
+        session = self.session
+        if session is None:
+            return None, b""
+        await session.run(b"ROLLBACK")
+        for statement in part.statements(self.context.limits.statement_bytes_max):
+            try:
+                await self._run(session, statement)
+            except SqlRefused:
+                for item in statement.items:
+                    text = statement.head + item + statement.tail
+                    single = item if statement.kind is RunKind.SINGLE else text
+                    try:
+                        await self._run(session, statement._replace(text=single))
+                    except SqlRefused:
+                        return statement, item
+        return None, b""
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def without_values(code: int, reason: str) -> str:
+    """The server's text without what it quotes from the row."""
+    return re.sub(r"'(?:[^']|'')*'", "'...'", reason, count=1) if code in _WITH_VALUES else reason

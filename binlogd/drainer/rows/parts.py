@@ -1,0 +1,452 @@
+"""What waits for each lane: transactions in, parts out.
+
+Invariant. The parts that a lane takes hold all changes of that lane, each once, and end where a
+transaction ends (or, for one above the cut limits, where `piece` says). Between two turns of the
+caller's loop a transaction is either wholly added or known to be open, so a lane that takes its
+part in between never takes half of one unknowingly.
+
+Within a part, the changes of a merged table are the last state of each key (row literal, or None:
+deleted); those of other tables stay in order, as runs of one kind. Tables come in the order of
+their ids in every part, so that two lanes lock in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import NamedTuple
+from zlib import crc32
+
+from binlogd.drainer import sql
+from binlogd.drainer.rows.plan import ODD, Key
+from binlogd.drainer.rows.progress import LanePosition
+from binlogd.drainer.rows.shape import Mode
+from binlogd.drainer.rows.target import Reader, Target, key_text
+from binlogd.drainer.txn import Dml
+from binlogd.errors import CorruptRow, RowMismatch
+from binlogd.tso import NO_TS, Tso
+from binlogd.wire.peek import Mutation
+from binlogd.wire.slices import RowSlices
+
+NOWHERE = LanePosition(NO_TS)
+SLICE_ROWS = 256
+"""Rows added between two turns of the event loop, about a millisecond."""
+SLICE_BYTES = 1 << 20
+"""Bytes likewise; one row may be larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a part is full, and when a transaction is cut; statements are bounded as well."""
+
+    changes_worth: int = 500
+    bytes_worth: int = 512 << 10
+    """From here on a part is worth a transaction while more is being added."""
+    changes_max: int = 2000
+    bytes_max: int = 4 << 20
+    cut_changes_max: int = 50_000
+    cut_bytes_max: int = 32 << 20
+    """Above these a transaction is cut; shared by all lanes (`of_lane`)."""
+    statement_bytes_max: int = 1 << 20
+
+    def of_lane(self, lanes: int) -> Limits:
+        """The limits of one of so many lanes. With several, a transaction is spread over them
+        anyway: what a lane may hold back for the sake of a whole is half of its share, since it
+        has another part in work."""
+        if lanes == 1:
+            return self
+        return replace(
+            self,
+            cut_changes_max=max(self.changes_max, self.cut_changes_max // (2 * lanes)),
+            cut_bytes_max=max(self.bytes_max, self.cut_bytes_max // (2 * lanes)),
+        )
+
+
+class RunKind(Enum):
+    """What the items of a run are."""
+
+    DELETE = "delete"
+    """Keys for DELETE ... IN."""
+    WRITE = "write"
+    """Row literals for REPLACE or INSERT."""
+    SINGLE = "single"
+    """Whole statements."""
+
+
+class Statement(NamedTuple):
+    """A statement, and what it was made of: `head` + `items` joined by commas + `tail`."""
+
+    text: bytes
+    target: Target
+    kind: RunKind
+    head: bytes
+    items: Sequence[bytes]
+    tail: bytes
+
+    def __str__(self) -> str:
+        """For people: table and shape, no values."""
+        return f"{self.head.decode('utf-8', 'replace')}... ({len(self.items)} rows)"
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """What one downstream transaction of one lane does."""
+
+    merged: dict[Target, dict[Key, bytes | None]] = field(default_factory=dict)
+    runs: dict[Target, list[tuple[RunKind, list[bytes]]]] = field(default_factory=dict)
+    last: Dml | None = None
+    txns: list[Dml] = field(default_factory=list)
+    """All that have changes here; `txn_count` is of those that have their first change here."""
+    txn_count: int = 0
+    changes: int = 0
+    size_bytes: int = 0
+    first_ts: Tso = NO_TS
+    end: LanePosition = NOWHERE
+
+    def statements(self, bytes_max: int) -> Iterator[Statement]:
+        """In the order in which they must be run."""
+        for target in sorted({*self.merged, *self.runs}, key=lambda each: each.table_id):
+            if target in self.merged:
+                yield from self._of_states(target, self.merged[target], bytes_max)
+            for kind, items in self.runs.get(target, ()):
+                yield from _of_run(target, kind, items, bytes_max)
+
+    def _of_states(
+        self, target: Target, states: dict[Key, bytes | None], bytes_max: int
+    ) -> Iterator[Statement]:
+        gone: list[bytes] = []
+        rows: list[bytes] = []
+        for key in sorted(states):  # the keys of one table are of one type
+            row = states[key]
+            if row is not None:
+                rows.append(row)
+            else:
+                gone.append(key_text(key))
+        if gone:
+            yield from _of_run(target, RunKind.DELETE, gone, bytes_max)
+        if rows:
+            yield from _of_run(target, RunKind.WRITE, rows, bytes_max)
+
+
+def commit_ts_of(part: Part, statement: Statement, item: bytes) -> Tso:
+    """The last transaction in a part that made this item; the part's first if none is found."""
+    for dml in reversed(part.txns):
+        for change in dml.changes:
+            if change.table.info.id == statement.target.table_id:
+                reader = Reader(change.table, statement.target)
+                if item in _items(change.mutation, reader, statement.kind):
+                    return dml.commit_ts
+    return part.first_ts
+
+
+def _items(mutation: Mutation, reader: Reader, kind: RunKind) -> Iterator[bytes]:
+    decoders = reader.decoded(len(mutation.sequence))
+    if reader.target.mode is Mode.ORIGINAL:
+        lists = ((0, mutation.inserted), (1, mutation.updated), (4, mutation.deleted))
+        for row_kind, rows in lists:
+            for row in rows:
+                yield from reader.original_statements(row_kind, row)
+    elif kind is RunKind.SINGLE:
+        yield from map(reader.update_statement, mutation.updated)
+        yield from map(reader.delete_statement, mutation.deleted)
+    elif kind is RunKind.WRITE:
+        yield from (decoders.insert(row)[1] for row in mutation.inserted)
+        yield from (decoders.update(row)[2] for row in mutation.updated)
+    else:
+        yield from (key_text(decoders.update(row)[0]) for row in mutation.updated)
+        yield from (key_text(decoders.delete(row)) for row in mutation.deleted)
+
+
+def _of_run(
+    target: Target, kind: RunKind, items: Sequence[bytes], bytes_max: int
+) -> Iterator[Statement]:
+    if kind is RunKind.SINGLE:
+        for item in items:
+            yield Statement(item, target, kind, target.single_head, (item,), b"")
+        return
+    is_delete = kind is RunKind.DELETE
+    head, tail = target.delete_head if is_delete else target.write_head, target.write_tail
+    for batch in sql.batches(items, bytes_max - len(head) - len(tail)):
+        if is_delete:
+            tail = sql.delete_tail(batch)
+        yield Statement(head + b",".join(batch) + tail, target, kind, head, batch, tail)
+
+
+class Gatherer:
+    """Adds transactions in commit order, gives each lane its part. Pure."""
+
+    def __init__(self, stored: Sequence[LanePosition], limits: Limits) -> None:
+        self.translated_ts = min(each.whole_ts for each in stored)
+        self.rows_added = 0
+        self._stored = tuple(stored)
+        self._caught_up_at = max(each.commit_ts for each in stored)
+        self._limits = limits
+        self._lanes = len(stored)
+        self._open = [Part() for _ in stored]
+        self._adding: Dml | None = None
+        self._is_counted = self._is_catching_up = False
+        self._before = [0] * self._lanes
+        """Changes of the transaction being added that lie before the lane's open part."""
+
+    @property
+    def is_adding(self) -> bool:
+        """Whether a transaction is open: only what is above the cut limits can be taken."""
+        return self._adding is not None
+
+    @property
+    def first_waiting(self) -> list[Tso]:
+        """The first commit_ts of each part that has changes."""
+        return [part.first_ts for part in self._open if part.changes]
+
+    @property
+    def changes_waiting(self) -> int:
+        """Changes in all open parts."""
+        return sum(part.changes for part in self._open)
+
+    @property
+    def txns_waiting(self) -> int:
+        """Transactions that have their first change in an open part."""
+        return sum(part.txn_count for part in self._open)
+
+    def skip(self, commit_ts: Tso) -> None:
+        """Nothing is to be done up to this commit_ts."""
+        assert self._adding is None, "one transaction at a time"
+        self.translated_ts = max(self.translated_ts, commit_ts)
+
+    def add(self, dml: Dml, readers: Sequence[Reader]) -> Iterator[None]:
+        """Takes one transaction, a slice with each step; `readers` as `dml.changes`.
+
+        Until it has ended, lanes can take what is above the cut limits only. Raises RowMismatch.
+        """
+        assert dml.commit_ts >= self.translated_ts, "transactions come in commit order"
+        assert self._adding is None, "one transaction at a time"
+        self._adding, self._is_counted = dml, False
+        self._is_catching_up = dml.commit_ts <= self._caught_up_at
+        self._before = [-part.changes for part in self._open]
+        rows_left, bytes_left = SLICE_ROWS, SLICE_BYTES
+        for change, reader in zip(dml.changes, readers, strict=True):
+            mutation = change.mutation
+            rows, size = len(mutation.sequence), size_of(mutation)
+            self.rows_added += rows
+            rest = iter(mutation.inserted), iter(mutation.updated), iter(mutation.deleted)
+            if rows <= rows_left and size <= bytes_left:
+                rows_left, bytes_left = rows_left - rows, bytes_left - size
+                self._add_rows(mutation.sequence, rest, reader)
+                continue
+            yield
+            step = max(1, min(SLICE_ROWS, SLICE_BYTES * rows // max(1, size)))
+            for begin in range(0, rows, step):
+                self._add_rows(mutation.sequence[begin : begin + step], rest, reader)
+                yield
+            rows_left, bytes_left = SLICE_ROWS, SLICE_BYTES
+        self.translated_ts = dml.commit_ts
+        self._adding = None
+
+    def is_full(self) -> bool:
+        """Whether a lane has as much as it should have: to be asked between two transactions."""
+        limits = self._limits
+        return any(
+            part.changes >= limits.changes_max or part.size_bytes >= limits.bytes_max
+            for part in self._open
+        )
+
+    def is_worth_taking(self, lane: int) -> bool:
+        """Whether a lane has so much that it need not wait for what is still being added."""
+        part, limits = self._open[lane], self._limits
+        return part.changes >= min(
+            limits.changes_worth, limits.changes_max
+        ) or part.size_bytes >= min(limits.bytes_worth, limits.bytes_max)
+
+    def must_cut(self) -> bool:
+        """Whether some part must be taken before the open transaction goes on."""
+        return any(self._is_above_cut(part) for part in self._open)
+
+    def take(self, lane: int) -> Part | None:
+        """What waits for a lane; None when there is nothing, or only half a transaction."""
+        part = self._open[lane]
+        if part.changes == 0:
+            return None
+        part.end = LanePosition(self.translated_ts)
+        if self._adding is not None:
+            if not self._is_above_cut(part):
+                return None
+            piece = self._before[lane] + part.changes
+            if piece > 0:
+                part.end = LanePosition(self._adding.commit_ts, piece)
+                self._before[lane] = piece
+            else:
+                self._before[lane] = 0
+        self._open[lane] = Part()
+        return part
+
+    # --- rows ------------------------------------------------------------------------------
+
+    def _add_rows(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
+        mode = reader.target.mode
+        try:
+            if mode is Mode.MERGED:
+                self._merge(sequence, rows, reader)
+            elif mode is Mode.ORDERED:
+                self._add_ordered(sequence, rows, reader)
+            elif mode is Mode.ORIGINAL:
+                self._add_original(sequence, rows, reader)
+            else:
+                self._add_singles(sequence, rows, reader)
+        except CorruptRow as error:
+            assert self._adding is not None
+            raise RowMismatch(reader.target.label, self._adding.commit_ts, str(error)) from error
+
+    def _merge(  # noqa: C901, PLR0912, PLR0915 - a row shall cost one call, that of its decoder
+        self, sequence: bytes, rows: _Rows, reader: Reader
+    ) -> None:
+        inserted, updated, deleted = rows
+        fast, slow = reader.decoders(len(sequence))
+        insert, update, delete = fast.insert, fast.update, fast.delete
+        target, parts, lanes, adding = reader.target, self._open, self._lanes, self._adding
+        by_key, seed, lane = target.by_key, target.seed, target.seed % self._lanes
+        row: bytes | None
+        for kind in sequence:
+            if kind == 1:
+                data = next(updated)
+                try:
+                    old, key, row = update(data)
+                except ODD:
+                    old, key, row = slow.update(data)
+                if old != key:
+                    self._put_state(target, old, None)
+            elif kind == 0:
+                data = next(inserted)
+                try:
+                    key, row = insert(data)
+                except ODD:
+                    key, row = slow.insert(data)
+            else:
+                data = next(deleted)
+                try:
+                    key, row = delete(data), None
+                except ODD:
+                    key, row = slow.delete(data), None
+            if self._is_catching_up:
+                self._put_state(target, key, row)
+                continue
+            if by_key:
+                literal = b"%d" % key if key.__class__ is int else key
+                lane = crc32(literal, seed) % lanes  # type: ignore[arg-type]  # bytes by now
+            part = parts[lane]
+            if part.last is not adding:
+                self._enter(part)
+            try:
+                part.merged[target][key] = row
+            except KeyError:
+                part.merged[target] = {key: row}
+            part.changes += 1
+            part.size_bytes += 24 if row is None else len(row)
+
+    def _add_ordered(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
+        inserted, updated, deleted = rows
+        target, decode = reader.target, reader.decoded(len(sequence))
+        for kind in sequence:
+            if kind == 0:
+                self._put_item(target, RunKind.WRITE, decode.insert(next(inserted))[1])
+            elif kind == 1:
+                old, key, row = decode.update(next(updated))
+                if old != key:
+                    self._put_item(target, RunKind.DELETE, key_text(old))
+                self._put_item(target, RunKind.WRITE, row)
+            else:
+                key = decode.delete(next(deleted))
+                self._put_item(target, RunKind.DELETE, key_text(key))
+
+    def _add_singles(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
+        inserted, updated, deleted = rows
+        target, decode = reader.target, reader.decoded(len(sequence))
+        for kind in sequence:
+            if kind == 0:
+                self._put_item(target, RunKind.WRITE, decode.insert(next(inserted))[1])
+            elif kind == 1:
+                statement = reader.update_statement(next(updated))
+                self._put_item(target, RunKind.SINGLE, statement)
+            else:
+                statement = reader.delete_statement(next(deleted))
+                self._put_item(target, RunKind.SINGLE, statement)
+
+    def _add_original(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
+        of_kind = dict(zip((0, 1, 4), rows, strict=True))
+        for kind in sequence:
+            for statement in reader.original_statements(kind, next(of_kind[kind])):
+                self._put_item(reader.target, RunKind.SINGLE, statement)
+
+    def _put_state(self, target: Target, key: Key, row: bytes | None) -> None:
+        lane = target.seed % self._lanes
+        if target.by_key:
+            lane = crc32(key_text(key), target.seed) % self._lanes
+        if self._is_catching_up and self._is_applied(lane):
+            return
+        part = self._open[lane]
+        if part.last is not self._adding:
+            self._enter(part)
+        part.merged.setdefault(target, {})[key] = row
+        part.changes += 1
+        part.size_bytes += 24 if row is None else len(row)
+
+    def _put_item(self, target: Target, kind: RunKind, item: bytes) -> None:
+        lane = target.seed % self._lanes
+        if self._is_catching_up and self._is_applied(lane):
+            return
+        part = self._open[lane]
+        if part.last is not self._adding:
+            self._enter(part)
+        runs = part.runs.setdefault(target, [])
+        if not runs or runs[-1][0] is not kind:
+            runs.append((kind, []))
+        runs[-1][1].append(item)
+        part.changes += 1
+        part.size_bytes += len(item)
+
+    def _enter(self, part: Part) -> None:
+        """The transaction's first change in this part."""
+        dml = self._adding
+        assert dml is not None
+        if part.last is None:
+            part.first_ts = dml.commit_ts
+        part.last = dml
+        part.txns.append(dml)
+        if not self._is_counted:
+            self._is_counted = True
+            part.txn_count += 1
+
+    def _is_applied(self, lane: int) -> bool:
+        """Whether the lane had the next change of this transaction before the restart."""
+        assert self._adding is not None
+        stored, commit_ts = self._stored[lane], self._adding.commit_ts
+        if commit_ts <= stored.whole_ts:
+            return True
+        if commit_ts > stored.commit_ts:
+            return False
+        done = self._before[lane] + self._open[lane].changes
+        if done < stored.piece:
+            self._before[lane] += 1
+            return True
+        return False
+
+    def _is_above_cut(self, part: Part) -> bool:
+        limits = self._limits
+        return part.changes >= limits.cut_changes_max or part.size_bytes >= limits.cut_bytes_max
+
+
+_Rows = tuple[Iterator[bytes], Iterator[bytes], Iterator[bytes]]
+"""What remains of a mutation: rows inserted, updated and deleted."""
+
+
+def size_of(mutation: Mutation) -> int:
+    """Bytes of all its rows."""
+    if len(mutation.sequence) == 1:  # most are so
+        return len((mutation.inserted or mutation.updated or mutation.deleted)[0])
+    size = 0
+    for rows in (mutation.inserted, mutation.updated, mutation.deleted):
+        if isinstance(rows, RowSlices):
+            size += rows.size_bytes
+        elif rows:
+            size += sum(map(len, rows))
+    return size

@@ -1,0 +1,285 @@
+"""How the rows of a table are written downstream, decided from both sides of it.
+
+| the downstream table                                   | rows are               | lane     |
+|--------------------------------------------------------|------------------------|----------|
+| one unique key, exact (numbers, times, bytes, `_bin`)  | merged by key          | by key   |
+| several unique keys, an exact one among them           | merged by that key     | by table |
+| no exact key: text of another collation, prefix, FLOAT | in order, by key       | by table |
+| several columns, text that is not Unicode among them   | one by one             | by table |
+| triggers, system versioning, columns unknown upstream  | one by one             | by table |
+| no key that upstream has as well                       | one by one             | by table |
+
+Where an operator asks for it (`Shapes`), a table is written in the original's words instead: a
+statement a row, INSERT, UPDATE and DELETE ... LIMIT 1 with columns in the order of their names.
+
+Invariant. Two rows that the downstream takes for one never lie in two lanes, nor under two keys in
+a merge. Why it holds. A key by which rows are merged is unique on both sides, never NULL, and two
+of its literals are equal exactly when the downstream says so: numbers, times and bytes by
+themselves, text under a `_bin` collation by its bytes (without trailing spaces, unless NO PAD).
+No folding of ours is MariaDB's, so text under any other collation is not merged at all. A second
+unique key may take a row from another one, so all rows of such a table keep to one lane.
+
+Why final states may be written in any order where there are several unique keys: REPLACE may remove
+another row, but that row is changed later in the same part, or was wrong before: two final rows
+cannot collide, upstream forbade it. So such a part holds whole transactions. INSERT ... ON
+DUPLICATE KEY UPDATE would not do: it changes one of two rows in its way and leaves the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.rows.plan import KeyColumn, written_columns
+from binlogd.tidb.kinds import STRING_TYPES, SchemaState, Tp
+from binlogd.tidb.model import Column, Table
+
+
+@dataclass(frozen=True, slots=True)
+class DownstreamColumn:
+    """A column as information_schema describes it; names are compared in lower case."""
+
+    name: str
+    data_type: str
+    collation: str
+    """"" for what is no text."""
+    is_nullable: bool
+    is_generated: bool
+
+    @property
+    def is_json(self) -> bool:
+        """MySQL and TiDB have a type for JSON; for MariaDB it is text."""
+        return self.data_type == "json"
+
+    @property
+    def is_local(self) -> bool:
+        """Text in a character set that is no part of Unicode's forms.
+
+        MariaDB 10.11 finds no row by `(a, b) IN (('e acute', 1), ...)` where `a` is of that kind,
+        and the one row of a list of one.
+        """
+        return bool(self.collation) and not self.collation.startswith(("utf", "ucs", "ascii"))
+
+
+@dataclass(frozen=True, slots=True)
+class DownstreamKey:
+    """A unique key; has_prefix: some column is indexed by its beginning only."""
+
+    name: str
+    columns: tuple[str, ...]
+    has_prefix: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DownstreamTable:
+    """What the shape depends on. Keys: PRIMARY first, then in the order of their names."""
+
+    columns: tuple[DownstreamColumn, ...]
+    keys: tuple[DownstreamKey, ...]
+    has_triggers: bool = False
+    is_versioned: bool = False
+
+
+class Mode(Enum):
+    """What is done with the changes of a table."""
+
+    MERGED = "merged"
+    """The last state of each key: DELETE ... IN, then REPLACE."""
+    ORDERED = "ordered"
+    """Runs of DELETE ... IN and REPLACE, in the order of the changes."""
+    SINGLE = "single"
+    """INSERT runs; UPDATE and DELETE one by one, as upstream wrote them."""
+    ORIGINAL = "original"
+    """One statement a row, in the words of the original; in safe mode two for an update."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a table is written. `key` is empty where no key can be relied on."""
+
+    mode: Mode
+    by_key: bool
+    """Whether the lane depends on the key; else on the table alone."""
+    columns: tuple[Column, ...]
+    key: tuple[KeyColumn, ...]
+    is_upsert: bool = False
+    """SINGLE: an INSERT that meets its row changes it instead of failing."""
+    rows_by: tuple[tuple[Column, ...], ...] = ()
+    """SINGLE, ORIGINAL: unique keys; a row is found by the first of which no value is NULL."""
+    is_safe: bool = False
+    """ORIGINAL: a statement that is run twice does no harm."""
+    json_names: frozenset[str] = frozenset()
+    """Columns that have a JSON type downstream."""
+    has_triggers: bool = False
+    """Writing a row may write others, anywhere."""
+    reason: str = ""
+    """Why it is not simply merged by key; for the operator."""
+
+
+def shape_of(
+    info: Table, downstream: DownstreamTable, *, leaves_out_columns: bool = False
+) -> Shape:
+    """The shape of a table; `info` is the upstream's side.
+
+    With `leaves_out_columns` those that the downstream lacks are not written.
+    """
+    there = {column.name.lower(): column for column in downstream.columns}
+    columns = tuple(
+        column
+        for column in written_columns(info)
+        if _is_written(there.get(column.name.lower()), leaves_out_columns=leaves_out_columns)
+    )
+    key, is_exact = _best_key(info, columns, downstream)
+    reason = _reason_for_singles(columns, downstream)
+    json_names = frozenset(each.name.lower() for each in downstream.columns if each.is_json)
+    if not reason and len(key) > 1 and any(there[name].is_local for name in _texts(key)):
+        reason = "a key of several columns, with text that is not Unicode"
+    if reason or not key:
+        return Shape(
+            Mode.SINGLE,
+            by_key=False,
+            columns=columns,
+            key=key,
+            is_upsert=bool(key) and len(downstream.keys) == 1,
+            rows_by=(tuple(each.column for each in key),) if key else (),
+            json_names=json_names,
+            has_triggers=downstream.has_triggers,
+            reason=reason or "no unique key without NULL on both sides",
+        )
+    if not is_exact:
+        return Shape(Mode.ORDERED, by_key=False, columns=columns, key=key, reason="inexact key")
+    others = _unique_upstream(info) - {frozenset(each.column.name.lower() for each in key)}
+    if len(downstream.keys) > 1 or others:
+        return Shape(Mode.MERGED, by_key=False, columns=columns, key=key, reason="several keys")
+    return Shape(Mode.MERGED, by_key=True, columns=columns, key=key)
+
+
+def original_shape(
+    shape: Shape, downstream: DownstreamTable, *, is_safe: bool, merges: bool
+) -> Shape:
+    """What becomes of a table's shape when it is to be written as the original writes it.
+
+    With its merge option the original merges tables with a primary key; so it is here, where a
+    merge is safe. Source: tidb-binlog pkg/loader/model.go, executor.go.
+    """
+    if merges and shape.mode is Mode.MERGED and downstream.keys[0].name == "PRIMARY":
+        return shape
+    columns = tuple(sorted(shape.columns, key=lambda column: column.name.encode()))
+    written = {column.name.lower(): column for column in columns}
+    return replace(
+        shape,
+        mode=Mode.ORIGINAL,
+        by_key=False,
+        columns=columns,
+        key=(),
+        rows_by=tuple(
+            tuple(written[name.lower()] for name in key.columns)
+            for key in downstream.keys
+            if all(name.lower() in written for name in key.columns)
+        ),
+        is_upsert=False,
+        is_safe=is_safe,
+        json_names=frozenset(each.name.lower() for each in downstream.columns if each.is_json),
+        reason="sql-shape",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """Which tables are written in the words of the original; `safe_mode` and `merge` are its own
+    options, which mean something for these tables only."""
+
+    original: TableFilter | None = None
+    safe_mode: bool = False
+    merge: bool = False
+    leaves_out_columns: bool = False
+    """Columns that the downstream lacks are not written (sync-mode 2), instead of refused."""
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether every statement may be run twice."""
+        return self.original is None or self.safe_mode
+
+    def of(self, database: str, info: Table, downstream: DownstreamTable) -> Shape:
+        """The shape of a table."""
+        shape = shape_of(info, downstream, leaves_out_columns=self.leaves_out_columns)
+        if self.original is None or not self.original.replicates(database, info.name):
+            return shape
+        return original_shape(shape, downstream, is_safe=self.safe_mode, merges=self.merge)
+
+
+def _is_written(found: DownstreamColumn | None, *, leaves_out_columns: bool) -> bool:
+    return not leaves_out_columns if found is None else not found.is_generated
+
+
+def _texts(key: Sequence[KeyColumn]) -> list[str]:
+    """The columns of a key whose literals are text, in lower case."""
+    columns = [each.column for each in key]
+    return [column.name.lower() for column in columns if column.field_type.tp in STRING_TYPES]
+
+
+def _reason_for_singles(columns: Sequence[Column], downstream: DownstreamTable) -> str:
+    if downstream.has_triggers:
+        return "triggers"
+    if downstream.is_versioned:
+        return "system versioning"
+    known = {column.name.lower() for column in columns}
+    surplus = [
+        column.name
+        for column in downstream.columns
+        if not column.is_generated and column.name.lower() not in known
+    ]
+    return f"columns that upstream lacks: {', '.join(surplus[:10])}" if surplus else ""
+
+
+def _best_key(
+    info: Table, columns: Sequence[Column], downstream: DownstreamTable
+) -> tuple[tuple[KeyColumn, ...], bool]:
+    """The first exact key that both sides have, or the first of any kind; and whether it is exact.
+
+    () where there is none.
+    """
+    written = {column.name.lower(): column for column in columns}
+    there = {column.name.lower(): column for column in downstream.columns}
+    unique = _unique_upstream(info)
+    inexact: tuple[KeyColumn, ...] = ()
+    for key in downstream.keys:
+        names = [name.lower() for name in key.columns]
+        if frozenset(names) not in unique or not all(name in written for name in names):
+            continue
+        pairs = [(written[name], there[name]) for name in names]
+        if any(other.is_nullable or not column.not_null for column, other in pairs):
+            continue
+        found = tuple(KeyColumn(column, _pads(column, other)) for column, other in pairs)
+        if not key.has_prefix and all(_is_exact(column, other) for column, other in pairs):
+            return found, True
+        inexact = inexact or found
+    return inexact, False
+
+
+def _is_exact(column: Column, other: DownstreamColumn) -> bool:
+    """Whether two literals are equal exactly when the downstream says so (see _pads)."""
+    if other.collation and other.data_type not in ("enum", "set"):
+        return column.field_type.tp in STRING_TYPES and other.collation.endswith("_bin")
+    return column.field_type.tp not in _INEXACT_TYPES
+
+
+_INEXACT_TYPES = frozenset({Tp.FLOAT, Tp.DOUBLE, Tp.JSON})
+
+
+def _pads(column: Column, other: DownstreamColumn) -> bool:
+    """Whether trailing spaces do not count (PAD SPACE): so for all but the NO PAD collations."""
+    is_text = column.field_type.tp in STRING_TYPES and other.collation.endswith("_bin")
+    return is_text and "nopad" not in other.collation and "_0900_" not in other.collation
+
+
+def _unique_upstream(info: Table) -> set[frozenset[str]]:
+    """Column sets that are unique upstream, in lower case."""
+    handle = info.handle_column()
+    sets = {frozenset({handle.name.lower()})} if handle else set()
+    for index in info.indexes:
+        if (index.is_unique or index.is_primary) and index.state == SchemaState.PUBLIC:
+            sets.add(frozenset(part.name.lower() for part in index.columns))
+    return sets

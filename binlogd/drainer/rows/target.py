@@ -1,0 +1,177 @@
+"""One downstream table as the rows of the present schema are written to it.
+
+A `Target` lives as long as neither side of the table changes; a `Reader` is the way from the bytes
+of the rows of one moment (`TableAt`) to that target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from binlogd.drainer import sql
+from binlogd.drainer.rows.conflict import seed_of
+from binlogd.drainer.rows.plan import ODD, Decoders, Key, compiled, generic
+from binlogd.drainer.rows.shape import Mode, Shape
+from binlogd.tidb.columns import Value
+from binlogd.tidb.model import Column, Table, TableAt
+from binlogd.tidb.row import RowDecoder
+
+COMPILE_AFTER_ROWS = 32
+"""Generating code takes milliseconds; a table with a few rows is not worth it."""
+
+T = TypeVar("T")
+
+
+class Target:
+    """Compared by identity. `label` names the table for people, `name` in statements."""
+
+    __slots__ = (
+        "by_key",
+        "database",
+        "delete_head",
+        "info",
+        "label",
+        "mode",
+        "name",
+        "seed",
+        "shape",
+        "single_head",
+        "table_id",
+        "write_head",
+        "write_tail",
+    )
+
+    def __init__(self, database: str, info: Table, shape: Shape) -> None:
+        self.table_id = info.id
+        self.database = database
+        self.info = info
+        self.shape = shape
+        self.mode = shape.mode
+        self.by_key = shape.by_key
+        self.seed = seed_of(info.id)
+        self.label = f"{database}.{info.name}"
+        self.name = sql.qualified(database, info.name)
+        names = [column.name for column in shape.columns]
+        is_insert = shape.mode is Mode.SINGLE or (shape.mode is Mode.ORIGINAL and not shape.is_safe)
+        verb = b"INSERT" if is_insert else b"REPLACE"
+        self.write_head = sql.write_head(verb, self.name, names)
+        if shape.mode is Mode.ORIGINAL:
+            self.write_head = self.write_head.rstrip()
+        self.write_tail = sql.update_on_duplicate(names) if shape.is_upsert else b""
+        key = [each.column.name for each in shape.key]
+        self.delete_head = sql.delete_head(self.name, key) if key else b""
+        self.single_head = b"UPDATE or DELETE of one row of " + self.name
+
+
+class Reader:
+    """Rows of one table at one moment."""
+
+    def __init__(self, table: TableAt, target: Target) -> None:
+        self.table = table
+        self.target = target
+        self._rows = RowDecoder(table)
+        self._renderers = {column.id: sql.renderer(column) for column in target.shape.columns}
+        self._slow = generic(table, target.shape.columns, target.shape.key)
+        self._fast = self._either = self._slow
+        self._rows_seen = 0
+
+    def decoders(self, rows: int) -> tuple[Decoders, Decoders]:
+        """The fast ones for so many rows, and those for a row at which a fast one raises ODD."""
+        if self._rows_seen < COMPILE_AFTER_ROWS:
+            self._rows_seen += rows
+            if self._rows_seen >= COMPILE_AFTER_ROWS:
+                self._compile()
+        return self._fast, self._slow
+
+    def decoded(self, rows: int) -> Decoders:
+        """Both in one, for so many rows. They raise CorruptRow only."""
+        self.decoders(rows)
+        return self._either
+
+    def _compile(self) -> None:
+        shape, slow = self.target.shape, self._slow
+        fast = compiled(self.table, shape.columns, shape.key)
+        if fast is not None:
+            self._fast = fast
+            self._either = Decoders(
+                _either(fast.insert, slow.insert),
+                _either(fast.update, slow.update),
+                _either(fast.delete, slow.delete),
+            )
+
+    # --- one statement a row ---------------------------------------------------------------
+
+    def original_statements(self, kind: int, row: bytes) -> tuple[bytes, ...]:
+        """What the original writes for a row of this kind (0 insert, 1 update, 4 delete).
+
+        Raises CorruptRow.
+        """
+        head = self.target.write_head
+        if kind == 0:
+            return (head + self.decoded(1).insert(row)[1],)
+        if kind == 1 and self.target.shape.is_safe:
+            old, new = self._rows.update(row)
+            literals = [
+                self._renderers[each.id](new[each.id]) for each in self.target.shape.columns
+            ]
+            return self._deletion(old), head + b"(" + b",".join(literals) + b")"
+        return (self.update_statement(row) if kind == 1 else self.delete_statement(row),)
+
+    def update_statement(self, row: bytes) -> bytes:
+        """UPDATE of one row by its key, or by all its old values. Raises CorruptRow."""
+        old, new = self._rows.update(row)
+        held = None
+        if self.table.may_lack_columns:
+            held = self._rows.columns_held(row)
+        pairs = [
+            (column.name, self._renderers[column.id](new[column.id]))
+            for column in self.target.shape.columns
+            if held is None or column.id in held
+        ]
+        present = old if held is None else {each: old[each] for each in held}
+        where = self._where(present)
+        return b"UPDATE " + self.target.name + b" SET " + sql.assignments(pairs) + where
+
+    def delete_statement(self, row: bytes) -> bytes:
+        """DELETE of one row by its key, or by all its values. Raises CorruptRow."""
+        return self._deletion(self._rows.delete(row))
+
+    def _deletion(self, values: dict[int, Value]) -> bytes:
+        return b"DELETE FROM " + self.target.name + self._where(values)
+
+    def _where(self, values: dict[int, Value]) -> bytes:
+        shape = self.target.shape
+        for key in shape.rows_by:
+            if all(values.get(column.id) is not None for column in key):
+                conditions = [
+                    sql.ident(column.name) + b" = " + self._renderers[column.id](values[column.id])
+                    for column in key
+                ]
+                break
+        else:
+            conditions = [
+                self._equals(column, values[column.id])
+                for column in shape.columns
+                if column.id in values
+            ]
+        return b" WHERE " + b" AND ".join(conditions) + b" LIMIT 1"
+
+    def _equals(self, column: Column, value: Value) -> bytes:
+        is_json = column.name.lower() in self.target.shape.json_names
+        return sql.equals(column, self._renderers[column.id](value), is_json=is_json)
+
+
+def _either(fast: Callable[[bytes], T], slow: Callable[[bytes], T]) -> Callable[[bytes], T]:
+    def decoded(row: bytes) -> T:
+        try:
+            return fast(row)
+        except ODD:
+            return slow(row)
+
+    return decoded
+
+
+def key_text(key: Key) -> bytes:
+    """A key as a literal."""
+    return b"%d" % key if isinstance(key, int) else key

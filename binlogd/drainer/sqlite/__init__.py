@@ -1,0 +1,1 @@
+"""The downstream that is one SQLite file."""

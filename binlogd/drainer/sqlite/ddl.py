@@ -1,0 +1,174 @@
+"""What a DDL does to a SQLite replica: statements, and which tables are held afterwards.
+
+Of the DDL's text only the names of renamed columns are read. A table is known by its upstream id;
+its TableInfo, kept with it, says how its rows are stored.
+Source: tidb-binlog drainer/schema.go for what each action means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from binlogd.drainer.sqlite.replica import NotStorable, Stored, create, quoted, renamed, reshape
+from binlogd.drainer.txn import Ddl
+from binlogd.tidb.ddl_text import changed_columns
+from binlogd.tidb.model import ActionType, Table
+
+Statement = tuple[str, tuple[Stored, ...]]
+
+_PARTITION_ROWS = frozenset(
+    {
+        ActionType.DROP_TABLE_PARTITION,
+        ActionType.TRUNCATE_TABLE_PARTITION,
+        ActionType.EXCHANGE_TABLE_PARTITION,
+    }
+)
+_RECOVERIES = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
+_DROPS = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW, ActionType.DROP_SEQUENCE})
+_RENAMES = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A table of the replica: its name there, and what it was when it was last shaped."""
+
+    name: str
+    info: Table
+
+
+class Catalog:
+    """The tables of a replica by upstream id."""
+
+    def __init__(self, tables: Mapping[int, Held]) -> None:
+        self._changed: set[int] = set()
+        self._tables = dict(tables)
+        self._ids = {held.name.lower(): each for each, held in tables.items()}
+
+    def get(self, table_id: int) -> Held | None:
+        """The table of an id."""
+        return self._tables.get(table_id)
+
+    def put(self, held: Held) -> None:
+        """Takes a table in, or its new name or shape; whatever had its name is forgotten."""
+        self.remove(held.info.id)
+        namesake = self.named(held.name)
+        if namesake is not None:
+            self.remove(namesake.info.id)
+        self._tables[held.info.id] = held
+        self._ids[held.name.lower()] = held.info.id
+        self._changed.add(held.info.id)
+
+    def remove(self, table_id: int) -> None:
+        """Forgets a table; nothing where it is not held."""
+        held = self._tables.pop(table_id, None)
+        if held is not None:
+            self._ids.pop(held.name.lower(), None)
+            self._changed.add(table_id)
+
+    def changes(self) -> dict[int, Held | None]:
+        """What is to be kept anew since this was last asked; None for what is gone."""
+        changed, self._changed = self._changed, set()
+        return {each: self._tables.get(each) for each in sorted(changed)}
+
+    def named(self, name: str) -> Held | None:
+        """The table of a name, whatever its case."""
+        table_id = self._ids.get(name.lower())
+        return None if table_id is None else self._tables[table_id]
+
+    def of_database(self, database: str) -> list[Held]:
+        """All tables of a database."""
+        prefix = name_of(database, "").lower()
+        return [held for held in self._tables.values() if held.name.lower().startswith(prefix)]
+
+
+def name_of(database: str, table: str) -> str:
+    """What a table is called in the replica.
+
+    A dot in the name of a database is written otherwise, so that the first one ends it.
+    """
+    return f"{database.replace('%', '%25').replace('.', '%2E')}.{table}"
+
+
+def changes_of(ddl: Ddl, catalog: Catalog) -> list[Statement]:
+    """Moves the catalog; returns what to execute. Raises NotStorable."""
+    kind = ddl.job.type
+    if kind in _RECOVERIES:
+        raise NotStorable("it brings back rows that no binlog holds")
+    if kind == ActionType.DROP_SCHEMA:
+        return _plain(_dropped(catalog, catalog.of_database(ddl.database)))
+    if kind in _DROPS:
+        held = catalog.named(name_of(ddl.database, ddl.table))
+        return _plain(_dropped(catalog, [held] if held else []))
+    if kind in _PARTITION_ROWS:
+        raise NotStorable("which rows a partition holds is not known here")
+    if kind in _RENAMES:
+        return _plain(_renamed(ddl, catalog))
+    if kind == ActionType.TRUNCATE_TABLE:
+        return _plain(_truncated(ddl, catalog))
+    return _shaped(ddl, catalog)
+
+
+def follow(ddl: Ddl, catalog: Catalog) -> None:
+    """A DDL that an operator passed over, and does here by hand: what is held is so now."""
+    for old, new in ddl.renamed:
+        held = catalog.named(name_of(old.database, old.table))
+        if held is not None:
+            catalog.put(Held(name_of(new.database, new.table), replace(held.info, name=new.table)))
+    info = ddl.job.table
+    if info is not None and (held := catalog.get(info.id)) is not None:
+        catalog.put(Held(held.name, info))
+
+
+def _plain(texts: Iterable[str]) -> list[Statement]:
+    return [(text, ()) for text in texts]
+
+
+def _dropped(catalog: Catalog, tables: list[Held]) -> list[str]:
+    for held in tables:
+        catalog.remove(held.info.id)
+    return [f"DROP TABLE {quoted(held.name)}" for held in tables]
+
+
+def _renamed(ddl: Ddl, catalog: Catalog) -> list[str]:
+    """A table that is not held yet is taken in under its new name when a row of it comes."""
+    texts = []
+    for old, new in ddl.renamed:
+        held = catalog.named(name_of(old.database, old.table))
+        if held is not None:
+            name = name_of(new.database, new.table)
+            texts += renamed(held.name, name, held.info)
+            catalog.put(Held(name, replace(held.info, name=new.table)))
+    return texts
+
+
+def _truncated(ddl: Ddl, catalog: Catalog) -> list[str]:
+    held = catalog.named(name_of(ddl.database, ddl.table))
+    if held is None:
+        return []
+    info = held.info if ddl.job.table is None else ddl.job.table
+    catalog.remove(held.info.id)
+    catalog.put(Held(held.name, info))
+    return [f"DELETE FROM {quoted(held.name)}"]
+
+
+def _shaped(ddl: Ddl, catalog: Catalog) -> list[Statement]:
+    """Whatever made tables, or changed one."""
+    job = ddl.job
+    if job.type == ActionType.CREATE_TABLES:
+        names = [name_of(each.database, each.table) for each in ddl.created]
+        pairs = list(zip(names, job.tables, strict=True))
+    else:
+        pairs = [(name_of(ddl.database, ddl.table), job.table)] if job.table else []
+    statements: list[Statement] = []
+    for name, info in pairs:
+        if info.is_view or info.is_sequence:
+            continue
+        held = catalog.get(info.id)
+        if held is None:
+            statements += _plain(create(name, info))
+        else:
+            statements += reshape(held.name, held.info, info, changed_columns(job.query))
+            name = held.name
+        catalog.put(Held(name, info))
+    return statements

@@ -1,0 +1,125 @@
+"""The rows of one table as statements for a SQLite replica.
+
+A row of a table with a clustered key is known by that key: writing it twice is right. Any other
+row is known by all its values, one of equal rows being as good as the next; that it is there is
+checked.
+Source: tidb-binlog pkg/loader/model.go (which columns find a row), made exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from binlogd.drainer.sqlite.replica import (
+    NotStorable,
+    Stored,
+    key_columns,
+    quoted,
+    stored_columns,
+    storer_of,
+)
+from binlogd.errors import CorruptRow
+from binlogd.tidb.model import Table, TableAt
+from binlogd.tidb.row import RowDecoder, Value
+from binlogd.wire.peek import Mutation
+
+_ROW_ID_NAMES = ("rowid", "_rowid_", "oid")
+
+
+class Change(NamedTuple):
+    """One statement; `must_match` says that exactly one row has to be changed by it."""
+
+    sql: str
+    values: tuple[Stored, ...]
+    must_match: bool
+
+
+class RowWriter:
+    """Makes the statements for one table as the rows of one moment see it, stored as `stored`."""
+
+    def __init__(self, name: str, stored: Table, table: TableAt) -> None:
+        columns = stored_columns(stored)
+        seen = {each.id: each for each in stored_columns(table.info)}
+        unknown = [each.name for each in columns if each.id not in seen]
+        if unknown or len(seen) != len(columns):
+            raise CorruptRow(f"the replica's table has other columns: {', '.join(unknown)}")
+        self._decoder = RowDecoder(table)
+        self._ids = tuple(each.id for each in columns)
+        self._storers = tuple((each.id, storer_of(seen[each.id])) for each in columns)
+        key = {each.id for each in key_columns(stored)}
+        self._key = tuple(pair for pair in self._storers if pair[0] in key)
+        self._has_key = bool(key)
+        self._statements = _Statements(
+            quoted(name), {each.id: quoted(each.name) for each in columns}
+        )
+        self._put = self._statements.put(replaces=self._has_key)
+        self._update = "" if key else self._statements.update()
+        self._deletes: dict[frozenset[int], str] = {}
+
+    def changes(self, mutation: Mutation) -> Iterator[Change]:
+        """In the order of execution. Raises CorruptRow."""
+        inserted, updated = iter(mutation.inserted), iter(mutation.updated)
+        deleted = iter(mutation.deleted)
+        for kind in mutation.sequence:
+            if kind == 0:
+                values = self._decoder.insert(next(inserted))
+                yield Change(self._put, _stored(self._storers, values), must_match=False)
+            elif kind == 1:
+                yield from self._changed(*self._decoder.update(next(updated)))
+            else:
+                yield self._deleted(self._decoder.delete(next(deleted)))
+
+    def _changed(self, old: Mapping[int, Value], new: Mapping[int, Value]) -> Iterator[Change]:
+        after = _stored(self._storers, new)
+        if not self._has_key:
+            yield Change(self._update, after + _stored(self._storers, old), must_match=True)
+            return
+        if any(old[each] != new[each] for each, _ in self._key if each in old):
+            yield self._deleted(old)
+        yield Change(self._put, after, must_match=False)
+
+    def _deleted(self, values: Mapping[int, Value]) -> Change:
+        """A column on its way out may be missing: what is there must do to find the row."""
+        known = self._key or tuple(pair for pair in self._storers if pair[0] in values)
+        ids = frozenset(each for each, _ in known)
+        if ids not in self._deletes:
+            self._deletes[ids] = self._statements.delete(ids)
+        return Change(self._deletes[ids], _stored(known, values), must_match=not self._has_key)
+
+
+def _stored(
+    storers: tuple[tuple[int, Callable[[Value], Stored]], ...], values: Mapping[int, Value]
+) -> tuple[Stored, ...]:
+    try:
+        return tuple([store(values[each]) for each, store in storers])
+    except KeyError as error:
+        raise CorruptRow(f"the row lacks column {error}") from None
+
+
+class _Statements:
+    """Texts for one table, whose columns are given by id, quoted."""
+
+    def __init__(self, table: str, names: Mapping[int, str]) -> None:
+        self._table, self._names = table, names
+
+    def put(self, *, replaces: bool) -> str:
+        names, marks = ", ".join(self._names.values()), ", ".join("?" * len(self._names))
+        verb = "INSERT OR REPLACE" if replaces else "INSERT"
+        return f"{verb} INTO {self._table} ({names}) VALUES ({marks})"
+
+    def update(self) -> str:
+        sets = ", ".join(f"{name} = ?" for name in self._names.values())
+        return f"UPDATE {self._table} SET {sets} {self._one(self._names.keys())}"
+
+    def delete(self, known: Collection[int]) -> str:
+        return f"DELETE FROM {self._table} {self._one(known)}"
+
+    def _one(self, known: Collection[int]) -> str:
+        """One row that has these values; equal rows are as good as each other."""
+        taken = {name.strip('"').lower() for name in self._names.values()}
+        row_id = next((name for name in _ROW_ID_NAMES if name not in taken), None)
+        if row_id is None:
+            raise NotStorable(f"{self._table} has columns of all names that SQLite has for row ids")
+        equal = " AND ".join(f"{self._names[each]} IS ?" for each in self._names if each in known)
+        return f"WHERE {row_id} = (SELECT {row_id} FROM {self._table} WHERE {equal} LIMIT 1)"

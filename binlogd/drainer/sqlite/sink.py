@@ -1,0 +1,313 @@
+"""A replica in one SQLite file: every state that a reader sees is one that the upstream had.
+
+Invariant. The file holds exactly the transactions up to the commit_ts that it names itself, each
+once. Why it holds: whole transactions are applied in commit order, DDL among them, and the progress
+is written in the same SQLite transaction, which is durable when it returns (synchronous = FULL).
+
+Beside the replica's tables the file has
+
+    _binlogd_progress    one row: commit_ts, and the checkpoint as the original's JSON
+    _binlogd_tables      id, name, info: which upstream table each is, and its TableInfo
+
+What a table looks like is told in `replica`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiosqlite
+import structlog
+
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.pending import Pending, PendingLimits
+from binlogd.drainer.rows.parts import size_of
+from binlogd.drainer.sink import SinkStatistics
+from binlogd.drainer.sqlite import replica
+from binlogd.drainer.sqlite.ddl import Catalog, Held, changes_of, follow, name_of
+from binlogd.drainer.sqlite.replica import NotStorable, Stored
+from binlogd.drainer.sqlite.rows import RowWriter
+from binlogd.drainer.txn import BY_DECISION, Ddl, Dml, TableChange, Txn
+from binlogd.errors import (
+    BinlogdError,
+    ConfigError,
+    CorruptRow,
+    DownstreamUnavailable,
+    RowMismatch,
+    StatementRejected,
+    UnsupportedDdl,
+)
+from binlogd.ports import Disk
+from binlogd.tidb.model import TableAt, table_from_json, table_to_json
+from binlogd.tso import Tso
+
+_LIMITS = PendingLimits(queued_rows=100_000, group_rows=20_000)
+SLICE_ROWS = 500
+SLICE_BYTES = 4 << 20
+"""Rows that go to SQLite's thread at once."""
+WRITERS_MAX = 4096
+LOCK_WAIT_S = 10.0
+
+_SCHEMA = """
+    CREATE TABLE IF NOT EXISTS _binlogd_progress (
+        id INTEGER PRIMARY KEY CHECK (id = 1), commit_ts INTEGER NOT NULL, checkpoint TEXT
+    );
+    INSERT OR IGNORE INTO _binlogd_progress VALUES (1, 0, NULL);
+    CREATE TABLE IF NOT EXISTS _binlogd_tables (
+        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE COLLATE NOCASE, info BLOB NOT NULL
+    );
+"""
+
+log = structlog.get_logger(__name__)
+
+
+class _Run(NamedTuple):
+    """Rows of one transaction, one after the other, that go by one statement."""
+
+    commit_ts: Tso
+    sql: str
+    must_match: bool
+    values: list[tuple[Stored, ...]]
+
+
+class SqliteSink:
+    """A `Sink` that writes `path`; see the module."""
+
+    def __init__(self, path: Path, disk: Disk, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
+        self._path, self._disk, self._lock_wait_s = path, disk, lock_wait_s
+        self._connection: aiosqlite.Connection | None = None
+        self._catalog = Catalog({})
+        self._writers: dict[tuple[int, int], tuple[TableAt, RowWriter]] = {}
+        self._pending = Pending(_LIMITS)
+        self._made: list[_Run] = []
+        self._rows_made = 0
+
+    # --- opening -----------------------------------------------------------------------------
+
+    async def open(self) -> Checkpoint | None:
+        """Opens or makes the file.
+
+        Raises ConfigError when it is something else, DownstreamUnavailable when it is locked.
+        """
+        try:
+            await self._disk.make_directory(self._path.parent)
+            self._connection = connection = await aiosqlite.connect(
+                self._path, isolation_level=None, timeout=self._lock_wait_s
+            )
+            await connection.execute("PRAGMA journal_mode = WAL")
+            await connection.execute("PRAGMA synchronous = FULL")
+            # a table that is made anew under its name: views that others have put on it stay
+            await connection.execute("PRAGMA legacy_alter_table = ON")
+            await connection.executescript(_SCHEMA)
+            (progress,) = await connection.execute_fetchall(
+                "SELECT commit_ts, checkpoint FROM _binlogd_progress"
+            )
+            tables = await connection.execute_fetchall("SELECT name, info FROM _binlogd_tables")
+        except (sqlite3.Error, OSError) as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
+                raise DownstreamUnavailable(f"{self._path}: {error}") from error
+            raise ConfigError(f"{self._path}: cannot be opened as a replica: {error}") from error
+        held = [Held(name, table_from_json(info)) for name, info in tables]
+        self._catalog = Catalog({each.info.id: each for each in held})
+        self._pending.begin(Tso(progress[0]))
+        return Checkpoint.from_json(progress[1]) if progress[1] else None
+
+    # --- submitting --------------------------------------------------------------------------
+
+    async def submit(self, txns: Sequence[Txn]) -> None:
+        """Queues; waits for room. Raises what `run` failed with."""
+        await self._pending.submit(txns)
+
+    async def flush(self) -> None:
+        """Returns when everything submitted is durable. Raises what `run` failed with."""
+        await self._pending.flush()
+
+    # --- applying ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Applies what is queued; ends after `close`."""
+        await self._pending.run(self._apply)
+
+    async def _apply(self, group: Sequence[Txn]) -> None:
+        """Some whole transactions in one of SQLite's, with the progress."""
+        assert self._connection is not None, "run before open"
+        last_ts = group[-1].commit_ts
+        await self._execute("BEGIN IMMEDIATE", (), self._pending.applied_ts)
+        try:
+            await self._progress("commit_ts", last_ts)
+            for txn in group:
+                match txn:
+                    case Dml():
+                        for change in txn.changes:
+                            await self._change(change, txn.commit_ts)
+                    case Ddl():
+                        await self._execute_made()
+                        await self._alter(txn)
+            await self._execute_made()
+            await self._execute("COMMIT", (), last_ts)
+        except BaseException:
+            if self._connection.in_transaction:
+                await self._connection.rollback()
+            raise
+
+    async def _change(self, change: TableChange, commit_ts: Tso) -> None:
+        """The rows of one table: they wait, some of them, for those of other changes."""
+        mutation = change.mutation
+        row_bytes = size_of(mutation) // max(len(mutation.sequence), 1)
+        slice_rows = max(1, min(SLICE_ROWS, SLICE_BYTES // max(row_bytes, 1)))
+        try:
+            writer = await self._writer(change.table, commit_ts)
+            run: _Run | None = None
+            for one in writer.changes(mutation):
+                if self._rows_made >= slice_rows:
+                    await self._execute_made()
+                    run = None
+                if run is None or run.sql != one.sql:
+                    run = _Run(commit_ts, one.sql, one.must_match, [])
+                    self._made.append(run)
+                run.values.append(one.values)
+                self._rows_made += 1
+        except CorruptRow as error:
+            raise RowMismatch(_name_of(change.table), commit_ts, str(error)) from error
+
+    async def _execute_made(self) -> None:
+        """In one hop to SQLite's thread: a hop costs more than a row does."""
+        runs, self._made, self._rows_made = self._made, [], 0
+        if not runs:
+            return
+        assert self._connection is not None
+        # aiosqlite's own way to its thread; it has none that others may take
+        hop: Any = self._connection._execute  # noqa: SLF001 - see above
+        connection = self._connection._conn  # noqa: SLF001 - see above
+        await hop(lambda: _executed(connection, runs))
+
+    async def _writer(self, table: TableAt, commit_ts: Tso) -> RowWriter:
+        key = table.info.id, table.version
+        kept = self._writers.get(key)
+        if kept is not None and kept[0] is table:
+            return kept[1]
+        held = self._catalog.get(table.info.id)
+        if held is None:
+            held = await self._take_in(table, commit_ts)
+        if len(self._writers) >= WRITERS_MAX:
+            self._writers.clear()
+        writer = RowWriter(held.name, held.info, table)
+        self._writers[key] = table, writer
+        return writer
+
+    async def _take_in(self, table: TableAt, commit_ts: Tso) -> Held:
+        """A table that was there before this replica began.
+
+        Where one of this name is held it has got another id by a DDL that was left out here, such
+        as a TRUNCATE: it goes on with the rows that it has.
+        """
+        held = Held(name_of(table.database, table.info.name), table.info)
+        if self._catalog.named(held.name) is None:
+            for text in replica.create(held.name, held.info):
+                await self._execute(text, (), commit_ts)
+        self._catalog.put(held)
+        await self._keep_tables(commit_ts)
+        log.info("table_taken_in", table=held.name, commit_ts=commit_ts)
+        return held
+
+    async def _alter(self, ddl: Ddl) -> None:
+        self._writers.clear()
+        if ddl.is_skipped:
+            if ddl.reason == BY_DECISION:
+                follow(ddl, self._catalog)
+                await self._keep_tables(ddl.commit_ts)
+            return
+        try:
+            statements = changes_of(ddl, self._catalog)
+        except NotStorable as error:
+            raise UnsupportedDdl(ddl.commit_ts, ddl.statement, str(error)) from error
+        for text, values in statements:
+            await self._execute(text, values, ddl.commit_ts)
+        await self._keep_tables(ddl.commit_ts)
+
+    async def _keep_tables(self, commit_ts: Tso) -> None:
+        """What has changed in the catalog; first what goes, since its name may come again."""
+        changes = self._catalog.changes()
+        for table_id in changes:
+            text = "DELETE FROM _binlogd_tables WHERE id = ?"
+            await self._execute(text, (table_id,), commit_ts)
+        for table_id, held in changes.items():
+            if held is not None:
+                row = table_id, held.name, table_to_json(held.info)
+                await self._execute("INSERT INTO _binlogd_tables VALUES (?, ?, ?)", row, commit_ts)
+
+    async def _execute(self, text: str, values: Iterable[object], commit_ts: Tso) -> int:
+        """Rows that it changed."""
+        assert self._connection is not None
+        try:
+            return (await self._connection.execute(text, tuple(values))).rowcount
+        except sqlite3.Error as error:
+            raise _refused(error, text, commit_ts) from error
+
+    # --- progress ----------------------------------------------------------------------------
+
+    def applied_ts(self) -> Tso:
+        """Everything up to here is in the file, durable."""
+        return self._pending.applied_ts
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        """Replaces the checkpoint. Raises DownstreamUnavailable."""
+        async with self._pending.writing:
+            await self._progress("checkpoint", checkpoint.to_json().decode())
+
+    async def _progress(self, column: str, value: int | str) -> None:
+        """Raises DownstreamUnavailable where somebody else has moved it: rows would come twice."""
+        moved = await self._execute(
+            f"UPDATE _binlogd_progress SET {column} = ? WHERE commit_ts = ?",
+            (value, self._pending.applied_ts),
+            self._pending.applied_ts,
+        )
+        if not moved:
+            raise DownstreamUnavailable(
+                f"another process writes to {self._path}: only one may, stop it"
+            )
+
+    async def close(self) -> None:
+        """Drops what is queued, waits for a group that is under way, closes the file."""
+        self._pending.close()
+        async with self._pending.writing:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                await connection.close()
+
+    def statistics(self) -> SinkStatistics:
+        """How it stands; cheap."""
+        return self._pending.statistics()
+
+
+_PASSING = frozenset(
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL}
+)
+
+
+def _executed(connection: sqlite3.Connection, runs: Sequence[_Run]) -> None:
+    """Raises DownstreamUnavailable, StatementRejected."""
+    for run in runs:
+        try:
+            cursor = connection.executemany(run.sql, run.values)
+        except sqlite3.Error as error:
+            raise _refused(error, run.sql, run.commit_ts) from error
+        missing = len(run.values) - cursor.rowcount
+        if run.must_match and missing:
+            raise StatementRejected(
+                run.commit_ts, run.sql, 0, f"{missing} rows that it changes are not in the replica"
+            )
+
+
+def _refused(error: sqlite3.Error, text: str, commit_ts: Tso) -> BinlogdError:
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code & 0xFF in _PASSING:
+        return DownstreamUnavailable(f"the replica cannot be written now: {error}")
+    return StatementRejected(commit_ts, text, code, str(error))
+
+
+def _name_of(table: TableAt) -> str:
+    return f"`{table.database}`.`{table.info.name}`"
