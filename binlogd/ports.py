@@ -6,7 +6,7 @@ their use.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -161,10 +161,11 @@ class BinlogSource(Protocol):
         """For logs and status, unique among the sources of one merge."""
         ...
 
-    def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         """Binlogs with commit_ts > after, strictly increasing; never ends by itself.
 
-        Wakes on the watermark, without polling. Raises Unavailable or Corrupt.
+        Who stops reading closes it. Wakes on the watermark, without polling. Raises Unavailable or
+        Corrupt.
         """
         ...
 
@@ -191,7 +192,7 @@ class Member:
 class Sources(Protocol):
     """Who is in a merge: a list that is fixed, or one that changes while the merge runs."""
 
-    def watch(self) -> AsyncIterator[Sequence[Member]]:
+    def watch(self) -> AsyncGenerator[Sequence[Member], None]:
         """All members now, and all of them again whenever something of them changes.
 
         A source must be told before it acknowledges its first binlog. Who vanishes from the list

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
 import structlog
@@ -52,7 +52,7 @@ class FixedSources:
     def __init__(self, sources: Sequence[BinlogSource]) -> None:
         self._members = [Member(source) for source in sources]
 
-    async def watch(self) -> AsyncIterator[Sequence[Member]]:
+    async def watch(self) -> AsyncGenerator[Sequence[Member], None]:
         """See Sources."""
         yield self._members
         await asyncio.Event().wait()
@@ -134,10 +134,7 @@ class MergedStream:
     async def follow(self, sources: Sources) -> None:
         """Lets sources come and go, until cancelled."""
         try:
-            async with AsyncExitStack() as stack:
-                lists = sources.watch()
-                if isinstance(lists, AsyncGenerator):
-                    await stack.enter_async_context(aclosing(lists))
+            async with aclosing(sources.watch()) as lists:
                 async for members in lists:
                     self._update(members)
             raise Unavailable("the list of sources ended")
@@ -253,10 +250,7 @@ class MergedStream:
         """Pulls until the source has left; raises what it raises, and Unavailable at its end."""
         source = puller.member.source
         name = source.name
-        async with AsyncExitStack() as stack:
-            batches = source.pull(self._merge.resolved_ts(name))
-            if isinstance(batches, AsyncGenerator):
-                await stack.enter_async_context(aclosing(batches))
+        async with aclosing(source.pull(self._merge.resolved_ts(name))) as batches:
             is_large = False
             async for pulled in batches:
                 self._merge.push(name, pulled)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from binlogd.binlog import BinlogType, CommittedBinlog, Pulled
 from binlogd.errors import BinlogdError, MalformedBinlog, NotOnline
@@ -76,7 +76,7 @@ class MemorySource:
         self._grew.set()
         self._grew = asyncio.Event()
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         resolved = NO_TS
         while True:  # until the reader stops
             grew = self._grew

@@ -157,7 +157,7 @@ async def pulled(pump: Pump, *, upto: Tso, after: Tso = NO_TS) -> list[Committed
         position = after
         async with AsyncExitStack() as stack, asyncio.timeout(20):
             batches = source.pull(after)
-            await stack.enter_async_context(aclosing(batches))  # type: ignore[type-var]  # it is one
+            await stack.enter_async_context(aclosing(batches))
             async for batch in batches:
                 for binlog in batch.binlogs:
                     assert position < binlog.commit_ts <= batch.resolved_ts

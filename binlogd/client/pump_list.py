@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -54,7 +54,7 @@ class PumpList:
         self._tls = tls
         self._cluster_id, self._observe = cluster_id, observe
 
-    async def watch(self) -> AsyncIterator[Sequence[Member]]:
+    async def watch(self) -> AsyncGenerator[Sequence[Member], None]:
         """See Sources."""
         cluster_id = await self._cluster_id()
         others = [
@@ -79,7 +79,7 @@ class Observed:
         """See BinlogSource."""
         return self._source.name
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         """See BinlogSource."""
         async with aclosing(self._source.pull(after)) as batches:
             async for pulled in batches:

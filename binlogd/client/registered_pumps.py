@@ -14,7 +14,7 @@ reads a Pump's address once, and drops an offline one on the spot.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence, Set
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence, Set
 from contextlib import aclosing
 
 import structlog
@@ -81,7 +81,7 @@ class RegisteredPumps:
                 f"the registry has not told the merge of {missing} in {REFRESH_S:g} s"
             ) from None
 
-    async def watch(self) -> AsyncIterator[Sequence[Member]]:
+    async def watch(self) -> AsyncGenerator[Sequence[Member], None]:
         """See Sources. A registry that cannot be read is asked again, every second."""
         cluster_id = await self._cluster_id()
         self._is_watched = True
@@ -173,7 +173,7 @@ class _Unreachable:
         """See BinlogSource."""
         return self._name
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         """See BinlogSource. Raises PumpUnavailable."""
         raise PumpUnavailable(
             f'pump {self._name}: the registry says that it is at "{self._host}", which is no'

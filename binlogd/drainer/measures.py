@@ -6,8 +6,8 @@ Source: tidb-binlog drainer/metrics.go.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from binlogd.binlog import Pulled
@@ -169,12 +169,9 @@ class MeasuredSources:
         self._sources, self._measures, self._clock = sources, measures, clock
         self._known: dict[str, _Measured] = {}
 
-    async def watch(self) -> AsyncIterator[Sequence[Member]]:
+    async def watch(self) -> AsyncGenerator[Sequence[Member], None]:
         """See Sources. A source that is the same one stays the same object."""
-        async with AsyncExitStack() as stack:
-            lists = self._sources.watch()
-            if isinstance(lists, AsyncGenerator):
-                await stack.enter_async_context(aclosing(lists))
+        async with aclosing(self._sources.watch()) as lists:
             async for members in lists:
                 yield [replace(member, source=self._measured(member.source)) for member in members]
 
@@ -199,10 +196,7 @@ class _Measured:
 
     async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         """See BinlogSource."""
-        async with AsyncExitStack() as stack:
-            batches = self.inner.pull(after)
-            if isinstance(batches, AsyncGenerator):
-                await stack.enter_async_context(aclosing(batches))
+        async with aclosing(self.inner.pull(after)) as batches:
             async for pulled in batches:
                 self._count(self.name, pulled)
                 yield pulled

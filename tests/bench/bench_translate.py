@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -90,7 +90,7 @@ class Source:
     def __init__(self, binlogs: Sequence[CommittedBinlog]) -> None:
         self._binlogs = binlogs
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         for begin in range(0, len(self._binlogs), BATCH):
             batch = self._binlogs[begin : begin + BATCH]
             yield Pulled(batch, batch[-1].commit_ts)
@@ -174,7 +174,7 @@ class Drip(Source):
         super().__init__(load.setup)
         self.drops: asyncio.Queue[CommittedBinlog] = asyncio.Queue()
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         yield Pulled(self._binlogs, self._binlogs[-1].commit_ts)
         while True:  # for as long as it is pulled
             binlog = await self.drops.get()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.client.pump_client import RemoteSource
@@ -24,7 +24,7 @@ class Rich:
     name = "rich"
     given = 0
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         while True:  # until nobody pulls
             ts = Tso(after + self.given + 1)
             self.given += 1
@@ -37,7 +37,7 @@ class Mute:
 
     name = "mute"
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         await asyncio.Event().wait()
         yield Pulled((), after)
 

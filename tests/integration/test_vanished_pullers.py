@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -25,7 +25,7 @@ class Mute:
 
     name = "mute"
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         await asyncio.Event().wait()
         yield Pulled((), after)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 
 import pytest
 
@@ -29,7 +29,7 @@ class Scripted:
         self.delivered = 0
         self.is_closed = False
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         try:
             for batch in self._batches:
                 self.delivered += 1
@@ -108,7 +108,7 @@ class Large:
         self._times = times
         self._held = held
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         for ts in self._times:
             yield Pulled([], Tso(ts - 1), next_bytes=1_000)
             self._held.append(ts)

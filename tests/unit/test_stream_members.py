@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
@@ -31,7 +31,7 @@ class Changing:
     def announce(self, *members: Member) -> None:
         self._lists.put_nowait(members)
 
-    async def watch(self) -> AsyncIterator[Sequence[Member]]:
+    async def watch(self) -> AsyncGenerator[Sequence[Member], None]:
         while True:  # until the stream ends
             yield await self._lists.get()
             self._lists.task_done()
@@ -155,7 +155,7 @@ class Broken:
         self.name, self._inner, self.failures = inner.name, inner, failures
         self.begun_after: list[int] = []
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         self.begun_after.append(after)
         async for pulled in self._inner.pull(after):
             yield pulled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -29,7 +29,7 @@ class Ticking:
 
     name = "ticking"
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         for ts in count(after + 1):
             yield Pulled([], Tso(ts))
             await asyncio.sleep(0.0005)

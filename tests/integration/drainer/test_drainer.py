@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -74,7 +74,7 @@ class Source:
         added, self._added = self._added, asyncio.Event()
         added.set()
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         self.pulled_after.append(after)
         at = 0
         promised = after

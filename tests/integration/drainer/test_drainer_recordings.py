@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -37,7 +37,7 @@ class RecordedShard:
         self.name = f"shard-{number}"
         self._binlogs, self._end_ts, self._size = binlogs, end_ts, 17 * (number + 1)
 
-    async def pull(self, after: Tso) -> AsyncIterator[Pulled]:
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         left = [binlog for binlog in self._binlogs if binlog.commit_ts > after]
         for begin in range(0, len(left), self._size):
             batch = left[begin : begin + self._size]
