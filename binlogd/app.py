@@ -23,15 +23,6 @@ import uvloop
 
 from binlogd import telemetry
 from binlogd.archive.beside import archiving
-from binlogd.assembly import (
-    identity,
-    make_finder,
-    make_replication,
-    open_pump,
-    registered_pumps,
-)
-from binlogd.closing import Closing
-from binlogd.consumers import RemoteDrainers
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
 from binlogd.drainer.session import leading_error
@@ -40,8 +31,21 @@ from binlogd.exporting import ExportRequest, desk_for, export_for, plan_for
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.http2 import Servable
-from binlogd.membership import Identity, Membership
-from binlogd.operations import Node
+from binlogd.node.assembly import (
+    identity,
+    make_finder,
+    make_replication,
+    open_pump,
+    registered_pumps,
+)
+from binlogd.node.closing import Closing
+from binlogd.node.consumers import RemoteDrainers
+from binlogd.node.membership import Identity, Membership
+from binlogd.node.operations import Node
+from binlogd.node.receiving import Receiving
+from binlogd.node.reloading import Reloading
+from binlogd.node.upstreams import ask_pd_the_time, open_registry, open_upstream
+from binlogd.node.watching import Sight, Watch
 from binlogd.placement.pd_service import Place
 from binlogd.placement.stand_in import StandIn
 from binlogd.ports import NodeStatus, Registry
@@ -49,8 +53,6 @@ from binlogd.pump.pump import LOCK_FILE, Pump
 from binlogd.pump.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
 from binlogd.quantities import listen_address, size_bytes
-from binlogd.receiving import Receiving
-from binlogd.reloading import Reloading
 from binlogd.routes.application import application
 from binlogd.routes.guard import Guard
 from binlogd.server import Server, ServerLimits
@@ -67,8 +69,6 @@ from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import Skip, UpstreamStore
 from binlogd.upstream.upstream import Upstream
-from binlogd.upstreams import ask_pd_the_time, open_registry, open_upstream
-from binlogd.watching import Sight, Watch
 
 T = TypeVar("T")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from binlogd.archive.task import CATALOG_NAME, check_installed
+from binlogd.node.upstreams import open_upstream
 from binlogd.quantities import size_bytes
 from binlogd.setup import Setup
 from binlogd.snapshot.desk import Desk, Wish
@@ -25,7 +26,6 @@ from binlogd.tools.archive_log import write_archive_log
 from binlogd.tso import Tso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.upstream import Upstream
-from binlogd.upstreams import open_upstream
 
 STAGED = "exports"
 """Below the data directory: what is on its way to an object store."""

@@ -7,7 +7,7 @@ import asyncio
 from binlogd.archive.archiver import Archiver, ArchiverOptions
 from binlogd.archive.metrics import ArchiverReport
 from binlogd.archive.task import check_installed
-from binlogd.operations import Node
+from binlogd.node.operations import Node
 from binlogd.pump.pump import Pump
 from binlogd.setup import Setup
 from binlogd.upstream.upstream import Upstream

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from binlogd import app, telemetry
-from binlogd.assembly import table_filter
 from binlogd.commands.options import (
     AddrOption,
     ConfigOption,
@@ -21,10 +20,11 @@ from binlogd.commands.options import (
     load_settings,
 )
 from binlogd.console import upstream_text
+from binlogd.node.assembly import table_filter
+from binlogd.node.upstreams import look
 from binlogd.settings import Settings, flattened, shown
 from binlogd.setup import Setup, server_tls
 from binlogd.upstream.metrics import upstream_json
-from binlogd.upstreams import look
 
 _DEFAULT = "default"
 

@@ -28,7 +28,7 @@ from binlogd.commands.options import (
 from binlogd.commands.running import get_json, put
 from binlogd.commands.savepoint import show_savepoint
 from binlogd.errors import ConfigError, NotRunning
-from binlogd.membership import mark
+from binlogd.node.membership import mark
 from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.state import NodeState
 from binlogd.quantities import pd_addresses

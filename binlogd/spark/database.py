@@ -11,12 +11,12 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from itertools import islice
 from random import Random
 
-from binlogd.assembly import dialect, make_sink, table_filter, trash
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.drainer import Drainer, DrainerState
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.host.disk import PosixDisk
+from binlogd.node.assembly import dialect, make_sink, table_filter, trash
 from binlogd.setup import Setup
 from binlogd.spark.inputs import open_input
 from binlogd.spark.lake import PipelineStopped

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from binlogd.assembly import make_store
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.rows.progress import LanePosition, PendingDdl
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
+from binlogd.node.assembly import make_store
 from binlogd.pump.pump import LOCK_FILE
 from binlogd.setup import Setup
 from binlogd.tso import Tso

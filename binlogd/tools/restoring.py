@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from binlogd.assembly import dialect, downstream_server, make_sink, make_store, table_filter, trash
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.files.log import is_log_file
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
@@ -13,6 +12,14 @@ from binlogd.drainer.restore import Restored, restore
 from binlogd.drainer.restore_original import restore_original
 from binlogd.drainer.translate import Translator
 from binlogd.host.disk import PosixDisk
+from binlogd.node.assembly import (
+    dialect,
+    downstream_server,
+    make_sink,
+    make_store,
+    table_filter,
+    trash,
+)
 from binlogd.relay.position import suffix_of
 from binlogd.setup import Setup
 from binlogd.tso import Tso

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from binlogd.errors import ConfigError, UpstreamUnavailable
-from binlogd.membership import mark
+from binlogd.node.membership import mark
 from binlogd.ports import NodeStatus
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.entry import node_key

@@ -17,6 +17,7 @@ import pytest
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.config import parse
+from binlogd.node.upstreams import open_upstream
 from binlogd.ports import NodeStatus
 from binlogd.setup import Setup
 from binlogd.tso import Tso, compose
@@ -25,7 +26,6 @@ from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
 from binlogd.upstream.store import UpstreamStore
-from binlogd.upstreams import open_upstream
 from binlogd.wire import peek
 from binlogd.wire.generated.etcdserverpb import RangeRequest
 from binlogd.workload.recording import cluster_id, feed_recording

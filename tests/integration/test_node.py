@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.assembly import identity
-from binlogd.closing import Closing
 from binlogd.config import parse
 from binlogd.errors import ConfigError, LogFailed, RecordTooLarge, UpstreamUnavailable
 from binlogd.finder import Finder
 from binlogd.host.disk import PosixDisk
-from binlogd.membership import Identity, Membership
-from binlogd.operations import Node
+from binlogd.node.assembly import identity
+from binlogd.node.closing import Closing
+from binlogd.node.membership import Identity, Membership
+from binlogd.node.operations import Node
+from binlogd.node.receiving import Receiving
 from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump
 from binlogd.pump.service import PumpService
 from binlogd.pump.state import Action
-from binlogd.receiving import Receiving
 from binlogd.routes.application import Reply
 from binlogd.setup import Setup
 from binlogd.tso import NO_TS, Tso

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from binlogd import config
-from binlogd.assembly import keeps_transactions_whole
+from binlogd.node.assembly import keeps_transactions_whole
 
 
 @pytest.mark.parametrize(

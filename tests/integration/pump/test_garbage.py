@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.assembly import make_drainer
 from binlogd.commands.export_base import base
 from binlogd.config import parse
 from binlogd.drainer.measures import DrainerMeasures
 from binlogd.errors import Behind, ConfigError, DiskFull
 from binlogd.host.disk import PosixDisk
+from binlogd.node.assembly import make_drainer
+from binlogd.node.upstreams import open_upstream
 from binlogd.ports import Space
 from binlogd.pump.bases import Bases
 from binlogd.pump.metrics import say_pump
@@ -22,7 +23,6 @@ from binlogd.setup import Setup
 from binlogd.telemetry import Exposition
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.store import UpstreamStore
-from binlogd.upstreams import open_upstream
 from binlogd.wire.peek import fake
 from tests.pump_world import (
     ROOMY,

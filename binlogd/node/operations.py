@@ -22,15 +22,15 @@ from binlogd.drainer.measures import RunningDdl
 from binlogd.drainer.metrics import say_drainer
 from binlogd.errors import RecordTooLarge, Refused, UpstreamUnavailable
 from binlogd.finder import Finder, Question
-from binlogd.membership import Identity
+from binlogd.node.membership import Identity
+from binlogd.node.receiving import NOTHING_RECEIVED, Receiving
+from binlogd.node.replication import Replication
 from binlogd.placement.metrics import say_stand_in
 from binlogd.placement.stand_in import StandIn
 from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
 from binlogd.pulse import Counts
 from binlogd.pump.shard import ShardStatistics
 from binlogd.pump.state import Action, NodeState
-from binlogd.receiving import NOTHING_RECEIVED, Receiving
-from binlogd.replication import Replication
 from binlogd.routes.application import Reply
 from binlogd.telemetry import Exposition
 from binlogd.tso import NO_TS, Tso, compose, physical_ms

@@ -15,10 +15,10 @@ import msgspec
 import structlog
 
 from binlogd import config, telemetry
-from binlogd.assembly import table_filter
 from binlogd.config import Config
 from binlogd.errors import ConfigError
-from binlogd.operations import DONE_CODE, REFUSED_CODE
+from binlogd.node.assembly import table_filter
+from binlogd.node.operations import DONE_CODE, REFUSED_CODE
 from binlogd.routes.application import Reply
 from binlogd.settings import flattened, replaced
 from binlogd.setup import Setup

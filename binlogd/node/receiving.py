@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from binlogd.closing import Closing
+from binlogd.node.closing import Closing
 from binlogd.ports import NodeStatus
 from binlogd.pump.metrics import say_pump, say_service
 from binlogd.pump.pump import Pump

@@ -47,11 +47,11 @@ from binlogd.errors import ConfigError, LogFailed
 from binlogd.finder import Finder
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
-from binlogd.membership import Identity
+from binlogd.node.membership import Identity
+from binlogd.node.replication import Replication
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.quantities import duration_s, gc_keep_s, listen_address, pump_addresses, size_bytes
 from binlogd.relay.log import RelayWriter
-from binlogd.replication import Replication
 from binlogd.setup import Setup, client_tls, plain_tls
 from binlogd.tso import Tso
 from binlogd.upstream.upstream import Upstream
