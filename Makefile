@@ -9,6 +9,8 @@ MYSQL_URL ?=
 TRANSACTIONS ?= 10000
 SEED ?= 1
 WORKERS ?= 2
+# the tests start some hundreds of processes: none of them compiles what another has compiled
+unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 .PHONY: help setup setup-test system demo test check format proto bench soak docs image-test lock clean
@@ -58,7 +60,7 @@ demo: setup ## run the appliance end to end, kill it in the middle, compare row 
 	  $(if $(MYSQL_URL),--mysql-url $(MYSQL_URL))
 
 test: setup-test check ## set up all that is needed and run every test
-	$(BIN)/pytest -m "not soak" --numprocesses $(WORKERS) --dist worksteal
+	$(BIN)/pytest -m "not soak" --numprocesses $(WORKERS) --dist loadgroup
 
 check: $(VENV)/test.stamp ## lint, types, import contracts
 	$(BIN)/ruff check .

@@ -21,6 +21,26 @@ settings.register_profile("binlogd", deadline=None, suppress_health_check=[Healt
 settings.load_profile("binlogd")
 
 
+ROOT = Path(__file__).parents[1]
+SLOWEST_FIRST = ("tests/integration/spark", "tests/e2e", "tests/integration", "tests/contract")
+"""Directories; what lies elsewhere comes last."""
+ONE_WORKER_EACH = ("spark", "kafka")
+"""Fixtures that take seconds of both cores to start: their tests go to one worker."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For `--dist loadgroup`: at the end no worker has a long test to itself."""
+
+    def rank(item: pytest.Item) -> int:
+        path = item.path.relative_to(ROOT).as_posix()
+        return next((n for n, slow in enumerate(SLOWEST_FIRST) if path.startswith(slow)), 9)
+
+    for item in items:
+        for fixture in set(ONE_WORKER_EACH) & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(fixture))
+    items.sort(key=rank)
+
+
 @pytest.fixture(autouse=True)
 def _logging() -> Iterator[None]:
     """A command that a test runs sets up logging for a stream that ends with the test."""
