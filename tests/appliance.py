@@ -8,7 +8,6 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.mariadb import MariaDb
+from tests.program import Program, said
 
 READY_S = 30.0
 STOP_S = 12.0
@@ -57,7 +57,7 @@ class Appliance:
             (directory / "ddl_history.json").write_bytes(history)
             upstream += 'schema-history = "ddl_history.json"\n'
         self.configure(upstream + syncer)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Program | None = None
 
     def configure(self, tables: str, top: str = "") -> None:
         """Writes the configuration; it counts from the next start on."""
@@ -73,11 +73,10 @@ class Appliance:
 
     def start(self, *, is_ready: bool = True) -> None:
         """Starts it and waits until it answers."""
-        command = [sys.executable, "-m", "binlogd", "serve", "--config", str(self.config_file)]
-        with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=self.directory, env=environment()
-            )
+        words = ("serve", "--config", str(self.config_file))
+        self._process = Program(
+            words, self.directory, environment(), out=self.log_file, err=self.log_file
+        )
         if is_ready:
             self.wait(lambda status: True, timeout_s=READY_S)
 
@@ -160,22 +159,14 @@ class Appliance:
         """The end of what it printed."""
         return self.log_file.read_text(errors="replace")[-4000:] if self.log_file.exists() else ""
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> Program:
         assert self._process is not None
         return self._process
 
 
 def run(directory: Path, *words: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
     """One `binlogd` command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "binlogd", *words],
-        cwd=directory,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    return said(words, directory, environment(), timeout_s)
 
 
 def environment() -> dict[str, str]:

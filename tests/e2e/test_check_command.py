@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import sqlite3
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
+from tests.appliance import run
 from tests.pump_world import ROOMY, commit, posix_world, prewrite, written
 
 
 def binlogd(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "binlogd", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return run(Path.cwd(), *map(str, words))
 
 
 async def test_a_directory_is_checked_and_repaired(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import asyncio
 import json
 import random
 import sqlite3
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -30,7 +29,7 @@ from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.wire import peek
 from tests import bank
-from tests.appliance import Appliance, environment
+from tests.appliance import Appliance, run
 from tests.scripted_tidb import ScriptedTidb
 
 WRITERS = 4
@@ -248,7 +247,5 @@ async def lose_nothing(hosts: Hosts, *, kills: Sequence[Appliance]) -> None:
 async def ctl(node: Appliance, word: str, node_id: str) -> None:
     """An operator's command, on the host of a node; TiDB answers meanwhile."""
     words = ["ctl", word, "--node-id", node_id, "--config", str(node.config_file)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "binlogd", *words, env=environment()
-    )
-    assert await process.wait() == 0
+    done = await asyncio.to_thread(run, node.directory, *words)
+    assert done.returncode == 0, done.stderr

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.appliance import free_port
+from tests.appliance import free_port, run
 from tests.dying_proxy import DyingProxy
 from tests.integration.drainer.test_restore_crash_points import TABLES, Scene, scene
 from tests.integration.drainer.test_restore_original import LAST_TS, load, relay, tables
@@ -45,23 +43,13 @@ def config(
     return path
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "binlogd", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_a_start_without_upstream_restores_marks_consistent_and_exits_with_zero(
     tmp_path: Path, relay: Path, mariadb: MariaDb
 ) -> None:
     load(mariadb, "drainer_relay_keys.downstream")
     before = tables(mariadb)
     path = str(config(tmp_path, relay, mariadb))
-    done = run("serve", "--config", path)
+    done = run(tmp_path, "serve", "--config", path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert tables(mariadb) != before
     ((stored,),) = mariadb.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
@@ -79,6 +67,6 @@ async def test_what_binlogd_itself_left_is_completed_at_a_start_without_upstream
     async with DyingProxy(server_of(mariadb), dies_at=commands // 2).running() as proxy:
         assert await proxy.kills(scene.replicate(proxy.server))
     path = config(tmp_path, scene.relay, mariadb, cluster_id=SCENE_CLUSTER_ID, tables=TABLES)
-    done = await asyncio.to_thread(run, "serve", "--config", str(path))
+    done = await asyncio.to_thread(run, tmp_path, "serve", "--config", str(path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert scene.found() == scene.tables

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import structlog
 from typer.testing import CliRunner
 
 from binlogd.cli import command_line
+from tests.appliance import run
 from tests.integration.tools.test_reading import extracted
 from tests.mariadb import MariaDb
 from tests.recordings_reader import RECORDINGS
@@ -35,8 +34,7 @@ def documents(*words: object) -> list[dict[str, object]]:
 
 def failed(words: Sequence[object]) -> tuple[int, str]:
     """Exit code and what the process says."""
-    command = [sys.executable, "-m", "binlogd", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run(Path.cwd(), *map(str, words))
     return done.returncode, done.stderr
 
 
