@@ -1,5 +1,5 @@
 # Two commands are all a fresh Debian machine with Python 3.11+ needs: `make demo` and `make test`.
-# Everything is set up in .venv/; system packages (MariaDB, Java, Maven, strace, etcd, Chromium) are installed
+# Everything is set up in .venv/; system packages (MariaDB, Java, Maven, strace, gcc, etcd, Chromium) are installed
 # once, with sudo where you are not root.
 
 PYTHON ?= python3
@@ -13,7 +13,7 @@ WORKERS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-test system demo test check format proto bench soak docs image-test lock clean
+.PHONY: help setup setup-test compile uncompile system demo test check format proto bench soak docs image-test lock clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +32,20 @@ $(VENV)/test.stamp: $(VENV)/run.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement $(VENV)/dev.txt --editable '.[spark,delta,iceberg]'
 	@touch $@
 
-setup: $(VENV)/run.stamp ## install binlogd into .venv/
+setup: $(VENV)/run.stamp ## install binlogd into .venv/, compiled where there is a C compiler
+	@$(MAKE) --no-print-directory compile || $(MAKE) --no-print-directory uncompile
+
+# Once for the sources as they are; mypyc comes with mypy.
+compile: $(VENV)/run.stamp ## compile the hot modules beside their sources, where there is a C compiler
+	@if ! command -v cc >/dev/null || ! $(BIN)/python -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null; then \
+	  echo "not compiled, so slower: no C compiler or no Python.h here (apt-get install gcc libc6-dev python3-dev)"; \
+	else \
+	  $(BIN)/python -c 'import mypyc' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt mypy; \
+	  BINLOGD_COMPILE=1 $(BIN)/python setup.py --quiet build_ext --inplace; \
+	fi
+
+uncompile: ## run the sources as they are, to work on them
+	@$(PYTHON) -c 'import runpy, pathlib; runpy.run_path("binlogd/native.py")["remove"](pathlib.Path("binlogd"))'
 
 # a real Kafka for the tests of its sink, by Maven
 $(VENV)/kafka.stamp: tests/kafka.pom.xml | system
@@ -41,11 +54,13 @@ $(VENV)/kafka.stamp: tests/kafka.pom.xml | system
 
 setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system ## the same with everything the tests need
 
-system: ## install MariaDB, a Java runtime, Maven, strace, etcd and Chromium where they are missing
+system: ## install MariaDB, a Java runtime, Maven, strace, a C compiler, etcd and Chromium where they are missing
 	@command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || tools=mariadb-server; \
 	command -v mvn >/dev/null || tools="$$tools maven"; \
 	command -v java >/dev/null || tools="$$tools default-jre-headless"; \
 	command -v strace >/dev/null || tools="$$tools strace"; \
+	command -v cc >/dev/null || tools="$$tools gcc libc6-dev"; \
+	$(PYTHON) -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || tools="$$tools python3-dev"; \
 	command -v etcd >/dev/null || tools="$$tools etcd-server"; \
 	command -v chromium >/dev/null && command -v chromedriver >/dev/null || tools="$$tools chromium chromium-driver"; \
 	if [ -n "$$tools" ]; then \
@@ -59,7 +74,7 @@ demo: setup ## run the appliance end to end, kill it in the middle, compare row 
 	@$(BIN)/python -m binlogd.workload.demo --transactions $(TRANSACTIONS) --seed $(SEED) \
 	  $(if $(MYSQL_URL),--mysql-url $(MYSQL_URL))
 
-test: setup-test check ## set up all that is needed and run every test
+test: setup-test compile check ## set up all that is needed and run every test
 	$(BIN)/pytest -m "not soak" --numprocesses $(WORKERS) --dist loadgroup
 
 check: $(VENV)/test.stamp ## lint, types, import contracts
@@ -72,10 +87,10 @@ format: $(VENV)/test.stamp ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup-test ## run the benchmarks; each prints JSON lines
+bench: setup-test compile ## run the benchmarks; each prints JSON lines
 	@for bench in tests/bench/bench_*.py; do PYTHONPATH=. $(BIN)/python $$bench || exit 1; done
 
-soak: setup-test ## long kill and fault loops
+soak: setup-test compile ## long kill and fault loops
 	$(BIN)/pytest -m soak --timeout 3600
 
 docs: $(VENV)/test.stamp ## make the documentation in site/; index.html works from a disk
@@ -93,5 +108,5 @@ proto: $(VENV)/test.stamp ## compile the .proto files with betterproto's compile
 lock: $(VENV)/test.stamp ## write what is installed now into constraints.txt
 	$(BIN)/pip freeze --exclude-editable > constraints.txt
 
-clean: ## remove the virtual environment and caches
+clean: uncompile ## remove the virtual environment, what was compiled and caches
 	rm -rf $(VENV) build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

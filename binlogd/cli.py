@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from binlogd import __version__
+from binlogd import __version__, native
 from binlogd.errors import BinlogdError, ConfigError
 
 _RUN = "Run and watch"
@@ -101,5 +101,5 @@ def _version(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     if version:
-        Console().print(f"binlogd {__version__}", highlight=False)
+        Console().print(f"binlogd {__version__}, {native.form()}", highlight=False)
         raise typer.Exit

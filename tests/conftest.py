@@ -18,6 +18,7 @@ from tests.mariadb import MariaDb
 
 # how long an example takes says something about the machine only
 settings.register_profile("binlogd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("brief", settings.get_profile("binlogd"), max_examples=15)
 settings.load_profile("binlogd")
 
 

@@ -242,9 +242,9 @@ class _Table:
         m = self._mutation
         self._mutation = Mutation(
             m.table_id,
-            m.inserted + lists.get("inserted", []),
-            m.updated + lists.get("updated", []),
-            m.deleted + lists.get("deleted", []),
+            [*m.inserted, *lists.get("inserted", [])],
+            [*m.updated, *lists.get("updated", [])],
+            [*m.deleted, *lists.get("deleted", [])],
             m.sequence + bytes([kind]),
         )
 

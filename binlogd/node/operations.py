@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from binlogd import __version__, telemetry
+from binlogd import __version__, native, telemetry
 from binlogd.client.registered_pumps import RegisteredPumps
 from binlogd.drainer.ddl.trash_names import TrashStatistics
 from binlogd.drainer.drainer import DrainerState
@@ -134,6 +134,7 @@ class Node:
             "roles": [entry.kind.removesuffix("s") for entry in self.entries()],
             "cluster_id": self.cluster.cluster_id,
             "version": __version__,
+            "form": native.form(),
             "max_commit_ts": self._max_commit_ts(),
             "newest_commit_ts": self._newest_commit_ts(),
             "checkpoint": self._checkpoint(),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import MalformedBinlog
@@ -171,12 +171,11 @@ def decode_pull_answer(message: bytes) -> CommittedBinlog:
     for number, value, _, end in each_field(message, "PullBinlogResp", _PULL_ANSWER):
         if number == 1:
             begin, message = value, message[:end]
-    entity = message[begin:] if len(message) <= _LARGE_BYTES else memoryview(message)[begin:]
-    for number, value, _, end in each_field(cast(bytes, entity), "Entity", _ENTITY):
+    for number, value, _, end in each_field(message, "Entity", _ENTITY, begin):
         if number == 2:
-            payload_at, payload_end = begin + value, begin + end
+            payload_at, payload_end = value, end
         elif number == 4:
-            meta_at, meta_end = begin + value, begin + end
+            meta_at, meta_end = value, end
     meta = message[meta_at:meta_end]
     tail = _META_TAIL.fullmatch(meta)
     if tail is not None:

@@ -30,9 +30,11 @@ class Field(NamedTuple):
     end: int
 
 
-def each_field(data: bytes, message: str, names: Mapping[int, tuple[str, int]]) -> Iterator[Field]:
-    """The fields of a message; `names` maps a number to its Go name and wire type."""
-    pos, size = 0, len(data)
+def each_field(
+    data: bytes, message: str, names: Mapping[int, tuple[str, int]], pos: int = 0
+) -> Iterator[Field]:
+    """The fields of a message from `pos` on; `names` maps a number to its Go name and wire type."""
+    size = len(data)
     while pos < size:
         field = field_at(data, pos, message, names)
         pos = field.end

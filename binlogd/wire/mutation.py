@@ -10,8 +10,7 @@ Source: pingcap/tipb proto/binlog/binlog.proto.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -52,9 +51,9 @@ class Mutation(msgspec.Struct, frozen=True, gc=False):
     """
 
     table_id: int
-    inserted: list[bytes]
-    updated: list[bytes]
-    deleted: list[bytes]
+    inserted: Sequence[bytes]
+    updated: Sequence[bytes]
+    deleted: Sequence[bytes]
     sequence: bytes
 
 
@@ -150,8 +149,7 @@ def _large_table_mutation(data: bytes, table_id: int, pos: int, end: int) -> Mut
         or data[pos:end:2] != b"\x38" * len(sequence)
     ):
         return None
-    inserted, updated, deleted = (cast("list[bytes]", each) for each in rows.values())
-    return Mutation(table_id, inserted, updated, deleted, sequence)
+    return Mutation(table_id, rows[0x12], rows[0x1A], rows[0x32], sequence)
 
 
 def _any_table_mutation(data: bytes) -> Mutation:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import MalformedBinlog
@@ -58,7 +58,7 @@ def peek(payload: bytes) -> Head:
     marks = _marks(payload)
     if marks is not None:
         return _head(marks)
-    fields = _scan(payload)
+    fields = _scan(payload, payload)
     return Head(fields.tp, fields.start_ts, fields.commit_ts, fields.ddl_job_id)
 
 
@@ -115,7 +115,7 @@ def prewrite_key(payload: bytes) -> bytes:
     marks = _marks(payload)
     if marks is not None:
         return payload[marks.key_at : marks.value_at]
-    return _scan(payload).prewrite_key or b""
+    return bytes(_scan(payload, payload).prewrite_key or b"")
 
 
 class Begin(NamedTuple):
@@ -157,10 +157,10 @@ def body(payload: bytes) -> Body:
             int64(marks.ddl_job_id),
             payload[-1],
         )
-    fields = _scan(payload)
+    fields = _scan(payload, payload)
     return Body(
-        fields.prewrite_value or b"",
-        fields.ddl_query or b"",
+        bytes(fields.prewrite_value or b""),
+        bytes(fields.ddl_query or b""),
         fields.ddl_job_id,
         fields.ddl_schema_state,
     )
@@ -174,7 +174,7 @@ def join(prewrite: bytes, commit: bytes) -> bytes:
     of_prewrite, of_commit = _marks(prewrite), _marks(commit)
     if of_prewrite is not None and of_commit is not None:
         return commit[: of_commit.value_at] + prewrite[of_prewrite.value_at :]
-    source, target = _scan(prewrite), _scan(commit)
+    source, target = _scan(prewrite, prewrite), _scan(commit, commit)
     return _encode(
         target._replace(
             start_ts=source.start_ts,
@@ -400,13 +400,16 @@ _PREWRITE_VALUE: Mapping[int, tuple[str, int]] = {
 }
 
 
+_Bytes = bytes | memoryview
+
+
 class _Fields(NamedTuple):
     tp: int
     start_ts: int
     commit_ts: int
-    prewrite_key: bytes | None = None
-    prewrite_value: bytes | None = None
-    ddl_query: bytes | None = None
+    prewrite_key: _Bytes | None = None
+    prewrite_value: _Bytes | None = None
+    ddl_query: _Bytes | None = None
     ddl_job_id: int = 0
     ddl_schema_state: int = 0
     unknown: bytes = b""
@@ -414,18 +417,19 @@ class _Fields(NamedTuple):
 
 def _scan_in_place(payload: bytes) -> _Fields:
     """The fields as views of the payload, which must outlive them: nothing is copied."""
-    return _scan(cast(bytes, memoryview(payload)))
+    return _scan(payload, memoryview(payload))
 
 
-def _scan(payload: bytes) -> _Fields:
+def _scan(payload: bytes, cut_from: _Bytes) -> _Fields:
+    """The fields, those of bytes as slices of `cut_from`, which is the payload or a view of it."""
     found: dict[int, int] = {}
-    slices: dict[int, bytes] = {}
+    slices: dict[int, _Bytes] = {}
     unknown: list[bytes] = []
     for number, value, begin, end in each_field(payload, "Binlog", _BINLOG):
         if number == 0:
             unknown.append(payload[begin:end])
         elif 4 <= number <= 6:
-            slices[number] = payload[value:end]
+            slices[number] = cut_from[value:end]
         else:
             found[number] = signed32(value) if number in (1, 8) else signed(value)
     return _Fields(
@@ -442,7 +446,7 @@ def _scan(payload: bytes) -> _Fields:
 
 
 def _encode(fields: _Fields) -> bytes:
-    parts = [
+    parts: list[_Bytes] = [
         b"\x08",
         uvarint(fields.tp),
         b"\x10",

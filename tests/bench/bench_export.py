@@ -309,20 +309,18 @@ def log(changes: int, tables: int = 1) -> Iterator[bytes]:
     ts = 10 * (tables + 10)
     for first in range(0, changes, ROWS_PER_TRANSACTION):
         place = first // ROWS_PER_TRANSACTION % tables
-        mutation = Mutation(TABLE.id + place, [], [], [], b"")
+        rows: dict[int, list[bytes]] = {0: [], 1: [], 4: []}
         kinds = bytearray()
         for number in range(first, min(changes, first + ROWS_PER_TRANSACTION)):
-            kinds.append(_change(rng, held[place], number, mutation))
-        whole = Mutation(
-            mutation.table_id, mutation.inserted, mutation.updated, mutation.deleted, bytes(kinds)
-        )
+            kinds.append(_change(rng, held[place], number, rows))
+        whole = Mutation(TABLE.id + place, rows[0], rows[1], rows[4], bytes(kinds))
         ts += 10
         yield prewrite_binlog(Tso(ts), prewrite_value=encode_mutations(1 + tables, [whole]))
         yield commit_binlog(Tso(ts), Tso(ts + 5))
 
 
 def _change(
-    rng: random.Random, held: list[dict[int, Value]], number: int, mutation: Mutation
+    rng: random.Random, held: list[dict[int, Value]], number: int, rows: dict[int, list[bytes]]
 ) -> int:
     chance = rng.random()
     if chance < 0.5 or len(held) < 10:
@@ -335,7 +333,7 @@ def _change(
             6: b"n" * rng.randrange(60),
         }
         held.append(row)
-        mutation.inserted.append(encode_insert(TABLE, row, handle=number))
+        rows[0].append(encode_insert(TABLE, row, handle=number))
         return 0
     place = rng.randrange(len(held) if rng.random() < 0.8 else max(1, len(held) // 100))
     old = held[place]
@@ -343,11 +341,11 @@ def _change(
     assert isinstance(handle, int)
     if chance < 0.9:
         held[place] = {**old, 5: rng.randrange(5), 3: f"{rng.randrange(1000)}.50"}
-        mutation.updated.append(encode_update(TABLE, old, held[place], handle=handle))
+        rows[1].append(encode_update(TABLE, old, held[place], handle=handle))
         return 1
     held[place] = held[-1]
     held.pop()
-    mutation.deleted.append(encode_delete(TABLE, old, handle=handle))
+    rows[4].append(encode_delete(TABLE, old, handle=handle))
     return 4
 
 

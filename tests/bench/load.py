@@ -13,8 +13,6 @@ import string
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import msgspec
-
 from binlogd.binlog import BinlogType, CommittedBinlog
 from binlogd.tidb.datum import compact_bytes, uvarint, varint
 from binlogd.tidb.kinds import Tp
@@ -247,15 +245,15 @@ class _Maker:
         return Load(name, self._workload.history(), self._setup, binlogs, rows)
 
     def _transaction(self, changes: list[_Change]) -> CommittedBinlog:
-        by_table: dict[int, Mutation] = {}
+        rows: dict[int, dict[int, list[bytes]]] = {}
         kinds: dict[int, bytearray] = {}
         for table, _, kind, row in changes:
-            mutation = by_table.setdefault(table.id, Mutation(table.id, [], [], [], b""))
-            {0: mutation.inserted, 1: mutation.updated, 4: mutation.deleted}[kind].append(row)
+            rows.setdefault(table.id, {0: [], 1: [], 4: []})[kind].append(row)
             kinds.setdefault(table.id, bytearray()).append(kind)
-        for table_id, sequence in kinds.items():
-            whole = msgspec.structs.replace(by_table[table_id], sequence=bytes(sequence))
-            by_table[table_id] = whole
+        by_table = {
+            table_id: Mutation(table_id, lists[0], lists[1], lists[4], bytes(kinds[table_id]))
+            for table_id, lists in rows.items()
+        }
         start_ts, commit_ts = Tso(self._now + 1), Tso(self._now + 2)
         self._now = plus_ms(commit_ts, 1)
         key = record_key(changes[0][0], changes[0][1])

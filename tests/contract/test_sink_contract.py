@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import Random
 
-import msgspec
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
@@ -87,22 +86,24 @@ def tables() -> list[Txn]:
 def changes(commit_ts: int, table: str, *rows: tuple[int, str | None, str | None]) -> Dml:
     """Rows as (id, old v or None, new v or None)."""
     at = AT[table]
-    mutation = Mutation(at.info.id, [], [], [], b"")
+    inserted: list[bytes] = []
+    updated: list[bytes] = []
+    deleted: list[bytes] = []
     kinds = bytearray()
     for row_id, old, new in rows:
         before = {1: row_id, 2: old.encode() if old is not None else None}
         after = {1: row_id, 2: new.encode() if new is not None else None}
         handle = row_id
         if old is None:
-            mutation.inserted.append(encode_insert(at.info, after, handle=handle))
+            inserted.append(encode_insert(at.info, after, handle=handle))
             kinds.append(0)
         elif new is None:
-            mutation.deleted.append(encode_delete(at.info, before, handle=handle))
+            deleted.append(encode_delete(at.info, before, handle=handle))
             kinds.append(4)
         else:
-            mutation.updated.append(encode_update(at.info, before, after, handle=handle))
+            updated.append(encode_update(at.info, before, after, handle=handle))
             kinds.append(1)
-    mutation = msgspec.structs.replace(mutation, sequence=bytes(kinds))
+    mutation = Mutation(at.info.id, inserted, updated, deleted, bytes(kinds))
     return Dml(Tso(commit_ts - 1), Tso(commit_ts), 3, (TableChange(at, mutation),))
 
 

@@ -307,6 +307,7 @@ def prove(container: Container) -> None:
     took_s, status = container.start()
     is_online = status["state"] == "online"
     expect(f"without arguments /status answers after {took_s:.2f} s", is_so=is_online)
+    expect(f"what runs is {status['form']}", is_so=status["form"] == "compiled")
     uid = container.uid()
     expect(f"the process runs as user {uid}", is_so=uid == UID)
     expect("the first process is tini", is_so=container.first_process() == "tini")

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from binlogd.drainer.sqlite.sink import SqliteSink
@@ -52,17 +51,20 @@ def row(
     new: dict[int, Value] | None,
     database: str = "s",
 ) -> Dml:
-    mutation, kind = Mutation(info.id, [], [], [], b""), 0
+    inserted: list[bytes] = []
+    updated: list[bytes] = []
+    deleted: list[bytes] = []
+    kind = 0
     if old is None:
         assert new is not None
-        mutation.inserted.append(encode_insert(info, new, handle=1))
+        inserted.append(encode_insert(info, new, handle=1))
     elif new is None:
-        mutation.deleted.append(encode_delete(info, old, handle=1))
+        deleted.append(encode_delete(info, old, handle=1))
         kind = 4
     else:
-        mutation.updated.append(encode_update(info, old, new, handle=1))
+        updated.append(encode_update(info, old, new, handle=1))
         kind = 1
-    mutation = msgspec.structs.replace(mutation, sequence=bytes([kind]))
+    mutation = Mutation(info.id, inserted, updated, deleted, bytes([kind]))
     at = TableAt(database, info, commit_ts, None, {}, may_lack_columns=False)
     return Dml(Tso(commit_ts - 1), Tso(commit_ts), commit_ts, (TableChange(at, mutation),))
 

@@ -194,9 +194,9 @@ def test_a_large_transaction_is_taken_up_at_the_change_where_it_was_cut(ends_aft
         m = change.mutation
         merged = type(merged)(
             merged.table_id,
-            merged.inserted + m.inserted,
-            merged.updated + m.updated,
-            merged.deleted + m.deleted,
+            [*merged.inserted, *m.inserted],
+            [*merged.updated, *m.updated],
+            [*merged.deleted, *m.deleted],
             merged.sequence + m.sequence,
         )
     large = Dml(Tso(9999), Tso(9999), 1, (type(changes[0])(changes[0].table, merged),))
@@ -237,9 +237,9 @@ def test_half_a_transaction_is_not_given_away_below_the_limits() -> None:
         m = dml.changes[0].mutation
         merged = type(merged)(
             1,
-            merged.inserted + m.inserted,
-            merged.updated + m.updated,
-            merged.deleted + m.deleted,
+            [*merged.inserted, *m.inserted],
+            [*merged.updated, *m.updated],
+            [*merged.deleted, *m.deleted],
             merged.sequence + m.sequence,
         )
     large = Dml(Tso(5), Tso(5), 1, (type(first.changes[0])(first.changes[0].table, merged),))
@@ -302,7 +302,9 @@ def test_statements_stay_below_the_limit_where_rows_allow_it() -> None:
 def test_a_row_that_does_not_decode_names_table_and_transaction() -> None:
     upstream = Upstream(Random(4), [KINDS[0]])
     dml = upstream.transactions(1)[0]
-    dml.changes[0].mutation.inserted[0] = b"\x08"
+    inserted = dml.changes[0].mutation.inserted
+    assert isinstance(inserted, list)
+    inserted[0] = b"\x08"
     gatherer = Gatherer([LanePosition(NO_TS)], Limits())
     with pytest.raises(RowMismatch, match=rf"h\.one_key.*{dml.commit_ts}"):
         list(gatherer.add(dml, _readers(dml, {})))

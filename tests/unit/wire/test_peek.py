@@ -184,7 +184,7 @@ def test_a_damaged_binlog_is_read_alike_by_both_paths(value: bytes, at: int, byt
     whole[at % len(whole)] = byte
     payload = bytes(whole)
     try:
-        expected = peek._scan(payload)
+        expected = peek._scan(payload, payload)
     except MalformedBinlog:
         with pytest.raises(MalformedBinlog):
             peek.peek(payload)
