@@ -109,6 +109,8 @@ class ScriptedTidb:
         self.paths.append(request.path_qs)
         jobs = sorted(self.jobs, key=lambda job: job["id"])
         limit, start = request.query.get("limit"), request.query.get("start_job_id")
+        if self.version in ("2.1", "3.0", "4.0"):
+            start = None  # is not known there
         if start is not None and limit is None:
             return web.Response(status=400, text="start_job_id needs limit")
         if start is not None:

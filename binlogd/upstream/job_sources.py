@@ -24,7 +24,9 @@ from binlogd.upstream.store import StoredJob
 
 _PAGE_JOBS = 2048  # what TiDB 8.4 and newer answer at most
 _PAGES_MAX = 10_000
-
+_NEWEST_JOBS = 64
+"""Where a single job is looked for first. Every TiDB knows `limit`; only since 6.5 does it know
+`start_job_id`, and those before answer the newest again."""
 
 _SLICE_BYTES = 4 << 20
 """What is parsed in one go: some milliseconds, in which nothing else is done."""
@@ -100,10 +102,10 @@ class UrlJobs:
         self, known: JobIndex, wanted: int | None = None
     ) -> AsyncGenerator[Sequence[StoredJob], None]:
         """See JobSource."""
-        del wanted  # is among the newest
         timeout = aiohttp.ClientTimeout(total=self._limits.request_timeout_s)
         before = {entry.id for entry in known.in_version_order()}
-        query: dict[str, str] = {}
+        query = {} if wanted is None else {"limit": str(_NEWEST_JOBS)}
+        read_back_to = 0
         try:
             async with aiohttp.ClientSession(timeout=timeout) as session:
                 for _ in range(_PAGES_MAX):
@@ -112,9 +114,17 @@ class UrlJobs:
                         jobs = _parsed(self._url, part)
                         ids += [entry.id for entry, _ in jobs]
                         yield jobs
+                    if wanted is not None:
+                        if wanted in ids or wanted > max(ids, default=0):
+                            return  # there it is, or it is not filed yet
+                        wanted, query = None, {}
+                        continue
                     oldest = min(ids, default=0)
-                    if len(ids) < _PAGE_JOBS or oldest <= 1 or oldest in before:
+                    is_no_further_back = read_back_to and oldest >= read_back_to
+                    is_all = len(ids) < _PAGE_JOBS or oldest <= 1
+                    if is_all or oldest in before or is_no_further_back:
                         return
+                    read_back_to = oldest
                     query = {"start_job_id": str(oldest - 1), "limit": str(_PAGE_JOBS)}
         except (aiohttp.ClientError, TimeoutError) as error:
             reason = str(error) or type(error).__name__

@@ -65,7 +65,7 @@ class TidbJobs:
                 yield found
                 return
         try:
-            parts = await self._ports.ask(lambda port: self._at_route(port, known))
+            parts = await self._ports.ask(lambda port: self._at_route(port, known, wanted))
         except UpstreamUnavailable as refused:
             async with aclosing(self._in_table(known, refused)) as answers:
                 async for jobs in answers:
@@ -74,11 +74,13 @@ class TidbJobs:
         for jobs in parts:
             yield jobs
 
-    async def _at_route(self, port: StatusPort, known: JobIndex) -> Sequence[Sequence[StoredJob]]:
+    async def _at_route(
+        self, port: StatusPort, known: JobIndex, wanted: int | None
+    ) -> Sequence[Sequence[StoredJob]]:
         """All parts of an answer: half of one from this and half from that TiDB would have a gap
         that nobody sees."""
         route = UrlJobs(port.url(_PATH), self._limits, port.tls)
-        async with aclosing(route.jobs(known)) as answers:
+        async with aclosing(route.jobs(known, wanted)) as answers:
             return [[job for job in jobs if job[0].id not in known] async for jobs in answers]
 
     async def _in_table(

@@ -193,6 +193,30 @@ async def test_a_job_that_came_later_is_found_in_every_version(
     assert await ids(history) == [1, 2, 5]
 
 
+@pytest.mark.parametrize("version", ["2.1", "4.0", "6.5"])
+async def test_a_long_history_is_read_once_also_where_tidb_knows_no_pages(
+    tidbs: list[ScriptedTidb], history: SchemaHistory, version: str
+) -> None:
+    tidbs[0].version = version
+    tidbs[0].jobs += map(job, range(2, 2102))
+    assert await ids(history) == list(range(2, 2102))
+    assert len(tidbs[0].paths) == 2, "the answer was long, so there may have been more of it"
+
+
+async def test_a_job_that_just_came_is_looked_for_among_the_newest(
+    tidbs: list[ScriptedTidb], history: SchemaHistory
+) -> None:
+    for each in tidbs:
+        each.version = "4.0"
+    tidbs[0].jobs += map(job, range(1, 301))
+    assert await history.job(300) is not None
+    assert tidbs[0].paths == ["/ddl/history?limit=64"]
+    assert await history.job(100) is not None
+    assert tidbs[0].paths[1:] == ["/ddl/history?limit=64", "/ddl/history"]
+    assert await history.job(301) is None
+    assert set(tidbs[0].paths[3:]) == {"/ddl/history?limit=64"}, "what is not filed yet is newer"
+
+
 async def test_a_single_job_costs_a_point_query(
     tidbs: list[ScriptedTidb], history: SchemaHistory
 ) -> None:
