@@ -96,7 +96,7 @@ class ScriptedTidb:
         self._writes(key).append({"type": 3, "start_ts": start_ts, "commit_ts": start_ts})
 
     def locked(self, key: bytes, start_ts: int) -> None:
-        self.keys[key] = {"lock": {"start_ts": start_ts, "primary": _text(key), "ttl": 3000}}
+        self.keys[key] = {"lock": {"start_ts": start_ts, "primary": _text(key)}}
 
     def _writes(self, key: bytes) -> list[Mapping[str, Any]]:
         info: Any = self.keys.setdefault(key, {"writes": []})

@@ -143,7 +143,7 @@ class Records:
                 yield KvPair(key=key, value=found)
 
     def info(self, key: bytes) -> MvccInfo:
-        """All that there is of a key."""
+        """All that there is of a key; of its lock no more than TiKV tells (storage/types.rs)."""
         lock = self.locks.get(key)
         writes = self.writes.get(key, [])
         return MvccInfo(
@@ -151,8 +151,7 @@ class Records:
                 type=Op(lock.op),
                 start_ts=lock.start_ts,
                 primary=lock.primary,
-                ttl=lock.ttl_ms,
-                use_async_commit=lock.is_async,
+                short_value=lock.value if len(lock.value) <= SHORT_BYTES else b"",
             )
             if lock
             else None,
@@ -182,7 +181,9 @@ class Records:
             is_over = physical_ms(Tso(start_ts)) + lock.ttl_ms < physical_ms(Tso(now))
             if lock.is_async or not is_over:
                 return CheckTxnStatusResponse(
-                    lock_ttl=lock.ttl_ms, lock_info=self.lock_info(primary)
+                    lock_ttl=lock.ttl_ms,
+                    action=Action(Action.MinCommitTSPushed),  # it was above the caller's already
+                    lock_info=self.lock_info(primary),
                 )
             self.roll_back([primary], Tso(start_ts))
             return CheckTxnStatusResponse(action=Action(Action.TTLExpireRollback))

@@ -39,19 +39,12 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Lock:
-    """Who has the key now. `ttl_ms` counts from the physical part of `start_ts`."""
-
-    start_ts: Tso
-    ttl_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class KeyHistory:
-    """All that a key has: write records in any order, and maybe a lock."""
+    """All that a key has: write records in any order, and the transaction that locks it. For how
+    long it does, TiKV does not tell here."""
 
     versions: Sequence[Version] = ()
-    lock: Lock | None = None
+    locked_by: Tso | None = None
 
 
 def status_of(start_ts: Tso, history: KeyHistory) -> TxnStatus:
@@ -64,10 +57,11 @@ def status_of(start_ts: Tso, history: KeyHistory) -> TxnStatus:
     for version in history.versions:
         if version.commit_ts == start_ts and version.hides_rollback:
             return RolledBack()
-    if history.lock is not None and history.lock.start_ts == start_ts:
+    if history.locked_by == start_ts:
         return Pending(
-            f"transaction start_ts {start_ts} is still running: its primary key is locked, for"
-            f" {history.lock.ttl_ms / 1000:g} s from its last sign of life"
+            f"transaction start_ts {start_ts} is still running: its primary key is locked; if its"
+            " TiDB is gone, the lock ends with the next read of that row, or with TiDB's garbage"
+            " collection"
         )
     return Pending(
         f"TiKV has neither a lock nor a record of transaction start_ts {start_ts}",

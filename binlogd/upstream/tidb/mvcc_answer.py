@@ -17,7 +17,7 @@ import msgspec
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.tso import Tso
-from binlogd.upstream.mvcc import KeyHistory, Lock, Version, WriteKind
+from binlogd.upstream.mvcc import KeyHistory, Version, WriteKind
 
 
 class _Write(msgspec.Struct):
@@ -29,7 +29,6 @@ class _Write(msgspec.Struct):
 
 class _Lock(msgspec.Struct):
     start_ts: int = 0
-    ttl: int = 0
 
 
 class _Info(msgspec.Struct):
@@ -62,7 +61,7 @@ def key_history(body: bytes) -> KeyHistory:
         raise UpstreamUnavailable(f"not what TiDB says at /mvcc/hex: {error}") from error
     answers = answered if isinstance(answered, list) else [answered]
     versions: list[Version] = []
-    lock: Lock | None = None
+    locked_by: Tso | None = None
     for answer in answers:
         value = answer.value or _Value(answer.info, answer.region_error, answer.error)
         if value.region_error:
@@ -78,5 +77,5 @@ def key_history(body: bytes) -> KeyHistory:
             for each in info.writes or ()
         ]
         if info.lock is not None and info.lock.start_ts:
-            lock = Lock(Tso(info.lock.start_ts), info.lock.ttl)
-    return KeyHistory(versions, lock)
+            locked_by = Tso(info.lock.start_ts)
+    return KeyHistory(versions, locked_by)

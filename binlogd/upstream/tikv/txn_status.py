@@ -151,7 +151,9 @@ class TikvTxnStatus:
         if not isinstance(found, fate.LetTikvDecide):
             return found
         self._decided += 1
-        answer = await self._client.check(key, start_ts, now, makes_rollback=found.makes_rollback)
+        answer = await self._client.check(
+            key, start_ts, fate.slow_clock(now), makes_rollback=found.makes_rollback
+        )
         return fate.from_check(start_ts, answer)
 
 

@@ -66,20 +66,22 @@ async def test_a_lock_is_waited_for_and_decided_on_when_its_time_is_over() -> No
         cluster.records.prewrite({KEY: b"row"}, start_ts, ttl_ms=20_000)
         cluster.tso.pass_s(19)
         assert isinstance(await fate(cluster, start_ts), Pending)
-        assert cluster.calls["KvCheckTxnStatus"] == 0
-        assert cluster.records.locks
         cluster.tso.pass_s(2)
+        assert isinstance(await fate(cluster, start_ts), Pending), "its TiDB may only be slow"
+        assert cluster.records.locks
+        cluster.tso.pass_s(10)
         assert await fate(cluster, start_ts) == RolledBack()
         assert not cluster.records.locks
+        asked = cluster.calls["KvCheckTxnStatus"]
         assert await fate(cluster, start_ts) == RolledBack()
-        assert cluster.calls["KvCheckTxnStatus"] == 1
+        assert cluster.calls["KvCheckTxnStatus"] == asked
 
 
 async def test_a_commit_that_comes_between_look_and_decision_counts() -> None:
     async with tikv() as cluster:
         start_ts = await cluster.tso.next()
         cluster.records.prewrite({KEY: b"row"}, start_ts, ttl_ms=10)
-        now = cluster.tso.pass_s(1)
+        now = cluster.tso.pass_s(60)
 
         def commits_at_last(name: str, _: bytes) -> None:
             if name == "KvCheckTxnStatus":
@@ -378,9 +380,9 @@ async def test_a_tidb_that_dies_holds_the_watermark_until_its_locks_are_over(
             prewrite_binlog(other, prewrite_key=KEY, prewrite_value=b"yes"),
             commit_binlog(other, commit_ts, prewrite_key=KEY),
         )
-        await eventually(lambda: "its lock has" in pump.statistics().blocked_by)
+        await eventually(lambda: "its lock lives" in pump.statistics().blocked_by)
         assert pump.statistics().max_commit_ts < start_ts
-        cluster.tso.pass_s(21)
+        cluster.tso.pass_s(31)
         assert [each.start_ts for each in await pulled(pump, upto=commit_ts)] == [other]
         assert not cluster.records.locks
 

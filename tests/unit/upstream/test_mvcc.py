@@ -14,7 +14,7 @@ from binlogd.errors import UpstreamUnavailable
 from binlogd.ports import Committed, Pending, RolledBack
 from binlogd.pump.verdict import AskAgain, Settle, Write, decide
 from binlogd.tso import MAX_TS, Tso
-from binlogd.upstream.mvcc import KeyHistory, Lock, Version, WriteKind, status_of
+from binlogd.upstream.mvcc import KeyHistory, Version, WriteKind, status_of
 from binlogd.upstream.tidb.mvcc_answer import key_history
 
 START = Tso(100)
@@ -34,7 +34,7 @@ def test_a_rollback_is_told_by_its_record_also_where_another_commit_hides_it() -
 
 
 def test_a_lock_means_that_it_is_still_running() -> None:
-    status = status_of(START, KeyHistory(lock=Lock(START, 3000)))
+    status = status_of(START, KeyHistory(locked_by=START))
     assert isinstance(status, Pending)
     assert not status.is_traceless
     assert "still running" in status.reason
@@ -45,7 +45,7 @@ def test_nobody_is_rolled_back_because_there_is_nothing(
     writes: list[tuple[WriteKind, Tso, Tso]], lock: Tso | None, start_ts: Tso
 ) -> None:
     others = [Version(*each) for each in writes if each[1] != start_ts]
-    held = Lock(lock) if lock is not None and lock != start_ts else None
+    held = lock if lock != start_ts else None
     status = status_of(start_ts, KeyHistory(others, held))
     assert isinstance(status, Pending)
     assert status.is_traceless
@@ -55,7 +55,7 @@ def test_who_left_no_trace_is_asked_about_again_unless_the_writer_gave_it_up() -
     nothing = status_of(START, KeyHistory())
     assert isinstance(decide(START, nothing), AskAgain)
     assert decide(START, nothing, has_rollback=True) == Settle()
-    running = status_of(START, KeyHistory(lock=Lock(START)))
+    running = status_of(START, KeyHistory(locked_by=START))
     assert isinstance(decide(START, running, has_rollback=True), AskAgain)
     done = status_of(START, KeyHistory([Version(0, START, Tso(110))]))
     assert isinstance(decide(START, done, has_rollback=True), Write), "the claim was wrong"
@@ -87,13 +87,13 @@ def test_the_answer_of_every_version_says_the_same(form: str) -> None:
         Version(3, Tso(90), Tso(90)),
         Version(1, Tso(70), Tso(80), hides_rollback=True),
     ]
-    assert history.lock is None
+    assert history.locked_by is None
 
 
 def test_a_lock_is_read_and_one_of_nobody_is_none() -> None:
-    body = {"value": {"info": {"lock": {"start_ts": 100, "primary": "dA==", "ttl": 3000}}}}
-    assert key_history(json.dumps(body).encode()) == KeyHistory([], Lock(START, 3000))
-    assert key_history(b'{"value": {"info": {"lock": {}}}}').lock is None
+    body = {"value": {"info": {"lock": {"start_ts": 100, "primary": "dA=="}}}}
+    assert key_history(json.dumps(body).encode()) == KeyHistory([], START)
+    assert key_history(b'{"value": {"info": {"lock": {}}}}').locked_by is None
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from binlogd.upstream.tikv.fate import (
     from_absence,
     from_check,
     from_records,
+    slow_clock,
 )
 from binlogd.wire.generated.kvrpcpb import (
     Action,
@@ -67,17 +68,18 @@ def test_a_commit_counts_more_than_a_rollback_beside_it() -> None:
     assert from_records(START, info, SOON) == Committed(COMMIT)
 
 
-def test_a_lock_that_lives_is_waited_for_and_one_whose_time_is_over_is_decided_on() -> None:
-    info = MvccInfo(lock=MvccLock(start_ts=START, ttl=3000), writes=OTHERS)
-    living = from_records(START, info, plus_ms(START, 2999))
-    assert living == Pending(f"transaction start_ts {START} runs: its lock has 1 ms left")
-    over = from_records(START, info, plus_ms(START, 3000))
-    assert over == LetTikvDecide(makes_rollback=False)
+def test_a_lock_says_nothing_of_its_time_so_that_tikv_decides_by_a_slow_clock() -> None:
+    info = MvccInfo(lock=MvccLock(start_ts=START, primary=b"k"), writes=OTHERS)
+    for now in (SOON, OLD):
+        assert from_records(START, info, now) == LetTikvDecide(makes_rollback=False)
+    assert slow_clock(plus_ms(START, 10_000)) == START
 
 
 def test_the_lock_of_an_async_commit_is_for_others_to_decide_on() -> None:
-    info = MvccInfo(lock=MvccLock(start_ts=START, ttl=1, use_async_commit=True))
-    assert isinstance(from_records(START, info, OLD), Pending)
+    lock = LockInfo(lock_ttl=1, use_async_commit=True)
+    found = from_check(START, CheckTxnStatusResponse(lock_ttl=1, lock_info=lock))
+    assert isinstance(found, Pending)
+    assert "async commit" in found.reason
 
 
 @pytest.mark.parametrize(
