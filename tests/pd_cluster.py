@@ -49,6 +49,8 @@ class PdCluster:
     tso_requests: int = 0
     tso_delay_s: float = 0.0
     forwarded: int = 0
+    is_old: bool = False
+    """Speaks as PD did up to 5.4."""
     keyspace: KeyspaceStore | None = None
     """The etcd inside of PD; without it there is none."""
     advertises: str = ""
@@ -200,6 +202,8 @@ class PdMember(pdpb.PdBase):
         store = self.cluster.stores.get(get_store_request.store_id)
         if store is None:
             text = f"invalid store ID {get_store_request.store_id}, not found"
+            if self.cluster.is_old:
+                raise GRPCError(Status.UNKNOWN, text)
             error = pdpb.Error(type=UNKNOWN, message=text)
             return pdpb.GetStoreResponse(header=self._header(error))
         return pdpb.GetStoreResponse(header=self._header(), store=store)

@@ -113,6 +113,8 @@ class FakeTikv:
     safe_point: Tso = NO_TS
     held: dict[str, Tso] = field(default_factory=dict)
     pd_is_down: bool = False
+    pd_has_just_started: bool = False
+    """It knows the regions, and of none who leads it: no heartbeat has come yet."""
     errors: deque[errorpb.Error] = field(default_factory=deque)
     """What the next calls are answered with."""
     before_call: Callable[[str, bytes], None] = lambda _, __: None
@@ -153,7 +155,8 @@ class FakeTikv:
         """See Places."""
         self._ask("GetRegion")
         found = self.region_of(key_of_pd(key))
-        return Place(found.meta(), None if found.leader is None else found.peer(found.leader))
+        is_led = found.leader is not None and not self.pd_has_just_started
+        return Place(found.meta(), found.peer(found.leader or 0) if is_led else None)
 
     async def store(self, store_id: int) -> metapb.Store | None:
         """See Places."""

@@ -14,6 +14,7 @@ from grpclib.client import Stream
 from grpclib.const import Cardinality
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from binlogd.channel import PlainChannel
 from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
@@ -36,6 +37,7 @@ from binlogd.wire.generated.etcdserverpb import (
 from tests.contract import etcd_pair
 from tests.contract.etcd_pair import Place, Request, observed, said
 from tests.etcd import own_etcd
+from tests.pump_world import eventually
 
 _NUMBERS = itertools.count()
 
@@ -146,6 +148,33 @@ async def test_what_is_written_while_somebody_watches_is_told(place: Place) -> N
         for value in (b"1", b"2", b"3"):
             await place.client.put(PutRequest(key=place.key(b"k"), value=value))
     assert [kv[1] for _, kv in watching.result()] == [b"1", b"2", b"3"]
+
+
+async def test_a_watch_of_keys_that_never_change_stays_while_it_says_that_it_is_there(
+    place: Place,
+) -> None:
+    """Its connection is shared: a watch that were made anew would end the calls of others."""
+    key = place.key(b"quiet")
+    endpoint = place.client.endpoints[0]
+    async with EtcdClient([endpoint], progress_s=0.02, silence_s=0.2) as client:
+        with capture_logs() as logged:
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(client.run())
+                async with aclosing(client.watch(key, b"", place.base + 1)) as watch:
+                    waiting = group.create_task(anext(watch))
+                    await asyncio.sleep(0.5)  # more than it may be silent
+                    await place.client.put(PutRequest(key=key, value=b"1"))
+                    assert [event.kv.value for event in await waiting if event.kv] == [b"1"]
+                running.cancel()
+        assert "etcd_endpoint_failed" not in {each["event"] for each in logged}
+        with capture_logs() as logged:  # without `run` nobody asks
+            async with aclosing(client.watch(key, b"", place.base + 1)) as watch:
+                await anext(watch)
+                async with asyncio.TaskGroup() as group:
+                    waiting = group.create_task(anext(watch))
+                    await eventually(lambda: "etcd_endpoint_failed" in str(logged))
+                    await place.client.put(PutRequest(key=key, value=b"2"))
+                    assert [event.kv.value for event in await waiting if event.kv] == [b"2"]
 
 
 async def test_a_watch_that_the_compaction_has_overtaken_is_told_so(place: Place) -> None:

@@ -3,9 +3,12 @@
 A read goes to the next endpoint when one does not answer. A write does so only when it cannot have
 been received: whether one that got no answer has happened, nobody knows, and the caller is told.
 A watch goes on at the next endpoint from the revision that it has come to; it is given up when all
-of them have failed one after the other, twice.
+of them have failed one after the other, twice. Of a watch that has nothing to tell, `run` asks how
+far it is, so that silence means that nobody is there; and a member that is cut off from the others
+ends it, as it would tell nothing new for as long as that lasts.
 
-Source: go.etcd.io/etcd clientv3/client.go, clientv3/watch.go, clientv3/retry_interceptor.go.
+Source: go.etcd.io/etcd clientv3/client.go, clientv3/watch.go (RequestProgress),
+clientv3/retry_interceptor.go, etcdserver/api/v3rpc/interceptor.go (monitorLeader).
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from contextlib import aclosing
 from typing import Protocol, Self, TypeVar
 
 import structlog
-from grpclib.client import Channel
+from grpclib.client import Channel, Stream
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
@@ -47,6 +50,7 @@ from binlogd.wire.generated.etcdserverpb import (
     TxnRequest,
     TxnResponse,
     WatchCreateRequest,
+    WatchProgressRequest,
     WatchRequest,
     WatchResponse,
 )
@@ -71,6 +75,9 @@ SYNC_S = 30.0
 _PAUSE_S = 0.1  # before a watch is begun anew
 SILENCE_S = 30.0
 """A watch that hears nothing for so long is made anew."""
+PROGRESS_S = 10.0
+"""Between two questions to a watch how far it is."""
+_REQUIRE_LEADER = {"hasleader": "true"}
 _FINAL = (
     Status.INVALID_ARGUMENT,
     Status.OUT_OF_RANGE,
@@ -97,12 +104,17 @@ class EtcdClient:
         tls: ClientTls | None = None,
         deadline_s: float = DEADLINE_S,
         sync_s: float = SYNC_S,
+        progress_s: float = PROGRESS_S,
+        silence_s: float = SILENCE_S,
     ) -> None:
-        """Asks one after the other; `run` looks every `sync_s` who the members are."""
+        """Asks one after the other; `run` looks every `sync_s` who the members are, and asks the
+        watches every `progress_s` how far they are."""
         self._endpoints = self._configured = list(endpoints)
         self._tls, self._deadline_s, self._sync_s = tls, deadline_s, sync_s
+        self._progress_s, self._silence_s = progress_s, silence_s
         self._at = 0
         self._channels: dict[Endpoint, Channel] = {}
+        self._watching: set[Stream[bytes, bytes]] = set()
 
     async def __aenter__(self) -> Self:
         """Connects with the first call."""
@@ -118,7 +130,13 @@ class EtcdClient:
         return self._endpoints
 
     async def run(self) -> None:
-        """Follows the members of the cluster, as the original does; until cancelled."""
+        """Follows the members of the cluster, as the original does, and keeps the watches
+        talking; until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_members(), name="etcd members")
+            group.create_task(self._ask_for_progress(), name="etcd progress")
+
+    async def _follow_members(self) -> None:
         while True:  # until cancelled
             await asyncio.sleep(self._sync_s)
             try:
@@ -128,6 +146,18 @@ class EtcdClient:
                 continue
             urls = [url for member in found.members for url in member.client_urls]
             self._follow(addresses_of(urls))
+
+    async def _ask_for_progress(self) -> None:
+        question = bytes(WatchRequest(progress_request=WatchProgressRequest()))
+        while True:  # until cancelled
+            await asyncio.sleep(self._progress_s)
+            for stream in list(self._watching):
+                try:
+                    async with asyncio.timeout(self._deadline_s):
+                        with woken_cleanly():
+                            await stream.send_message(question)
+                except (*_NO_ANSWER, GRPCError) as error:  # whoever reads it hears of it as well
+                    log.debug("etcd_watch_not_asked", cause=str(error) or type(error).__name__)
 
     def _follow(self, told: Sequence[Endpoint]) -> None:
         """Those that were configured stay, behind those that are told."""
@@ -235,24 +265,36 @@ class EtcdClient:
     ) -> AsyncGenerator[WatchResponse, None]:
         create = WatchCreateRequest(key=key, range_end=range_end, start_revision=since)
         async with self._channel(endpoint).request(
-            "/etcdserverpb.Watch/Watch", Cardinality.STREAM_STREAM, bytes, bytes
+            "/etcdserverpb.Watch/Watch",
+            Cardinality.STREAM_STREAM,
+            bytes,
+            bytes,
+            metadata=_REQUIRE_LEADER,
         ) as stream:
             async with asyncio.timeout(self._deadline_s):
                 with woken_cleanly():
                     await stream.send_message(bytes(WatchRequest(create_request=create)))
                     await stream.recv_initial_metadata()
-            while True:  # until the stream ends or keeps silent
-                async with asyncio.timeout(SILENCE_S):
-                    with woken_cleanly():
-                        message = await stream.recv_message()
-                if message is None:
-                    raise ConnectionError("the watch was ended")
-                answer = WatchResponse().parse(message)
-                if answer.compact_revision:
-                    raise Overtaken(since, answer.compact_revision)
-                if answer.canceled:
-                    raise EtcdRefused("CANCELLED", answer.cancel_reason or "the watch is refused")
-                yield answer
+            self._watching.add(stream)
+            try:
+                while True:  # until the stream ends or keeps silent
+                    answer = await self._next_answer(stream)
+                    if answer.compact_revision:
+                        raise Overtaken(since, answer.compact_revision)
+                    if answer.canceled:
+                        reason = answer.cancel_reason or "the watch is refused"
+                        raise EtcdRefused("CANCELLED", reason)
+                    yield answer
+            finally:
+                self._watching.discard(stream)
+
+    async def _next_answer(self, stream: Stream[bytes, bytes]) -> WatchResponse:
+        async with asyncio.timeout(self._silence_s):
+            with woken_cleanly():
+                message = await stream.recv_message()
+        if message is None:
+            raise ConnectionError("the watch was ended")
+        return WatchResponse().parse(message)
 
     # --- calling ---------------------------------------------------------------------------
 

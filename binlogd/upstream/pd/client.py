@@ -11,11 +11,12 @@ from typing import Protocol, SupportsBytes, TypeVar
 
 import structlog
 from grpclib.client import UnaryUnaryMethod
+from grpclib.exceptions import GRPCError
 
 from binlogd.channel import woken_cleanly
 from binlogd.errors import UpstreamUnavailable
 from binlogd.tls import ClientTls
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.pd.leader import NO_ANSWER, Leader, Message, PdLimits, Way, parsed, reason
 from binlogd.upstream.pd.members import Address, shown
 from binlogd.upstream.tikv.places import Place
@@ -26,6 +27,9 @@ log = structlog.get_logger(__name__)
 
 _NOTHING_THERE = frozenset({pdpb.ErrorType.REGION_NOT_FOUND, pdpb.ErrorType.STORE_TOMBSTONE})
 _STORE_UNKNOWN = "invalid store ID"  # UNKNOWN, in the words of PD server/grpc_service.go
+
+_NOBODY = "binlogd_look"
+"""A service that holds nothing, so that letting go changes nothing; the answer is what is asked."""
 
 T = TypeVar("T")
 
@@ -134,17 +138,35 @@ class PdClient:
         def request() -> pdpb.GetStoreRequest:
             return pdpb.GetStoreRequest(header=self.header(), store_id=store_id)
 
-        answer = await self._call("GetStore", request, pdpb.GetStoreResponse)
+        async def ask(way: Way) -> pdpb.GetStoreResponse:
+            try:
+                answer = await self._once_asked(way, "GetStore", request(), pdpb.GetStoreResponse)
+            except GRPCError as error:
+                if not (error.message or "").startswith(_STORE_UNKNOWN):
+                    raise
+                return pdpb.GetStoreResponse()  # as PD says it up to 5.4
+            self.check("GetStore", answer.header)
+            return answer
+
+        answer = await self.asked("GetStore", ask, self.limits.question_s)
         return answer.store if answer.store.id else None
 
     async def gc_safe_point(self) -> Tso:
-        """What lies at or below it may have been collected, unless it is the newest of its key."""
+        """What lies at or below it may have been collected, or is about to be, unless it is the
+        newest of its key.
+
+        A round of garbage collection first says among the services how far it will go, then
+        destroys the ranges of dropped tables, and tells PD's own safe point last: only the lowest
+        of the services is ahead of what it does. Source: TiDB store/gcworker/gc_worker.go,
+        checkPrepare and runGCJob.
+        """
 
         def request() -> pdpb.GetGcSafePointRequest:
             return pdpb.GetGcSafePointRequest(header=self.header())
 
         answer = await self._call("GetGCSafePoint", request, pdpb.GetGcSafePointResponse)
-        return Tso(answer.safe_point)
+        lowest_of_services = await self.hold_gc(_NOBODY, NO_TS, 0)
+        return Tso(max(answer.safe_point, lowest_of_services))
 
     async def hold_gc(self, service: str, ts: Tso, ttl_s: int) -> Tso:
         """Asks that nothing above `ts` be collected for `ttl_s` seconds from now; 0 lets go.

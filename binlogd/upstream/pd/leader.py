@@ -125,7 +125,9 @@ class Leader:
             try:
                 members = await self._ask(address)
                 if not members.leader_addresses:
-                    failures.append(f"{shown(address)}: no leader is elected")
+                    failures.append(
+                        f"{shown(address)}: {members.trouble or 'no leader is elected'}"
+                    )
                     continue
                 self._check_cluster(members, address)
                 way = await self._reach(members, address)

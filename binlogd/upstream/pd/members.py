@@ -22,6 +22,8 @@ class Members:
     leader_addresses: tuple[Address, ...]
     addresses: tuple[Address, ...]
     """Of all members, the leader's included."""
+    trouble: str
+    """Why it does not tell, if it says that."""
 
 
 def members_of(response: pdpb.GetMembersResponse) -> Members:
@@ -31,6 +33,7 @@ def members_of(response: pdpb.GetMembersResponse) -> Members:
         leader=response.leader.name or _first(response.leader.client_urls),
         leader_addresses=tuple(addresses_of(response.leader.client_urls)),
         addresses=tuple(addresses_of(url for each in response.members for url in each.client_urls)),
+        trouble=response.header.error.message,
     )
 
 

@@ -33,7 +33,8 @@ class Places(Protocol):
         ...
 
     async def gc_safe_point(self) -> Tso:
-        """What lies at or below it may have been collected, unless it is the newest of its key."""
+        """What lies at or below it may have been collected, or is about to be, unless it is the
+        newest of its key."""
         ...
 
     async def hold_gc(self, service: str, ts: Tso, ttl_s: int) -> Tso:

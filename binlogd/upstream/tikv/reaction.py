@@ -11,6 +11,9 @@
 | this cannot be asked | fail |
 | no answer | ask PD where region and store are, after a moment |
 
+While PD itself knows no leader, which is so for a minute after it has started, the peers are asked
+in turn: one leads, or says who does.
+
 "At once" is a few milliseconds the first time: who is told the same twice waits longer.
 
 Source: tikv/client-go internal/locate/region_request.go, onRegionError; config/retry/config.go.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from binlogd.tidb.meta_keys import key_of_pd
 from binlogd.wire.generated import metapb
 
+_LEADS = (metapb.PeerRole.Voter, metapb.PeerRole.IncomingVoter)
 _REGIONS_MAX = 16_384
 """Some megabytes. A cluster has more, but those of one Pump's orphans and of the schema are few."""
 
@@ -44,6 +45,12 @@ class Region:
     def holds(self, key: bytes) -> bool:
         """Whether a key is in it."""
         return self.start <= key and (not self.end or key < self.end)
+
+    def voter(self, turn: int) -> metapb.Peer | None:
+        """One of those that may lead it, another one with each turn: who leads is asked of them
+        while PD does not know it, as it does not when it has just started."""
+        voters = [each for each in self.peers if each.role in _LEADS and not each.is_witness]
+        return voters[turn % len(voters)] if voters else None
 
     def led_by_store_of(self, other: Region) -> Region:
         """This region, led from the store that leads the other: it was split off there."""

@@ -102,24 +102,26 @@ class Router:
         """
         while True:  # until an answer, or the caller's deadline
             region = await self.region(key, patience)
-            if region.leader is None:
-                await self._next_leader(region, patience)
+            peer = region.leader or region.voter(patience.attempts)
+            if peer is None:
+                self._regions.forget(region)
+                await self.wait(patience, LEADERLESS, f"region {region.id} has nobody to lead it")
                 continue
             request.context = kvrpcpb.Context(
                 region_id=region.id,
                 region_epoch=region.epoch,
-                peer=region.leader,
+                peer=peer,
                 max_execution_duration_ms=int(self._call_s * 1000),
             )
             try:
-                found = await self._call(region.leader.store_id, request, answer, method)
+                found = await self._call(peer.store_id, request, answer, method)
             except _Silent as error:
                 self._regions.forget(region)
                 await self.wait(patience, SILENT, str(error))
                 continue
             if found.region_error is None:
                 return found, region
-            await self._react(found.region_error, region, patience)
+            await self._react(found.region_error, region, peer, patience)
 
     def knows(self, key: bytes) -> bool:
         """Whether the region of a key is known."""
@@ -168,10 +170,6 @@ class Router:
 
     # --- parts of a request ----------------------------------------------------------------
 
-    async def _next_leader(self, region: Region, patience: Patience) -> None:
-        self._regions.forget(region)
-        await self.wait(patience, LEADERLESS, f"region {region.id} has no leader")
-
     async def _call(self, store_id: int, request: Request, answer: type[A], method: str) -> A:
         """One call, with a region error or without. Raises _Silent, UpstreamUnavailable."""
         try:
@@ -218,7 +216,9 @@ class Router:
         self._errors["transport"] += 1
         self._stores.forget(store_id, connection)
 
-    async def _react(self, error: errorpb.Error, region: Region, patience: Patience) -> None:
+    async def _react(
+        self, error: errorpb.Error, region: Region, peer: metapb.Peer, patience: Patience
+    ) -> None:
         reaction = react(error)
         self._errors[reaction.kind] += 1
         if isinstance(reaction, Hopeless):
@@ -228,8 +228,8 @@ class Router:
         is_sent_around = patience.count(AT_ONCE) % _AROUND == _AROUND - 1
         if reaction.forgets_region or is_sent_around:
             self._regions.forget(region)
-        if reaction.forgets_store and region.leader is not None:
-            self._stores.forget(region.leader.store_id)
+        if reaction.forgets_store:
+            self._stores.forget(peer.store_id)
         if error.not_leader is not None and error.not_leader.leader is not None:
             self._regions.lead(region, error.not_leader.leader)
         if error.epoch_not_match is not None:

@@ -116,7 +116,11 @@ class TikvSchema:
             if lowest > ts or await self._places.gc_safe_point() > ts:
                 log.warning("schema_collected", ts=ts, gc_safe_point=lowest)
                 return None
-            return await self._read(ts)
+            found = await self._read(ts)
+            if await self._places.gc_safe_point() > ts:  # reading took longer than it was held
+                log.warning("schema_collected", ts=ts, gc_safe_point="above it by now")
+                return None
+            return found
         finally:
             await self._places.hold_gc(self._service, ts, 0)
 

@@ -156,6 +156,19 @@ async def test_a_region_without_a_leader_is_waited_for() -> None:
         assert asked.result() == b"value 0"
 
 
+async def test_a_pd_that_has_just_started_and_knows_no_leader_holds_nobody_up() -> None:
+    async with tikv(stores=3) as cluster, asking(cluster) as client:
+        fill(cluster, 1)
+        cluster.pd_has_just_started = True
+        cluster.region_of(b"t00000").leader = 3
+        assert await client.get(b"t00000", await cluster.tso.next()) == b"value 0"
+        assert cluster.calls["KvGet"] == 2, "the first peer said who leads"
+        assert cluster.calls["GetRegion"] == 1
+        cluster.region_of(b"t00000").leader = 2
+        await cluster.stores[1].stop()
+        assert await client.get(b"t00000", await cluster.tso.next()) == b"value 0"
+
+
 async def test_a_store_that_dies_hands_over_to_the_next_leader() -> None:
     async with tikv(stores=3) as cluster, asking(cluster) as client:
         fill(cluster, 1)
