@@ -131,7 +131,7 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     has_before = spec.changes is not None or any(
         plan.carry is not None and plan.carry.is_loose for plan in known.tables.values()
     )
-    wanted = reader.Wanted(handles, known.passed_over, commit_ts, has_before)
+    wanted = reader.Wanted(handles, known.passed_over, commit_ts, has_before, known.moves)
     events = scan.events(spark, parts, wanted)
     keys = f"{spec.state or spec.scratch}/keys"
     kind = FileKind(spec.format, spec.layout)

@@ -37,6 +37,16 @@ class JobState(IntEnum):
     PAUSING = 10
 
 
+class PartitionKind(IntEnum):
+    """How a table is partitioned."""
+
+    NONE = 0
+    RANGE = 1
+    HASH = 2
+    LIST = 3
+    KEY = 4
+
+
 class ActionType(IntEnum):
     """What a DDL job does. TiDB 3.0 uses 34 for MODIFY_AUTO_ID_CACHE: decide by content there."""
 

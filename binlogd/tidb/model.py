@@ -24,6 +24,9 @@ from binlogd.tidb.kinds import ActionType as ActionType
 from binlogd.tidb.kinds import JobState as JobState
 from binlogd.tidb.kinds import SchemaState as SchemaState
 from binlogd.tidb.kinds import Tp as Tp
+from binlogd.tidb.partitioning import NameJson as _NameJson
+from binlogd.tidb.partitioning import Partitioning as Partitioning
+from binlogd.tidb.partitioning import PartitionJson as _PartitionJson
 
 Scalar = bool | int | float | str | None
 """A default value as JSON holds it; its form is not that of the column."""
@@ -136,6 +139,7 @@ class Table:
     is_common_handle: bool = False
     version: int = 0
     partition_ids: tuple[int, ...] = ()
+    partitioning: Partitioning | None = None
     is_view: bool = False
     is_sequence: bool = False
     references: tuple[tuple[str, str], ...] = ()
@@ -263,11 +267,6 @@ def database_to_json(database: Database) -> bytes:
 
 
 # --- the JSON itself -----------------------------------------------------------------------
-
-
-class _NameJson(msgspec.Struct, frozen=True):
-    original: str = msgspec.field(name="O", default="")
-    lower: str = msgspec.field(name="L", default="")
 
 
 def _name(text: str) -> _NameJson:
@@ -404,15 +403,6 @@ class _IndexJson(msgspec.Struct, frozen=True):
         )
 
 
-class _DefinitionJson(msgspec.Struct, frozen=True):
-    id: int = 0
-
-
-class _PartitionJson(msgspec.Struct, frozen=True):
-    definitions: tuple[_DefinitionJson, ...] | None = None
-    enable: bool = True
-
-
 class _PresentJson(msgspec.Struct, frozen=True):
     """An object whose being there is all that matters."""
 
@@ -439,7 +429,7 @@ class _TableJson(msgspec.Struct, frozen=True):
     fk_info: tuple[_ForeignKeyJson, ...] | None = None
 
     def table(self) -> Table:
-        definitions = self.partition.definitions if self.partition else None
+        partitioning = self.partition.partitioning() if self.partition else None
         return Table(
             id=self.id,
             name=self.name.original,
@@ -451,7 +441,8 @@ class _TableJson(msgspec.Struct, frozen=True):
             pk_is_handle=self.pk_is_handle,
             is_common_handle=self.is_common_handle,
             version=self.version,
-            partition_ids=tuple(each.id for each in definitions or ()),
+            partition_ids=tuple(each.id for each in partitioning.parts) if partitioning else (),
+            partitioning=partitioning,
             is_view=self.view is not None,
             is_sequence=self.sequence is not None,
             references=tuple(
@@ -461,7 +452,6 @@ class _TableJson(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, table: Table) -> _TableJson:
-        definitions = tuple(_DefinitionJson(each) for each in table.partition_ids)
         return cls(
             id=table.id,
             name=_name(table.name),
@@ -473,7 +463,7 @@ class _TableJson(msgspec.Struct, frozen=True):
             pk_is_handle=table.pk_is_handle,
             is_common_handle=table.is_common_handle,
             version=table.version,
-            partition=_PartitionJson(definitions) if definitions else None,
+            partition=_PartitionJson.of(table.partition_ids, table.partitioning),
             view=_PresentJson() if table.is_view else None,
             sequence=_PresentJson() if table.is_sequence else None,
             fk_info=tuple(

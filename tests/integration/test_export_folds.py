@@ -28,7 +28,8 @@ from binlogd.wire.peek import (
     rollback_binlog,
 )
 from tests import dumps
-from tests.data_directory import write_log
+from tests.data_directory import collect_garbage, write_log
+from tests.partitioned import Partitioned
 from tests.spark import WarmSpark
 
 
@@ -242,3 +243,38 @@ def test_a_dump_that_lacks_a_row_of_a_table_without_key_is_told(
     assert left_out.table == "loose"
     assert left_out.reason.startswith("the base lacks 1 rows that were changed behind it")
     assert rows_of(snapshot, 100) == fold.rows(max(fold.states), 100)
+
+
+def of_model(history: Partitioned, as_of: int) -> dict[str, Counter[tuple[Any, ...]]]:
+    return {name: Counter(rows.values()) for name, rows in history.states[as_of].items()}
+
+
+def of_snapshot(snapshot: Path) -> dict[str, Counter[tuple[Any, ...]]]:
+    tables = read_manifest(snapshot).tables
+    return {each.table: rows_of(snapshot, each.table_id) for each in tables}
+
+
+def test_partitions_that_went_behind_a_base_take_its_rows_along(
+    spark: WarmSpark, tmp_path: Path
+) -> None:
+    history = Partitioned(random.Random(8), is_list=False)
+    for _ in range(20):
+        history.transact()
+    history.drop()
+    history.exchange()
+    base_ts = max(history.states)
+    begun = len(history.payloads)
+    for change in (history.truncate, history.reorganize, history.drop):
+        history.transact()
+        change()
+    for _ in range(5):
+        history.transact()
+    write_log(tmp_path / "old", history.payloads[:begun], shards=1)
+    base = spark.export(tmp_path / "old", history.history)
+    assert read_manifest(base).commit_ts == base_ts
+    assert of_snapshot(base) == of_model(history, base_ts)
+    write_log(tmp_path / "data", history.payloads, shards=1, segment_bytes=2000)
+    assert collect_garbage(tmp_path / "data", Tso(base_ts))
+    snapshot = spark.export(tmp_path / "data", history.history, base=base)
+    assert read_manifest(snapshot).left_out == ()
+    assert of_snapshot(snapshot) == of_model(history, max(history.states))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import mmap
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from binlogd.record import (
     next_magic,
     payload_at,
 )
+from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import (
     Handle,
     Op,
@@ -103,19 +104,21 @@ class Slice:
 class Wanted:
     """Which tables' rows are read: handles by table id, and ids whose rows are passed over.
 
-    With `has_before`, `CHANGES` are read instead of `EVENTS`.
+    With `has_before`, `CHANGES` are read instead of `EVENTS`. Rows that `moves` concern are given
+    to the table that they belong to at the end.
     """
 
     handles: Mapping[int, Handle]
     passed_over: Set[int]
     before_ts: int
     has_before: bool = False
+    moves: Moves = field(default_factory=Moves)
 
     def has(self, table_id: int) -> bool:
         """Whether rows of it are looked at; those of a table that nobody knows are, to be told."""
-        return table_id in self.handles or not (
-            table_id in self.passed_over or is_reserved(table_id)
-        )
+        if table_id in self.handles or table_id in self.moves.known:
+            return True
+        return not (table_id in self.passed_over or is_reserved(table_id))
 
     @property
     def schema(self) -> pa.Schema:
@@ -313,7 +316,7 @@ def events(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
 
     Raises CorruptRecord, UnreadableRow.
     """
-    batch = _Events(wanted)
+    batch, moves = _Events(wanted), wanted.moves
     for at, payload in payloads(part):
         if not payload.startswith(_PREWRITE):
             continue
@@ -325,9 +328,12 @@ def events(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         except MalformedBinlog as error:
             raise CorruptRecord(part.path, at, f"no row changes: {error}") from error
         for change in tables:
-            batch.begin(change.table_id, head.start_ts, version)
+            run = change.table_id, head.start_ts, version
             try:
-                yield from batch.fill(change)
+                if moves.concerns(change.table_id, version):
+                    yield from batch.fill_moved(change, run)
+                else:
+                    yield from batch.fill(change, run)
             except CorruptRow as error:
                 label = f"table id {change.table_id}"
                 raise UnreadableRow(label, head.start_ts, str(error)) from error
@@ -344,6 +350,7 @@ class _Events:
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
+        self._followed = wanted.moves.followed()
         self._clear()
 
     def _clear(self) -> None:
@@ -356,32 +363,53 @@ class _Events:
         self._rows: list[bytes] = []
         self._before: list[bytes] = []
 
-    def begin(self, table_id: int, start_ts: int, version: int) -> None:
+    def _begin(self, run: _Run) -> None:
         """What follows is about this table in this transaction."""
-        self._runs.append((table_id, start_ts, version))
+        self._runs.append(run)
         self._begins.append(len(self.keys))
 
-    def fill(self, change: Mutation) -> Iterator[pa.RecordBatch]:
+    def _add(self, seq: int, key: bytes, op: int, row: bytes, before: bytes) -> bool:
+        """Whether the batch is full."""
+        self.keys.append(key)
+        self._seqs.append(seq)
+        self._ops.append(op)
+        self._rows.append(row)
+        self._before.append(before)
+        self._bytes += len(row) + len(before)
+        return len(self.keys) >= BATCH_ROWS_MAX or self._bytes >= BATCH_BYTES_MAX
+
+    def fill(self, change: Mutation, run: _Run) -> Iterator[pa.RecordBatch]:
         """Takes the rows of one table in one transaction. Batches that got full meanwhile."""
         handle = self._wanted.handles.get(change.table_id)
         found: Iterable[_Found]
+        if handle is None and change.table_id in self._wanted.moves.known:
+            return  # its rows are no more, whatever they were
+        self._begin(run)
         if handle is None:
             found = ((b"", Op.UNKNOWN_TABLE.value, b"", b""),)
         elif self._wanted.has_before:
             found = _rows_with_before(change, handle)
         else:
             found = _rows(change, handle)
-        for seq, (key, op, row, before) in enumerate(found):
-            self.keys.append(key)
-            self._seqs.append(seq)
-            self._ops.append(op)
-            self._rows.append(row)
-            self._before.append(before)
-            self._bytes += len(row) + len(before)
-            if len(self.keys) >= BATCH_ROWS_MAX or self._bytes >= BATCH_BYTES_MAX:
-                run = self._runs[-1]
+        for seq, each in enumerate(found):
+            if self._add(seq, *each):
                 yield self.take()
-                self.begin(*run)
+                self._begin(run)
+
+    def fill_moved(self, change: Mutation, run: _Run) -> Iterator[pa.RecordBatch]:
+        """As `fill`, for rows that may belong to another table at the end, or to none."""
+        table_id, start_ts, version = run
+        handle = self._wanted.moves.handles[table_id]
+
+        def home(row: bytes) -> int | None:
+            found = self._followed.home(table_id, version, row)
+            return found if found in self._wanted.handles else None
+
+        for seq, (table, each) in enumerate(_moved_rows(change, handle, home)):
+            if table is not None:
+                self._begin((table, start_ts, version))
+                if self._add(seq, *each):
+                    yield self.take()
 
     def take(self) -> pa.RecordBatch:
         """The batch; the next one begins."""
@@ -455,6 +483,29 @@ def _rows_with_before(change: Mutation, handle: Handle) -> Iterator[_Found]:
         else:
             last = last_image(handle, row)
             yield last.key, _DELETE, b"", last.row
+
+
+def _moved_rows(
+    change: Mutation, handle: Handle, home: Callable[[bytes], int | None]
+) -> Iterator[tuple[int | None, _Found]]:
+    """Each change of a row with the table that it is about at the end."""
+    rows = {0: iter(change.inserted), 1: iter(change.updated), 4: iter(change.deleted)}
+    for kind in change.sequence:
+        row = next(rows[kind])
+        if kind == 0:
+            put = inserted(handle, row)
+            yield home(put.row), (put.key, _PUT, put.row, b"")
+        elif kind == 1:
+            images = both_images(handle, row)
+            old, new = home(images.old), home(images.new)
+            if old == new and images.old_key == images.new_key:
+                yield new, (images.new_key, _UPDATE, images.new, images.old)
+            else:
+                yield old, (images.old_key, _DELETE, b"", images.old)
+                yield new, (images.new_key, _PUT, images.new, b"")
+        else:
+            last = last_image(handle, row)
+            yield home(last.row), (last.key, _DELETE, b"", last.row)
 
 
 class _Batch:

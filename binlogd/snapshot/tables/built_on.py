@@ -19,6 +19,7 @@ from binlogd.snapshot.bases.choice import UnusableBase
 from binlogd.snapshot.bases.dump import Dump, DumpFile, is_dump, read_dump
 from binlogd.snapshot.bases.dump_rows import says_utc
 from binlogd.snapshot.formats.columns import arrow_column, is_widened
+from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import Handle, HandleKind, handle_of
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import MANIFEST_NAME, FileEntry, TableEntry, TypeOptions
@@ -150,7 +151,7 @@ class Carry:
     """How rows of the base become rows of a table: a source for each of its columns, None where
     the column is newer. `is_same`: files without a changed row can be taken as they are.
     `is_loose`: not every row tells its handle, so that rows which changed are found by their values
-    as well."""
+    as well. Rows that `moves` behind the schema version `at_version` ended are left behind too."""
 
     directory: str
     files: tuple[FileEntry, ...]
@@ -158,6 +159,8 @@ class Carry:
     is_same: bool
     is_loose: bool
     dumped: Dumped | None = None
+    moves: Moves | None = None
+    at_version: int = 0
 
 
 def carry(

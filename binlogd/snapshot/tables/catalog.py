@@ -5,9 +5,10 @@ with the columns it has then; everything is keyed by ids.
 Why it holds. DDL binlogs with a commit_ts up to the moment are applied in that order, no others. A
 truncated table has a new id, a dropped one none, a renamed one keeps its own.
 
-Some DDL changes rows without a binlog (partitions that are dropped, truncated or exchanged, a table
-that changes its partitioning), and a log that begins late lacks rows from before. Such a table is
-left out with the reason; never exported wrong.
+Some DDL changes rows without a binlog: partitions that are dropped, truncated or exchanged, a table
+that changes its partitioning. `moving` keeps what it did, for the reader of the log to follow. A
+table of which that cannot be told, or whose older rows a log that begins late lacks, is left out
+with the reason; never exported wrong.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import NamedTuple
 
 from binlogd.errors import BinlogdError, MissingDdlJob, Refused
 from binlogd.snapshot.bases.choice import UnusableBase
+from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import Handle, handle_of
 from binlogd.snapshot.spec import LeftOut
 from binlogd.snapshot.tables.built_on import Base, BaseTable, Carry, carry
+from binlogd.snapshot.tables.moving import MOVING, Moving
 from binlogd.snapshot.tables.rewrite import Rewritten
 from binlogd.tidb.ddl_text import changed_columns
 from binlogd.tidb.kinds import ActionType, SchemaState
@@ -59,12 +62,14 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Everything at one moment: tables by id, tables left out, ids whose rows do not matter."""
+    """Everything at one moment: tables by id, tables left out, ids whose rows do not matter, and
+    what DDL did to rows without a binlog."""
 
     tables: Mapping[int, TablePlan]
     left_out: tuple[LeftOut, ...]
     passed_over: frozenset[int]
     tracker: bytes
+    moves: Moves = field(default_factory=Moves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ def catalog(
     `jobs` is the whole history. Raises MissingDdlJob, and Refused after a FLASHBACK CLUSTER.
     """
     origin = origin or Origin()
-    walk = _Walk(base=origin.base)
+    walk = _Walk(base=origin.base, moving=Moving(jobs))
     if origin.base is not None and origin.is_headless:
         walk.begin_at(jobs, origin.base)
     else:
@@ -111,7 +116,8 @@ def catalog(
             plans[info.id] = _sourced(plan, walk, origin)
         except _Lost as lost:
             left_out.append(LeftOut(named.database, named.table, str(lost)))
-    return Catalog(plans, tuple(left_out), _ids_of(jobs) - plans.keys(), walk.tracker.snapshot())
+    passed_over, moves = _ids_of(jobs) - plans.keys(), walk.moving.told(plans)
+    return Catalog(plans, tuple(left_out), passed_over, walk.tracker.snapshot(), moves)
 
 
 class _Lost(BinlogdError):
@@ -122,27 +128,57 @@ def _sourced(plan: TablePlan, walk: _Walk, origin: Origin) -> TablePlan:
     """The plan with where its rows come from: the log, or the base and what is behind it."""
     base, tainted = origin.base, walk.reasons.get(plan.info.id)
     if origin.changes_from:
-        if tainted is not None and tainted.commit_ts > origin.changes_from:
-            raise _Lost(tainted.text)
+        _check_told(walk, plan.info.id, origin.changes_from)
         return replace(plan, since_ts=origin.changes_from)
-    entry = walk.base_tables.get(plan.info.id)
-    unusable = ""
-    if base and entry and (tainted is None or tainted.commit_ts <= base.commit_ts):
-        try:
-            carried = carry(base, entry, plan.columns, plan.rewritten, plan.handle)
-        except UnusableBase as error:
-            unusable = f"; the base does not help: {error}"
-        else:
+    try:
+        carried = _carried(plan, walk, base)
+    except UnusableBase as error:
+        unusable = f"; the base does not help: {error}"
+    else:
+        if base is not None and carried is not None:
             return replace(plan, since_ts=base.commit_ts, carry=carried)
+        unusable = ""
     if tainted is not None:
         raise _Lost(tainted.text + unusable)
     if base is None or not origin.is_headless:
         return plan
     if unusable:
         raise _Lost(f"the log holds its changes only{unusable}")
+    if any(each.commit_ts > base.commit_ts for each in walk.moved.get(plan.info.id, ())):
+        raise _Lost(f"the log holds its changes only; {_MOVED}")
     if plan.info.id not in walk.born:
         raise _Lost("it came back with rows from before the base, which has none of it")
     return replace(plan, since_ts=base.commit_ts)
+
+
+def _check_told(walk: _Walk, table_id: int, from_ts: Tso) -> None:
+    """Rows that came or went without a binlog are no changes that anybody could tell."""
+    tainted = walk.reasons.get(table_id)
+    if tainted is not None and tainted.commit_ts > from_ts:
+        raise _Lost(tainted.text)
+    if any(each.commit_ts > from_ts for each in walk.moved.get(table_id, ())):
+        raise _Lost(_MOVED)
+
+
+def _carried(plan: TablePlan, walk: _Walk, base: Base | None) -> Carry | None:
+    """What the base brings of a table, None where it has none of it. Raises UnusableBase."""
+    entry = walk.base_tables.get(plan.info.id)
+    if base is None or entry is None:
+        return None
+    moved, tainted = walk.moved.get(plan.info.id, ()), walk.reasons.get(plan.info.id)
+    if tainted is not None and tainted.commit_ts > base.commit_ts:
+        return None
+    carried = carry(base, entry, plan.columns, plan.rewritten, plan.handle)
+    behind = [each for each in moved if each.commit_ts > base.commit_ts]
+    if not behind:
+        return carried
+    moves = walk.moving.ended_in(plan.info.id, walk.base_version)
+    if moves is None or any(each.began_ts <= base.commit_ts for each in behind):
+        raise UnusableBase(_MOVED)
+    deciding = moves.followed().deciding(plan.info.id, walk.base_version)
+    if any(entry.entry.losses.get(each.name) for each in plan.columns if each.id in deciding):
+        raise UnusableBase(f"{_MOVED}, by values that are lost in the base")
+    return replace(carried, moves=moves, at_version=walk.base_version)
 
 
 def _ids_of(jobs: Iterable[Job]) -> frozenset[int]:
@@ -159,19 +195,10 @@ def _ids_of(jobs: Iterable[Job]) -> frozenset[int]:
 
 # --- the walk through the DDL --------------------------------------------------------------
 
-_PARTITION_GONE = "a partition was dropped or truncated: which rows went with it is in no binlog"
-_EXCHANGED = "rows came or went with EXCHANGE PARTITION, without a binlog"
-_REPARTITIONED = "its rows got a new table id when its partitioning changed, without a binlog"
+_MOVED = "partitions of it came or went meanwhile, and with them rows that no binlog names"
 _OLDER_THAN_LOG = "it was there before the log begins: its older rows are in no file"
 _SCHEMA_RECOVERED = "FLASHBACK DATABASE brought it back, and the history does not say with what"
 
-_REASONS = {
-    ActionType.DROP_TABLE_PARTITION: _PARTITION_GONE,
-    ActionType.TRUNCATE_TABLE_PARTITION: _PARTITION_GONE,
-    ActionType.EXCHANGE_TABLE_PARTITION: _EXCHANGED,
-    ActionType.ALTER_TABLE_PARTITIONING: _REPARTITIONED,
-    ActionType.REMOVE_PARTITIONING: _REPARTITIONED,
-}
 _MAKES = (ActionType.CREATE_TABLE, ActionType.CREATE_TABLES, ActionType.TRUNCATE_TABLE)
 _DROPS_COLUMNS = (ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS)
 _REWRITES = (ActionType.MODIFY_COLUMN, ActionType.MULTI_SCHEMA_CHANGE)
@@ -184,12 +211,22 @@ class _Taint(NamedTuple):
     text: str
 
 
+class _Moved(NamedTuple):
+    """When a DDL moved rows of a table, and when it began to."""
+
+    commit_ts: Tso
+    began_ts: int
+
+
 @dataclass(slots=True)
 class _Walk:
     """`begins_behind`: it began with the very schema of a base, which has older binlogs in it."""
 
     tracker: SchemaTracker = field(default_factory=SchemaTracker)
     reasons: dict[int, _Taint] = field(default_factory=dict)
+    moved: dict[int, tuple[_Moved, ...]] = field(default_factory=dict)
+    base_version: int = 0
+    moving: Moving = field(default_factory=Moving)
     born: set[int] = field(default_factory=set)
     begins_behind: Tso = NO_TS
     base: Base | None = None
@@ -224,6 +261,7 @@ class _Walk:
         for _, info in self.tracker.tables():
             self.reasons[info.id] = _Taint(NO_TS, _OLDER_THAN_LOG)
             self._infos[info.id] = info
+            self.moving.know(info, 0)
 
     def replay(self, jobs: Mapping[int, Job], ddl: Iterable[DdlBinlog]) -> None:
         """Takes the binlogs one after the other. Raises MissingDdlJob, Refused."""
@@ -248,6 +286,7 @@ class _Walk:
         """The schema is the one that the base was taken with."""
         if self.base is not None:
             self.base_tables = self.base.at(self.tracker.tables())
+            self.base_version = self.tracker.version
 
     def step(self, job: Job, schema_state: int, commit_ts: Tso) -> None:
         if job.type == ActionType.FLASHBACK_CLUSTER and job.is_done:
@@ -261,21 +300,24 @@ class _Walk:
             self._leaving[job.table.id] = job.table
         if not effect.is_in_force:
             return
+        made = [info for info in (job.table, *job.tables) if info is not None]
         if job.type in _MAKES:
-            self.born.update(info.id for info in (job.table, *job.tables) if info is not None)
+            self.born.update(info.id for info in made)
         if job.type == ActionType.RECOVER_SCHEMA and not effect.created[1:]:
             self.lost_schemas.append(LeftOut(effect.name.database, "*", _SCHEMA_RECOVERED))
         info = job.table
         if info is None:
             return
         self._leaving.pop(info.id, None)
-        if job.type in _REASONS:
-            self._taint(job, info, commit_ts)
+        if job.type in MOVING:
+            self._move(job, info, commit_ts)
         before = self._infos.get(info.id)
         if before is not None and job.type in _REWRITES:
             found = _rewritten(before, info, job)
             self.rewritten[info.id] = (*self.rewritten.get(info.id, ()), *found)
-        self._infos[info.id] = info
+        for each in made:
+            self._infos[each.id] = each
+            self.moving.know(each, job.schema_version)
 
     def shown(self, info: Table) -> list[Column]:
         """The columns that users see. One that is announced to go is hidden from them already."""
@@ -287,15 +329,25 @@ class _Walk:
             if column.is_public and not column.hidden and column.id in ids
         ]
 
-    def _taint(self, job: Job, info: Table, commit_ts: Tso) -> None:
-        taint = _Taint(commit_ts, _REASONS[ActionType(job.type)])
-        ids = {info.id}
-        if job.type == ActionType.EXCHANGE_TABLE_PARTITION:
-            before = self._infos.get(info.id)
-            ids |= {job.table_id, *info.partition_ids}
-            ids |= set(before.partition_ids) if before else set()
-        for table_id in ids:
-            self.reasons[table_id] = taint
+    def _move(self, job: Job, info: Table, commit_ts: Tso) -> None:
+        touched = self.moving.take(job, info, self.rewritten)
+        for heir, table_id in touched.heirs:
+            if table_id in self.reasons:
+                self.reasons[heir] = self.reasons[table_id]
+            self.moved[heir] = self.moved.get(table_id, ())
+            if table_id in self.rewritten:
+                self.rewritten[heir] = self.rewritten[table_id]
+            if table_id in self._infos:
+                self._infos[heir] = replace(self._infos[table_id], id=heir)
+        untold = [self.reasons[each] for each in touched.table_ids if each in self.reasons]
+        for table_id in touched.table_ids:
+            if touched.reason:
+                self.reasons[table_id] = _Taint(commit_ts, touched.reason)
+            else:
+                known = self.moved.get(table_id, ())
+                self.moved[table_id] = (*known, _Moved(commit_ts, job.start_ts))
+                if untold:
+                    self.reasons[table_id] = max(untold)
 
 
 def _rewritten(before: Table, after: Table, job: Job) -> list[Rewritten]:

@@ -13,11 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from binlogd.errors import Corrupt, CorruptRow, UnreadableRow
 from binlogd.snapshot.bases.dump import DumpFile
+from binlogd.snapshot.bases.read_back import values_of
 from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.spec import FileEntry
 from binlogd.snapshot.tables.built_on import Carry
@@ -115,7 +118,8 @@ class _TakeOver:
             for keys in keys_in(self.directory, self.plan, file)
         ]
         rows = sum(mask.true_count for mask in kept)
-        is_linkable = self.carry.is_same and self.target.kind.is_base
+        is_same = self.carry.is_same and self.carry.moves is None
+        is_linkable = is_same and self.target.kind.is_base
         if rows == file.rows and is_linkable and self._link(file):
             return
         if rows:
@@ -144,9 +148,29 @@ class _TakeOver:
             mask = is_kept(chunk.keys, changed_keys(self.target.keys, self.task.table_id))
             for name, lost in losses.items():
                 files.losses.setdefault(name, lost.__class__()).update(lost)
+            mask = pc.and_(mask, self._living(chunk.rows))
             keys = chunk.keys.filter(mask) if files.key_type is not None else None
             files.add(chunk.rows.filter(mask), keys, chunk.size_bytes)
         self.done += files.close()
+
+    def _living(self, rows: pa.RecordBatch) -> pa.Array:
+        """Which rows lie in no partition that went meanwhile."""
+        moves, table_id = self.carry.moves, self.plan.info.id
+        if moves is None:
+            return pa.array(np.ones(rows.num_rows, dtype=bool))
+        followed, version = moves.followed(), self.carry.at_version
+        ids = followed.deciding(table_id, version)
+        columns = [
+            values_of(each.column, pa.chunked_array([array]))
+            for each, array in zip(self.columns, rows.columns, strict=True)
+            if each.column.id in ids
+        ]
+        names = [each.column.id for each in self.columns if each.column.id in ids]
+        homes = (
+            followed.home_of(table_id, version, dict(zip(names, row, strict=True)))
+            for row in zip(*columns, strict=True)
+        )
+        return pa.array([home == table_id for home in homes], pa.bool_())
 
     def _link(self, file: FileEntry) -> bool:
         """The file as it is, under a name of this task; False where links do not reach."""
@@ -186,12 +210,14 @@ class _TakeOver:
         files = self._files(has_keys=False)
         for file in self.task.files:
             for chunk in self._chunks(file, None, files.losses) if file.keys is None else ():
-                files.add(chunk.rows.filter(loose.keep_rows(chunk.rows)), None, chunk.size_bytes)
+                rows = chunk.rows.filter(self._living(chunk.rows))
+                files.add(rows.filter(loose.keep_rows(rows)), None, chunk.size_bytes)
         for dumped in self.task.dump_files:
             for chunk, losses in dump_chunks(self.plan, self.columns, self.schema, dumped):
                 for name, lost in losses.items():
                     files.losses.setdefault(name, lost.__class__()).update(lost)
-                files.add(chunk.rows.filter(loose.keep_rows(chunk.rows)), None, chunk.size_bytes)
+                rows = chunk.rows.filter(self._living(chunk.rows))
+                files.add(rows.filter(loose.keep_rows(rows)), None, chunk.size_bytes)
         self.done += files.close()
         missing = loose.missing()
         if missing:
@@ -205,7 +231,9 @@ class _TakeOver:
     def _keep(self, file: FileEntry, kept: list[pa.Array]) -> None:
         files = self._files()
         for chunk in self._chunks(file, kept, files.losses):
-            files.add(*chunk)
+            living = self._living(chunk.rows)
+            keys = chunk.keys.filter(living) if chunk.keys is not None else None
+            files.add(chunk.rows.filter(living), keys, chunk.size_bytes)
         self.done += files.close()
 
     def _files(self, *, has_keys: bool = True) -> TableFiles:

@@ -1,0 +1,155 @@
+"""Rows that a DDL took away or to another table, without a binlog: by partitions, not by rows.
+
+A row in the log names its table, and its schema version which DDL it comes after. So the partition
+that it was written to is found out from its values and the partitions as they were then, and from
+there it is followed through every later DDL: a partition that is dropped or truncated ends it, one
+that is exchanged takes it to another table, one that is reorganized puts it elsewhere.
+
+Invariant. A table holds at its end exactly the rows whose last change `home` takes to it.
+Why it holds. Every change of a row, and the row that it found, is followed in the same way, by
+values that decide its partition; a change that takes a row to another home ends it in the old one.
+Of tables that are exchanged a key is only once in each partition, as it holds the columns that
+decide the partition (`catalog` refuses others).
+Source: pingcap/tidb table/tables/tables.go (getMutation), ddl/partition.go.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import NamedTuple
+
+from binlogd.errors import CorruptRow
+from binlogd.snapshot.log.rowkey import Handle
+from binlogd.tidb.model import Table, TableAt
+from binlogd.tidb.partitions import Places, Unplaceable
+from binlogd.tidb.row import RowDecoder, Value
+
+
+class Ended(NamedTuple):
+    """DROP or TRUNCATE PARTITION: rows in these partitions are no more."""
+
+    version: int
+    table_id: int
+    ids: frozenset[int]
+
+
+class Spread(NamedTuple):
+    """REORGANIZE PARTITION, or another partitioning under a new table id: rows in these partitions
+    (None: all rows) lie where `after` has them."""
+
+    version: int
+    table_id: int
+    ids: frozenset[int] | None
+    after: Table
+
+
+class Swapped(NamedTuple):
+    """EXCHANGE PARTITION: what was in the partition is a table of that id from now on, and what was
+    in the plain table is the partition, which has the id of that table now."""
+
+    version: int
+    table_id: int
+    partition_id: int
+    plain_id: int
+
+
+Move = Ended | Spread | Swapped
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Every move of a log, in the order of schema versions.
+
+    `known` are the tables that any is about, each as it is from a schema version on. `handles` tell
+    their rows apart.
+    """
+
+    moves: tuple[Move, ...] = ()
+    known: Mapping[int, tuple[tuple[int, Table], ...]] = field(default_factory=dict)
+    handles: Mapping[int, Handle] = field(default_factory=dict)
+
+    def concerns(self, table_id: int, version: int) -> bool:
+        """Whether rows of this table and schema version may not be where they say."""
+        return table_id in self.known and version < self.moves[-1].version
+
+    def followed(self) -> Followed:
+        """Who follows rows; for one worker."""
+        return Followed(self)
+
+
+class Followed:
+    """Follows rows; keeps what is dear to make."""
+
+    def __init__(self, moves: Moves) -> None:
+        self._moves = moves
+        self._at: dict[tuple[int, int], _At] = {}
+        self._after: dict[int, Places] = {}
+
+    def home(self, table_id: int, version: int, row: bytes) -> int | None:
+        """The id of the table that a row (as it is inserted) of this version belongs to at the end,
+        if that is still there; None for one that is no more. Raises CorruptRow."""
+        values = self._at_version(table_id, version).decoder.insert(row)
+        return self.home_of(table_id, version, values)
+
+    def deciding(self, table_id: int, version: int) -> tuple[int, ...]:
+        """The ids of the columns that `home_of` looks at."""
+        places = self._at_version(table_id, version).places
+        return places.column_ids if places is not None else ()
+
+    def home_of(self, table_id: int, version: int, values: Mapping[int, Value]) -> int | None:
+        """As `home`, of a row whose values are known. Raises CorruptRow."""
+        places = self._at_version(table_id, version).places
+        try:
+            place = places.find(values) if places is not None else table_id
+            return self._follow(table_id, version, place, values)
+        except Unplaceable as error:
+            raise CorruptRow(f"{error} (table id {table_id})") from error
+
+    def _follow(
+        self, owner: int, version: int, place: int, values: Mapping[int, Value]
+    ) -> int | None:
+        for number, move in enumerate(self._moves.moves):
+            if move.version <= version:
+                continue
+            if isinstance(move, Swapped):
+                if owner == move.table_id and place == move.partition_id:
+                    owner = place
+                elif owner == move.plain_id:
+                    owner, place = move.table_id, move.plain_id
+            elif owner != move.table_id or (move.ids is not None and place not in move.ids):
+                continue
+            elif isinstance(move, Ended):
+                return None
+            else:
+                owner = move.after.id
+                place = self._spread(number, move, values)
+        return owner
+
+    def _spread(self, number: int, move: Spread, values: Mapping[int, Value]) -> int:
+        if move.after.partitioning is None:
+            return move.after.id
+        places = self._after.get(number)
+        if places is None:
+            places = self._after[number] = Places(move.after)
+        return places.find(values)
+
+    def _at_version(self, table_id: int, version: int) -> _At:
+        states = self._moves.known[table_id]
+        number = max(0, bisect_right(states, version, key=itemgetter(0)) - 1)
+        at = self._at.get((table_id, number))
+        if at is None:
+            info = states[number][1]
+            seen = TableAt("", info, version, None, {}, may_lack_columns=True)
+            places = Places(info) if info.partitioning is not None else None
+            at = self._at[table_id, number] = _At(RowDecoder(seen), places)
+        return at
+
+
+class _At(NamedTuple):
+    """A table from a schema version on; `places` is None where it has no partitions."""
+
+    decoder: RowDecoder
+    places: Places | None

@@ -1,0 +1,261 @@
+"""Which partition of its table a row lies in, by its values.
+
+A row in a binlog carries the id of its table, whatever partition it lies in, so a DDL that takes
+partitions away can be followed only by finding the partition out again. What is not certain to come
+out as TiDB's is refused (`Unplaceable`): key partitions, expressions beyond the ones below, text
+under collations that fold letters.
+Source: pingcap/tidb table/tables/partition.go (locatePartition), ddl/partition.go.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from functools import total_ordering
+
+from binlogd.errors import BinlogdError
+from binlogd.tidb.columns import INTEGER_TYPES, Value
+from binlogd.tidb.kinds import STRING_TYPES, PartitionKind, Tp
+from binlogd.tidb.model import Column, Partitioning, Table
+
+
+class Unplaceable(BinlogdError):
+    """Nobody here can tell in which partition rows lie; the text says of what and why."""
+
+
+class Places:
+    """The partitions of one table as it is at one moment. Cheap to keep, dear to make."""
+
+    def __init__(self, info: Table) -> None:
+        """Raises Unplaceable."""
+        if info.partitioning is None:
+            raise Unplaceable("it has no partitions, or they are not described")
+        self._find = _finder(info, info.partitioning)
+        self.column_ids = _column_ids(info, info.partitioning)
+        """Whose values decide."""
+
+    def find(self, values: Mapping[int, Value]) -> int:
+        """The id of the partition that a row with these values lies in. Raises Unplaceable."""
+        found = self._find([values[each] for each in self.column_ids])
+        if found is None:
+            raise Unplaceable("a row fits none of its table's partitions")
+        return found
+
+
+_Find = Callable[[list[Value]], int | None]
+_MAX, _NULL, _DEFAULT = "MAXVALUE", "NULL", "DEFAULT"
+
+
+def _finder(info: Table, told: Partitioning) -> _Find:
+    columns = [_column(info, each) for each in _column_ids(info, told)]
+    reads = [_comparable(column) for column in columns]
+    if not told.columns:
+        reads = [_function(told.expr, columns[0])]
+    if told.kind == PartitionKind.RANGE:
+        return _range(told, reads, [_bound(each, has_expr=not told.columns) for each in columns])
+    if told.kind == PartitionKind.LIST:
+        return _list(told, reads, [_bound(each, has_expr=not told.columns) for each in columns])
+    if told.kind == PartitionKind.HASH and len(reads) == 1:
+        return _hash(told, reads[0])
+    raise Unplaceable("only partitions by range, list or hash are told apart")
+
+
+_NAME = r"`((?:[^`]|``)+)`"
+_PLAIN = re.compile(_NAME)
+_CALL = re.compile(rf"(year|to_days|unix_timestamp)\({_NAME}\)", re.IGNORECASE)
+
+
+def _column_ids(info: Table, told: Partitioning) -> tuple[int, ...]:
+    names = told.columns
+    if not names:
+        plain, call = _PLAIN.fullmatch(told.expr), _CALL.fullmatch(told.expr)
+        if plain is None and call is None:
+            raise Unplaceable(f"it is partitioned by {told.expr or 'nothing that is told'}")
+        names = ((plain[1] if plain else call[2] if call else "").replace("``", "`"),)
+    by_name = {column.name.lower(): column.id for column in info.columns}
+    try:
+        return tuple(by_name[name.lower()] for name in names)
+    except KeyError as error:
+        raise Unplaceable(f"it has no column {error} to be partitioned by") from None
+
+
+def _column(info: Table, column_id: int) -> Column:
+    column = next(each for each in info.columns if each.id == column_id)
+    if column.is_virtual:
+        raise Unplaceable(f"rows do not hold the generated column {column.name}")
+    return column
+
+
+# --- values in the order of the partitions ---------------------------------------------------
+
+
+@total_ordering
+class _Lowest:
+    """NULL, below every value."""
+
+    def __lt__(self, other: object) -> bool:
+        return other is not self
+
+    def __eq__(self, other: object) -> bool:
+        return other is self
+
+    __hash__ = object.__hash__
+
+
+@total_ordering
+class _Highest:
+    """MAXVALUE, above every value."""
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return other is self
+
+    __hash__ = object.__hash__
+
+
+_LOWEST, _HIGHEST = _Lowest(), _Highest()
+_Key = object
+_Read = Callable[[Value], _Key]
+
+_BINARY_COLLATIONS = ("binary", "utf8mb4_bin", "utf8_bin", "ascii_bin", "latin1_bin", "")
+_PADDED = ("utf8mb4_bin", "utf8_bin", "ascii_bin", "latin1_bin")
+
+
+def _comparable(column: Column) -> _Read:
+    kind = column.field_type
+    if kind.tp in INTEGER_TYPES:
+        return lambda value: _LOWEST if value is None else value
+    if kind.tp in (Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP):
+        return lambda value: _LOWEST if value is None else _whole_moment(str(value))
+    if kind.tp in STRING_TYPES and kind.collate in _BINARY_COLLATIONS:
+        return lambda value: _LOWEST if value is None else _text(column, value)
+    raise Unplaceable(f"the order of its column {column.name} is not known here")
+
+
+def _text(column: Column, value: Value) -> bytes:
+    assert isinstance(value, bytes)
+    is_padded = not column.is_binary and column.field_type.collate in _PADDED
+    return value.rstrip(b" ") if is_padded else value
+
+
+def _whole_moment(text: str) -> str:
+    """A date, or a date and time, with six digits of fraction: texts order as moments do."""
+    if len(text) == len("0000-00-00"):
+        text += " 00:00:00"
+    whole, _, fraction = text.partition(".")
+    return f"{whole}.{fraction:0<6}"
+
+
+def _function(expr: str, column: Column) -> _Read:
+    """What a whole number that an expression makes of a column is."""
+    call = _CALL.fullmatch(expr)
+    if call is None:
+        if column.field_type.tp not in INTEGER_TYPES:
+            raise Unplaceable(f"it is partitioned by {expr}, which is no whole number")
+        return _comparable(column)
+    name, tp = call[1].lower(), column.field_type.tp
+    if name == "unix_timestamp":
+        if tp != Tp.TIMESTAMP or column.field_type.decimal > 0:
+            raise Unplaceable(f"it is partitioned by {expr} with a fraction, or a time zone")
+        return lambda value: _LOWEST if value is None else _unix_seconds(str(value))
+    if tp not in (Tp.DATE, Tp.DATETIME):
+        raise Unplaceable(f"it is partitioned by {expr}, which depends on a time zone")
+    if name == "year":
+        return lambda value: _LOWEST if value is None else int(str(value)[:4])
+    return lambda value: _LOWEST if value is None else _days(str(value))
+
+
+def _unix_seconds(text: str) -> int:
+    if text.startswith("0000-00-00"):
+        return 0
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+
+
+_DAYS_BEFORE_YEAR_1 = 365
+
+
+def _days(text: str) -> int:
+    try:
+        return date.fromisoformat(text[:10]).toordinal() + _DAYS_BEFORE_YEAR_1
+    except ValueError:
+        raise Unplaceable(f"a row has the date {text[:10]}, which TO_DAYS makes NULL") from None
+
+
+def _bound(column: Column, *, has_expr: bool) -> Callable[[str], _Key]:
+    """How a bound, or a value of a list, of this column is read."""
+
+    def read(text: str) -> _Key:
+        if text.upper() == _MAX:
+            return _HIGHEST
+        if text.upper() == _NULL:
+            return _LOWEST
+        if has_expr or column.field_type.tp in INTEGER_TYPES:
+            return _whole_number(text)
+        content = _unquoted(text)
+        if column.field_type.tp in STRING_TYPES:
+            return _text(column, content.encode())
+        return _whole_moment(content)
+
+    return read
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text.strip("'"))
+    except ValueError:
+        raise Unplaceable(f"a partition has the bound {text}") from None
+
+
+def _unquoted(text: str) -> str:
+    if len(text) < 2 or text[0] != "'" or text[-1] != "'" or "\\" in text:
+        raise Unplaceable(f"a partition has the bound {text}")
+    return text[1:-1].replace("''", "'")
+
+
+# --- the three kinds ------------------------------------------------------------------------
+
+
+def _range(told: Partitioning, reads: list[_Read], bounds: list[Callable[[str], _Key]]) -> _Find:
+    upper = [
+        tuple(read(text) for read, text in zip(bounds, part.less_than, strict=True))
+        for part in told.parts
+    ]
+
+    def find(values: list[Value]) -> int | None:
+        key = tuple(read(value) for read, value in zip(reads, values, strict=True))
+        at = bisect_right(upper, key)
+        return told.parts[at].id if at < len(upper) else None
+
+    return find
+
+
+def _list(told: Partitioning, reads: list[_Read], bounds: list[Callable[[str], _Key]]) -> _Find:
+    found: dict[tuple[_Key, ...], int] = {}
+    others: int | None = None
+    for part in told.parts:
+        for texts in part.in_values:
+            if len(texts) == 1 and texts[0].upper() == _DEFAULT:
+                others = part.id
+            else:
+                key = tuple(read(text) for read, text in zip(bounds, texts, strict=True))
+                found[key] = part.id
+
+    def find(values: list[Value]) -> int | None:
+        key = tuple(read(value) for read, value in zip(reads, values, strict=True))
+        return found.get(key, others)
+
+    return find
+
+
+def _hash(told: Partitioning, read: _Read) -> _Find:
+    count = len(told.parts)
+
+    def find(values: list[Value]) -> int:
+        number = read(values[0])
+        return told.parts[abs(number) % count if isinstance(number, int) else 0].id
+
+    return find

@@ -1,0 +1,102 @@
+"""Tables whose partitions come and go, out of a log that names tables only, held to a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from binlogd.snapshot.log import reader
+from binlogd.snapshot.log.rowkey import Op
+from binlogd.snapshot.process.jobdir import pinned
+from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, catalog
+from binlogd.tidb.model import TableAt, jobs_from_json
+from binlogd.tidb.row import RowDecoder, Value
+from binlogd.tso import Tso
+from binlogd.wire.peek import peek
+from tests.data_directory import write_log
+from tests.partitioned import Partitioned, moments
+
+MOMENTS = 5
+Shown = tuple[Value, ...]
+
+
+def made(seed: int, *, is_list: bool, steps: int = 40) -> Partitioned:
+    history = Partitioned(Random(seed), is_list)
+    for _ in range(steps):
+        history.step()
+    return history
+
+
+def catalog_at(history: Partitioned, as_of: int) -> Catalog:
+    jobs = jobs_from_json(history.history)
+    ddl = [
+        DdlBinlog(Tso(head.commit_ts), head.ddl_job_id, 5, "x")
+        for head in map(peek, history.payloads)
+        if head.ddl_job_id and 0 < head.commit_ts <= as_of
+    ]
+    return catalog(jobs, ddl, log_begins=Tso(1), ignore_schemas=("mysql",))
+
+
+def folded(data_dir: Path, work: Path, known: Catalog, as_of: int) -> dict[str, set[Shown]]:
+    """What the tables hold by the last change of each key, without Spark."""
+    last: dict[tuple[int, bytes], tuple[tuple[int, int], int, bytes]] = {}
+    handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
+    wanted = reader.Wanted(handles, known.passed_over, as_of, moves=known.moves)
+    with pinned(data_dir, work) as log_files:
+        parts = reader.slices(log_files.segments, 1 << 20)
+        heads = [row for part in parts for batch in reader.heads(part) for row in batch.to_pylist()]
+        commits = {row["start_ts"]: row["commit_ts"] for row in heads if row["tp"] == 1}
+        for part in parts:
+            for batch in reader.events(part, wanted):
+                for row in batch.to_pylist():
+                    order = commits[row["start_ts"]], row["seq"]
+                    key = row["table_id"], row["key"]
+                    if order[0] <= as_of and (key not in last or last[key][0] < order):
+                        last[key] = order, row["op"], row["row"]
+    found: dict[str, set[Shown]] = {plan.info.name: set() for plan in known.tables.values()}
+    for (table_id, _), (_, op, content) in last.items():
+        if op != Op.DELETE:
+            info = known.tables[table_id].info
+            seen = TableAt("s", info, 1 << 40, None, {}, may_lack_columns=True)
+            values = RowDecoder(seen).insert(content)
+            number, letter, note = (
+                each.decode() if isinstance(each, bytes) else each
+                for each in (values[1], values[2], values[3])
+            )
+            found[info.name].add((number, letter, note))
+    return found
+
+
+def check(history: Partitioned, directory: Path) -> None:
+    write_log(directory / "data", history.payloads)
+    every = list(moments(history))
+    step = max(1, len(every) // MOMENTS)
+    for as_of in {*every[::step], every[-1]}:
+        work = directory / str(as_of)
+        work.mkdir()
+        known = catalog_at(history, as_of)
+        assert known.left_out == ()
+        state = history.states[as_of]
+        expected = {name: set(rows.values()) for name, rows in state.items()}
+        assert folded(directory / "data", work, known, as_of) == expected
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10_000), is_list=st.booleans())
+def test_rows_are_where_partition_ddl_took_them(
+    seed: int, *, is_list: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    check(made(seed, is_list=is_list), tmp_path_factory.mktemp("moved"))
+
+
+@pytest.mark.soak
+@settings(max_examples=600, deadline=None)
+@given(seed=st.integers(0, 10_000_000), is_list=st.booleans(), steps=st.integers(5, 120))
+def test_rows_of_many_histories_are_where_partition_ddl_took_them(
+    seed: int, *, is_list: bool, steps: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    check(made(seed, is_list=is_list, steps=steps), tmp_path_factory.mktemp("moved"))
