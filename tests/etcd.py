@@ -15,6 +15,7 @@ from time import monotonic, sleep
 
 from binlogd.placement.calls import OpenStreams
 from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
+from binlogd.placement.maintenance import AuthService, HealthService, MaintenanceService
 from binlogd.placement.watches import WatchService
 from binlogd.server import Server
 from binlogd.tls import ServerTls
@@ -95,6 +96,9 @@ async def own_etcd(
             LeaseService(keyspace, streams),
             WatchService(keyspace, streams),
             ClusterService(keyspace, "own", url),
+            MaintenanceService(keyspace),
+            AuthService(keyspace),
+            HealthService(streams),
         ],
         tls=tls,
     )

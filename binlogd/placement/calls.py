@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import Protocol, Self, TypeVar
 
 import structlog
@@ -74,6 +74,38 @@ def unary(request_type: type[R], answer: Callable[[R], Awaitable[Message]]) -> H
 def streamed(handle: Callable[[BytesStream], Awaitable[None]]) -> Handler:
     """A method of many messages both ways."""
     return Handler(handle, Cardinality.STREAM_STREAM, bytes, bytes)
+
+
+def told(
+    request_type: type[R],
+    answers: Callable[[R], AsyncGenerator[Message, None]],
+    streams: OpenStreams,
+) -> Handler:
+    """A method of one message there and many back, until there are no more or this side closes."""
+
+    async def handle(stream: BytesStream) -> None:
+        request = parsed(request_type, await read_message(stream, _MESSAGE_BYTES_MAX))
+
+        async def answer() -> None:
+            with said():
+                async with aclosing(answers(request)) as found:
+                    async for each in found:
+                        await send(stream, each)
+
+        await begin_answer(stream)
+        await streams.until_closing(answer())
+
+    return Handler(handle, Cardinality.UNARY_STREAM, bytes, bytes)
+
+
+def refused(service: str, methods: Iterable[str], reason: str) -> Mapping[str, Handler]:
+    """Methods that are not here: clients that can do without see the status, people the reason."""
+
+    async def handle(_: BytesStream) -> None:
+        raise GRPCError(Status.UNIMPLEMENTED, f"binlogd stands in for PD: {reason}")
+
+    handler = Handler(handle, Cardinality.UNARY_STREAM, bytes, bytes)
+    return {f"/{service}/{method}": handler for method in methods}
 
 
 async def requests(stream: BytesStream, request_type: type[R]) -> AsyncGenerator[R, None]:

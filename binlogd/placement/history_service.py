@@ -1,8 +1,9 @@
 """`tikvpb.Tikv`, as far as a Go Drainer asks it: the history of DDL jobs, under TiDB's keys.
 
 A Drainer reads the whole history when it starts, from its end to its beginning, and each job again
-when the binlog of its DDL arrives. Nothing else is here: any other key is not found, any other
-command gets the answer of a store that does not know it.
+when the binlog of its DDL arrives. Nothing else is here: any other key is not found, the fate of a
+transaction is refused with the reason, any other command gets the answer of a store that does not
+know it.
 
 Source: tidb-binlog drainer/util.go, loadHistoryDDLJobs; client-go internal/client/client_batch.go.
 """
@@ -21,18 +22,29 @@ from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.upstream import History
 from binlogd.wire.generated.errorpb import Error, ServerIsBusy
 from binlogd.wire.generated.kvrpcpb import (
+    CheckTxnStatusRequest,
+    CheckTxnStatusResponse,
     GetRequest,
     GetResponse,
     KvPair,
+    MvccGetByKeyRequest,
+    MvccGetByKeyResponse,
     ScanRequest,
     ScanResponse,
+    StoreSafeTsRequest,
+    StoreSafeTsResponse,
 )
+from binlogd.wire.generated.kvrpcpb import KeyError as KeyError_
 from binlogd.wire.generated.tikvpb import (
     BatchCommandsEmptyResponse,
     BatchCommandsRequest,
     BatchCommandsRequestRequest,
     BatchCommandsResponse,
     BatchCommandsResponseResponse,
+)
+
+_NO_ROWS = (
+    "binlogd stands in for TiKV and keeps no rows: what became of a transaction cannot be told here"
 )
 
 
@@ -47,6 +59,9 @@ class HistoryService:
         return {
             "/tikvpb.Tikv/KvGet": unary(GetRequest, self._get),
             "/tikvpb.Tikv/KvScan": unary(ScanRequest, self._scan),
+            "/tikvpb.Tikv/MvccGetByKey": unary(MvccGetByKeyRequest, self._versions),
+            "/tikvpb.Tikv/KvCheckTxnStatus": unary(CheckTxnStatusRequest, self._fate),
+            "/tikvpb.Tikv/GetStoreSafeTS": unary(StoreSafeTsRequest, self._safe_ts),
             "/tikvpb.Tikv/BatchCommands": streamed(self._batches),
         }
 
@@ -67,10 +82,26 @@ class HistoryService:
             return BatchCommandsResponseResponse(get=await self._get(request.get))
         if request.scan is not None:
             return BatchCommandsResponseResponse(scan=await self._scan(request.scan))
+        if request.check_txn_status is not None:
+            fate = await self._fate(request.check_txn_status)
+            return BatchCommandsResponseResponse(check_txn_status=fate)
         if request.empty is not None:
             empty = BatchCommandsEmptyResponse(test_id=request.empty.test_id)
             return BatchCommandsResponseResponse(empty=empty)
         return BatchCommandsResponseResponse()
+
+    async def _versions(self, _: MvccGetByKeyRequest) -> MvccGetByKeyResponse:
+        """A Pump hears an error, and goes on waiting for the outcome."""
+        return MvccGetByKeyResponse(error=_NO_ROWS)
+
+    async def _fate(self, _: CheckTxnStatusRequest) -> CheckTxnStatusResponse:
+        """Nothing that could be taken for a rollback, and at once: a client would go on asking a
+        store that does not know the question for twenty seconds."""
+        return CheckTxnStatusResponse(error=KeyError_(abort=_NO_ROWS))
+
+    async def _safe_ts(self, _: StoreSafeTsRequest) -> StoreSafeTsResponse:
+        """Up to where stale reads are possible: nowhere."""
+        return StoreSafeTsResponse()
 
     async def _get(self, request: GetRequest) -> GetResponse:
         job_id = _job_id(request.key)

@@ -26,8 +26,12 @@ from binlogd.upstream.oracle import TAKE_MAX, ClockTso
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest, PutRequest, RangeRequest
 from binlogd.wire.generated.metapb import Peer, Region, RegionEpoch, Store
 from binlogd.wire.generated.pdpb import (
+    AllocIdRequest,
+    AllocIdResponse,
     GetAllStoresRequest,
     GetAllStoresResponse,
+    GetClusterInfoRequest,
+    GetClusterInfoResponse,
     GetGcSafePointRequest,
     GetGcSafePointResponse,
     GetMembersRequest,
@@ -37,18 +41,20 @@ from binlogd.wire.generated.pdpb import (
     GetRegionResponse,
     GetStoreRequest,
     GetStoreResponse,
-    GlobalConfigItem,
-    LoadGlobalConfigRequest,
-    LoadGlobalConfigResponse,
+    IsBootstrappedRequest,
+    IsBootstrappedResponse,
     Member,
     RegionWithLeader,
     RequestHeader,
     ResponseHeader,
     ScanRegionsRequest,
     ScanRegionsResponse,
+    ServiceMode,
     Timestamp,
     TsoRequest,
     TsoResponse,
+    UpdateGcSafePointRequest,
+    UpdateGcSafePointResponse,
     UpdateServiceGcSafePointRequest,
     UpdateServiceGcSafePointResponse,
 )
@@ -56,6 +62,7 @@ from binlogd.wire.generated.pdpb import (
 _FOR_EVER = (1 << 63) - 1
 _GC_WORKER = "gc_worker"
 _REGION, _PEER, _STORE = 1, 2, 1
+_IDS_FROM = 1000
 _VERSION = "5.1.0"
 """The oldest whose clients are expected; they ask an old store for less."""
 
@@ -106,10 +113,13 @@ class PdService:
         self._timestamps = self._members_asked = 0
 
     def __mapping__(self) -> Mapping[str, Handler]:
-        """The methods, for grpclib's server with a `BytesCodec`. Others are UNIMPLEMENTED, from
-        which clients conclude that this PD is an old one."""
+        """The methods, for grpclib's server with a `BytesCodec`; those that keep settings are in
+        `GlobalConfig`, those that are not here in `Refusals`."""
         return {
             "/pdpb.PD/GetMembers": unary(GetMembersRequest, self._members),
+            "/pdpb.PD/GetClusterInfo": unary(GetClusterInfoRequest, self._info),
+            "/pdpb.PD/IsBootstrapped": unary(IsBootstrappedRequest, self._bootstrapped),
+            "/pdpb.PD/AllocID": unary(AllocIdRequest, self._new_id),
             "/pdpb.PD/Tso": streamed(self._serve_tso),
             "/pdpb.PD/GetRegion": unary(GetRegionRequest, self._region),
             "/pdpb.PD/GetPrevRegion": unary(GetRegionRequest, self._region),
@@ -118,10 +128,10 @@ class PdService:
             "/pdpb.PD/GetStore": unary(GetStoreRequest, self._store),
             "/pdpb.PD/GetAllStores": unary(GetAllStoresRequest, self._stores),
             "/pdpb.PD/GetGCSafePoint": unary(GetGcSafePointRequest, self._safe_point),
+            "/pdpb.PD/UpdateGCSafePoint": unary(UpdateGcSafePointRequest, self._advance_safe_point),
             "/pdpb.PD/UpdateServiceGCSafePoint": unary(
                 UpdateServiceGcSafePointRequest, self._update_safe_point
             ),
-            "/pdpb.PD/LoadGlobalConfig": unary(LoadGlobalConfigRequest, self._global_config),
         }
 
     def statistics(self) -> PdStatistics:
@@ -148,6 +158,24 @@ class PdService:
             leader=member,
             etcd_leader=member,
         )
+
+    async def _info(self, _: GetClusterInfoRequest) -> GetClusterInfoResponse:
+        """It is this process that hands out timestamps; without the cluster's id, as in PD."""
+        mode = ServiceMode(ServiceMode.PD_SVC_MODE)
+        return GetClusterInfoResponse(
+            header=ResponseHeader(cluster_id=self._cluster.cluster_id or 0), service_modes=[mode]
+        )
+
+    async def _bootstrapped(self, request: IsBootstrappedRequest) -> IsBootstrappedResponse:
+        return IsBootstrappedResponse(header=self._header(request.header), bootstrapped=True)
+
+    async def _new_id(self, request: AllocIdRequest) -> AllocIdResponse:
+        """A revision is never used twice; the first ids are those of region, peer and store."""
+        header = self._header(request.header)
+        key = f"/pd/{header.cluster_id}/alloc_id".encode()
+        written = (await self._keyspace.put(PutRequest(key=key))).header
+        assert written is not None, "the keyspace always says it"
+        return AllocIdResponse(header=header, id=_IDS_FROM + written.revision)
 
     async def _serve_tso(self, stream: BytesStream) -> None:
         async def answer() -> None:
@@ -211,7 +239,26 @@ class PdService:
     # --- safe points -----------------------------------------------------------------------
 
     async def _safe_point(self, request: GetGcSafePointRequest) -> GetGcSafePointResponse:
-        return GetGcSafePointResponse(header=self._header(request.header))
+        header = self._header(request.header)
+        return GetGcSafePointResponse(header=header, safe_point=await self._collected())
+
+    async def _advance_safe_point(
+        self, request: UpdateGcSafePointRequest
+    ) -> UpdateGcSafePointResponse:
+        """It never goes back."""
+        header = self._header(request.header)
+        safe_point = max(request.safe_point, await self._collected())
+        value = f"{safe_point:x}".encode()
+        await self._keyspace.put(PutRequest(key=self._safe_point_key(), value=value))
+        return UpdateGcSafePointResponse(header=header, new_safe_point=safe_point)
+
+    async def _collected(self) -> int:
+        """Up to where garbage collection said it had come; hexadecimal, as PD keeps it."""
+        found = await self._keyspace.range(RangeRequest(key=self._safe_point_key()))
+        return int(found.kvs[0].value, 16) if found.kvs else 0
+
+    def _safe_point_key(self) -> bytes:
+        return f"/pd/{self._cluster.cluster_id}/gc/safe_point".encode()
 
     async def _update_safe_point(
         self, request: UpdateServiceGcSafePointRequest
@@ -248,24 +295,6 @@ class PdService:
 
     def _safe_points_prefix(self) -> bytes:
         return f"/pd/{self._cluster.cluster_id}/gc/safe_point/service/".encode()
-
-    # --- settings of the cluster -----------------------------------------------------------
-
-    async def _global_config(self, request: LoadGlobalConfigRequest) -> LoadGlobalConfigResponse:
-        """What clients have put under a path of the keyspace themselves."""
-        answer = LoadGlobalConfigResponse(revision=self._keyspace.revision)
-        if request.config_path:
-            prefix = request.config_path.encode()
-            end = prefix + b"\xff"
-            found = await self._keyspace.range(RangeRequest(key=prefix, range_end=end))
-            answer.items = [
-                GlobalConfigItem(
-                    name=each.key.decode(errors="replace"),
-                    value=each.value.decode(errors="replace"),
-                )
-                for each in found.kvs
-            ]
-        return answer
 
 
 def _everything() -> tuple[Region, Peer]:

@@ -8,8 +8,11 @@ from random import Random
 
 from binlogd.placement.calls import OpenStreams, Service
 from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
+from binlogd.placement.global_config import GlobalConfig
 from binlogd.placement.history_service import HistoryService
+from binlogd.placement.maintenance import AuthService, HealthService, MaintenanceService
 from binlogd.placement.pd_service import PdService, PdStatistics, Place
+from binlogd.placement.refusals import Refusals
 from binlogd.placement.watches import WatchService
 from binlogd.ports import Clock, ClusterIdentity
 from binlogd.tso import Tso
@@ -59,6 +62,11 @@ class StandIn:
             WatchService(own.keyspace, self._streams),
             ClusterService(own.keyspace, place.name, place.url),
             HistoryService(own.history, own.store, self._streams),
+            GlobalConfig(own.keyspace, cluster, self._streams),
+            MaintenanceService(own.keyspace),
+            AuthService(own.keyspace),
+            HealthService(self._streams),
+            Refusals(),
         )
 
     def services(self) -> Sequence[Service]:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from grpclib.client import Stream
-from grpclib.const import Cardinality
+from grpclib.const import Cardinality, Status
+from grpclib.exceptions import GRPCError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -20,6 +21,9 @@ from binlogd.channel import PlainChannel
 from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
 from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.wire.generated.etcdserverpb import (
+    AlarmRequest,
+    AlarmRequestAlarmAction,
+    AlarmResponse,
     Compare,
     CompareCompareTarget,
     DeleteRangeRequest,
@@ -27,6 +31,7 @@ from binlogd.wire.generated.etcdserverpb import (
     PutRequest,
     RangeRequest,
     RequestOp,
+    StatusResponse,
     TxnRequest,
     WatchCancelRequest,
     WatchCreateRequest,
@@ -247,6 +252,40 @@ async def test_the_members_say_where_they_are_reached(place: Place) -> None:
     (member,) = (await place.client.members()).members
     assert member.client_urls[0].startswith("http://127.0.0.1")
     assert member.id
+
+
+async def test_what_a_member_says_of_itself(place: Place) -> None:
+    async def asked(method: str, request: bytes = b"") -> bytes:
+        (endpoint,) = place.client._endpoints
+        async with (
+            PlainChannel(*endpoint) as raw,
+            raw.request(method, Cardinality.UNARY_UNARY, bytes, bytes) as stream,
+        ):
+            await stream.send_message(request, end=True)
+            return await stream.recv_message() or b""
+
+    await place.client.put(PutRequest(key=place.key(b"k"), value=b"v"))
+    status = StatusResponse().parse(await asked("/etcdserverpb.Maintenance/Status"))
+    assert status.header is not None
+    assert status.leader == status.header.member_id != 0
+    assert status.raft_applied_index >= status.raft_index > 0
+    assert (status.raft_term, status.errors, status.is_learner) == (
+        status.header.raft_term,
+        [],
+        False,
+    )
+    assert status.db_size >= status.db_size_in_use > 0
+    assert status.version.startswith("3.4.")
+    for action in (AlarmRequestAlarmAction.GET, AlarmRequestAlarmAction.DEACTIVATE):
+        request = AlarmRequest(action=AlarmRequestAlarmAction(action))
+        alarms = AlarmResponse().parse(
+            await asked("/etcdserverpb.Maintenance/Alarm", bytes(request))
+        )
+        assert alarms.alarms == []
+    with pytest.raises(GRPCError, match="authentication is not enabled") as refused:
+        await asked("/etcdserverpb.Auth/Authenticate", b"\x0a\x01u\x12\x01p")
+    assert refused.value.status is Status.FAILED_PRECONDITION
+    assert await asked("/grpc.health.v1.Health/Check") == b"\x08\x01"
 
 
 async def test_an_endpoint_that_is_gone_is_passed_over(place: Place) -> None:

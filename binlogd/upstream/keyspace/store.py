@@ -75,6 +75,9 @@ class KeyspaceStatistics:
     compacted: int
     keys: int
     live_bytes: int
+    history_bytes: int
+    """Of all versions that are kept, the live ones too."""
+    is_full: bool
     leases: int
     leases_expired: int
     writes: int
@@ -322,6 +325,8 @@ class KeyspaceStore:
             compacted=self._keyspace.compacted,
             keys=self._keyspace.live_keys,
             live_bytes=self._keyspace.live_bytes,
+            history_bytes=self._history_bytes,
+            is_full=self._is_full(),
             leases=len(self._leases),
             leases_expired=self._expired,
             writes=self._writes,
@@ -403,12 +408,15 @@ class KeyspaceStore:
         )
 
     def _require_room(self) -> None:
-        is_full = (
-            self._keyspace.live_bytes > self._limits.live_bytes_max
-            or self._keyspace.live_keys > self._limits.keys_max
-        )
-        if is_full:
+        if self._is_full(beyond=1):
             raise EtcdRefused("RESOURCE_EXHAUSTED", _NO_SPACE)
+
+    def _is_full(self, *, beyond: int = 0) -> bool:
+        limits, keyspace = self._limits, self._keyspace
+        return (
+            keyspace.live_bytes >= limits.live_bytes_max + beyond
+            or keyspace.live_keys >= limits.keys_max + beyond
+        )
 
     async def _tidy(self) -> None:
         """Compacts when twice as much history is kept as there should be."""

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from grpclib.metadata import Deadline
 
 
+class AlarmType(betterproto.Enum):
+    NONE = 0
+    NOSPACE = 1
+    CORRUPT = 2
+
+
 class EventEventType(betterproto.Enum):
     PUT = 0
     DELETE = 1
@@ -62,6 +68,12 @@ class CompareCompareTarget(betterproto.Enum):
 class WatchCreateRequestFilterType(betterproto.Enum):
     NOPUT = 0
     NODELETE = 1
+
+
+class AlarmRequestAlarmAction(betterproto.Enum):
+    GET = 0
+    ACTIVATE = 1
+    DEACTIVATE = 2
 
 
 @dataclass(eq=False, repr=False)
@@ -340,6 +352,56 @@ class MemberListResponse(betterproto.Message):
     members: List["Member"] = betterproto.message_field(2)
 
 
+@dataclass(eq=False, repr=False)
+class AlarmRequest(betterproto.Message):
+    action: "AlarmRequestAlarmAction" = betterproto.enum_field(1)
+    member_id: int = betterproto.uint64_field(2)
+    alarm: "AlarmType" = betterproto.enum_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class AlarmMember(betterproto.Message):
+    member_id: int = betterproto.uint64_field(1)
+    alarm: "AlarmType" = betterproto.enum_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class AlarmResponse(betterproto.Message):
+    header: Optional["ResponseHeader"] = betterproto.message_field(1, optional=True)
+    alarms: List["AlarmMember"] = betterproto.message_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class StatusRequest(betterproto.Message):
+    pass
+
+
+@dataclass(eq=False, repr=False)
+class StatusResponse(betterproto.Message):
+    header: Optional["ResponseHeader"] = betterproto.message_field(1, optional=True)
+    version: str = betterproto.string_field(2)
+    db_size: int = betterproto.int64_field(3)
+    leader: int = betterproto.uint64_field(4)
+    raft_index: int = betterproto.uint64_field(5)
+    raft_term: int = betterproto.uint64_field(6)
+    raft_applied_index: int = betterproto.uint64_field(7)
+    errors: List[str] = betterproto.string_field(8)
+    db_size_in_use: int = betterproto.int64_field(9)
+    is_learner: bool = betterproto.bool_field(10)
+
+
+@dataclass(eq=False, repr=False)
+class AuthStatusRequest(betterproto.Message):
+    pass
+
+
+@dataclass(eq=False, repr=False)
+class AuthStatusResponse(betterproto.Message):
+    header: Optional["ResponseHeader"] = betterproto.message_field(1, optional=True)
+    enabled: bool = betterproto.bool_field(2)
+    auth_revision: int = betterproto.uint64_field(3)
+
+
 class KvStub(betterproto.ServiceStub):
     async def range(
         self,
@@ -554,6 +616,61 @@ class ClusterStub(betterproto.ServiceStub):
             "/etcdserverpb.Cluster/MemberList",
             member_list_request,
             MemberListResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+
+class MaintenanceStub(betterproto.ServiceStub):
+    async def alarm(
+        self,
+        alarm_request: "AlarmRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "AlarmResponse":
+        return await self._unary_unary(
+            "/etcdserverpb.Maintenance/Alarm",
+            alarm_request,
+            AlarmResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def status(
+        self,
+        status_request: "StatusRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "StatusResponse":
+        return await self._unary_unary(
+            "/etcdserverpb.Maintenance/Status",
+            status_request,
+            StatusResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+
+class AuthStub(betterproto.ServiceStub):
+    async def auth_status(
+        self,
+        auth_status_request: "AuthStatusRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "AuthStatusResponse":
+        return await self._unary_unary(
+            "/etcdserverpb.Auth/AuthStatus",
+            auth_status_request,
+            AuthStatusResponse,
             timeout=timeout,
             deadline=deadline,
             metadata=metadata,
@@ -804,5 +921,69 @@ class ClusterBase(ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 MemberListRequest,
                 MemberListResponse,
+            ),
+        }
+
+
+class MaintenanceBase(ServiceBase):
+
+    async def alarm(self, alarm_request: "AlarmRequest") -> "AlarmResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def status(self, status_request: "StatusRequest") -> "StatusResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def __rpc_alarm(
+        self, stream: "grpclib.server.Stream[AlarmRequest, AlarmResponse]"
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.alarm(request)
+        await stream.send_message(response)
+
+    async def __rpc_status(
+        self, stream: "grpclib.server.Stream[StatusRequest, StatusResponse]"
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.status(request)
+        await stream.send_message(response)
+
+    def __mapping__(self) -> Dict[str, grpclib.const.Handler]:
+        return {
+            "/etcdserverpb.Maintenance/Alarm": grpclib.const.Handler(
+                self.__rpc_alarm,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                AlarmRequest,
+                AlarmResponse,
+            ),
+            "/etcdserverpb.Maintenance/Status": grpclib.const.Handler(
+                self.__rpc_status,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                StatusRequest,
+                StatusResponse,
+            ),
+        }
+
+
+class AuthBase(ServiceBase):
+
+    async def auth_status(
+        self, auth_status_request: "AuthStatusRequest"
+    ) -> "AuthStatusResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def __rpc_auth_status(
+        self, stream: "grpclib.server.Stream[AuthStatusRequest, AuthStatusResponse]"
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.auth_status(request)
+        await stream.send_message(response)
+
+    def __mapping__(self) -> Dict[str, grpclib.const.Handler]:
+        return {
+            "/etcdserverpb.Auth/AuthStatus": grpclib.const.Handler(
+                self.__rpc_auth_status,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                AuthStatusRequest,
+                AuthStatusResponse,
             ),
         }

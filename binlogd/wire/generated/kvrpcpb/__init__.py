@@ -223,3 +223,15 @@ class ResolveLockResponse(betterproto.Message):
         1, optional=True
     )
     error: Optional["KeyError"] = betterproto.message_field(2, optional=True)
+
+
+@dataclass(eq=False, repr=False)
+class StoreSafeTsRequest(betterproto.Message):
+    """A client asks it of every store, every two seconds."""
+
+    pass
+
+
+@dataclass(eq=False, repr=False)
+class StoreSafeTsResponse(betterproto.Message):
+    safe_ts: int = betterproto.uint64_field(1)

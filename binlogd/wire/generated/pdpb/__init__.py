@@ -42,6 +42,17 @@ class ErrorType(betterproto.Enum):
     DATA_COMPACTED = 11
 
 
+class EventType(betterproto.Enum):
+    PUT = 0
+    DELETE = 1
+
+
+class ServiceMode(betterproto.Enum):
+    UNKNOWN_SVC_MODE = 0
+    PD_SVC_MODE = 1
+    API_SVC_MODE = 2
+
+
 @dataclass(eq=False, repr=False)
 class RequestHeader(betterproto.Message):
     """cluster_id 0 is for GetMembers alone, which tells it."""
@@ -227,15 +238,92 @@ class LoadGlobalConfigRequest(betterproto.Message):
 
 @dataclass(eq=False, repr=False)
 class GlobalConfigItem(betterproto.Message):
+    """What it is stands in `value` before 6.6, in `payload` since."""
+
     name: str = betterproto.string_field(1)
     value: str = betterproto.string_field(2)
-    error: "Error" = betterproto.message_field(3)
+    error: Optional["Error"] = betterproto.message_field(3, optional=True)
+    kind: "EventType" = betterproto.enum_field(4)
+    payload: bytes = betterproto.bytes_field(5)
 
 
 @dataclass(eq=False, repr=False)
 class LoadGlobalConfigResponse(betterproto.Message):
     items: List["GlobalConfigItem"] = betterproto.message_field(1)
     revision: int = betterproto.int64_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class StoreGlobalConfigRequest(betterproto.Message):
+    changes: List["GlobalConfigItem"] = betterproto.message_field(1)
+    config_path: str = betterproto.string_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class StoreGlobalConfigResponse(betterproto.Message):
+    error: Optional["Error"] = betterproto.message_field(1, optional=True)
+
+
+@dataclass(eq=False, repr=False)
+class WatchGlobalConfigRequest(betterproto.Message):
+    config_path: str = betterproto.string_field(1)
+    revision: int = betterproto.int64_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class WatchGlobalConfigResponse(betterproto.Message):
+    changes: List["GlobalConfigItem"] = betterproto.message_field(1)
+    revision: int = betterproto.int64_field(2)
+    header: "ResponseHeader" = betterproto.message_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class UpdateGcSafePointRequest(betterproto.Message):
+    header: "RequestHeader" = betterproto.message_field(1)
+    safe_point: int = betterproto.uint64_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class UpdateGcSafePointResponse(betterproto.Message):
+    header: "ResponseHeader" = betterproto.message_field(1)
+    new_safe_point: int = betterproto.uint64_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class GetClusterInfoRequest(betterproto.Message):
+    """
+    Asked by clients since 6.6: the first service mode says who hands out timestamps.
+    """
+
+    pass
+
+
+@dataclass(eq=False, repr=False)
+class GetClusterInfoResponse(betterproto.Message):
+    header: "ResponseHeader" = betterproto.message_field(1)
+    service_modes: List["ServiceMode"] = betterproto.enum_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class IsBootstrappedRequest(betterproto.Message):
+    header: "RequestHeader" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class IsBootstrappedResponse(betterproto.Message):
+    header: "ResponseHeader" = betterproto.message_field(1)
+    bootstrapped: bool = betterproto.bool_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class AllocIdRequest(betterproto.Message):
+    header: "RequestHeader" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class AllocIdResponse(betterproto.Message):
+    header: "ResponseHeader" = betterproto.message_field(1)
+    id: int = betterproto.uint64_field(2)
 
 
 class PdStub(betterproto.ServiceStub):
@@ -394,6 +482,109 @@ class PdStub(betterproto.ServiceStub):
             metadata=metadata,
         )
 
+    async def update_gc_safe_point(
+        self,
+        update_gc_safe_point_request: "UpdateGcSafePointRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "UpdateGcSafePointResponse":
+        return await self._unary_unary(
+            "/pdpb.PD/UpdateGCSafePoint",
+            update_gc_safe_point_request,
+            UpdateGcSafePointResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def get_cluster_info(
+        self,
+        get_cluster_info_request: "GetClusterInfoRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "GetClusterInfoResponse":
+        return await self._unary_unary(
+            "/pdpb.PD/GetClusterInfo",
+            get_cluster_info_request,
+            GetClusterInfoResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def is_bootstrapped(
+        self,
+        is_bootstrapped_request: "IsBootstrappedRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "IsBootstrappedResponse":
+        return await self._unary_unary(
+            "/pdpb.PD/IsBootstrapped",
+            is_bootstrapped_request,
+            IsBootstrappedResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def alloc_id(
+        self,
+        alloc_id_request: "AllocIdRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "AllocIdResponse":
+        return await self._unary_unary(
+            "/pdpb.PD/AllocID",
+            alloc_id_request,
+            AllocIdResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def store_global_config(
+        self,
+        store_global_config_request: "StoreGlobalConfigRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "StoreGlobalConfigResponse":
+        return await self._unary_unary(
+            "/pdpb.PD/StoreGlobalConfig",
+            store_global_config_request,
+            StoreGlobalConfigResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def watch_global_config(
+        self,
+        watch_global_config_request: "WatchGlobalConfigRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> AsyncIterator[WatchGlobalConfigResponse]:
+        async for response in self._unary_stream(
+            "/pdpb.PD/WatchGlobalConfig",
+            watch_global_config_request,
+            WatchGlobalConfigResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        ):
+            yield response
+
     async def load_global_config(
         self,
         load_global_config_request: "LoadGlobalConfigRequest",
@@ -459,6 +650,35 @@ class PdBase(ServiceBase):
         self, update_service_gc_safe_point_request: "UpdateServiceGcSafePointRequest"
     ) -> "UpdateServiceGcSafePointResponse":
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def update_gc_safe_point(
+        self, update_gc_safe_point_request: "UpdateGcSafePointRequest"
+    ) -> "UpdateGcSafePointResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def get_cluster_info(
+        self, get_cluster_info_request: "GetClusterInfoRequest"
+    ) -> "GetClusterInfoResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def is_bootstrapped(
+        self, is_bootstrapped_request: "IsBootstrappedRequest"
+    ) -> "IsBootstrappedResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def alloc_id(self, alloc_id_request: "AllocIdRequest") -> "AllocIdResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def store_global_config(
+        self, store_global_config_request: "StoreGlobalConfigRequest"
+    ) -> "StoreGlobalConfigResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def watch_global_config(
+        self, watch_global_config_request: "WatchGlobalConfigRequest"
+    ) -> AsyncIterator[WatchGlobalConfigResponse]:
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+        yield WatchGlobalConfigResponse()
 
     async def load_global_config(
         self, load_global_config_request: "LoadGlobalConfigRequest"
@@ -533,6 +753,56 @@ class PdBase(ServiceBase):
         response = await self.update_service_gc_safe_point(request)
         await stream.send_message(response)
 
+    async def __rpc_update_gc_safe_point(
+        self,
+        stream: "grpclib.server.Stream[UpdateGcSafePointRequest, UpdateGcSafePointResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.update_gc_safe_point(request)
+        await stream.send_message(response)
+
+    async def __rpc_get_cluster_info(
+        self,
+        stream: "grpclib.server.Stream[GetClusterInfoRequest, GetClusterInfoResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.get_cluster_info(request)
+        await stream.send_message(response)
+
+    async def __rpc_is_bootstrapped(
+        self,
+        stream: "grpclib.server.Stream[IsBootstrappedRequest, IsBootstrappedResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.is_bootstrapped(request)
+        await stream.send_message(response)
+
+    async def __rpc_alloc_id(
+        self, stream: "grpclib.server.Stream[AllocIdRequest, AllocIdResponse]"
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.alloc_id(request)
+        await stream.send_message(response)
+
+    async def __rpc_store_global_config(
+        self,
+        stream: "grpclib.server.Stream[StoreGlobalConfigRequest, StoreGlobalConfigResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.store_global_config(request)
+        await stream.send_message(response)
+
+    async def __rpc_watch_global_config(
+        self,
+        stream: "grpclib.server.Stream[WatchGlobalConfigRequest, WatchGlobalConfigResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        await self._call_rpc_handler_server_stream(
+            self.watch_global_config,
+            stream,
+            request,
+        )
+
     async def __rpc_load_global_config(
         self,
         stream: "grpclib.server.Stream[LoadGlobalConfigRequest, LoadGlobalConfigResponse]",
@@ -596,6 +866,42 @@ class PdBase(ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 UpdateServiceGcSafePointRequest,
                 UpdateServiceGcSafePointResponse,
+            ),
+            "/pdpb.PD/UpdateGCSafePoint": grpclib.const.Handler(
+                self.__rpc_update_gc_safe_point,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                UpdateGcSafePointRequest,
+                UpdateGcSafePointResponse,
+            ),
+            "/pdpb.PD/GetClusterInfo": grpclib.const.Handler(
+                self.__rpc_get_cluster_info,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                GetClusterInfoRequest,
+                GetClusterInfoResponse,
+            ),
+            "/pdpb.PD/IsBootstrapped": grpclib.const.Handler(
+                self.__rpc_is_bootstrapped,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                IsBootstrappedRequest,
+                IsBootstrappedResponse,
+            ),
+            "/pdpb.PD/AllocID": grpclib.const.Handler(
+                self.__rpc_alloc_id,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                AllocIdRequest,
+                AllocIdResponse,
+            ),
+            "/pdpb.PD/StoreGlobalConfig": grpclib.const.Handler(
+                self.__rpc_store_global_config,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                StoreGlobalConfigRequest,
+                StoreGlobalConfigResponse,
+            ),
+            "/pdpb.PD/WatchGlobalConfig": grpclib.const.Handler(
+                self.__rpc_watch_global_config,
+                grpclib.const.Cardinality.UNARY_STREAM,
+                WatchGlobalConfigRequest,
+                WatchGlobalConfigResponse,
             ),
             "/pdpb.PD/LoadGlobalConfig": grpclib.const.Handler(
                 self.__rpc_load_global_config,

@@ -41,6 +41,9 @@ class BatchCommandsRequestRequest(betterproto.Message):
     scan: Optional["_kvrpcpb__.ScanRequest"] = betterproto.message_field(
         2, optional=True
     )
+    check_txn_status: Optional["_kvrpcpb__.CheckTxnStatusRequest"] = (
+        betterproto.message_field(25, optional=True)
+    )
     empty: Optional["BatchCommandsEmptyRequest"] = betterproto.message_field(
         255, optional=True
     )
@@ -61,6 +64,9 @@ class BatchCommandsResponseResponse(betterproto.Message):
     )
     scan: Optional["_kvrpcpb__.ScanResponse"] = betterproto.message_field(
         2, optional=True
+    )
+    check_txn_status: Optional["_kvrpcpb__.CheckTxnStatusResponse"] = (
+        betterproto.message_field(25, optional=True)
     )
     empty: Optional["BatchCommandsEmptyResponse"] = betterproto.message_field(
         255, optional=True
@@ -163,6 +169,23 @@ class TikvStub(betterproto.ServiceStub):
             metadata=metadata,
         )
 
+    async def get_store_safe_ts(
+        self,
+        kvrpcpb_store_safe_ts_request: "_kvrpcpb__.StoreSafeTsRequest",
+        *,
+        timeout: Optional[float] = None,
+        deadline: Optional["Deadline"] = None,
+        metadata: Optional["MetadataLike"] = None
+    ) -> "_kvrpcpb__.StoreSafeTsResponse":
+        return await self._unary_unary(
+            "/tikvpb.Tikv/GetStoreSafeTS",
+            kvrpcpb_store_safe_ts_request,
+            _kvrpcpb__.StoreSafeTsResponse,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
     async def batch_commands(
         self,
         batch_commands_request_iterator: Union[
@@ -212,6 +235,11 @@ class TikvBase(ServiceBase):
     ) -> "_kvrpcpb__.ResolveLockResponse":
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
+    async def get_store_safe_ts(
+        self, kvrpcpb_store_safe_ts_request: "_kvrpcpb__.StoreSafeTsRequest"
+    ) -> "_kvrpcpb__.StoreSafeTsResponse":
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
     async def batch_commands(
         self, batch_commands_request_iterator: AsyncIterator[BatchCommandsRequest]
     ) -> AsyncIterator[BatchCommandsResponse]:
@@ -258,6 +286,14 @@ class TikvBase(ServiceBase):
         response = await self.kv_resolve_lock(request)
         await stream.send_message(response)
 
+    async def __rpc_get_store_safe_ts(
+        self,
+        stream: "grpclib.server.Stream[_kvrpcpb__.StoreSafeTsRequest, _kvrpcpb__.StoreSafeTsResponse]",
+    ) -> None:
+        request = await stream.recv_message()
+        response = await self.get_store_safe_ts(request)
+        await stream.send_message(response)
+
     async def __rpc_batch_commands(
         self,
         stream: "grpclib.server.Stream[BatchCommandsRequest, BatchCommandsResponse]",
@@ -300,6 +336,12 @@ class TikvBase(ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 _kvrpcpb__.ResolveLockRequest,
                 _kvrpcpb__.ResolveLockResponse,
+            ),
+            "/tikvpb.Tikv/GetStoreSafeTS": grpclib.const.Handler(
+                self.__rpc_get_store_safe_ts,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                _kvrpcpb__.StoreSafeTsRequest,
+                _kvrpcpb__.StoreSafeTsResponse,
             ),
             "/tikvpb.Tikv/BatchCommands": grpclib.const.Handler(
                 self.__rpc_batch_commands,

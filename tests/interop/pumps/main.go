@@ -1,0 +1,191 @@
+// The Pump client of TiDB and the registry of the tools, as TiDB, Pump, Drainer and binlogctl are
+// built with them, against a binlogd that is their PD and their Pump.
+//
+//	pumps HOST:PORT [SOCKET]
+//
+// Each line says "ok" or "FAIL" and what was asked; the exit code is 1 when something failed.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/pingcap/tidb-tools/pkg/etcd"
+	"github.com/pingcap/tidb-tools/tidb-binlog/node"
+	client "github.com/pingcap/tidb-tools/tidb-binlog/pump_client"
+	binlog "github.com/pingcap/tipb/go-binlog"
+	pd "github.com/tikv/pd/client"
+)
+
+var failed bool
+
+func check(name string, f func() error) {
+	if err := f(); err != nil {
+		failed = true
+		fmt.Printf("FAIL %s: %v\n", name, err)
+		return
+	}
+	fmt.Printf("ok   %s\n", name)
+}
+
+// One transaction: its rows before the commit, its outcome after.
+func write(pumps *client.PumpsClient, start int64) error {
+	value := binlog.PrewriteValue{SchemaVersion: 1}
+	rows, err := value.Marshal()
+	if err != nil {
+		return err
+	}
+	prewrite := &binlog.Binlog{Tp: binlog.BinlogType_Prewrite, StartTs: start, PrewriteKey: []byte("k"), PrewriteValue: rows}
+	if err := pumps.WriteBinlog(prewrite); err != nil {
+		return err
+	}
+	return pumps.WriteBinlog(&binlog.Binlog{Tp: binlog.BinlogType_Commit, StartTs: start, CommitTs: start + 1, PrewriteKey: []byte("k")})
+}
+
+func main() {
+	place := os.Args[1]
+	url := "http://" + place
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	times, err := pd.NewClient([]string{url}, pd.SecurityOption{})
+	if err != nil {
+		fmt.Println("FAIL pd:", err)
+		os.Exit(1)
+	}
+	now := func() int64 {
+		physical, logical, err := times.GetTS(ctx)
+		if err != nil {
+			panic(err)
+		}
+		return physical<<18 + logical
+	}
+
+	for _, strategy := range []string{client.Range, client.Hash} {
+		check("the Pump client finds its Pump in PD and writes, strategy "+strategy, func() error {
+			pumps, err := client.NewPumpsClient(url, strategy, 15*time.Second, pd.SecurityOption{})
+			if err != nil {
+				return err
+			}
+			defer pumps.Close()
+			if len(pumps.Pumps.AvaliablePumps) != 1 {
+				return fmt.Errorf("%d Pumps are available", len(pumps.Pumps.AvaliablePumps))
+			}
+			for i := 0; i < 20; i++ {
+				if err := write(pumps, now()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if len(os.Args) > 2 {
+		check("the Pump client writes through the unix socket", func() error {
+			pumps, err := client.NewLocalPumpsClient(url, os.Args[2], 15*time.Second, pd.SecurityOption{})
+			if err != nil {
+				return err
+			}
+			defer pumps.Close()
+			for i := 0; i < 20; i++ {
+				if err := write(pumps, now()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+
+	cli, err := etcd.NewClientFromCfg([]string{place}, 5*time.Second, node.DefaultRootPath, nil)
+	if err != nil {
+		fmt.Println("FAIL etcd:", err)
+		os.Exit(1)
+	}
+	registry := node.NewEtcdRegistry(cli, 5*time.Second)
+	list := func(kind string) ([]*node.Status, error) {
+		found, _, err := registry.Nodes(ctx, node.NodePrefix[kind])
+		return found, err
+	}
+	for kind, id := range map[string]string{node.PumpNode: "pump0", node.DrainerNode: "pump0-drainer"} {
+		check("the registry lists the "+kind+" and nothing is lost of its entry", func() error {
+			found, err := list(kind)
+			if err != nil {
+				return err
+			}
+			if len(found) != 1 || found[0].NodeID != id || found[0].Addr != place || found[0].State != node.Online {
+				return fmt.Errorf("%v", found)
+			}
+			age := time.Since(time.UnixMilli(found[0].UpdateTS >> 18))
+			if age > time.Minute || age < -time.Minute {
+				return fmt.Errorf("updateTS is %v old: %v", age, found[0])
+			}
+			raw, _, err := cli.Get(ctx, node.NodePrefix[kind]+"/"+id)
+			if err != nil {
+				return err
+			}
+			var again node.Status
+			if err := json.Unmarshal(raw, &again); err != nil {
+				return err
+			}
+			text, err := json.Marshal(again)
+			if err != nil {
+				return err
+			}
+			if string(text) != string(raw) {
+				return fmt.Errorf("here %s, as Go writes it %s", raw, text)
+			}
+			return nil
+		})
+	}
+	check("the Pump's maxCommitTS follows what was written", func() error {
+		for {
+			found, err := list(node.PumpNode)
+			if err != nil {
+				return err
+			}
+			if len(found) == 1 && found[0].MaxCommitTS > 0 {
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	})
+	check("a node of the original registers, changes and is watched", func() error {
+		_, revision, err := registry.Nodes(ctx, node.NodePrefix[node.DrainerNode])
+		if err != nil {
+			return err
+		}
+		told := registry.WatchNode(ctx, node.DefaultRootPath+"/"+node.NodePrefix[node.DrainerNode], revision+1)
+		own := &node.Status{NodeID: "go-drainer", Addr: "127.0.0.1:1", State: node.Online, MaxCommitTS: 1 << 60}
+		for _, state := range []string{node.Online, node.Paused, node.Offline} {
+			own.State = state
+			if err := registry.UpdateNode(ctx, node.NodePrefix[node.DrainerNode], own); err != nil {
+				return err
+			}
+		}
+		for seen := 0; seen < 3; {
+			answer, ok := <-told
+			if !ok || answer.Err() != nil {
+				return fmt.Errorf("watch: %v", answer.Err())
+			}
+			for _, event := range answer.Events {
+				if string(event.Kv.Key) == node.DefaultRootPath+"/drainers/go-drainer" {
+					seen++
+				}
+			}
+		}
+		found, _, err := registry.Node(ctx, node.NodePrefix[node.DrainerNode], "go-drainer")
+		if err != nil || *found != *own {
+			return fmt.Errorf("%v %v", found, err)
+		}
+		return nil
+	})
+	if failed {
+		os.Exit(1)
+	}
+}
