@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyiceberg.table import StaticTable
 
 from binlogd.snapshot.formats.columns import arrow_column
 from binlogd.snapshot.spec import TypeOptions
-from binlogd.spark import lake
+from binlogd.spark.lake.book import LakeTable
+from binlogd.spark.lake.moving import Lake
+from binlogd.spark.lake.rows import KEY_COLUMN
 from binlogd.spark.source import BinlogdSource, arrow_schema
 from binlogd.tso import MAX_TS, Tso
 from binlogd.workload.generator import Options, Workload
@@ -69,22 +72,33 @@ def held(
     return snapshot_reader.rows_of(left.select([each.name for each in columns]), entries)
 
 
-def _of_lake(logged: Logged, root: str, name: str, table: lake.LakeTable, at: int) -> Counter[Row]:
+def lake_rows(lake: Lake, table: LakeTable) -> pa.Table:
+    """What a reader of `tables.json` finds."""
+    where = lake.place.table(table.directory)
+    if lake.place.kind == "delta":
+        options = lake.place.delta_options()
+        return DeltaTable(where, table.version, options).to_pyarrow_table()
+    found = StaticTable.from_metadata(table.metadata, lake.place.iceberg_properties())
+    return found.scan(snapshot_id=table.version or None).to_arrow()
+
+
+def _of_lake(logged: Logged, lake: Lake, name: str, table: LakeTable, at: int) -> Counter[Row]:
     info = logged.workload.model.tables(Tso(at))[tuple(name.split("."))]  # type: ignore[index]  # two names
     columns = [each for each in info.columns if each.is_public]
     entries = [arrow_column(each, TypeOptions()).entry() for each in columns]
-    data = DeltaTable(f"{root}/{table.directory}", version=table.version).to_pyarrow_table()
-    assert set(data.column_names) == {each.name for each in columns} | {lake.KEY_COLUMN}
+    data = lake_rows(lake, table)
+    assert set(data.column_names) == {each.name for each in columns} | {KEY_COLUMN}
+    assert len(set(data[KEY_COLUMN].to_pylist())) == data.num_rows
     return snapshot_reader.rows_of(data.select([each.name for each in columns]), entries)
 
 
-def check_lake(logged: Logged, root: str, at: int) -> None:
+def check_lake(logged: Logged, lake: Lake, at: int) -> None:
     """The lake is at this moment, and holds what the model says."""
-    found = lake.read_tables(root)
+    found = lake.book().read()
     assert found.commit_ts == at
     model = logged.workload.model.tables(Tso(at))
     assert found.tables.keys() == {".".join(name) for name in model}
     for name, table in found.tables.items():
         database, _, of = name.partition(".")
         wanted = expected(logged.workload, (database, of), Tso(at))
-        assert _of_lake(logged, root, name, table, at) == wanted, name
+        assert _of_lake(logged, lake, name, table, at) == wanted, name

@@ -14,7 +14,7 @@ import importlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -34,11 +34,11 @@ _NEW = ".new"
 
 
 class ArchiveUnavailable(Unavailable):
-    """The archive's store gives an error again and again."""
+    """The store of an archive, or of what else is kept there, gives an error again and again."""
 
-    def __init__(self, where: str, error: Exception) -> None:
+    def __init__(self, where: str, error: Exception, what: str = "archive") -> None:
         super().__init__(
-            f"archive {where}: {error}; nothing is lost, it goes on where it stopped: look at the"
+            f"{what} {where}: {error}; nothing is lost, it goes on where it stopped: look at the"
             " store, the credentials and the network"
         )
 
@@ -46,26 +46,28 @@ class ArchiveUnavailable(Unavailable):
 class Store:
     """Files below one URL. All methods block. They raise ArchiveUnavailable, FileNotFoundError."""
 
-    def __init__(self, url: str, system: Any, root: str, *, is_local: bool) -> None:
-        self.url = url
+    def __init__(
+        self, url: str, system: Any, root: str, *, is_local: bool, what: str = "archive"
+    ) -> None:
+        self.url, self._what = without_secrets(url), what
         self._system, self._root = system, root.rstrip("/")
         self._is_local = is_local
         self._fs = importlib.import_module("pyarrow.fs")
 
     @classmethod
-    def open(cls, url: str) -> Store:
-        """A path is a local directory. Raises ConfigError."""
+    def open(cls, url: str, what: str = "archive") -> Store:
+        """A path is a local directory; errors say `what` it is. Raises ConfigError."""
         check_installed(url)
         fs = importlib.import_module("pyarrow.fs")
         scheme = urlsplit(url).scheme
         if not scheme or scheme == "file":
             path = Path(url.removeprefix("file://")).absolute()
-            return cls(url, fs.LocalFileSystem(), str(path), is_local=True)
+            return cls(url, fs.LocalFileSystem(), str(path), is_local=True, what=what)
         try:
             system, root = fs.FileSystem.from_uri(url)
         except (ValueError, OSError) as error:
-            system, root = _by_fsspec(fs, url, scheme, error)
-        return cls(url, system, root, is_local=False)
+            system, root = _by_fsspec(fs, url, scheme, error, what)
+        return cls(url, system, root, is_local=False, what=what)
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -78,6 +80,12 @@ class Store:
             for info in infos
             if info.is_file and not info.base_name.endswith(_NEW)
         }
+
+    def directories(self, directory: str = "") -> list[str]:
+        """The directories in a directory; of an object store, what the names of objects show."""
+        selector = self._fs.FileSelector(self._path(directory), allow_not_found=True)
+        infos = self._trying(directory, lambda: self._system.get_file_info(selector))
+        return [info.base_name for info in infos if info.type == self._fs.FileType.Directory]
 
     def read(self, name: str) -> bytes:
         """A whole file."""
@@ -155,6 +163,16 @@ class Store:
 
         self._trying(name, write)
 
+    def remove(self, name: str) -> None:
+        """Removes a file, if it is there."""
+        with suppress(FileNotFoundError):
+            self._trying(name, lambda: self._system.delete_file(self._path(name)))
+
+    def remove_directory(self, name: str) -> None:
+        """Removes a directory with all that is in it, if it is there."""
+        with suppress(FileNotFoundError):
+            self._trying(name, lambda: self._system.delete_dir(self._path(name)))
+
     @contextmanager
     def _new(self, name: str) -> Iterator[Any]:
         path = self._path(name)
@@ -187,21 +205,29 @@ class Store:
                 raise
             except OSError as error:
                 if attempt + 1 == ATTEMPTS_MAX:
-                    raise ArchiveUnavailable(f"{self.url}/{name}", error) from error
+                    raise ArchiveUnavailable(f"{self.url}/{name}", error, self._what) from error
             time.sleep(RETRY_S * 2**attempt)  # noqa: TID251 - no event loop: it blocks anyway
         raise AssertionError("the last attempt returns or raises")
 
 
-def _by_fsspec(fs: Any, url: str, scheme: str, refused: Exception) -> tuple[Any, str]:
+def without_secrets(url: str) -> str:
+    """A URL as people may read it: no key, no options."""
+    parts = urlsplit(url)
+    if not parts.scheme:
+        return url
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _by_fsspec(fs: Any, url: str, scheme: str, refused: Exception, what: str) -> tuple[Any, str]:
     """A file system that pyarrow has not itself. Raises ConfigError."""
     try:
         fsspec = importlib.import_module("fsspec")
         system, root = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise ConfigError(
-            f'archive {url}: no file system for "{scheme}": pyarrow says "{refused}", fsspec says'
-            f' "{error}"; use a path, s3://, gs://, abfs:// or hdfs://, or install the package that'
-            " fsspec asks for"
+            f'{what} {without_secrets(url)}: no file system for "{scheme}": pyarrow says'
+            f' "{refused}", fsspec says "{error}"; use a path, s3://, gs://,'
+            " abfs:// or hdfs://, or install the package that fsspec asks for"
         ) from error
     return fs.PyFileSystem(fs.FSSpecHandler(system)), root
 

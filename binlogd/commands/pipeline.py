@@ -16,7 +16,12 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
         str, typer.Option("--source", help="Data directory, archive, or binlogd://host:port.")
     ] = "",
     into: Annotated[
-        str, typer.Option("--into", help="delta:DIRECTORY, or syncer: what [syncer] names.")
+        str,
+        typer.Option(
+            "--into",
+            help="delta:PLACE or iceberg:PLACE (a directory, s3://...); or syncer: what [syncer]"
+            " names.",
+        ),
     ] = "",
     checkpoint: Annotated[
         str, typer.Option("--checkpoint", help="Directory in which Spark keeps how far it is.")
@@ -41,17 +46,21 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
     ] = None,
     cores: Annotated[int, typer.Option("--cores", help="Of a Spark on this machine.")] = 2,
     memory_mb: Annotated[int, typer.Option("--memory-mb", help="Of that Spark's JVM.")] = 1024,
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Keep a lake that another pipeline kept before."),
+    ] = False,
     package: Annotated[
         Path | None,
         typer.Option("--package", help="Only write binlogd.zip and pipeline.py for spark-submit."),
     ] = None,
     config_file: ConfigOption = None,
 ) -> None:
-    """Run the Drainer's work on Spark: into Delta tables, or into what [syncer] names.
+    """Run the Drainer's work on Spark: into Delta or Iceberg tables, or into what [syncer] names.
 
     Each batch is a range of commit_ts. Killed at any moment, the same command goes on without loss
-    or doubling, as long as --checkpoint and the target stay. DDL is carried through. With Delta,
-    DIRECTORY/tables.json names the versions that belong together.
+    or doubling; with a new --checkpoint it goes on where the target is. DDL is carried through. In
+    a lake, PLACE/tables.json names the versions that belong together.
 
         binlogd pipeline --source /var/lib/binlogd --into delta:/lake --checkpoint /lake/_checkpoint
 
@@ -76,5 +85,6 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
         excluded=excluded,
         options=tuple(option or ()),
         config=str(config_file or ""),
+        takes_over=take_over,
     )
     run_here(arguments, load_setup(config_file), cores=cores, memory_mb=memory_mb)

@@ -19,12 +19,12 @@ from binlogd.host.disk import PosixDisk
 from binlogd.node.assembly import dialect, make_sink, table_filter, trash
 from binlogd.setup import Setup
 from binlogd.spark.inputs import open_input
-from binlogd.spark.lake import PipelineStopped
+from binlogd.spark.lake.book import PipelineStopped
 from binlogd.spark.request import Request
 from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import entry_of
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 
 TOGETHER = 512
 DRAIN_S = 600.0
@@ -40,16 +40,19 @@ class DatabaseSink:
     def __init__(self, setup: Setup, asked: Request) -> None:
         self._setup, self._asked = setup, asked
 
-    def apply(self, binlogs: Iterable[Joined], start: Tso, end: Tso) -> None:
-        """Returns when everything in (start, end] is downstream. Raises PipelineStopped."""
-        asyncio.run(self._apply(binlogs, start, end))
+    def apply(
+        self, binlogs: Iterable[Joined], start: Tso, end: Tso, *, is_first: bool = False
+    ) -> None:
+        """Returns when everything in (start, end] is downstream. `is_first`: nothing was applied
+        yet, unless the downstream says otherwise. Raises PipelineStopped."""
+        asyncio.run(self._apply(binlogs, start, end, start if is_first else NO_TS))
 
-    async def _apply(self, binlogs: Iterable[Joined], start: Tso, end: Tso) -> None:
+    async def _apply(self, binlogs: Iterable[Joined], start: Tso, end: Tso, initial: Tso) -> None:
         source = open_input(self._asked)
         cluster_id = source.cluster_id()
         disk = PosixDisk(threads=2)
         ports = DrainerPorts(
-            sources=[_Batch(binlogs, end)],
+            sources=[_Batch(binlogs, start, end)],
             history=_Jobs(self._asked, source.jobs()),
             make_sink=lambda: make_sink(self._setup, disk, cluster_id),
             relay=None,
@@ -59,7 +62,7 @@ class DatabaseSink:
         options = DrainerOptions(
             dialect=dialect(self._setup),
             trash=trash(self._setup),
-            initial_commit_ts=start,
+            initial_commit_ts=initial,
             drain_timeout_s=DRAIN_S,
         )
         drainer = Drainer(ports, Backoff(Random()), options)
@@ -91,8 +94,8 @@ class _Batch:
 
     name = "spark"
 
-    def __init__(self, binlogs: Iterable[Joined], end: Tso) -> None:
-        self._binlogs, self._end = iter(binlogs), end
+    def __init__(self, binlogs: Iterable[Joined], start: Tso, end: Tso) -> None:
+        self._binlogs, self._start, self._end = iter(binlogs), start, end
         self._was_pulled = False
 
     async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
@@ -100,6 +103,13 @@ class _Batch:
         if self._was_pulled:
             raise PipelineStopped("the downstream was lost in the middle of a batch; run it again")
         self._was_pulled = True
+        if after < self._start:
+            raise PipelineStopped(
+                f"the downstream is at commit_ts {after}, and this batch begins at {self._start}:"
+                " what lies between would be lost. It was restored, or is not the one that this"
+                " checkpoint was made with: begin with another --checkpoint, which goes on where"
+                " the downstream is"
+            )
         while part := list(islice(self._binlogs, TOGETHER)):  # ends with the batch
             found = [
                 CommittedBinlog(Tso(start_ts), Tso(commit_ts), payload)

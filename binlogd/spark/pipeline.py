@@ -3,9 +3,10 @@
     spark-submit --py-files binlogd.zip pipeline.py --source s3://lake/binlogs --into delta:/lake
 
 Spark keeps the offsets: the range of commit_ts of a batch is written down before the batch begins,
-and a batch that did not end is done again with the same range. The target knows what of a batch it
-has: a lake by the `txn` of each commit, a database by the progress row in each transaction. So
-nothing is lost or doubled, whenever the process is killed.
+and a batch that did not end is done again with the same range. The target knows how far it is: a
+lake by `tables.json`, a database by the progress row in each transaction; what it has of a batch is
+passed over, and what it lacks before a batch stops the pipeline. So nothing is lost or doubled,
+whenever the process is killed, and also when the checkpoint is lost.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+import msgspec
 import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -23,20 +25,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from binlogd.archive.store import Store
 from binlogd.snapshot.tables.catalog import DdlBinlog
-from binlogd.spark import lake
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.inputs import open_input
+from binlogd.spark.lake import moving
+from binlogd.spark.lake.book import Batch, Claim, LakeTable
+from binlogd.spark.lake.moving import Lake, begin
 from binlogd.spark.plan import planned, schema_before
 from binlogd.spark.request import Request, request
 from binlogd.spark.source import BinlogdSource
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
-
-_MERGED = "table_id BIGINT, rows_put BIGINT, rows_gone BIGINT"
-_MERGED_ARROW = pa.schema(
-    [("table_id", pa.int64()), ("rows_put", pa.int64()), ("rows_gone", pa.int64())]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +47,24 @@ class PipelineOptions:
     interval_s: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a batch is about: commit_ts in (start, end]. `is_first`: of this checkpoint, which is
+    that of `pipeline`."""
+
+    start: Tso
+    end: Tso
+    is_first: bool
+    pipeline: str
+
+
 class Target(Protocol):
     """Where batches go."""
 
     form: str
     """What it wants of the data source."""
 
-    def apply(self, rows: DataFrame, start: Tso, end: Tso) -> None:
+    def apply(self, rows: DataFrame, of: Range) -> None:
         """One batch, perhaps for the second time; it is all there on return."""
         ...
 
@@ -67,10 +77,10 @@ def start(spark: SparkSession, options: PipelineOptions, target: Target) -> Stre
     offsets = Offsets(options.checkpoint, asked)
 
     def each(rows: DataFrame, batch_id: int) -> None:
-        begin, end = offsets.of(batch_id)
-        if begin < end:
-            target.apply(rows, begin, end)
-            log.info("batch_done", batch=batch_id, commit_ts=end)
+        of = offsets.of(batch_id)
+        if of.start < of.end:
+            target.apply(rows, of)
+            log.info("batch_done", batch=batch_id, commit_ts=of.end)
 
     writer = (
         spark.readStream.format("binlogd")
@@ -88,12 +98,18 @@ class Offsets:
     """The ranges that Spark wrote down in its checkpoint."""
 
     def __init__(self, checkpoint: str, asked: Request) -> None:
-        self._store, self._first = Store.open(checkpoint), asked.after
+        url = checkpoint.replace("s3a://", "s3://", 1)  # Hadoop's word for it
+        self._store, self._first = Store.open(url, what="checkpoint"), asked.after
 
-    def of(self, batch_id: int) -> tuple[Tso, Tso]:
-        """Everything in (begin, end] belongs to the batch."""
+    def of(self, batch_id: int) -> Range:
+        """What belongs to the batch."""
         begin = self._end(batch_id - 1) if batch_id else self._first
-        return begin, self._end(batch_id)
+        pipeline: str = json.loads(self._store.read("metadata"))["id"]
+        return Range(begin, self._end(batch_id), not batch_id, pipeline)
+
+    def has_any(self) -> bool:
+        """Whether a batch was begun."""
+        return bool(self._store.names("offsets"))
 
     def _end(self, batch_id: int) -> Tso:
         lines = self._store.read(f"offsets/{batch_id}").decode().splitlines()
@@ -102,42 +118,55 @@ class Offsets:
 
 @dataclass(slots=True)
 class LakeTarget:
-    """A Delta table for each table upstream."""
+    """A table of a lake for each table upstream."""
 
-    root: str
+    lake: Lake
     asked: Request
+    checkpoint: str
+    takes_over: bool = False
     form: str = "changes"
 
-    def apply(self, rows: DataFrame, start: Tso, end: Tso) -> None:
+    def apply(self, rows: DataFrame, of: Range) -> None:
         """See Target. Raises PipelineStopped and what Spark raises."""
-        if lake.read_tables(self.root).commit_ts >= end:
+        book = self.lake.book()
+        claim = Claim(of.pipeline, self.checkpoint)
+        book.claim(claim, takes_over=self.takes_over)
+        self.takes_over = False
+        now = book.read()
+        start = begin(now, of, self.lake.place.shown)
+        if start >= of.end:
+            moving.show(self.lake, now)
             return
-        rows = rows.persist()
+        rows = rows.where(F.col("commit_ts") > start).persist()
         try:
             jobs = open_input(self.asked).jobs()
             ddl = _ddl(rows)
-            tracker = lake.schema_at(self.root, start) or schema_before(jobs, end, ddl)
-            batch = planned(jobs, ddl, tracker, self.asked, start=start, end=end)
-            lake.check(self.root, batch, is_first=start == self.asked.after)
-            lake.prepare(self.root, batch)
-            merged = self._merge(rows, batch)
-            lake.finish(self.root, batch)
+            tracker = book.schema_at(start) or schema_before(jobs, of.end, ddl)
+            batch = planned(jobs, ddl, tracker, self.asked, start=start, end=of.end)
+            moving.check(now, batch, is_first=of.is_first)
+            heads = moving.prepare(self.lake, now, batch)
+            merged = self._merge(rows, batch, heads)
+            book.check_claim(claim)
+            moving.finish(
+                self.lake, batch, heads | {each.head.table_id: each.head for each in merged}
+            )
         finally:
             rows.unpersist()
-        put, gone = (sum(each[name] for each in merged) for name in ("rows_put", "rows_gone"))
-        log.info("batch_merged", commit_ts=end, tables=len(merged), put=put, gone=gone)
+        put, gone = sum(each.rows_put for each in merged), sum(each.rows_gone for each in merged)
+        log.info("batch_merged", commit_ts=of.end, tables=len(merged), put=put, gone=gone)
 
-    def _merge(self, rows: DataFrame, batch: lake.Batch) -> list[Any]:
-        """One MERGE a table, side by side."""
-        root = self.root
+    def _merge(
+        self, rows: DataFrame, batch: Batch, heads: dict[int, LakeTable]
+    ) -> list[moving.Merged]:
+        """One merge a table, side by side."""
+        lake = self.lake
 
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            done = list(lake.merge(root, batch, batches))
-            columns = zip(*done, strict=True) if done else ((), (), ())
-            arrays = [pa.array(column, pa.int64()) for column in columns]
-            yield pa.RecordBatch.from_arrays(arrays, schema=_MERGED_ARROW)
+            done = [msgspec.json.encode(each) for each in moving.merge(lake, heads, batch, batches)]
+            yield pa.RecordBatch.from_arrays([pa.array(done, pa.binary())], ["merged"])
 
-        return winners(rows, list(batch.after)).mapInArrow(merge, _MERGED).collect()
+        found = winners(rows, list(batch.after)).mapInArrow(merge, "merged BINARY").collect()
+        return [msgspec.json.decode(row["merged"], type=moving.Merged) for row in found]
 
 
 def winners(rows: DataFrame, table_ids: Sequence[int]) -> DataFrame:
@@ -150,7 +179,7 @@ def winners(rows: DataFrame, table_ids: Sequence[int]) -> DataFrame:
         .where("newest = 1")
         .select("table_id", "op", "schema_version", "key", "row", "commit_ts")
         .repartition("table_id")
-        .sortWithinPartitions("table_id")
+        .sortWithinPartitions("table_id", "key")
     )
 
 
@@ -169,11 +198,12 @@ class DatabaseTarget:
     sink: DatabaseSink
     form: str = "binlog"
 
-    def apply(self, rows: DataFrame, start: Tso, end: Tso) -> None:
+    def apply(self, rows: DataFrame, of: Range) -> None:
         """See Target. Raises what the Drainer is stuck at."""
         ordered = rows.toLocalIterator(prefetchPartitions=True)  # parts are in commit order
         self.sink.apply(
             ((row["start_ts"], row["commit_ts"], bytes(row["payload"])) for row in ordered),
-            start,
-            end,
+            of.start,
+            of.end,
+            is_first=of.is_first,
         )

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from binlogd.snapshot.spec import TypeOptions
+from binlogd.snapshot.spec import LeftOut, TypeOptions
 from binlogd.snapshot.tables.built_on import Base
-from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, Origin, TablePlan, catalog
-from binlogd.spark.lake import Batch, PipelineStopped
+from binlogd.snapshot.tables.catalog import MAKES, Catalog, DdlBinlog, Origin, TablePlan, catalog
+from binlogd.spark.lake.book import Batch, PipelineStopped
 from binlogd.spark.request import HIDDEN_DATABASES, Request
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
+
+_CAME_BACK = "it came back (RECOVER, FLASHBACK) with rows that are in no binlog"
 
 
 def schema_before(jobs: Sequence[Job], end: Tso, ddl: Sequence[DdlBinlog]) -> bytes:
@@ -44,6 +46,13 @@ def planned(
     before = _catalog(jobs, (), tracker, start, asked.types)
     after = _catalog(jobs, ddl, tracker, start, asked.types)
     lost = [each for each in after.left_out if asked.wants(each.database, each.table)]
+    made = _made(jobs, ddl)
+    lost += [
+        LeftOut(plan.database, plan.info.name, _CAME_BACK)
+        for table_id, plan in after.tables.items()
+        if table_id not in before.tables and table_id not in made
+        if asked.wants(plan.database, plan.info.name)
+    ]
     if lost:
         raise PipelineStopped(
             f"between commit_ts {start} and {end} {'; '.join(map(str, lost))}. Leave the table out"
@@ -56,6 +65,13 @@ def planned(
         tracker=after.tracker,
         types=asked.types,
     )
+
+
+def _made(jobs: Sequence[Job], ddl: Sequence[DdlBinlog]) -> set[int]:
+    """Tables that begin empty in this batch."""
+    ids = {each.job_id for each in ddl}
+    own = [job for job in jobs if job.id in ids and job.type in MAKES]
+    return {info.id for job in own for info in (job.table, *job.tables) if info is not None}
 
 
 def _catalog(

@@ -23,8 +23,10 @@ from types import FrameType
 from typing import Any
 
 from binlogd import settings, telemetry
+from binlogd.archive.store import without_secrets
 from binlogd.errors import BinlogdError, ConfigError
 from binlogd.setup import Setup
+from binlogd.spark.lake.place import LIBRARIES, place_of
 
 _ROOT = Path(__file__).parents[2]
 _MAIN = '''"""Run by spark-submit: see `binlogd pipeline --help` for the words that follow."""
@@ -35,8 +37,8 @@ from binlogd.spark.submit import main
 
 sys.exit(main(sys.argv[1:]))
 '''
+SYNCER = "syncer"
 _OURS = re.compile(r"binlogd\.[\w.]+\.(\w+): (.+)")
-_LAKE = "delta:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,12 @@ class Arguments:
     excluded: str = ""
     options: tuple[str, ...] = ()
     config: str = ""
+    takes_over: bool = False
+
+    @property
+    def is_lake(self) -> bool:
+        """Whether it goes into a lake; else into what [syncer] names."""
+        return self.into != SYNCER
 
     def source_options(self) -> dict[str, str]:
         """For the data source. Raises ConfigError."""
@@ -130,17 +138,20 @@ def _run(spark: Any, arguments: Arguments, setup: Setup) -> None:
     from pyspark.errors import StreamingQueryException
 
     from binlogd.spark.database import DatabaseSink
-    from binlogd.spark.lake import PipelineStopped
+    from binlogd.spark.lake.book import PipelineStopped
+    from binlogd.spark.lake.moving import Lake
     from binlogd.spark.pipeline import DatabaseTarget, LakeTarget, PipelineOptions, start
     from binlogd.spark.request import request
 
     source = arguments.source_options()
-    asked = request({**source, "form": "changes"})
-    if arguments.into.startswith(_LAKE):
-        root = arguments.into.removeprefix(_LAKE).removeprefix("file://")
-        target: Any = LakeTarget(str(Path(root).absolute()), asked)
+    if arguments.is_lake:
+        lake = Lake(place_of(arguments.into))
+        source = _behind(source, lake.book().read().commit_ts)
+        asked = request({**source, "form": "changes"})
+        checkpoint = without_secrets(arguments.checkpoint)
+        target: Any = LakeTarget(lake, asked, checkpoint, arguments.takes_over)
     else:
-        target = DatabaseTarget(DatabaseSink(setup, asked))
+        target = DatabaseTarget(DatabaseSink(setup, request({**source, "form": "changes"})))
     options = PipelineOptions(source, arguments.checkpoint, arguments.interval_s)
     query = start(spark, options, target)
     _stop_on_signal(query)
@@ -149,6 +160,13 @@ def _run(spark: Any, arguments: Arguments, setup: Setup) -> None:
     except StreamingQueryException as error:
         ours = _OURS.findall(str(error))
         raise PipelineStopped(ours[-1][1] if ours else str(error)) from error
+
+
+def _behind(source: dict[str, str], commit_ts: int) -> dict[str, str]:
+    """What a lake has need not be read; matters for the first batch of a checkpoint alone."""
+    if commit_ts and not source.get("from"):
+        return {**source, "from": str(commit_ts)}
+    return source
 
 
 def _stop_on_signal(query: Any) -> None:
@@ -163,16 +181,13 @@ def _stop_on_signal(query: Any) -> None:
 
 
 def _check_installed(arguments: Arguments) -> None:
-    if not arguments.into.startswith(_LAKE) and arguments.into != "syncer":
-        raise ConfigError(
-            f"--into {arguments.into}: expected delta:DIRECTORY, or syncer for what [syncer] names"
-        )
     arguments.source_options()
-    needed = ["pyspark", "pyarrow", "pandas"]
-    needed += ["deltalake"] if arguments.into.startswith(_LAKE) else []
-    for module in needed:
+    needed = {"pyspark": "spark", "pyarrow": "spark", "pandas": "spark"}
+    if arguments.is_lake:
+        kind = place_of(arguments.into).kind
+        needed[LIBRARIES[kind]] = kind
+    for module, extra in needed.items():
         if importlib.util.find_spec(module) is None:
-            extra = "delta" if module == "deltalake" else "spark"
             raise ConfigError(f"{module} is not installed; install binlogd[{extra}]")
 
 
@@ -183,6 +198,7 @@ def _parsed(words: Sequence[str]) -> Arguments:
     for name in ("from", "tables", "except", "config"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--follow", action="store_true")
+    parser.add_argument("--take-over", action="store_true")
     parser.add_argument("--interval", type=float, default=10.0)
     parser.add_argument("--batch", type=int, default=100_000)
     parser.add_argument("--option", action="append", default=[])
@@ -198,4 +214,5 @@ def _parsed(words: Sequence[str]) -> Arguments:
         excluded=found["except"],
         options=tuple(found["option"]),
         config=found["config"],
+        takes_over=found["take_over"],
     )

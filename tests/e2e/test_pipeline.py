@@ -14,7 +14,8 @@ import pytest
 
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
-from binlogd.spark.lake import read_tables
+from binlogd.spark.lake.moving import Lake
+from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.workload.generator import Options
 from tests.appliance import run
 from tests.logged import Logged, check_lake
@@ -36,9 +37,10 @@ def words(source: str, into: str, directory: Path, *more: str) -> list[str]:
     return ["pipeline", "--source", source, "--into", into, "--checkpoint", checkpoint, *more]
 
 
-def killed_after_a_batch(command: list[str], directory: Path, batches: int) -> None:
+def killed_after_a_batch(command: list[str], directory: Path, into: str, batches: int) -> None:
     """SIGKILL to the pipeline, when so many batches more are in the lake."""
-    before = read_tables(str(directory / "lake")).commit_ts
+    book = Lake(place_of(into)).book()
+    before = book.read().commit_ts
     process = subprocess.Popen(
         [sys.executable, "-m", "binlogd", *command],
         cwd=directory,
@@ -49,7 +51,7 @@ def killed_after_a_batch(command: list[str], directory: Path, batches: int) -> N
     until = time.monotonic() + PATIENCE_S
     try:
         while batches and process.poll() is None and time.monotonic() < until:
-            now = read_tables(str(directory / "lake")).commit_ts
+            now = book.read().commit_ts
             batches -= now > before
             before = now
             time.sleep(0.05)
@@ -60,20 +62,25 @@ def killed_after_a_batch(command: list[str], directory: Path, batches: int) -> N
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "kills", [0, pytest.param(1, marks=pytest.mark.soak), pytest.param(6, marks=pytest.mark.soak)]
+    ("kind", "kills"),
+    [
+        ("delta", 0),
+        pytest.param("iceberg", 0, marks=pytest.mark.soak),
+        *(pytest.param(kind, 6, marks=pytest.mark.soak) for kind in KINDS),
+    ],
 )
 def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
-    kills: int, tmp_path: Path
+    kind: str, kills: int, tmp_path: Path
 ) -> None:
     options = Options(seed=31 + kills, transactions=80 + 60 * kills, ddl_every=20)
     logged, url = archived(tmp_path, options)
-    lake = str(tmp_path / "lake")
-    command = words(url, f"delta:{lake}", tmp_path, "--batch", "60")
+    into = f"{kind}:{tmp_path / 'lake'}"
+    command = words(url, into, tmp_path, "--batch", "60")
     for _ in range(kills):
-        killed_after_a_batch(command, tmp_path, 1)
+        killed_after_a_batch(command, tmp_path, into, 1)
     done = run(tmp_path, *command, timeout_s=PATIENCE_S)
     assert done.returncode == 0, done.stderr
-    check_lake(logged, lake, logged.workload.model.last_commit_ts)
+    check_lake(logged, Lake(place_of(into)), logged.workload.model.last_commit_ts)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +89,7 @@ def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
         (["--into", "delta:lake"], "needs --source, --into and --checkpoint"),
         (
             ["--source", ".", "--into", "parquet:x", "--checkpoint", "c"],
-            "expected delta:DIRECTORY, or syncer",
+            "expected delta:PLACE or iceberg:PLACE",
         ),
         (
             ["--source", ".", "--into", "delta:x", "--checkpoint", "c", "--option", "nothing"],

@@ -18,6 +18,8 @@ import pytest
 
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
+from binlogd.spark.lake.moving import Lake
+from binlogd.spark.lake.place import place_of
 from binlogd.workload.generator import Options
 from tests.appliance import free_port, run
 from tests.logged import Logged, check_lake, read
@@ -102,7 +104,7 @@ def test_spark_submit_runs_the_pipeline_on_a_cluster(master: str, tmp_path: Path
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    check_lake(logged, lake, logged.workload.model.last_commit_ts)
+    check_lake(logged, Lake(place_of(f"delta:{lake}")), logged.workload.model.last_commit_ts)
 
 
 CONNECT = """

@@ -199,7 +199,9 @@ _MOVED = "partitions of it came or went meanwhile, and with them rows that no bi
 _OLDER_THAN_LOG = "it was there before the log begins: its older rows are in no file"
 _SCHEMA_RECOVERED = "FLASHBACK DATABASE brought it back, and the history does not say with what"
 
-_MAKES = (ActionType.CREATE_TABLE, ActionType.CREATE_TABLES, ActionType.TRUNCATE_TABLE)
+MAKES = (ActionType.CREATE_TABLE, ActionType.CREATE_TABLES, ActionType.TRUNCATE_TABLE)
+"""Jobs whose tables begin empty."""
+"""Jobs whose tables begin empty."""
 _DROPS_COLUMNS = (ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS)
 _REWRITES = (ActionType.MODIFY_COLUMN, ActionType.MULTI_SCHEMA_CHANGE)
 
@@ -301,7 +303,7 @@ class _Walk:
         if not effect.is_in_force:
             return
         made = [info for info in (job.table, *job.tables) if info is not None]
-        if job.type in _MAKES:
+        if job.type in MAKES:
             self.born.update(info.id for info in made)
         if job.type == ActionType.RECOVER_SCHEMA and not effect.created[1:]:
             self.lost_schemas.append(LeftOut(effect.name.database, "*", _SCHEMA_RECOVERED))

@@ -11,7 +11,7 @@ import pytest
 from binlogd import config
 from binlogd.setup import Setup
 from binlogd.spark.database import DatabaseSink, Joined
-from binlogd.spark.lake import PipelineStopped
+from binlogd.spark.lake.book import PipelineStopped
 from binlogd.spark.request import request
 from binlogd.tso import Tso
 from tests import recordings_reader

@@ -1,4 +1,7 @@
-"""The lake that batches make is what the model says: cut anywhere, done again at any point."""
+"""The lake that batches make is what the model says: cut anywhere, done again at any point.
+
+One suite for every kind of lake.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,12 @@ import pyarrow.compute as pc
 import pytest
 
 from binlogd.snapshot.tables.catalog import DdlBinlog
-from binlogd.spark import lake
 from binlogd.spark.inputs import open_input
+from binlogd.spark.lake import moving
+from binlogd.spark.lake.book import PipelineStopped
+from binlogd.spark.lake.moving import Lake
+from binlogd.spark.lake.place import KINDS, place_of
+from binlogd.spark.pipeline import Range
 from binlogd.spark.plan import planned, schema_before
 from binlogd.spark.request import request
 from binlogd.spark.source import BinlogdSource
@@ -22,7 +29,7 @@ from tests.logged import Logged, check_lake
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
-    options = Options(seed=23, transactions=250, ddl_every=12)
+    options = Options(seed=23, transactions=130, ddl_every=8)
     return Logged.write(tmp_path_factory.mktemp("log"), options)
 
 
@@ -36,13 +43,13 @@ class Killed(Exception):
 class Pipeline:
     """What the Spark job does with a batch, by pyarrow alone; it can be killed at each step."""
 
-    def __init__(self, logged: Logged, root: str, **more: str) -> None:
+    def __init__(self, logged: Logged, lake: Lake, **more: str) -> None:
         self._options = logged.options(form="changes", **more)
         self._asked = request(self._options)
         self._input = open_input(self._asked)
-        self._root = root
+        self._lake = lake
 
-    def run(self, start: int, end: int, kill_at: int = 1 << 30) -> int:
+    def run(self, start: int, end: int, kill_at: int = 1 << 30, *, is_first: bool = False) -> int:
         """How many steps there were."""
         steps = iter(range(1 << 30))
 
@@ -50,7 +57,13 @@ class Pipeline:
             if next(steps) == kill_at:
                 raise Killed
 
-        rows = self._changes(start, end)
+        book = self._lake.book()
+        now = book.read()
+        of = Range(Tso(start), Tso(end), is_first or not start, "a")
+        begin = moving.begin(now, of, "the lake")
+        if begin >= end:
+            return 0
+        rows = self._changes(begin, end)
         jobs = self._input.jobs()
         is_ddl = pc.greater(rows["ddl_job_id"], 0)
         ddl = [
@@ -59,18 +72,17 @@ class Pipeline:
                 *(rows.filter(is_ddl)[name].to_pylist() for name in DDL_NAMES), strict=True
             )
         ]
-        tracker = lake.schema_at(self._root, start) or schema_before(jobs, Tso(end), ddl)
-        batch = planned(jobs, ddl, tracker, self._asked, start=Tso(start), end=Tso(end))
-        lake.check(self._root, batch, is_first=not start)
-        for table_id in batch.after:
-            step()
-            one = lake.Batch(end, batch.before, only(batch.after, table_id), b"", batch.types)
-            lake.prepare(self._root, one)
-        winners = self._winners(rows.filter(pc.invert(is_ddl)), set(batch.after))
-        for _ in lake.merge(self._root, batch, winners):
-            step()
+        tracker = book.schema_at(begin) or schema_before(jobs, Tso(end), ddl)
+        batch = planned(jobs, ddl, tracker, self._asked, start=begin, end=Tso(end))
+        moving.check(now, batch, is_first=of.is_first)
         step()
-        lake.finish(self._root, batch)
+        heads = moving.prepare(self._lake, now, batch)
+        step()
+        winners = self._winners(rows.filter(pc.invert(is_ddl)), set(batch.after))
+        for merged in moving.merge(self._lake, heads, batch, winners):
+            heads[merged.head.table_id] = merged.head
+            step()
+        moving.finish(self._lake, batch, heads)
         return next(steps)
 
     def _changes(self, start: int, end: int) -> pa.Table:
@@ -87,55 +99,69 @@ class Pipeline:
         yield from pa.Table.from_pylist(kept, rows.schema).to_batches()
 
 
-def only(plans: object, table_id: int) -> dict:  # type: ignore[type-arg]  # plans by table id
-    return {table_id: plans[table_id]}  # type: ignore[index]  # see above
-
-
 def moments(logged: Logged, parts: int) -> list[int]:
     found = logged.workload.model.moments()
     return [*(found[len(found) * part // parts] for part in range(1, parts)), found[-1]]
 
 
-@pytest.mark.parametrize("parts", [1, 5])
-def test_after_each_batch_the_lake_is_what_the_upstream_was(
-    parts: int, logged: Logged, tmp_path: Path
-) -> None:
-    root, start = str(tmp_path / "lake"), 0
-    pipeline = Pipeline(logged, root)
-    for end in moments(logged, parts):
+@pytest.fixture(params=KINDS)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    return Lake(place_of(f"{request.param}:{tmp_path / 'lake'}"))
+
+
+def test_after_each_batch_the_lake_is_what_the_upstream_was(logged: Logged, lake: Lake) -> None:
+    start = 0
+    pipeline = Pipeline(logged, lake)
+    for end in moments(logged, 3):
         pipeline.run(start, end)
-        check_lake(logged, root, end)
+        check_lake(logged, lake, end)
         start = end
 
 
-def test_a_batch_that_was_killed_is_done_again_from_any_step(
-    logged: Logged, tmp_path: Path
+def test_a_batch_that_was_killed_is_done_again_from_any_step_and_in_other_parts(
+    logged: Logged, lake: Lake
 ) -> None:
-    root = str(tmp_path / "lake")
-    pipeline = Pipeline(logged, root)
-    first, second = moments(logged, 2)
+    pipeline = Pipeline(logged, lake)
+    first, early, second, later = moments(logged, 4)
     pipeline.run(0, first)
-    steps = Pipeline(logged, str(tmp_path / "other")).run(0, first)
-    for kill_at in (2, steps // 2, steps - 2, steps - 1):
+    for kill_at, end in ((3, later), (1, early), (2, second)):
         with pytest.raises(Killed):
-            pipeline.run(first, second, kill_at)
-        assert lake.read_tables(root).commit_ts == first
-        check_lake(logged, root, first)
+            pipeline.run(first, end, kill_at)
+        assert lake.book().read().commit_ts == first
+    check_lake(logged, lake, first)
     pipeline.run(first, second)
-    check_lake(logged, root, second)
-    versions = lake.read_tables(root)
-    pipeline.run(first, second)
-    assert lake.read_tables(root) == versions
+    check_lake(logged, lake, second)
+    versions = lake.book().read()
+    assert pipeline.run(first, second) == 0
+    assert lake.book().read() == versions
 
 
-def test_tables_that_are_older_than_what_is_read_are_told(logged: Logged, tmp_path: Path) -> None:
+def test_a_pipeline_whose_checkpoint_was_lost_goes_on_where_the_lake_is(
+    logged: Logged, lake: Lake
+) -> None:
+    pipeline = Pipeline(logged, lake)
+    first, second, end = moments(logged, 3)
+    pipeline.run(0, second)
+    pipeline.run(0, first)
+    pipeline.run(first, end)
+    check_lake(logged, lake, end)
+
+
+def test_a_lake_that_lacks_what_was_before_a_batch_is_told(logged: Logged, lake: Lake) -> None:
+    first, second, end = moments(logged, 3)
+    Pipeline(logged, lake).run(0, first)
+    for is_first in (True, False):
+        with pytest.raises(PipelineStopped, match="what lies between would be lost"):
+            Pipeline(logged, lake).run(second, end, is_first=is_first)
+
+
+def test_tables_that_are_older_than_what_is_read_are_told(logged: Logged, lake: Lake) -> None:
     middle, end = moments(logged, 2)
-    with pytest.raises(lake.PipelineStopped, match="begin at the beginning of the log"):
-        Pipeline(logged, str(tmp_path / "lake")).run(middle, end)
+    with pytest.raises(PipelineStopped, match="begin at the beginning of the log"):
+        Pipeline(logged, lake).run(middle, end, is_first=True)
 
 
-def test_a_table_that_is_left_out_stays_out(logged: Logged, tmp_path: Path) -> None:
-    root = str(tmp_path / "lake")
+def test_a_table_that_is_left_out_stays_out(logged: Logged, lake: Lake) -> None:
     (end,) = moments(logged, 1)
-    Pipeline(logged, root, **{"except": "bank.*, types.*, scratch*"}).run(0, end)
-    assert {name.partition(".")[0] for name in lake.read_tables(root).tables} == {"shop"}
+    Pipeline(logged, lake, **{"except": "bank.*, types.*, scratch*"}).run(0, end)
+    assert {name.partition(".")[0] for name in lake.book().read().tables} == {"shop"}

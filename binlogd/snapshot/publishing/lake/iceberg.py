@@ -54,7 +54,7 @@ class Committer:
             return _registered(entry, table, is_new=False)
         properties = {COMMIT_TS_KEY: str(commit_ts)}
         with table.transaction() as changes:
-            _evolve(changes, table, schema)
+            set_schema(changes, table, schema)
             if known is not None:
                 changes.delete(AlwaysTrue(), snapshot_properties=properties)
             changes.add_files([file.absolute().as_uri() for file in files], properties)
@@ -86,8 +86,8 @@ def _catalog_of(name: str) -> Catalog:
         ) from error
 
 
-def _evolve(changes: Transaction, table: Table, schema: Schema) -> None:
-    """Makes this the schema; the ids are TiDB's, not those that a catalog gives out."""
+def set_schema(changes: Transaction, table: Table, schema: Schema) -> None:
+    """Makes this the schema of a table; the ids are TiDB's, not those that a catalog gives out."""
     if _same(table.schema(), schema):
         return
     numbers = [each.schema_id for each in table.metadata.schemas]

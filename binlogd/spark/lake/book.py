@@ -1,0 +1,134 @@
+"""What a lake says of itself: which versions belong together, and whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from binlogd.archive.store import Store
+from binlogd.errors import BinlogdError, ConfigError
+from binlogd.snapshot.spec import TypeOptions
+from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.spark.lake.place import Kind, Place
+
+TABLES_NAME = "tables.json"
+CLAIM_NAME = "_pipeline.json"
+DIRECTORY = "table-"
+_SCHEMAS = "_schema"
+
+
+class PipelineStopped(BinlogdError):
+    """A batch that cannot be applied as it is; everything before it is."""
+
+
+class LakeTable(msgspec.Struct, frozen=True):
+    """One table of the lake at the moment of `tables.json`.
+
+    `version` is Delta's, or the id of Iceberg's snapshot (0: it never had rows); `metadata` is
+    where Iceberg's metadata of that version are.
+    """
+
+    table_id: int
+    directory: str
+    version: int
+    metadata: str = ""
+
+
+class LakeTables(msgspec.Struct, frozen=True):
+    """Which tables there are, by `database.table`, complete up to `commit_ts`."""
+
+    commit_ts: int
+    tables: dict[str, LakeTable]
+    format: Kind = "delta"
+
+    def by_id(self) -> dict[int, LakeTable]:
+        """The same by table id."""
+        return {each.table_id: each for each in self.tables.values()}
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Which pipeline keeps a lake: the id of its checkpoint, and where that is."""
+
+    pipeline: str
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A range of commit_ts: all tables before it, those that are wanted after it, and the schema
+    that explains its rows."""
+
+    end: int
+    before: Mapping[int, TablePlan]
+    after: Mapping[int, TablePlan]
+    tracker: bytes
+    types: TypeOptions
+
+
+def label(plan: TablePlan) -> str:
+    """A table as people call it."""
+    return f"{plan.database}.{plan.info.name}"
+
+
+class Book:
+    """The small files of a lake. Raises ArchiveUnavailable where its store does not answer."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.store = Store.open(place.url, what="lake")
+
+    def read(self) -> LakeTables:
+        """What stands there; nothing where nothing was written yet. Raises ConfigError."""
+        try:
+            content = self.store.read(TABLES_NAME)
+        except FileNotFoundError:
+            return LakeTables(0, {}, self._place.kind)
+        found = msgspec.json.decode(content, type=LakeTables)
+        if found.format != self._place.kind:
+            raise ConfigError(
+                f"{self._place.shown} is a lake of {found.format}: --into"
+                f" {found.format}:{self._place.shown}, or another directory"
+            )
+        return found
+
+    def schema_at(self, commit_ts: int) -> bytes | None:
+        """The upstream's schema at the end of the last batch, if that is this moment."""
+        try:
+            return self.store.read(f"{_SCHEMAS}/{commit_ts}")
+        except FileNotFoundError:
+            return None
+
+    def turn(self, now: LakeTables, tracker: bytes) -> None:
+        """Makes these versions those that hold, and removes what no reader needs any more."""
+        last = self.read()
+        self.store.put(f"{_SCHEMAS}/{now.commit_ts}", tracker)
+        self.store.put(TABLES_NAME, msgspec.json.format(msgspec.json.encode(now), indent=1))
+        kept = {each.directory for each in (*last.tables.values(), *now.tables.values())}
+        for name in self.store.directories():
+            if name.startswith(DIRECTORY) and name not in kept:
+                self.store.remove_directory(name)
+        for name in self.store.names(_SCHEMAS):
+            if name != str(now.commit_ts):
+                self.store.remove(f"{_SCHEMAS}/{name}")
+
+    def claim(self, mine: Claim, *, takes_over: bool = False) -> None:
+        """Makes the lake this pipeline's. Raises PipelineStopped where it is another's."""
+        try:
+            found = msgspec.json.decode(self.store.read(CLAIM_NAME), type=Claim)
+        except FileNotFoundError:
+            found = None
+        if found is not None and found.pipeline == mine.pipeline:
+            return
+        if found is not None and not takes_over:
+            raise PipelineStopped(
+                f"{self._place.shown} is kept by another pipeline, whose checkpoint is"
+                f" {found.checkpoint}. Stop this one; or, if that one ended for good or its"
+                " checkpoint is lost, begin with --take-over"
+            )
+        self.store.put(CLAIM_NAME, msgspec.json.encode(mine))
+
+    def check_claim(self, mine: Claim) -> None:
+        """Raises PipelineStopped when another pipeline took the lake over."""
+        self.claim(mine)

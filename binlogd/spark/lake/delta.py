@@ -1,0 +1,191 @@
+"""Versions of Delta tables, by delta-rs.
+
+A table whose last version is not the one it should begin with (a batch was killed) is restored
+first; readers of `tables.json` see nothing of either. Each commit carries the end of its batch, as
+a `txn` action too.
+Source: Delta Transaction Log Protocol (txn); deltalake.DeltaTable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
+
+from binlogd.spark.lake.book import LakeTable, LakeTables
+from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
+from binlogd.spark.lake.place import Place
+from binlogd.spark.lake.rows import KEY_COLUMN, Adapt, Changes
+
+APP_ID = "binlogd"
+TIDY_EVERY = 100
+"""Versions after which small files are put together, and what nobody reads any more is removed."""
+READ_ROWS = 32_768
+_GONE = "_binlogd_gone"
+_FAILS = (DeltaError, OSError)
+_COLOURS = re.compile(r"\x1b\[\d*m")
+
+
+class Delta:
+    """See Kind."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._options = place, place.delta_options()
+
+    def create(
+        self, table_id: int, directory: str, schema: pa.Schema, name: str, end: int
+    ) -> LakeTable:
+        """See Kind."""
+        where = self._place.table(directory)
+        try:
+            write_deltalake(
+                where,
+                _plain(schema).empty_table(),
+                mode="overwrite",
+                schema_mode="overwrite",
+                name=name,
+                storage_options=self._options,
+                commit_properties=_properties(end),
+            )
+        except _FAILS as error:
+            raise self._failed(LakeTable(table_id, directory, 0), error) from error
+        return self._head(LakeTable(table_id, directory, 0))
+
+    def append(
+        self, head: LakeTable, schema: pa.Schema, rows: Iterable[pa.RecordBatch], end: int
+    ) -> LakeTable:
+        """See Kind."""
+        self._write(self._at(head), schema, rows, end, mode="append")
+        return self._head(head)
+
+    def rewrite(self, head: LakeTable, schema: pa.Schema, adapt: Adapt, end: int) -> LakeTable:
+        """See Kind."""
+        table = self._at(head)
+        # not by delta-rs: what reads by it cannot be read while it writes
+        files = SubTreeFileSystem(*self._directory(head))
+        rows = table.to_pyarrow_dataset(filesystem=files).to_batches(batch_size=READ_ROWS)
+        adapted = (adapt(pa.Table.from_batches([each])) for each in rows if each.num_rows)
+        self._write(table, schema, adapted, end, mode="overwrite")
+        return self._head(head)
+
+    def merge(
+        self, head: LakeTable, schema: pa.Schema, changes: Iterable[Changes], end: int
+    ) -> LakeTable:
+        """See Kind. A MERGE for each of `changes`; done again they come to the same."""
+        table = self._at(head)
+        try:
+            for each in changes:
+                _merge(table, _source(_plain(schema), each), end)
+            if table.version() % TIDY_EVERY == 0:
+                table.optimize.compact(commit_properties=_properties(end))
+                table.vacuum(dry_run=False)
+        except _FAILS as error:
+            raise self._failed(head, error) from error
+        return self._head(head)
+
+    def show(self, now: LakeTables) -> None:
+        """See Kind. Readers find a table by its directory."""
+
+    def close(self) -> None:
+        """See Kind. Nothing is open."""
+
+    # --- the table -----------------------------------------------------------------------------
+
+    def _at(self, head: LakeTable) -> DeltaTable:
+        """The table with the rows and columns of this version."""
+        table = self._open(head)
+        if table.version() != head.version:
+            try:
+                table.restore(head.version)
+            except _FAILS as error:
+                raise self._failed(head, error) from error
+            table = self._open(head)
+        return table
+
+    def _open(self, head: LakeTable) -> DeltaTable:
+        where = self._place.table(head.directory)
+        try:
+            return DeltaTable(where, storage_options=self._options)
+        except _FAILS as error:
+            raise self._failed(head, error) from error
+
+    def _head(self, head: LakeTable) -> LakeTable:
+        return LakeTable(head.table_id, head.directory, self._open(head).version())
+
+    def _write(
+        self,
+        table: DeltaTable,
+        schema: pa.Schema,
+        rows: Iterable[pa.RecordBatch],
+        end: int,
+        mode: Literal["append", "overwrite"],
+    ) -> None:
+        plain = _plain(schema)
+        bare = (pa.RecordBatch.from_arrays(each.columns, schema=plain) for each in rows)
+        try:
+            write_deltalake(
+                table,
+                pa.RecordBatchReader.from_batches(plain, bare),
+                mode=mode,
+                schema_mode="overwrite" if mode == "overwrite" else None,
+                commit_properties=_properties(end),
+            )
+        except _FAILS as error:
+            raise LakeFailed(f"{table.table_uri}: {_first_lines(error)}") from error
+
+    def _directory(self, head: LakeTable) -> tuple[str, FileSystem]:
+        if self._place.is_local:
+            return f"{self._place.url}/{head.directory}", LocalFileSystem()
+        system, root = FileSystem.from_uri(self._place.url)
+        return f"{root}/{head.directory}", system
+
+    def _failed(self, head: LakeTable, error: Exception) -> LakeFailed:
+        return LakeFailed(f"{self._place.shown}/{head.directory}: {_first_lines(error)}")
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.remove_metadata() for field in schema])
+
+
+def _properties(end: int) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata={COMMIT_TS_KEY: str(end)}, app_transactions=[Transaction(APP_ID, end)]
+    )
+
+
+def _source(schema: pa.Schema, changes: Changes) -> pa.Table:
+    """Rows put, and behind them the keys of rows gone."""
+    count = len(changes.gone)
+    nothing = [pa.nulls(count, field.type) for field in schema if field.name != KEY_COLUMN]
+    gone = pa.Table.from_arrays([*nothing, changes.gone], schema=schema)
+    puts = pa.Table.from_arrays(changes.puts.columns, schema=schema)
+    flags = np.repeat([False, True], [puts.num_rows, count])
+    return pa.concat_tables([puts, gone]).append_column(_GONE, pa.array(flags))
+
+
+def _merge(table: DeltaTable, source: pa.Table, end: int) -> None:
+    (
+        table.merge(
+            source,
+            predicate=f"target.{KEY_COLUMN} = source.{KEY_COLUMN}",
+            source_alias="source",
+            target_alias="target",
+            commit_properties=_properties(end),
+        )
+        .when_matched_delete(predicate=f"source.{_GONE}")
+        .when_matched_update_all(except_cols=[_GONE])
+        .when_not_matched_insert_all(predicate=f"NOT source.{_GONE}", except_cols=[_GONE])
+        .execute()
+    )
+
+
+def _first_lines(error: Exception) -> str:
+    """delta-rs draws a tree; what matters stands on its lines."""
+    lines = [_COLOURS.sub("", line).strip(" \u21b3") for line in str(error).splitlines()]
+    return "; ".join(line for line in lines if line)

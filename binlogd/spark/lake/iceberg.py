@@ -1,0 +1,290 @@
+"""Versions of Iceberg tables, by pyiceberg: copy on write, one commit for a batch's rows.
+
+A version is a file of metadata. It is made by a catalog that lives as long as the call and knows
+nothing but the version to begin with; what holds is what `tables.json` names. So commits of a batch
+that was killed lead to nothing, and nobody has to take them back. In a directory a SQLite catalog
+beside the tables has their names, renewed as a whole with each batch; in an object store a reader
+takes the file of metadata out of `tables.json`.
+
+Rows that change are found by the keys in the files. A file without any is left; the others are
+written anew without those rows, and new rows go behind. Field ids are TiDB's column ids.
+Source: Iceberg Table Spec, version 2.
+"""
+
+from __future__ import annotations
+
+import uuid
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, ValidationError
+from pyiceberg.io import OutputStream
+from pyiceberg.io.pyarrow import parquet_files_to_data_files, pyarrow_to_schema
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from binlogd.host.clock import WallClock
+from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema
+from binlogd.spark.lake.book import LakeTable, LakeTables
+from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
+from binlogd.spark.lake.place import Place
+from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID, Adapt, Changes
+
+FILE_BYTES = 128 << 20
+"""About where a data file ends."""
+SMALL_BYTES, SMALL_MAX = 8 << 20, 16
+"""When more files than that are smaller than that, the next batch puts them together."""
+SNAPSHOT_AGE, SNAPSHOTS_MAX = timedelta(days=7), 200
+"""Of more versions than that, those are forgotten that are older."""
+READ_ROWS = 32_768
+
+_CATALOG = "binlogd"
+_NAMES = (
+    "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location)"
+    " VALUES (?, ?, ?, ?)"
+)
+_PROPERTIES = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+_FAILS = (CommitFailedException, ValidationError, ValueError, NotImplementedError, OSError)
+
+
+class Iceberg:
+    """See Kind."""
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._numbers = place, count()
+        properties = {**place.iceberg_properties(), "warehouse": place.bare}
+        self._catalog = SqlCatalog(_CATALOG, uri="sqlite:///:memory:", **properties)
+        self._catalog.create_namespace(_CATALOG)
+
+    def close(self) -> None:
+        """See Kind."""
+        self._catalog.close()
+
+    def create(
+        self, table_id: int, directory: str, schema: pa.Schema, name: str, end: int
+    ) -> LakeTable:
+        """See Kind."""
+        location = f"{self._place.bare}/{directory}"
+        wanted = pyarrow_to_schema(schema)
+        properties = {**_PROPERTIES, "comment": name, COMMIT_TS_KEY: str(end)}
+        try:
+            table = self._catalog.create_table(
+                self._name(), wanted, location=location, properties=properties
+            )
+            with table.transaction() as changes:
+                set_schema(changes, table, wanted)
+            return _head(LakeTable(table_id, directory, 0), table)
+        except _FAILS as error:
+            raise LakeFailed(f"{self._place.shown}/{directory}: {error}") from error
+
+    def append(
+        self, head: LakeTable, schema: pa.Schema, rows: Iterable[pa.RecordBatch], end: int
+    ) -> LakeTable:
+        """See Kind."""
+        with self._opened(head) as table:
+            writer = _Writer(table, schema)
+            for each in rows:
+                writer.add(each)
+            return self._committed(head, table, schema, [], writer.close(), end)
+
+    def rewrite(self, head: LakeTable, schema: pa.Schema, adapt: Adapt, end: int) -> LakeTable:
+        """See Kind."""
+        with self._opened(head) as table:
+            writer, files = _Writer(table, schema), _files(table)
+            for each in files:
+                for rows in _read(table, each):
+                    writer.add(adapt(pa.Table.from_batches([rows])))
+            return self._committed(head, table, schema, files, writer.close(), end)
+
+    def merge(
+        self, head: LakeTable, schema: pa.Schema, changes: Iterable[Changes], end: int
+    ) -> LakeTable:
+        """See Kind. All of `changes` are one commit; their keys are in memory together."""
+        with self._opened(head) as table:
+            writer, keys = _Writer(table, schema), list[pa.ChunkedArray]()
+            for each in changes:
+                keys.append(each.keys)
+                for rows in each.puts.to_batches():
+                    writer.add(rows)
+            replaced = _replace(table, _Keys.of(keys), writer)
+            return self._committed(head, table, schema, replaced, writer.close(), end)
+
+    def show(self, now: LakeTables) -> None:
+        """See Kind. All names at once: whoever opens the catalog sees one moment."""
+        if not self._place.is_local:
+            return
+        where = f"sqlite:///{self._place.url}/{CATALOG_FILE}"
+        with closing(SqlCatalog(_CATALOG, uri=where, warehouse=self._place.bare)) as catalog:
+            rows = [
+                (_CATALOG, *name.split(".", 1), each.metadata) for name, each in now.tables.items()
+            ]
+            with catalog.engine.begin() as connection:
+                connection.exec_driver_sql("DELETE FROM iceberg_tables")
+                if rows:
+                    connection.exec_driver_sql(_NAMES, rows)
+
+    # --- the table -----------------------------------------------------------------------------
+
+    @contextmanager
+    def _opened(self, head: LakeTable) -> Iterator[Table]:
+        """The table at this version, whatever was made of it since."""
+        try:
+            yield self._catalog.register_table(self._name(), head.metadata)
+        except _FAILS as error:
+            raise LakeFailed(f"{self._place.shown}/{head.directory}: {error}") from error
+
+    def _name(self) -> tuple[str, str]:
+        """Of this call alone."""
+        return _CATALOG, f"table_{next(self._numbers)}"
+
+    def _committed(
+        self,
+        head: LakeTable,
+        table: Table,
+        schema: pa.Schema,
+        gone: Iterable[DataFile],
+        paths: Iterable[str],
+        end: int,
+    ) -> LakeTable:
+        properties = {COMMIT_TS_KEY: str(end)}
+        with table.transaction() as changes:
+            set_schema(changes, table, pyarrow_to_schema(schema))
+            with changes.update_snapshot(snapshot_properties=properties).overwrite() as snapshot:
+                for file in gone:
+                    snapshot.delete_data_file(file)
+                for file in parquet_files_to_data_files(
+                    table.io, changes.table_metadata, iter(paths)
+                ):
+                    snapshot.append_data_file(file)
+        if len(table.snapshots()) > SNAPSHOTS_MAX:
+            _expire(table)
+        return _head(head, table)
+
+
+def _head(head: LakeTable, table: Table) -> LakeTable:
+    snapshot = table.current_snapshot()
+    number = snapshot.snapshot_id if snapshot is not None else 0
+    return LakeTable(head.table_id, head.directory, number, table.metadata_location)
+
+
+def _expire(table: Table) -> None:
+    """Forgets versions that are old."""
+    before = datetime.fromtimestamp(WallClock().wall_ms() / 1000, UTC) - SNAPSHOT_AGE
+    with table.maintenance.expire_snapshots() as expiring:
+        expiring.older_than(before)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def _files(table: Table) -> list[DataFile]:
+    return [each.file for each in table.scan().plan_files()]
+
+
+def _read(table: Table, file: DataFile) -> Iterator[pa.RecordBatch]:
+    with table.io.new_input(file.file_path).open() as stream:
+        yield from pq.ParquetFile(stream).iter_batches(READ_ROWS)
+
+
+class _Writer:
+    """Rows into new data files of a table."""
+
+    def __init__(self, table: Table, schema: pa.Schema) -> None:
+        self._table, self._schema = table, schema
+        self._paths: list[str] = []
+        self._open: tuple[pq.ParquetWriter, OutputStream] | None = None
+        self._size = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        if self._open is None:
+            self._open = self._new()
+        self._open[0].write_batch(pa.RecordBatch.from_arrays(rows.columns, schema=self._schema))
+        self._size += rows.nbytes
+        if self._size >= FILE_BYTES:
+            self.close()
+
+    def close(self) -> list[str]:
+        """All files so far."""
+        if self._open is not None:
+            writer, stream = self._open
+            writer.close()
+            stream.close()
+        self._open, self._size = None, 0
+        return self._paths
+
+    def _new(self) -> tuple[pq.ParquetWriter, OutputStream]:
+        name = f"{uuid.uuid4()}.zstd.parquet"  # noqa: TID251 - never that of a batch that was killed
+        path = self._table.location_provider().new_data_location(name)
+        stream = self._table.io.new_output(path).create()
+        self._paths.append(path)
+        return pq.ParquetWriter(stream, self._schema, compression="zstd"), stream
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys(Sequence[bytes]):
+    """Keys in their order."""
+
+    array: pa.Array
+
+    @classmethod
+    def of(cls, keys: Iterable[pa.ChunkedArray]) -> _Keys:
+        chunks = [chunk for each in keys for chunk in each.chunks]
+        whole = pa.chunked_array(chunks, pa.binary()).combine_chunks()
+        return cls(whole.take(pc.sort_indices(whole)))
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.array[at].as_py()
+
+    def within(self, file: DataFile) -> pa.Array:
+        """Those that may be in a file, by its bounds; a bound may be shortened, never narrowed."""
+        low, high = (
+            (bounds or {}).get(KEY_ID) for bounds in (file.lower_bounds, file.upper_bounds)
+        )
+        begin = 0 if low is None else bisect_left(self, low)
+        end = len(self) if high is None else bisect_right(self, high)
+        return self.array.slice(begin, max(0, end - begin))
+
+
+def _replace(table: Table, keys: _Keys, writer: _Writer) -> list[DataFile]:
+    """Writes what is left of files that hold some of the keys, or are too many and small; these."""
+    files = _files(table)
+    small = {file.file_path for file in files if file.file_size_in_bytes < SMALL_BYTES}
+    folded = small if len(small) > SMALL_MAX else set[str]()
+    replaced = []
+    for file in files:
+        wanted = keys.within(file)
+        gone = _mask(table, file, wanted) if len(wanted) else None
+        if file.file_path not in folded and (gone is None or not gone.true_count):
+            continue
+        replaced.append(file)
+        offset = 0
+        for rows in _read(table, file):
+            kept = rows
+            if gone is not None:
+                kept = rows.filter(pc.invert(gone.slice(offset, rows.num_rows)))
+            writer.add(kept)
+            offset += rows.num_rows
+    return replaced
+
+
+def _mask(table: Table, file: DataFile, keys: pa.Array) -> pa.BooleanArray:
+    with table.io.new_input(file.file_path).open() as stream:
+        held = pq.ParquetFile(stream).read([KEY_COLUMN])[KEY_COLUMN].combine_chunks()
+    return pc.is_in(held, value_set=keys)

@@ -1,0 +1,56 @@
+"""What each kind of lake does to one table: a version in, the next version out.
+
+Every method begins with the version that it is given, whatever came of the table behind that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import pyarrow as pa
+
+from binlogd.errors import BinlogdError
+from binlogd.spark.lake.book import LakeTable, LakeTables
+from binlogd.spark.lake.rows import Adapt, Changes
+
+COMMIT_TS_KEY = "binlogd.commit_ts"
+"""The property of a commit that tells the end of its batch."""
+
+
+class LakeFailed(BinlogdError):
+    """A library of a lake cannot do what it is asked; in its words, with the place."""
+
+
+class Kind(Protocol):
+    """Delta or Iceberg; to be closed. All methods raise LakeFailed."""
+
+    def create(
+        self, table_id: int, directory: str, schema: pa.Schema, name: str, end: int
+    ) -> LakeTable:
+        """An empty table, in the place of what may be left there by a batch that was killed."""
+        ...
+
+    def append(
+        self, head: LakeTable, schema: pa.Schema, rows: Iterable[pa.RecordBatch], end: int
+    ) -> LakeTable:
+        """More rows, whose keys are new."""
+        ...
+
+    def rewrite(self, head: LakeTable, schema: pa.Schema, adapt: Adapt, end: int) -> LakeTable:
+        """All rows with other columns."""
+        ...
+
+    def merge(
+        self, head: LakeTable, schema: pa.Schema, changes: Iterable[Changes], end: int
+    ) -> LakeTable:
+        """Rows put and rows gone, by key."""
+        ...
+
+    def show(self, now: LakeTables) -> None:
+        """Lets readers find the tables by name, where the kind has such a thing."""
+        ...
+
+    def close(self) -> None:
+        """Nothing is asked of it any more."""
+        ...

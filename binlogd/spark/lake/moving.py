@@ -1,0 +1,180 @@
+"""A batch of the pipeline into a lake of any kind: look, prepare, merge, turn the page.
+
+    now = lake.book().read()
+    check(now, batch)                       before anything is touched
+    heads = prepare(lake, now, batch)       tables that are new, and new columns; by the driver
+    ... merge(lake, heads, batch, rows)     what the changed keys hold; by workers, table by table
+    finish(lake, batch, heads)              one write makes it hold
+
+`heads` are the versions that a batch has come to, table by table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+
+from binlogd.errors import CorruptRow
+from binlogd.snapshot.tables.rewrite import Unconvertible
+from binlogd.spark.lake.book import (
+    DIRECTORY,
+    Batch,
+    Book,
+    LakeTable,
+    LakeTables,
+    PipelineStopped,
+    label,
+)
+from binlogd.spark.lake.kinds import Kind, LakeFailed
+from binlogd.spark.lake.place import Place
+from binlogd.spark.lake.rows import Changes, adaptation, by_table, decoded, lake_schema
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import Tso
+
+Heads = Mapping[int, LakeTable]
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A lake by its place: nothing of it is open, so it travels to workers."""
+
+    place: Place
+
+    def book(self) -> Book:
+        """Raises ConfigError."""
+        return Book(self.place)
+
+    def kind(self) -> Kind:
+        """What makes versions of its tables. Raises ConfigError."""
+        if self.place.kind == "delta":
+            from binlogd.spark.lake.delta import Delta
+
+            return Delta(self.place)
+        from binlogd.spark.lake.iceberg import Iceberg
+
+        return Iceberg(self.place)
+
+
+class Span(Protocol):
+    """What is asked of the range of a batch."""
+
+    @property
+    def start(self) -> Tso:
+        """Behind which commit_ts it begins."""
+        ...
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first one of its checkpoint."""
+        ...
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """What a merge did to a table."""
+
+    head: LakeTable
+    rows_put: int
+    rows_gone: int
+
+
+def begin(now: LakeTables, of: Span, where: str) -> Tso:
+    """Where a batch begins for a lake that is where it is: what it has, it is not given again.
+
+    Raises PipelineStopped for a lake that lacks what was before the batch.
+    """
+    if now.commit_ts >= of.start or (of.is_first and not now.tables and not now.commit_ts):
+        return max(Tso(now.commit_ts), of.start)
+    raise PipelineStopped(
+        f"{where} is at commit_ts {now.commit_ts}, and this batch begins at {of.start}: what lies"
+        " between would be lost. It was restored, or is not the one that this checkpoint was made"
+        " with: begin with another --checkpoint (and --take-over), which goes on where the lake is"
+    )
+
+
+def check(now: LakeTables, batch: Batch, *, is_first: bool) -> None:
+    """Whether rows from before the batch are in the lake. Raises PipelineStopped."""
+    there = now.by_id()
+    missing = [
+        label(plan)
+        for table_id, plan in batch.after.items()
+        if table_id in batch.before and table_id not in there
+    ]
+    if missing:
+        where = "where the pipeline begins" if is_first else "before this batch"
+        raise PipelineStopped(
+            f"{', '.join(missing)}: there already {where}, and its older rows are in no binlog that"
+            " is read; begin at the beginning of the log (no --from), with a snapshot or a dump"
+            " (--base, into a place where no lake is yet), or leave it out (--except)"
+        )
+
+
+def prepare(lake: Lake, now: LakeTables, batch: Batch) -> dict[int, LakeTable]:
+    """Makes the tables that are new, and takes the others to their new columns.
+
+    Raises PipelineStopped.
+    """
+    with closing(lake.kind()) as kind:
+        return {
+            table_id: _prepared(kind, now.by_id().get(table_id), table_id, batch)
+            for table_id in batch.after
+        }
+
+
+def _prepared(kind: Kind, head: LakeTable | None, table_id: int, batch: Batch) -> LakeTable:
+    plan, before = batch.after[table_id], batch.before.get(table_id)
+    schema = lake_schema(plan, batch.types)
+    try:
+        if head is None:
+            directory = f"{DIRECTORY}{table_id}"
+            return kind.create(table_id, directory, schema, label(plan), batch.end)
+        adapt = adaptation(before, plan, batch.types) if before is not None else None
+        return head if adapt is None else kind.rewrite(head, schema, adapt, batch.end)
+    except (LakeFailed, Unconvertible, CorruptRow, pa.ArrowInvalid) as error:
+        raise PipelineStopped(f"{label(plan)}: {error}") from error
+
+
+def merge(
+    lake: Lake, heads: Heads, batch: Batch, batches: Iterable[pa.RecordBatch]
+) -> Iterator[Merged]:
+    """Puts the winners of some tables in place; they come sorted by table, with all of a table.
+
+    Raises PipelineStopped, UnreadableRow.
+    """
+    schemas = SchemaTracker.from_snapshot(batch.tracker)
+    with closing(lake.kind()) as kind:
+        for table_id, pieces in by_table(batches):
+            plan, counts = batch.after[table_id], [0, 0]
+            schema = lake_schema(plan, batch.types)
+            changes = _counted(decoded(plan, schemas, pieces, batch.types), counts)
+            try:
+                head = kind.merge(heads[table_id], schema, changes, batch.end)
+            except (LakeFailed, pa.ArrowInvalid) as error:
+                raise PipelineStopped(f"{label(plan)}: {error}") from error
+            yield Merged(head, *counts)
+
+
+def _counted(changes: Iterable[Changes], counts: list[int]) -> Iterator[Changes]:
+    for each in changes:
+        counts[0] += each.puts.num_rows
+        counts[1] += len(each.gone)
+        yield each
+
+
+def finish(lake: Lake, batch: Batch, heads: Heads) -> LakeTables:
+    """Says which versions belong together from now on."""
+    tables = {label(plan): heads[table_id] for table_id, plan in batch.after.items()}
+    now = LakeTables(batch.end, tables, lake.place.kind)
+    lake.book().turn(now, batch.tracker)
+    show(lake, now)
+    return now
+
+
+def show(lake: Lake, now: LakeTables) -> None:
+    """Lets readers find the tables by name, where the kind of lake has such a thing."""
+    with closing(lake.kind()) as kind:
+        kind.show(now)

@@ -1,0 +1,112 @@
+"""Where a lake lies, in the words of each library that goes there.
+
+One URL says it all, as for exports and archives: pyarrow's, with options behind a `?`
+(`s3://bucket/lake?endpoint_override=minio:9000&scheme=http&region=eu-1`). Without them, and always
+for other stores than S3, each library looks into the environment (`AWS_ACCESS_KEY_ID`, ...).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from binlogd.errors import ConfigError
+
+Kind = Literal["delta", "iceberg"]
+KINDS: tuple[Kind, ...] = ("delta", "iceberg")
+LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
+
+_KNOWN = frozenset({"endpoint_override", "scheme", "region", "allow_bucket_creation"})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A lake. `url` is a directory of this machine, absolute, or pyarrow's URL with its options."""
+
+    kind: Kind
+    url: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a directory."""
+        return "://" not in self.url
+
+    @property
+    def bare(self) -> str:
+        """A URL without options and secrets."""
+        if self.is_local:
+            return Path(self.url).as_uri()
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+
+    @property
+    def shown(self) -> str:
+        """What people may read."""
+        return self.url if self.is_local else self.bare
+
+    def table(self, directory: str) -> str:
+        """The URL of a table; for a lake of this machine its path."""
+        return f"{self.url if self.is_local else self.bare}/{directory}"
+
+    def delta_options(self) -> dict[str, str]:
+        """For delta-rs. Source: object_store, AmazonS3ConfigKey."""
+        names = {
+            "key": "AWS_ACCESS_KEY_ID",
+            "secret": "AWS_SECRET_ACCESS_KEY",
+            "region": "AWS_REGION",
+            "endpoint": "AWS_ENDPOINT_URL",
+        }
+        given = self._given()
+        found = {names[name]: value for name, value in given.items()}
+        if given.get("endpoint", "").startswith("http://"):
+            found["AWS_ALLOW_HTTP"] = "true"
+        return found
+
+    def iceberg_properties(self) -> dict[str, str]:
+        """For pyiceberg. Source: pyiceberg.io."""
+        names = {
+            "key": "s3.access-key-id",
+            "secret": "s3.secret-access-key",
+            "region": "s3.region",
+            "endpoint": "s3.endpoint",
+        }
+        return {names[name]: value for name, value in self._given().items()}
+
+    def _given(self) -> dict[str, str]:
+        parts = urlsplit(self.url)
+        if parts.scheme != "s3":
+            return {}
+        query = dict(parse_qsl(parts.query))
+        found: dict[str, str] = {}
+        if parts.username and parts.password:
+            found |= {"key": unquote(parts.username), "secret": unquote(parts.password)}
+        if "region" in query:
+            found["region"] = query["region"]
+        if "endpoint_override" in query:
+            end = query["endpoint_override"]
+            scheme = query.get("scheme", "https")
+            found["endpoint"] = end if "://" in end else f"{scheme}://{end}"
+        return found
+
+
+def place_of(into: str) -> Place:
+    """What `delta:…` or `iceberg:…` names. Raises ConfigError."""
+    kind, _, url = into.partition(":")
+    found = next((each for each in KINDS if each == kind), None)
+    if found is None or not url:
+        raise ConfigError(
+            f"--into {into}: expected delta:PLACE or iceberg:PLACE (a directory or s3://...), or"
+            " syncer for what [syncer] names"
+        )
+    if urlsplit(url).scheme in ("", "file"):
+        return Place(found, str(Path(url.removeprefix("file://")).absolute()))
+    parts = urlsplit(url)
+    unknown = sorted(dict(parse_qsl(parts.query)).keys() - _KNOWN)
+    if unknown:
+        raise ConfigError(
+            f"--into {kind}:{parts.scheme}://...?{unknown[0]}=...: a lake takes"
+            f" {', '.join(sorted(_KNOWN))}; all else comes from the environment (AWS_...)"
+        )
+    return Place(found, url.rstrip("/"))

@@ -1,0 +1,182 @@
+"""Rows on their way into a lake: the columns of a table, values out of row bytes, rows that were
+there with the columns of now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import pyarrow as pa
+
+from binlogd.errors import CorruptRow, UnreadableRow
+from binlogd.snapshot.formats.columns import ArrowColumn
+from binlogd.snapshot.log.rowkey import Op
+from binlogd.snapshot.spec import TypeOptions
+from binlogd.snapshot.tables.built_on import Source
+from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.snapshot.tables.rewrite import Rewritten, Unconvertible
+from binlogd.snapshot.writing.adapt import adapter
+from binlogd.snapshot.writing.writer import Rows, arrow_columns, schema_of
+from binlogd.spark.lake.book import PipelineStopped, label
+from binlogd.tidb.model import Column
+from binlogd.tidb.row import Value
+from binlogd.tidb.schema import SchemaTracker
+
+KEY_COLUMN = "_binlogd_key"
+KEY_ID = 2_000_000_000
+"""The field id of the key; TiDB's column ids, which are those of the others, stay far below."""
+
+PIECE_BYTES = 64 << 20
+PIECE_ROWS = 250_000
+"""Of changes that are in memory together: whichever comes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What some keys of a table hold at the end of a batch; `puts` ends with the key column."""
+
+    puts: pa.Table
+    gone: pa.Array
+
+    @property
+    def keys(self) -> pa.ChunkedArray:
+        """All of them."""
+        return pa.chunked_array([*self.puts[KEY_COLUMN].chunks, self.gone], pa.binary())
+
+
+def lake_schema(plan: TablePlan, types: TypeOptions) -> pa.Schema:
+    """The columns upstream, by name and id, and the key."""
+    key = pa.field(KEY_COLUMN, pa.binary(), metadata={"PARQUET:field_id": str(KEY_ID)})
+    return schema_of(arrow_columns(plan, types)).append(key)
+
+
+# --- rows that were there ----------------------------------------------------------------------
+
+Adapt = Callable[[pa.Table], pa.RecordBatch]
+
+
+def adaptation(before: TablePlan, after: TablePlan, types: TypeOptions) -> Adapt | None:
+    """What makes rows of a table before into rows after; None where they are the same.
+
+    By column id, as the snapshot does it. Raises CorruptRow; what it gives, Unconvertible too.
+    """
+    schema = lake_schema(after, types)
+    if lake_schema(before, types).equals(schema, check_metadata=True):
+        return None
+    adapters = [
+        adapter(column, _source(column.column, before, after.rewritten))
+        for column in arrow_columns(after, types)
+    ]
+    losses = dict[str, Counter[str]]()
+
+    def adapt(rows: pa.Table) -> pa.RecordBatch:
+        arrays = [each(rows, losses) for each in adapters]
+        return pa.RecordBatch.from_arrays(
+            [*arrays, rows[KEY_COLUMN].combine_chunks()], schema=schema
+        )
+
+    return adapt
+
+
+def _source(column: Column, before: TablePlan, rewritten: Sequence[Rewritten]) -> Source | None:
+    """The column that it was, and what MODIFY COLUMN did to its values; None for a new one."""
+    held = {each.id: each for each in before.columns}
+    replaced = {each.new.id: each for each in rewritten}
+    steps: list[Rewritten] = []
+    column_id = column.id
+    while column_id not in held and column_id in replaced:  # ids only grow, so the chain ends
+        steps.insert(0, replaced[column_id])
+        column_id = replaced[column_id].old.id
+    was = held.get(column_id)
+    return Source(was.name, tuple(steps)) if was is not None else None
+
+
+# --- rows that changed -------------------------------------------------------------------------
+
+_Winner = tuple[int, int, int, bytes, bytes, int]
+"""table_id, op, schema_version, key, row, commit_ts."""
+_NAMES = ("table_id", "op", "schema_version", "key", "row", "commit_ts")
+
+
+def by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[list[_Winner]]]]:
+    """Winners that come sorted by table: each table with its winners, some at a time. What is not
+    asked for of a table is passed over."""
+    pieces = _pieces(batches)
+    first = next(pieces, None)
+    while first is not None:  # ends with the batches
+        table_id = first[0][0]
+        rest: list[list[_Winner]] = []
+
+        def of_table(begin: list[_Winner], rest: list[list[_Winner]]) -> Iterator[list[_Winner]]:
+            for piece in chain((begin,), pieces):
+                if piece[0][0] != begin[0][0]:
+                    rest.append(piece)
+                    return
+                yield piece
+
+        mine = of_table(first, rest)
+        yield table_id, mine
+        for _ in mine:
+            pass
+        first = rest[0] if rest else None
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[list[_Winner]]:
+    """Never of two tables."""
+    held: list[_Winner] = []
+    size = 0
+    for batch in batches:
+        columns = [batch.column(name).to_pylist() for name in _NAMES]
+        winner: _Winner
+        for winner in zip(*columns, strict=True):
+            is_full = len(held) >= PIECE_ROWS or size >= PIECE_BYTES
+            if held and (is_full or held[0][0] != winner[0]):
+                yield held
+                held, size = [], 0
+            held.append(winner)
+            size += len(winner[3]) + len(winner[4])
+    if held:
+        yield held
+
+
+def decoded(
+    plan: TablePlan,
+    schemas: SchemaTracker,
+    pieces: Iterable[Sequence[_Winner]],
+    types: TypeOptions,
+) -> Iterator[Changes]:
+    """Raises UnreadableRow, PipelineStopped."""
+    rows, columns, schema = (
+        Rows(plan, schemas),
+        arrow_columns(plan, types),
+        lake_schema(plan, types),
+    )
+    for winners in pieces:
+        puts = [each for each in winners if each[1] == Op.PUT]
+        values = _values(plan, rows, columns, puts)
+        losses: Counter[str] = Counter()
+        try:
+            arrays = [column.build(of, losses) for column, of in zip(columns, values, strict=True)]
+        except CorruptRow as error:
+            raise UnreadableRow(label(plan), puts[-1][5], str(error)) from error
+        keys = pa.array([each[3] for each in puts], pa.binary())
+        gone = pa.array([each[3] for each in winners if each[1] != Op.PUT], pa.binary())
+        yield Changes(pa.Table.from_arrays([*arrays, keys], schema=schema), gone)
+
+
+def _values(
+    plan: TablePlan, rows: Rows, columns: Sequence[ArrowColumn], puts: Sequence[_Winner]
+) -> list[list[Value]]:
+    values: list[list[Value]] = [[] for _ in columns]
+    for _, _, version, _, row, commit_ts in puts:
+        try:
+            found = rows.decode(version, row)
+        except CorruptRow as error:
+            raise UnreadableRow(label(plan), commit_ts, str(error)) from error
+        except Unconvertible as error:
+            raise PipelineStopped(f"{label(plan)}: {error}") from error
+        for column, into in zip(columns, values, strict=True):
+            into.append(found.get(column.column.id))
+    return values
