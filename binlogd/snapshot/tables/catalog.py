@@ -201,7 +201,6 @@ _SCHEMA_RECOVERED = "FLASHBACK DATABASE brought it back, and the history does no
 
 MAKES = (ActionType.CREATE_TABLE, ActionType.CREATE_TABLES, ActionType.TRUNCATE_TABLE)
 """Jobs whose tables begin empty."""
-"""Jobs whose tables begin empty."""
 _DROPS_COLUMNS = (ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS)
 _REWRITES = (ActionType.MODIFY_COLUMN, ActionType.MULTI_SCHEMA_CHANGE)
 

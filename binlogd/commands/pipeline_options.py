@@ -1,0 +1,48 @@
+"""The options of `binlogd pipeline`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SourceOption = Annotated[
+    str, typer.Option("--source", help="Data directory, archive, or binlogd://host:port.")
+]
+IntoOption = Annotated[
+    str,
+    typer.Option(
+        "--into",
+        help="delta:PLACE or iceberg:PLACE (a directory, s3://...); or syncer: what [syncer]"
+        " names.",
+    ),
+]
+CheckpointOption = Annotated[
+    str, typer.Option("--checkpoint", help="Directory in which Spark keeps how far it is.")
+]
+BeginOption = Annotated[
+    str, typer.Option("--from", help="The first time: behind which TSO or time.")
+]
+FollowOption = Annotated[
+    bool, typer.Option("--follow", help="Go on with what comes; else end with what is there.")
+]
+IntervalOption = Annotated[
+    float, typer.Option("--interval", help="With --follow: seconds between two batches.")
+]
+BatchOption = Annotated[int, typer.Option("--batch", help="Transactions of a batch, at most.")]
+TablesOption = Annotated[str, typer.Option("--tables", help="Which, with * and ?; all.")]
+ExceptOption = Annotated[str, typer.Option("--except", help="Which not.")]
+SourceOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="NAME=VALUE of the data source: schemaHistory=FILE, sslCa=…"),
+]
+CoresOption = Annotated[int, typer.Option("--cores", help="Of a Spark on this machine.")]
+MemoryOption = Annotated[int, typer.Option("--memory-mb", help="Of that Spark's JVM.")]
+TakeOverOption = Annotated[
+    bool, typer.Option("--take-over", help="Keep a lake that another pipeline kept before.")
+]
+PackageOption = Annotated[
+    Path | None,
+    typer.Option("--package", help="Only write binlogd.zip and pipeline.py for spark-submit."),
+]
