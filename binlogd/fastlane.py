@@ -19,21 +19,21 @@ Source: tidb-binlog pump/server.go, where grpc-go does this.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from h2.connection import ConnectionInputs, ConnectionState
-from h2.exceptions import FlowControlError, FrameTooLargeError
+from h2.exceptions import FlowControlError, FrameTooLargeError, ProtocolError
 
 from binlogd.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable
 from binlogd.pump.sink import CallSink
 from binlogd.wire import http2 as wire
-from binlogd.wire.hpack import Field, SharedDecoder
+from binlogd.wire.blocks import Field
+from binlogd.wire.calls import Call, CallTable, Gathered, Inlet, Shape, by_owner, shape_of
+from binlogd.wire.hpack import SharedDecoder
 from binlogd.wire.http2 import DATA, END_STREAM, HEADERS, OK_DATA_BYTES, frame_head, u32
 
 log = structlog.get_logger(__name__)
@@ -41,92 +41,148 @@ log = structlog.get_logger(__name__)
 MESSAGE_BYTES_MAX = 256 << 10
 """A larger message is grpclib's: its cost is in its bytes, not in its call."""
 
-_FIELDS_MAX = 64
 _SHAPES_MAX = 64
 _BATCH_BYTES_MAX = 4 << 20
+_BATCH_CALLS = 64  # enough that a batch costs little beside its calls
+_BATCHES_MAX = 16  # of one method, under way at once
 _CONTENT_TYPES = (b"application/grpc", b"application/grpc+proto")
-_TIMEOUT = re.compile(rb"[0-9]{1,8}[HMSmun]")
 _OWN_FIELDS = (b"grpc-accept-encoding", b"grpc-timeout", b"grpc-tags-bin", b"grpc-trace-bin")
 _WHOLE_BLOCK = wire.END_HEADERS
 _BLOCK_FORM = wire.END_HEADERS | wire.PADDED | wire.PRIORITY
+_TABLE_BYTES = 4096
 
 
-@dataclass(slots=True, eq=False)
-class _Call:
-    """A stream of this lane until it is answered, reset or declined."""
+class _Method:
+    """A method that takes many calls at once: those that wait, and who works on them.
 
-    protocol: FastLaneProtocol
-    stream: int
-    sink: CallSink
-    fields: list[Field]
-    body: bytearray | None = None  # of a message in several frames
-    size: int = 0  # received, prefix included
-    granted: int = 0  # of the peer's window, beyond what a stream begins with
-    is_complete: bool = False
+    What comes while a batch is under way gathers for the next, so that there is one for each round
+    of the log and not one for each turn of the loop. Enough for a batch of its own does not wait.
+    """
 
+    def __init__(self, sink: CallSink) -> None:
+        self.sink = sink
+        self.inlet = Inlet(5 + min(MESSAGE_BYTES_MAX, sink.message_bytes_max))
+        self._under_way = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
-class _Batch:
-    """Calls of one sink that became complete in the same turn of the loop."""
+    def count(self) -> None:
+        """Tells the sink what has come."""
+        inlet = self.inlet
+        if inlet.uncounted_calls:
+            self.sink.take(inlet.uncounted, inlet.uncounted_calls)
+            inlet.uncounted = inlet.uncounted_calls = 0
 
-    __slots__ = ("calls", "messages", "size")
+    def work(self) -> None:
+        """Sees to it that what waits is served."""
+        waiting = len(self.inlet.calls)
+        if not waiting or self._under_way >= _BATCHES_MAX:
+            return
+        if not self._under_way or waiting >= _BATCH_CALLS or self.inlet.size >= _BATCH_BYTES_MAX:
+            self._under_way += 1
+            # Owned by the set: a protocol's callbacks have no task whose group could own it.
+            task = asyncio.get_running_loop().create_task(self._serve_all(self.inlet.drain()))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    def __init__(self) -> None:
-        self.calls: list[_Call] = []
-        self.messages: list[bytes] = []
-        self.size = 0
+    async def _serve_all(self, gathered: Gathered) -> None:
+        try:
+            while gathered.calls:  # ends when nothing has gathered meanwhile
+                await self._serve(gathered)
+                gathered = self.inlet.drain()
+        finally:
+            self._under_way -= 1
+
+    async def _serve(self, gathered: Gathered) -> None:
+        calls, messages = gathered.calls, gathered.messages
+        outcomes: Sequence[GRPCError | None]
+        try:
+            outcomes = await self.sink.write(messages)
+        except Exception:  # grpclib answers for a handler that breaks, in the same words
+            log.exception("sink_failed", messages=len(messages))
+            outcomes = [GRPCError(Status.UNKNOWN, "Internal Server Error")] * len(messages)
+        finally:
+            self.sink.give(gathered.size, len(messages))
+        failed: list[tuple[Call, GRPCError]] = []
+        if any(outcomes):
+            pairs = list(zip(calls, outcomes, strict=True))
+            failed = [(call, error) for call, error in pairs if error is not None]
+            calls = [call for call, error in pairs if error is None]
+        for owner, mine in by_owner(calls):
+            cast(FastLaneProtocol, owner).acknowledge(mine)
+        for call, error in failed:
+            cast(FastLaneProtocol, call.owner).refuse(call, error)
 
 
 class FastLane:
-    """The batches of all connections, and their way into the sinks."""
+    """The methods that calls of all connections are gathered for."""
 
     def __init__(self, sinks: Mapping[bytes, CallSink]) -> None:
-        self.sinks = sinks
-        self.message_bytes_max = 5 + min(
-            MESSAGE_BYTES_MAX, *(sink.message_bytes_max for sink in sinks.values())
-        )
-        self._batches: dict[CallSink, _Batch] = {}
-        self._tasks: set[asyncio.Task[None]] = set()  # one for a batch that a sink has
+        self.methods = {path: _Method(sink) for path, sink in sinks.items()}
+        self._each = list(self.methods.values())
         self._is_scheduled = False
+        self._begun: dict[Call, float] = {}  # calls whose message is not whole, and since when
+        self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, call: _Call, message: bytes) -> None:
-        """A call is complete, and goes into the next batch."""
-        batch = self._batches.get(call.sink)
-        if batch is None:
-            batch = self._batches[call.sink] = _Batch()
-        batch.calls.append(call)
-        batch.messages.append(message)
-        batch.size += len(message)
-        if not self._is_scheduled:
+    def method(self, call: Call) -> _Method:
+        """Whose call it is."""
+        return next(method for method in self._each if method.inlet is call.inlet)
+
+    def look_for_room(self) -> None:
+        """Asks how much may be taken, before something is."""
+        for method in self._each:
+            method.inlet.room = method.sink.room()
+
+    def arrived(self) -> None:
+        """Calls have been taken: they are served when what has come with them in this turn is here
+        as well."""
+        has_enough = False
+        for method in self._each:
+            method.count()
+            has_enough = has_enough or method.inlet.size >= _BATCH_BYTES_MAX
+        if has_enough:
+            self._work()
+        elif not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._start)
-        if batch.size >= _BATCH_BYTES_MAX:
-            del self._batches[call.sink]
-            self._serve(call.sink, batch)
 
     def _start(self) -> None:
         self._is_scheduled = False
-        batches, self._batches = self._batches, {}
-        for sink, batch in batches.items():
-            self._serve(sink, batch)
+        self._work()
 
-    def _serve(self, sink: CallSink, batch: _Batch) -> None:
-        # Owned by the set: a protocol's callbacks have no task whose group could own it.
-        task = asyncio.get_running_loop().create_task(_served(sink, batch))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _work(self) -> None:
+        for method in self._each:
+            method.work()
 
+    # --- messages that come in pieces --------------------------------------------------------
 
-async def _served(sink: CallSink, batch: _Batch) -> None:
-    try:
-        outcomes = await sink.write(batch.messages)
-    except Exception:  # grpclib answers for a handler that breaks, in the same words
-        log.exception("sink_failed", messages=len(batch.messages))
-        outcomes = [GRPCError(Status.UNKNOWN, "Internal Server Error")] * len(batch.messages)
-    answered: dict[FastLaneProtocol, list[tuple[_Call, GRPCError | None]]] = {}
-    for call, outcome in zip(batch.calls, outcomes, strict=True):
-        answered.setdefault(call.protocol, []).append((call, outcome))
-    for protocol, answers in answered.items():
-        protocol.answer(answers)
+    def begun(self, call: Call) -> None:
+        """Its message is announced, has room, and is not here yet."""
+        loop = asyncio.get_running_loop()
+        self._begun[call] = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(self.method(call).sink.patience_s, self._look)
+
+    def ended(self, call: Call) -> None:
+        """It is here, or will not come any more; its room goes with it or is given back."""
+        self._begun.pop(call, None)
+        if not call.is_complete and call.counted:
+            self.method(call).sink.give(call.counted, 0)
+            call.counted = 0
+
+    def _look(self) -> None:
+        """Hands over what takes long: it has room that others wait for."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        for call, since_s in list(self._begun.items()):
+            due_s = since_s + self.method(call).sink.patience_s
+            if due_s > loop.time():
+                self._timer = loop.call_at(due_s, self._look)
+                return
+            if not cast(FastLaneProtocol, call.owner).hand_over(call):
+                self._begun[call] = loop.time()
+        for call in self._begun:
+            self._timer = loop.call_later(self.method(call).sink.patience_s, self._look)
+            return
 
 
 class FastLaneProtocol(GrpcProtocol):
@@ -136,17 +192,12 @@ class FastLaneProtocol(GrpcProtocol):
         super().__init__(handler, config, limits)
         self._lane = lane
         self._decoder = SharedDecoder()
-        self._calls: dict[int, _Call] = {}  # taken and not answered
-        self._abandoned = 0  # reset by the peer while a sink has them: work all the same
-        self._blocked: dict[int, _Call] = {}  # to be answered OK when the peer opens its window
-        self._shapes: dict[tuple[Field, ...], CallSink | None] = {}
-        self._judged: tuple[list[Field] | None, CallSink | None] = (None, None)
+        self._calls = CallTable(self, self._decoder.reader)
         self._rest = b""  # an incomplete frame or preface
         self._is_greeted = False
         self._is_in_block = False  # between HEADERS and the last CONTINUATION
-        self._held = self._freed = 0  # received and not given back; how much of it may go back
         self._window_begins = 65_535  # what the peer lets us send on a new stream
-        self._table_size = 4096  # of what h2 encodes
+        self._table_size = _TABLE_BYTES  # of what h2 encodes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greets the peer."""
@@ -156,14 +207,16 @@ class FastLaneProtocol(GrpcProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forgets what is not answered yet."""
-        self._calls.clear()  # what a sink has stays there, and nobody is left to be told
-        self._blocked.clear()
+        for call in self._calls.open.values():  # what a sink has stays there, and nobody is told
+            self._lane.ended(call)
+        self._calls.open.clear()
+        self._calls.blocked.clear()
         super().connection_lost(exc)
 
     @property
     def is_idle(self) -> bool:
         """Whether no call is open in either lane."""
-        return not self._calls and super().is_idle
+        return not self._calls.open and super().is_idle
 
     # --- frames in -------------------------------------------------------------------------
 
@@ -171,16 +224,22 @@ class FastLaneProtocol(GrpcProtocol):
         """Splits what has arrived into frames, each for its lane."""
         if self._rest:
             data = self._rest + data
-        at, end = 0, len(data)
-        if not self._is_greeted:
-            at = len(wire.PREFACE)
-            if end < at and wire.PREFACE.startswith(data):
-                self._rest = data
-                return
+        if self._is_greeted or self._is_preface(data):
+            self._lane.look_for_room()
+            self._split(data, 0 if self._is_greeted else len(wire.PREFACE))
             self._is_greeted = True
-            super().read(data[:at])
+        else:
+            self._rest = data
+
+    def _split(self, data: bytes, at: int) -> None:
+        end = len(data)
         while end - at >= wire.FRAME_HEAD_BYTES:
+            if not self._is_in_block:
+                at = self._take(data, at)
+                if end - at < wire.FRAME_HEAD_BYTES:
+                    break
             word, flags, stream = frame_head.unpack_from(data, at)
+            stream &= wire.STREAM_MAX
             begin = at + wire.FRAME_HEAD_BYTES
             stop = begin + (word >> 8)
             if word >> 8 > wire.FRAME_BYTES_MAX:
@@ -189,19 +248,42 @@ class FastLaneProtocol(GrpcProtocol):
                 break
             if not self._is_taken(word & 0xFF, flags, stream, data[begin:stop]):
                 super().read(data[at:stop])
-                if self._blocked:
+                if self._calls.blocked:
                     self._unblock()
             if self._transport.is_closing():
                 return
             at = stop
         self._rest = data[at:]
 
+    def _is_preface(self, data: bytes) -> bool:
+        """Whether the preface has come, or anything else, which h2 has a word for."""
+        size = len(wire.PREFACE)
+        if len(data) < size and wire.PREFACE.startswith(data):
+            return False
+        super().read(data[:size])
+        return True
+
+    def _take(self, data: bytes, at: int) -> int:
+        """Takes calls that are whole, as nearly all are; returns where something else begins."""
+        calls, limits = self._calls, self._limits
+        calls.highest = self._h2.highest_inbound_stream_id
+        stopped = calls.take(
+            data,
+            at,
+            streams=limits.streams_max - len(calls.open) - calls.abandoned,
+            window=limits.connection_window_bytes - calls.held,
+        )
+        if stopped > at:
+            self._h2.highest_inbound_stream_id = calls.highest
+            self._lane.arrived()
+        return stopped
+
     def _is_taken(self, kind: int, flags: int, stream: int, body: bytes) -> bool:
         """Whether a frame was for this lane; if not, it is grpclib's."""
         if self._is_in_block:
             self._is_in_block = not (kind == wire.CONTINUATION and flags & wire.END_HEADERS)
             return False
-        call = self._calls.get(stream)
+        call = self._calls.open.get(stream)
         if kind == DATA:
             return call is not None and self._data(call, flags, body)
         if kind == HEADERS:
@@ -217,7 +299,7 @@ class FastLaneProtocol(GrpcProtocol):
             self._settings(flags, body)
         return kind == wire.PING and self._ping(flags, stream, body)
 
-    def _of_call(self, call: _Call, kind: int, body: bytes) -> bool:
+    def _of_call(self, call: Call, kind: int, body: bytes) -> bool:
         if kind == wire.RST_STREAM:
             self._drop(call)
         elif kind == wire.WINDOW_UPDATE:
@@ -226,8 +308,10 @@ class FastLaneProtocol(GrpcProtocol):
             return False
         return True
 
-    def _headers(self, call: _Call | None, stream: int, flags: int, block: bytes) -> bool:
-        fields = self._decoder.look_ahead(block)
+    def _headers(self, call: Call | None, stream: int, flags: int, block: bytes) -> bool:
+        calls = self._calls
+        fields = calls.fields if calls.has_read else self._decoder.look_ahead(block)
+        calls.has_read = False
         if fields is None:
             return False
         if call is not None or stream <= self._h2.highest_inbound_stream_id:
@@ -235,45 +319,37 @@ class FastLaneProtocol(GrpcProtocol):
                 self._decline(call)  # trailers, which no gRPC client sends
             self._decoder.leave(fields)
             return False
-        sink = self._sink_of(fields) if stream & 1 and not flags & END_STREAM else None
-        if sink is None:
+        inlet = self._inlet_of(fields) if stream & 1 and not flags & END_STREAM else None
+        if inlet is None:
             self._decoder.leave(fields)
             return False
         self._h2.highest_inbound_stream_id = stream
-        if len(self._calls) + self._abandoned >= self._limits.streams_max:
+        if len(calls.open) + calls.abandoned >= self._limits.streams_max:
             self._transport.write(wire.reset(stream, wire.REFUSED_STREAM))
             return True
-        self._calls[stream] = _Call(self, stream, sink, fields)
+        calls.open[stream] = Call(self, stream, inlet, fields)
         return True
 
-    def _sink_of(self, fields: list[Field]) -> CallSink | None:
+    def _inlet_of(self, fields: list[Field]) -> Inlet | None:
         """Whose call this is, if nothing in its headers asks for more than this lane can do."""
-        known, sink = self._judged
-        if known is fields:  # the very same block as before
-            return sink
-        if len(fields) > _FIELDS_MAX or self._table_size < 4096:
-            return None  # with a smaller table, h2 owes the peer word of that in its next block
-        shape = []
-        for field in fields:
-            if field[0] == b"grpc-timeout":
-                if not _TIMEOUT.fullmatch(field[1]):
-                    return None
-            else:
-                shape.append(field)
-        key = tuple(shape)
-        if key in self._shapes:
-            sink = self._shapes[key]
-        else:
-            sink = self._lane.sinks.get(dict(key).get(b":path", b"")) if _is_plain(key) else None
-            if len(self._shapes) >= _SHAPES_MAX:
-                self._shapes.clear()
-            self._shapes[key] = sink
+        calls, shape = self._calls, shape_of(fields)
+        if shape is None:
+            return None
+        if shape not in calls.shapes:
+            if len(calls.shapes) >= _SHAPES_MAX:
+                calls.judge_again()
+            calls.learn(shape, self._judged(shape))
             if self._h2.state_machine.state is ConnectionState.IDLE:
                 self._h2.state_machine.process_input(ConnectionInputs.RECV_HEADERS)
-        self._judged = fields, sink
-        return sink
+        return calls.shapes[shape]
 
-    def _data(self, call: _Call, flags: int, data: bytes) -> bool:
+    def _judged(self, shape: Shape) -> Inlet | None:
+        if self._table_size < _TABLE_BYTES:
+            return None  # h2 owes the peer word of that in its next block
+        method = self._lane.methods.get(dict(shape).get(b":path", b""))
+        return method.inlet if method is not None and _is_plain(shape) else None
+
+    def _data(self, call: Call, flags: int, data: bytes) -> bool:
         if call.is_complete:
             self._reset(call, wire.STREAM_CLOSED)
             return True
@@ -288,27 +364,53 @@ class FastLaneProtocol(GrpcProtocol):
             message = call.body = bytearray(data)
         size = len(message)
         expected = 5 + u32.unpack_from(message, 1)[0] if size >= 5 else 5
-        if expected > self._lane.message_bytes_max or message[:1] not in (b"\0", b""):
+        if expected > call.inlet.message_bytes_max or message[:1] not in (b"\0", b""):
             return self._hand_back(call, data)  # large or compressed
         if size > expected or (flags & END_STREAM and size != expected):
             return self._hand_back(call, data)  # grpclib's service has the words for it
-        if flags & END_STREAM and not call.sink.has_room(size):
+        if not call.counted and size >= 5 and not self._counts(call, expected):
             return self._hand_back(call, data)  # and the patience
-        self._held += len(data)
+        self._calls.held += len(data)
         call.size = size
-        if self._held > self._limits.connection_window_bytes:
+        if self._calls.held > self._limits.connection_window_bytes:
             raise FlowControlError("more binlogs are unanswered than the window allows")
         if flags & END_STREAM:
-            call.is_complete = True
             call.body = None
-            self._lane.add(call, bytes(message[5:]))
+            call.inlet.size += call.counted
+            call.inlet.add(call, bytes(message[5:]))
+            self._lane.ended(call)
+            self._lane.arrived()
         return True
 
-    def _hand_back(self, call: _Call, data: bytes) -> bool:
+    def _counts(self, call: Call, size: int) -> bool:
+        """Whether there is room for a message, which is its own from now on: as much as it says,
+        so that whoever has begun can end."""
+        if size > call.inlet.room:
+            return False
+        call.inlet.room -= size
+        call.counted = size
+        self._lane.method(call).sink.take(size, 0)
+        self._lane.begun(call)
+        return True
+
+    def _hand_back(self, call: Call, data: bytes) -> bool:
         if call.body is not None:
             del call.body[call.size :]  # the frame in hand follows by itself
         self._decline(call)
         return False
+
+    def hand_over(self, call: Call) -> bool:
+        """grpclib gets a call whose message does not come; False if that has to wait."""
+        if self._transport.is_closing():
+            self._lane.ended(call)
+            return True
+        if self._is_in_block:
+            return False
+        try:
+            self._decline(call)
+        except (ProtocolError, UnicodeDecodeError) as error:
+            self._break_off(error)
+        return True
 
     def _ping(self, flags: int, stream: int, body: bytes) -> bool:
         if flags or stream or len(body) != 8:
@@ -327,21 +429,22 @@ class FastLaneProtocol(GrpcProtocol):
                 self._table_size = min(self._table_size, value)
             elif name == wire.INITIAL_WINDOW_SIZE:
                 self._window_begins = value
-        self._judged = None, None
+        self._calls.judge_again()
 
-    def _grant(self, call: _Call, increment: int) -> None:
+    def _grant(self, call: Call, increment: int) -> None:
         call.granted += increment
         if not increment:
             self._reset(call, wire.PROTOCOL_ERROR)
         elif self._window_begins + call.granted > wire.WINDOW_BYTES_MAX:
             self._reset(call, wire.FLOW_CONTROL_ERROR)
-        elif self._blocked:
+        elif self._calls.blocked:
             self._unblock()
 
-    def _decline(self, call: _Call) -> None:
+    def _decline(self, call: Call) -> None:
         """grpclib gets the stream from its beginning; the frame in hand follows."""
-        del self._calls[call.stream]
-        self._held -= call.size  # h2 counts them from now on
+        del self._calls.open[call.stream]
+        self._lane.ended(call)
+        self._calls.held -= call.size  # h2 counts them from now on
         highest = self._h2.highest_inbound_stream_id
         self._h2.highest_inbound_stream_id = call.stream - 2
         self._decoder.leave(call.fields)
@@ -357,65 +460,68 @@ class FastLaneProtocol(GrpcProtocol):
 
     # --- answers out -----------------------------------------------------------------------
 
-    def answer(self, answers: Sequence[tuple[_Call, GRPCError | None]]) -> None:
-        """Writes what the sink says, as far as the peer's window allows, and gives back room."""
+    def acknowledge(self, calls: list[Call]) -> None:
+        """Answers OK as far as the peer's window allows, and gives back room."""
         if self._transport.is_closing():
             return
-        written = []
         window = self._h2.outbound_flow_control_window
-        for call, outcome in answers:
-            self._freed += call.size
-            if self._calls.get(call.stream) is not call:  # reset meanwhile
-                self._abandoned -= 1
-                continue
-            if outcome is not None:
-                written.append(
-                    wire.error_answer(call.stream, outcome.status.value, outcome.message or "")
-                )
-            elif window >= OK_DATA_BYTES and self._window_begins + call.granted >= OK_DATA_BYTES:
-                window -= OK_DATA_BYTES
-                written.append(wire.ok_answer(call.stream))
-            else:
-                self._blocked[call.stream] = call
-                continue
-            del self._calls[call.stream]
-        self._h2.outbound_flow_control_window = window
-        if self._freed >= self._limits.connection_window_bytes // 4:
-            written.append(self._given_back())
-        if written:
-            self._transport.write(b"".join(written))
+        answers = self._calls.acknowledge(calls, window, self._window_begins)
+        self._h2.outbound_flow_control_window = window - OK_DATA_BYTES * len(answers)
+        self._send(answers)
+
+    def refuse(self, call: Call, error: GRPCError) -> None:
+        """Answers with an error, and gives back room."""
+        if self._transport.is_closing():
+            return
+        self._calls.freed += call.size
+        if self._calls.open.get(call.stream) is call:
+            del self._calls.open[call.stream]
+            answer = wire.error_answer(call.stream, error.status.value, error.message or "")
+            self._send([answer])
+        else:  # reset meanwhile
+            self._calls.abandoned -= 1
+            self._send([])
+
+    def _send(self, answers: list[bytes]) -> None:
+        if self._calls.freed >= self._limits.connection_window_bytes // 4:
+            answers.append(self._given_back())
+        if answers:
+            self._transport.write(b"".join(answers))
         if self._is_leaving:
             self._close_if_idle()
 
     def _unblock(self) -> None:
-        blocked, self._blocked = self._blocked, {}
-        for call in blocked.values():
+        blocked = list(self._calls.blocked.values())
+        self._calls.blocked.clear()
+        for call in blocked:
             call.size = 0  # given back already
-        self.answer([(call, None) for call in blocked.values()])
+        self.acknowledge(blocked)
 
-    def _reset(self, call: _Call, code: int) -> None:
+    def _reset(self, call: Call, code: int) -> None:
         self._drop(call)
         self._transport.write(wire.reset(call.stream, code))
 
-    def _drop(self, call: _Call) -> None:
-        del self._calls[call.stream]
-        was_answered = self._blocked.pop(call.stream, None) is not None
+    def _drop(self, call: Call) -> None:
+        calls = self._calls
+        del calls.open[call.stream]
+        self._lane.ended(call)
+        was_answered = calls.blocked.pop(call.stream, None) is not None
         if call.is_complete:  # what a sink has is given back when it answers
-            self._abandoned += not was_answered
+            calls.abandoned += not was_answered
         else:
-            self._freed += call.size
-            if self._freed >= self._limits.connection_window_bytes // 4:
+            calls.freed += call.size
+            if calls.freed >= self._limits.connection_window_bytes // 4:
                 self._transport.write(self._given_back())
         if self._is_leaving:
             self._close_if_idle()
 
     def _given_back(self) -> bytes:
-        freed, self._freed = self._freed, 0
-        self._held -= freed
+        freed, self._calls.freed = self._calls.freed, 0
+        self._calls.held -= freed
         return wire.window_update(0, freed)
 
 
-def _is_plain(shape: tuple[Field, ...]) -> bool:
+def _is_plain(shape: Shape) -> bool:
     """Whether these headers, the timeout aside, ask for nothing but a call of a path."""
     fields = dict(shape)
     return (

@@ -56,6 +56,10 @@ class Budget:
         """Whether `take` would return at once."""
         return not self._waiters and self._fits(size)
 
+    def room(self) -> int:
+        """How much may be taken without keeping anybody from it who waits already."""
+        return 0 if self._waiters else max(0, self._bytes_max - self.size)
+
     @property
     def waiting(self) -> int:
         """How many wait for room."""

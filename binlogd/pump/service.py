@@ -12,8 +12,8 @@ Source: tidb-binlog pump/server.go, and grpc-go's texts for what its server refu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Protocol
@@ -156,14 +156,18 @@ class PumpService:
         limits = self._limits
         return {
             b"/binlog.Pump/WriteBinlog": CallSink(
-                write=self._write_many,
-                has_room=self._room.has_room,
+                write=self.write_binlogs,
+                room=self._room.room,
+                take=self._arrived,
+                give=self._answered,
                 message_bytes_max=limits.message_bytes_max,
+                patience_s=limits.arrival_s / 10,
             )
         }
 
     async def write_binlogs(self, messages: Sequence[bytes]) -> Sequence[GRPCError | None]:
-        """Takes serialised WriteBinlogReq messages; one outcome for each, None is OK."""
+        """Takes serialised WriteBinlogReq messages, which their way in has counted; one outcome for
+        each, None is OK."""
         requests: list[codec.WriteRequest | GRPCError] = []
         for message in messages:
             try:
@@ -177,7 +181,8 @@ class PumpService:
     ) -> Sequence[GRPCError | None]:
         """Takes serialised binlogs of one cluster; one outcome for each, None is OK."""
         requests = [codec.WriteRequest(cluster_id, payload) for payload in payloads]
-        return await self._taken(requests, [len(payload) for payload in payloads])
+        with self._under_way(len(payloads)):
+            return await self._taken(requests, [len(payload) for payload in payloads])
 
     async def close(self) -> None:
         """Ends every stream with OK, and waits for them and for the writes in flight.
@@ -217,7 +222,8 @@ class PumpService:
                 (outcome,) = await self._inflated(message)
             else:
                 request = await in_time(_received(stream, size_bytes), size_bytes, patience_s)
-                (outcome,) = await self._taken([request], [size_bytes])
+                with self._under_way(1):
+                    (outcome,) = await self._taken([request], [size_bytes])
         if outcome is not None:
             raise outcome
         await send_empty(stream)
@@ -238,18 +244,33 @@ class PumpService:
 
         try:
             whole = await inflated(message, self._limits.message_bytes_max, take)
-            return await self.write_binlogs([whole])
+            with self._under_way(1):
+                return await self.write_binlogs([whole])
         finally:
             self._room.give(grown)
 
-    async def _write_many(self, messages: Sequence[bytes]) -> Sequence[GRPCError | None]:
-        """`write_binlogs` for messages that are here already and that nobody has counted yet."""
-        size_bytes = sum(map(len, messages))
+    def _arrived(self, size_bytes: int, messages: int) -> None:
         self._room.add(size_bytes)
+        self._count(messages)
+
+    def _answered(self, size_bytes: int, messages: int) -> None:
+        self._room.give(size_bytes)
+        self._count(-messages)
+
+    @contextmanager
+    def _under_way(self, messages: int) -> Iterator[None]:
+        self._count(messages)
         try:
-            return await self.write_binlogs(messages)
+            yield
         finally:
-            self._room.give(size_bytes)
+            self._count(-messages)
+
+    def _count(self, messages: int) -> None:
+        self._in_flight += messages
+        if self._in_flight:
+            self._idle.clear()
+        else:
+            self._note_idle()
 
     async def _take_room(self, size_bytes: int) -> None:
         """Room for a message, before more of it is read than its stream's window lets in.
@@ -320,15 +341,10 @@ class PumpService:
         return payload
 
     async def _written(self, payloads: Sequence[bytes]) -> Sequence[BinlogdError | None]:
-        self._in_flight += len(payloads)
-        self._idle.clear()
         try:
             return await self._pump.write(payloads)
         except BinlogdError as error:
             return [error] * len(payloads)
-        finally:
-            self._in_flight -= len(payloads)
-            self._note_idle()
 
     def _note_idle(self) -> None:
         if not self._in_flight and not self._streams:

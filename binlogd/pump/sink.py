@@ -16,10 +16,15 @@ class CallSink:
     """The batch-shaped side of a method.
 
     `write` returns one outcome for each message and waits for nothing that the same connections
-    must bring. A message above `message_bytes_max` bytes, or one for which `has_room` says no, is
-    not for it: the method by itself has the words, or the patience.
+    must bring. A message above `message_bytes_max` bytes, or above what there is `room` for, is not
+    for it: the method by itself has the words, or the patience. `take` hears of bytes that have
+    come or are announced and of how many messages became whole, `give` of what was answered. Who
+    takes more than `patience_s` seconds for what it has announced is for the method by itself, too.
     """
 
     write: Callable[[Sequence[bytes]], Awaitable[Outcomes]]
-    has_room: Callable[[int], bool]
+    room: Callable[[], int]
+    take: Callable[[int, int], None]
+    give: Callable[[int, int], None]
     message_bytes_max: int
+    patience_s: float

@@ -562,6 +562,50 @@ async def test_a_message_that_does_not_arrive_gives_its_room_back(encoding: str 
         assert at.service.statistics().bytes_in_flight == 0
 
 
+async def test_a_message_in_pieces_has_its_room_from_its_announcement_on() -> None:
+    """What many connections have begun and not ended counts as what is written does."""
+    limits = replace(LIMITS, bytes_in_flight_max=500_000, bytes_waiting_max=1, arrival_s=60.0)
+    async with running(limits=limits) as at:
+        message = codec.prefixed(request(1, 100_000))
+        clients = [await at.client() for _ in range(5)]
+        streams = []
+        for client in clients:
+            streams.append(client.open())
+            client.body(streams[-1], message[:10], ends=False)
+            await client.send()
+            await client.pinged()
+        assert 400_000 < at.service.statistics().bytes_in_flight <= 500_000
+        late = clients[4]
+        await late.send()
+        (refused,) = await late.wait(streams[4])
+        assert refused.outcome[0] == str(Status.UNAVAILABLE.value)
+        for client, stream in list(zip(clients, streams, strict=True))[:4]:
+            client.body(stream, message[10:])
+            await client.send()
+            assert (await client.wait(stream))[0].is_ok
+        assert at.fast == [request(1, 100_000)] * 4
+        assert at.service.statistics().bytes_in_flight == 0
+
+
+async def test_what_was_begun_and_does_not_come_gives_its_room_back() -> None:
+    limits = replace(LIMITS, bytes_in_flight_max=1 << 20, arrival_s=0.1)
+    async with running(limits=limits) as at:
+        client = await at.client()
+        reset, lost, slow = client.open(), client.open(), client.open()
+        for stream in (reset, lost, slow):
+            client.body(stream, codec.prefixed(request(1, 100_000))[:10], ends=False)
+        await client.send()
+        await client.pinged()
+        assert at.service.statistics().bytes_in_flight > 300_000
+        client.h2.reset_stream(reset)
+        await client.send()
+        (answer,) = await client.wait(slow)
+        assert answer.outcome[0] == str(Status.DEADLINE_EXCEEDED.value)
+        assert at.fast == []
+        client.hang_up()
+        await until(lambda: at.service.statistics().bytes_in_flight == 0)
+
+
 async def test_calls_that_are_reset_count_as_long_as_somebody_works_on_them() -> None:
     """Else a peer that resets all it sends could have any number of them written at once."""
     async with running(http2_limits=Http2Limits(streams_max=10)) as at:
@@ -636,6 +680,6 @@ def test_a_sink_is_what_the_service_offers() -> None:
         (sink,) = service.sinks().values()
         assert isinstance(sink, CallSink)
         assert sink.message_bytes_max == LIMITS.message_bytes_max
-        assert sink.has_room(LIMITS.bytes_in_flight_max)
+        assert sink.room() == LIMITS.bytes_in_flight_max
 
     asyncio.run(make())

@@ -1,0 +1,226 @@
+"""Unary gRPC calls of one connection, taken out of its bytes in the form in which clients write
+them, and answered. One pass over the bytes, no I/O, made to be compiled.
+
+Invariant. What `take` takes is whole: HEADERS with all headers and one DATA frame with one message
+and the end of the stream. It stops in front of anything else, and changes nothing by looking at it
+but the table of header fields, which it remembers to have read.
+Source: RFC 9113 section 6, gRPC's PROTOCOL-HTTP2.md.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from binlogd.wire.blocks import BlockReader, Field
+from binlogd.wire.http2 import OK_DATA_BYTES, ok_answer
+
+_HEAD_BYTES = 9
+_FRAME_BYTES_MAX = 16_384
+_PREFIX_BYTES = 5
+_HEADERS_WHOLE = (1, 4)  # kind and flags: END_HEADERS alone
+_DATA_WHOLE = (0, 1)  # END_STREAM alone
+_FIELDS_MAX = 64
+_TIMEOUT_DIGITS_MAX = 8
+_UNITS = b"HMSmun"
+
+_head = Struct("!IBI")
+_data_head = Struct("!IBIBI")  # a frame's, and the prefix of the message that it begins with
+
+Shape = tuple[Field, ...]
+"""The headers of a call, all but its timeout."""
+
+
+class Inlet:
+    """The calls of one method, of all connections, that are whole and wait to be served.
+
+    `room` is how many bytes more may be taken before somebody asks whether there is more.
+    """
+
+    def __init__(self, message_bytes_max: int) -> None:
+        self.message_bytes_max = message_bytes_max
+        self.room = 0
+        self.calls: list[Call] = []
+        self.messages: list[bytes] = []
+        self.size = 0  # what the budget was or will be asked for, prefixes included
+        self.uncounted = 0  # how much of that the budget has not heard of
+        self.uncounted_calls = 0
+
+    def add(self, call: Call, message: bytes) -> None:
+        """One more, which is whole now."""
+        call.is_complete = True
+        self.uncounted_calls += 1
+        self.calls.append(call)
+        self.messages.append(message)
+
+    def drain(self) -> Gathered:
+        """What has gathered; the next ones gather anew."""
+        gathered = Gathered(self.calls, self.messages, self.size)
+        self.calls = []
+        self.messages = []
+        self.size = 0
+        return gathered
+
+
+class Gathered:
+    """Calls that are served together, and their messages without prefixes."""
+
+    def __init__(self, calls: list[Call], messages: list[bytes], size: int) -> None:
+        self.calls = calls
+        self.messages = messages
+        self.size = size
+
+
+class Call:
+    """A stream of the fast lane until it is answered, reset or declined."""
+
+    def __init__(self, owner: object, stream: int, inlet: Inlet, fields: list[Field]) -> None:
+        self.owner = owner
+        self.stream = stream
+        self.inlet = inlet
+        self.fields = fields
+        self.body: bytearray | None = None  # of a message in several frames
+        self.size = 0  # received, prefix included
+        self.counted = 0  # what the budget keeps for it
+        self.granted = 0  # of the peer's window, beyond what a stream begins with
+        self.is_complete = False
+
+
+class CallTable:
+    """The calls of one connection: open ones, and those that wait for the peer's window."""
+
+    def __init__(self, owner: object, reader: BlockReader) -> None:
+        self.open: dict[int, Call] = {}  # taken and not answered
+        self.blocked: dict[int, Call] = {}  # to be answered OK when the peer opens its window
+        self.abandoned = 0  # reset by the peer while somebody works on them
+        self.shapes: dict[Shape, Inlet | None] = {}  # whose call such headers are
+        self.highest = 0  # the largest stream so far
+        self.held = 0  # bytes received and not given back
+        self.freed = 0  # how many of them may go back
+        self.fields: list[Field] | None = None
+        self.has_read = False
+        """Whether `take` stopped at a block that it has read; `fields` are what it says."""
+        self._owner = owner
+        self._reader = reader
+        self._judged: list[Field] | None = None
+        self._judgement: Inlet | None = None
+
+    def take(self, data: bytes, at: int, *, streams: int, window: int) -> int:
+        """Takes calls from `at` on into their inlets, at most so many, and no more bytes than the
+        window has; returns where something else begins."""
+        self.has_read = False
+        end = len(data)
+        while end - at >= 2 * _HEAD_BYTES + _PREFIX_BYTES and streams > 0:
+            word, flags, stream = _head.unpack_from(data, at)
+            block_at: int = at + _HEAD_BYTES
+            body_at: int = block_at + (word >> 8)
+            if word & 0xFF != 1 or flags != 4 or body_at + _HEAD_BYTES + _PREFIX_BYTES > end:
+                break
+            word_2, flags_2, stream_2, is_compressed, length = _data_head.unpack_from(data, body_at)
+            size: int = word_2 >> 8
+            stop: int = body_at + _HEAD_BYTES + size
+            if (
+                word_2 & 0xFF != 0
+                or flags_2 != 1
+                or stream_2 != stream
+                or is_compressed
+                or length + _PREFIX_BYTES != size
+                or size > _FRAME_BYTES_MAX
+                or body_at - block_at > _FRAME_BYTES_MAX
+                or stop > end
+                or size > window
+                or not stream & 1
+                or stream <= self.highest
+                or stream > 0x7FFFFFFF
+            ):
+                break
+            fields = self._reader.look_ahead(data[block_at:body_at])
+            inlet = None if fields is None else self.inlet_of(fields)
+            if (
+                fields is None
+                or inlet is None
+                or size > inlet.room
+                or size > inlet.message_bytes_max
+            ):
+                self.has_read = True
+                self.fields = fields
+                break
+            call = Call(self._owner, stream, inlet, fields)
+            call.size = call.counted = size
+            inlet.add(call, data[stop - size + _PREFIX_BYTES : stop])
+            inlet.size += size
+            inlet.uncounted += size
+            inlet.room -= size
+            self.open[stream] = call
+            self.highest = stream
+            self.held += size
+            window -= size
+            streams -= 1
+            at = stop
+        return at
+
+    def inlet_of(self, fields: list[Field]) -> Inlet | None:
+        """Whose call these headers begin, if a call with such headers was judged before."""
+        if self._judged is fields:  # the very same block as before
+            return self._judgement
+        shape = shape_of(fields)
+        inlet = None if shape is None else self.shapes.get(shape)
+        self._judged = fields
+        self._judgement = inlet
+        return inlet
+
+    def learn(self, shape: Shape, inlet: Inlet | None) -> None:
+        """Whose call such headers are: nobody's, if grpclib has to see them."""
+        self.shapes[shape] = inlet
+        self._judged = None
+
+    def judge_again(self) -> None:
+        """What counts for a judgement has changed."""
+        self.shapes.clear()
+        self._judged = None
+
+    def acknowledge(self, calls: list[Call], window: int, stream_window: int) -> list[bytes]:
+        """Answers OK to calls that were served, as far as the windows of the connection and of a
+        new stream allow. `OK_DATA_BYTES` of the window go with each answer."""
+        answers = []
+        for call in calls:
+            self.freed += call.size
+            if self.open.get(call.stream) is not call:  # reset meanwhile
+                self.abandoned -= 1
+            elif window >= OK_DATA_BYTES and stream_window + call.granted >= OK_DATA_BYTES:
+                window -= OK_DATA_BYTES
+                answers.append(ok_answer(call.stream))
+                del self.open[call.stream]
+            else:
+                self.blocked[call.stream] = call
+        return answers
+
+
+def shape_of(fields: list[Field]) -> Shape | None:
+    """The headers of a call without its timeout; None if that, or their number, makes no sense."""
+    if len(fields) > _FIELDS_MAX:
+        return None
+    rest = []
+    for field in fields:
+        if len(field[0]) == 12 and field[0] == b"grpc-timeout":
+            if not _is_timeout(field[1]):
+                return None
+        else:
+            rest.append(field)
+    return tuple(rest)
+
+
+def _is_timeout(value: bytes) -> bool:
+    digits = len(value) - 1
+    return 0 < digits <= _TIMEOUT_DIGITS_MAX and value[digits] in _UNITS and value[:-1].isdigit()
+
+
+def by_owner(calls: list[Call]) -> list[tuple[object, list[Call]]]:
+    """Calls of each connection, in order."""
+    found: dict[int, tuple[object, list[Call]]] = {}
+    for call in calls:
+        mine = found.get(id(call.owner))
+        if mine is None:
+            found[id(call.owner)] = (call.owner, [call])
+        else:
+            mine[1].append(call)
+    return list(found.values())
