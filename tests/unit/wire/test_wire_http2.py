@@ -94,6 +94,16 @@ def test_a_shared_decoder_reads_what_the_library_reads(
             assert [tuple(field) for field in shared.decode(b"", raw=True)] == expected
 
 
+def test_a_table_that_overflows_forgets_what_the_library_forgets() -> None:
+    encoder, plain, shared = Encoder(), Decoder(), SharedDecoder()
+    for number in range(300):
+        block = encoder.encode([("grpc-timeout", f"{number}u"), (f"x-{number % 7}", "v" * 90)])
+        fields = shared.look_ahead(block)
+        assert fields is not None
+        assert [tuple(field) for field in fields] == list(plain.decode(block, raw=True))
+        assert shared.header_table.dynamic_entries == plain.header_table.dynamic_entries
+
+
 @given(st.binary(max_size=60), st.binary(max_size=60))
 def test_a_damaged_block_is_damaged_for_h2_too(first: bytes, second: bytes) -> None:
     shared, plain = SharedDecoder(), Decoder()

@@ -1,0 +1,112 @@
+"""Whole calls, taken out of the bytes of a connection in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpack import Encoder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from binlogd.wire import codec, http2
+from binlogd.wire.calls import CallTable, Inlet, by_owner, shape_of
+from binlogd.wire.hpack import SharedDecoder
+
+FIELDS = [(":method", "POST"), (":path", "/a.B/C"), ("te", "trailers")]
+AMPLE = {"streams": 100, "window": 1 << 20}
+
+
+def new_table(inlet: Inlet) -> CallTable:
+    table = CallTable(object(), SharedDecoder().reader)
+    shape = tuple((name.encode(), value.encode()) for name, value in FIELDS)
+    table.learn(shape, inlet)
+    return table
+
+
+def new_inlet(room: int = 1 << 20) -> Inlet:
+    inlet = Inlet(1 << 18)
+    inlet.room = room
+    return inlet
+
+
+def written(encoder: Encoder, stream: int, message: bytes, timeout: str = "15S") -> bytes:
+    block = encoder.encode([*FIELDS, ("grpc-timeout", timeout)])
+    return http2.frame(http2.HEADERS, http2.END_HEADERS, stream, block) + http2.frame(
+        http2.DATA, http2.END_STREAM, stream, codec.prefixed(message)
+    )
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=8), st.data())
+def test_whole_calls_are_taken_and_what_is_cut_short_is_left(
+    messages: Sequence[bytes], data: st.DataObject
+) -> None:
+    encoder, inlet = Encoder(), new_inlet()
+    table = new_table(inlet)
+    calls = [written(encoder, 2 * n + 1, each, f"{n}u") for n, each in enumerate(messages)]
+    whole = data.draw(st.integers(0, len(calls) - 1))
+    rest = data.draw(st.integers(0, len(calls[whole]) - 1))
+    sent = b"".join(calls[:whole]) + calls[whole][:rest]
+    stopped = table.take(b"--" + sent, 2, **AMPLE)
+    assert stopped == 2 + sum(map(len, calls[:whole]))
+    assert inlet.messages == list(messages[:whole])
+    assert table.take(b"".join(calls[whole:]), 0, **AMPLE) == sum(map(len, calls[whole:]))
+    assert inlet.messages == list(messages)
+    assert table.held == inlet.size == sum(5 + len(each) for each in messages)
+
+
+def test_a_call_that_is_no_whole_call_of_a_known_shape_is_left() -> None:
+    good = written(Encoder(), 5, b"one")
+    for odd in (
+        written(Encoder(), 3, b"a stream of the past"),
+        written(Encoder(), 6, b"even"),
+        http2.frame(http2.PING, 0, 0, bytes(8)) + good,
+        good[:-1],
+        good[:3] + bytes([http2.DATA]) + good[4:],
+        good[:4] + bytes([http2.END_HEADERS | http2.END_STREAM]) + good[5:],
+        good.replace(b"one", b"on"),
+    ):
+        table = new_table(inlet := new_inlet())
+        table.highest = 3
+        assert table.take(odd, 0, **AMPLE) == 0
+        assert not table.has_read
+        assert inlet.messages == []
+
+
+def test_headers_that_were_read_in_vain_are_handed_on() -> None:
+    table = new_table(inlet := new_inlet())
+    odd = written(Encoder(), 1, b"one", "soon")
+    assert table.take(odd, 0, **AMPLE) == 0
+    assert table.has_read
+    assert table.fields is not None
+    assert shape_of(table.fields) is None
+    assert inlet.messages == []
+
+
+def test_no_more_is_taken_than_there_are_streams_window_and_room() -> None:
+    encoder = Encoder()
+    calls = [written(encoder, 2 * n + 1, b"12345") for n in range(3)]
+    for limits, room in (
+        ({"streams": 1, "window": 100}, 100),
+        ({"streams": 9, "window": 19}, 100),
+        ({"streams": 9, "window": 100}, 19),
+    ):
+        table = new_table(inlet := new_inlet(room))
+        assert table.take(b"".join(calls), 0, **limits) == len(calls[0])
+        assert len(inlet.calls) == 1
+
+
+def test_answers_go_as_far_as_the_windows_and_not_to_who_has_left() -> None:
+    inlet = new_inlet()
+    table = new_table(inlet)
+    encoder = Encoder()
+    for stream in (1, 3, 5, 7):
+        table.take(written(encoder, stream, b"m"), 0, **AMPLE)
+    calls = inlet.drain().calls
+    assert inlet.calls == []
+    ((_, mine),) = by_owner(calls)
+    assert mine == calls
+    del table.open[3]
+    table.abandoned += 1
+    assert table.acknowledge(calls, 12, 5) == [http2.ok_answer(1), http2.ok_answer(5)]
+    assert list(table.blocked) == [7]
+    assert (table.abandoned, table.freed, list(table.open)) == (0, 4 * 6, [7])
