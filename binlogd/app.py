@@ -38,6 +38,7 @@ from binlogd.node.assembly import (
     open_pump,
     registered_pumps,
 )
+from binlogd.node.awaiting import Awaiting
 from binlogd.node.closing import Closing
 from binlogd.node.consumers import RemoteDrainers
 from binlogd.node.membership import Identity, Membership
@@ -313,7 +314,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     try:
         async with asyncio.TaskGroup() as group:
             following = group.create_task(upstream.run(), name="upstream")
-            await _forget_former_names(node, upstream, membership)
+            await _enter_registry(setup, node, upstream, membership)
             working = [following, *_exporting(desk, group)]
             if receiving is not None:
                 drainers = RemoteDrainers(receiving.pump, upstream.registry, node.identity.drainer)
@@ -395,11 +396,19 @@ def _heartbeat_s(setup: Setup, upstream: Upstream) -> float:
     return interval_s
 
 
+async def _enter_registry(
+    setup: Setup, node: Node, upstream: Upstream, membership: Membership
+) -> None:
+    """Waits for it where it is somebody else's, and says so at the port if it takes long."""
+    if upstream.kind == "pd":
+        async with Awaiting(*listen_address(setup.config.addr), server_tls(setup)) as awaiting:
+            await membership.wait_for_registry(awaiting.say)
+    await _forget_former_names(node, upstream, membership)
+
+
 async def _forget_former_names(node: Node, upstream: Upstream, membership: Membership) -> None:
     """A Drainer that was here under another name, or is here no more, would hold every close. So
     would a Pump hold every merge; where the registry is in our data directory, its log is ours."""
-    if upstream.kind == "pd":
-        await membership.wait_for_registry()
     former = [
         each
         for each in await membership.others(DRAINER)

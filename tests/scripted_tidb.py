@@ -55,6 +55,8 @@ class ScriptedTidb:
     pd: str = ""
     statements: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    sessions: int = 0
+    """That were begun at the MySQL port."""
     sql_port: int = field(default_factory=free_port)
     status_port: int = field(default_factory=free_port)
     _runner: web.AppRunner | None = None
@@ -71,6 +73,13 @@ class ScriptedTidb:
         self._runner = web.AppRunner(routes, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.status_port).start()
+
+    async def end_sessions(self) -> None:
+        """As a balancer does with connections that are idle; it is there all the time."""
+        assert self._mysql is not None
+        await self._mysql.drop()
+        self._mysql = _Mysql(lambda: _Session(self), identity_provider=_Users(self))
+        await self._mysql.start_server(host="127.0.0.1", port=self.sql_port)
 
     async def kill(self) -> None:
         if self._runner is not None and self._mysql is not None:
@@ -198,6 +207,7 @@ class _Session(Session):  # type: ignore[misc]  # the library has no types
     def __init__(self, tidb: ScriptedTidb) -> None:
         super().__init__()
         self._tidb = tidb
+        tidb.sessions += 1
 
     async def handle_query(self, sql: str, attrs: dict[str, str]) -> Any:
         if sql.startswith("SET "):

@@ -8,16 +8,18 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from binlogd.errors import NotRunning
+from binlogd.errors import NotRunning, Unavailable
 from binlogd.quantities import listen_address
 from binlogd.setup import Setup, http_tls
 
 ANSWER_S = 10.0
 _ANSWER_BYTES_MAX = 64 << 20
+_STARTING = 503
 
 
 def get_json(setup: Setup, route: str) -> Any:
-    """The document at `route` of the process that listens at `addr`. Raises NotRunning."""
+    """The document at `route` of the process that listens at `addr`. Raises NotRunning, and
+    Unavailable from one that waits in its start."""
     return _document(setup, "GET", route)
 
 
@@ -54,6 +56,9 @@ def _document(setup: Setup, method: str, route: str) -> Any:
     try:
         return json.loads(body)
     except ValueError as error:
+        if status == _STARTING:  # it runs, and has its data directory: nobody may act in its place
+            said = body.decode(errors="replace").strip()
+            raise Unavailable(f"the binlogd that answers is {said}") from error
         raise NotRunning(route, f"an answer {status} that is no JSON") from error
 
 

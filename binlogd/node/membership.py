@@ -10,7 +10,7 @@ Source: tidb-binlog pump/server.go, Start; pump/node.go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -102,14 +102,16 @@ class Membership:
                 " bring it back, or, if it is dead, `binlogd nodes ID --mark paused`"
             ) from error
 
-    async def wait_for_registry(self) -> None:
-        """Returns as soon as it answers: a start while PD is away goes on when it is back."""
+    async def wait_for_registry(self, say: Callable[[str], Awaitable[None]]) -> None:
+        """Returns as soon as it answers: a start while PD is away goes on when it is back. Until
+        then `say` is told why it does not."""
         pause_s = 1.0
         while True:  # until it answers, or the process is told to end
             try:
                 await self._registry.nodes(DRAINER)
             except UpstreamUnavailable as error:
                 log.warning("registry_awaited", cause=str(error), next_try_s=pause_s)
+                await say(f"the registry does not answer: {error}")
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, REGISTRY_PAUSE_S_MAX)
             else:

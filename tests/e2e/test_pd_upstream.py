@@ -161,7 +161,13 @@ def test_a_restart_while_pd_is_away_goes_on_when_it_is_back(tmp_path: Path) -> N
             cluster.do(pd.stop)
             assert appliance.stop() == 0, "in good order, and in time"
             appliance.start(is_ready=False)
-            appliance.wait_for_log("registry_awaited")
+            appliance.wait_for_log("port_answers_that_it_waits")
+            alive = run(tmp_path, "health", "--config", "binlogd.toml")
+            assert alive.returncode == 0
+            assert "alive, not ready: starting, and waiting: the registry" in alive.stdout
+            asked = run(tmp_path, "status", "--config", "binlogd.toml")
+            assert asked.returncode == 1
+            assert "starting, and waiting" in asked.stdout + asked.stderr
             cluster.do(pd.start)
             appliance.wait(lambda now: now["state"] == "online" and not part(now)["trouble"])
             assert appliance.stop() == 0

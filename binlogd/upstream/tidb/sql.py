@@ -40,6 +40,10 @@ class SqlRefused(UpstreamUnavailable):
         super().__init__(f"tidb {server}: error {code}: {reason}")
 
 
+class SqlLost(UpstreamUnavailable):
+    """The connection was ended before the answer came."""
+
+
 class _Connection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no types
     async def open(self) -> None:
         await self._connect()
@@ -77,26 +81,40 @@ class TidbSql:
     async def rows(self, *statements: str) -> Sequence[tuple[Any, ...]]:
         """What the last of some statements gives; they run behind each other on one session.
 
-        Raises SqlRefused, and UpstreamUnavailable when there is no answer.
+        A session that was idle may have been ended meanwhile, by TiDB's wait_timeout or by a
+        balancer in between: then another one is asked. Raises SqlRefused, and UpstreamUnavailable
+        when there is no answer.
         """
         async with self._speaking:
-            is_whole = False
+            was_connected = self._connection is not None
             try:
-                async with asyncio.timeout(CONNECT_S):
-                    connection = await self._connected()
-                async with asyncio.timeout(ANSWER_S):
-                    for statement in statements:
-                        await connection.query(statement)
-                    found = connection.found
-                is_whole = True
-            except TimeoutError as error:
-                raise UpstreamUnavailable(f"tidb {self} does not answer") from error
-            except (MySQLError, OSError, RuntimeError, AttributeError) as error:
-                raise self._meaning(error) from error
-            finally:
-                if not is_whole:  # cancelled, perhaps: an answer may still be on its way
-                    self.close()
-            return found
+                return await self._asked(statements)
+            except SqlLost:
+                if not was_connected:
+                    raise
+            return await self._asked(statements)
+
+    async def _asked(self, statements: Sequence[str]) -> Sequence[tuple[Any, ...]]:
+        is_whole, is_alone = False, False
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                connection = await self._connected()
+            is_alone = len(statements) == 1
+            async with asyncio.timeout(ANSWER_S):
+                for statement in statements:
+                    await connection.query(statement)
+                found = connection.found
+            is_whole = True
+        except TimeoutError as error:
+            raise UpstreamUnavailable(f"tidb {self} does not answer") from error
+        except (MySQLError, OSError, RuntimeError, AttributeError) as error:
+            meaning = self._meaning(error)
+            is_whole = is_alone and isinstance(meaning, SqlRefused)  # that was the answer
+            raise meaning from error
+        finally:
+            if not is_whole:  # cancelled, perhaps: an answer may still be on its way
+                self.close()
+        return found
 
     def close(self) -> None:
         """Drops the connection; the next statement makes another."""
@@ -131,8 +149,8 @@ class TidbSql:
                 reason += f": {error.__cause__}"
             if code < _CLIENT_ERRORS[0] or code > _CLIENT_ERRORS[1]:
                 return SqlRefused(str(self), code, reason)
-            return UpstreamUnavailable(f"tidb {self}: {reason}")
-        return UpstreamUnavailable(f"tidb {self}: {error or type(error).__name__}")
+            return SqlLost(f"tidb {self}: {reason}")
+        return SqlLost(f"tidb {self}: {error or type(error).__name__}")
 
 
 _CLIENT_ERRORS = (2000, 2999)

@@ -119,6 +119,26 @@ async def test_what_is_no_timestamp_is_not_taken_for_one(
         await TidbTso(sql).next()
 
 
+async def test_a_statement_that_is_refused_does_not_cost_its_session(
+    tidbs: list[ScriptedTidb], sql: Several[TidbSql]
+) -> None:
+    tidbs[0].may_show_master_status = False
+    time = TidbTso(sql)
+    for _ in range(3):
+        assert await time.next() == NOW
+    assert tidbs[0].sessions == 1
+
+
+async def test_a_session_that_was_ended_while_it_was_idle_costs_no_answer(
+    tidbs: list[ScriptedTidb], sql: Several[TidbSql]
+) -> None:
+    time = TidbTso(sql)
+    assert await time.next() == NOW
+    await tidbs[0].end_sessions()
+    assert await time.next() == NOW, "the same TiDB, by another session"
+    assert time.statistics().errors == 0
+
+
 async def test_a_wrong_password_is_said_by_the_server(tidbs: list[ScriptedTidb]) -> None:
     tidbs[0].password = "secret"
     address = ("127.0.0.1", tidbs[0].sql_port)
