@@ -164,8 +164,9 @@ class FakeTikv:
         store = self.stores.get(store_id)
         return None if store is None else store.meta()
 
-    async def gc_safe_point(self) -> Tso:
+    async def gc_safe_point(self, ts: Tso) -> Tso:
         """See Places."""
+        del ts
         self._ask("GetGCSafePoint")
         return self.safe_point
 

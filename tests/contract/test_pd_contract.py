@@ -125,4 +125,4 @@ async def test_what_a_service_needs_is_held_until_it_lets_go(client: PdClient) -
     assert await client.hold_gc("other", Tso(100), 300) <= 100
     await client.hold_gc("other", Tso(0), 0)
     await client.hold_gc("binlogd", Tso(0), 0)
-    assert await client.gc_safe_point() == 0
+    assert await client.gc_safe_point(NO_TS) == 0

@@ -151,22 +151,24 @@ class PdClient:
         answer = await self.asked("GetStore", ask, self.limits.question_s)
         return answer.store if answer.store.id else None
 
-    async def gc_safe_point(self) -> Tso:
+    async def gc_safe_point(self, ts: Tso) -> Tso:
         """What lies at or below it may have been collected, or is about to be, unless it is the
-        newest of its key.
+        newest of its key; to be held against `ts`.
 
         A round of garbage collection first says among the services how far it will go, then
         destroys the ranges of dropped tables, and tells PD's own safe point last: only the lowest
-        of the services is ahead of what it does. Source: TiDB store/gcworker/gc_worker.go,
-        checkPrepare and runGCJob.
+        of the services is ahead of what it does. As asking for that one writes to PD's etcd, it is
+        asked for only where the own one says nothing against `ts`. Source: TiDB
+        store/gcworker/gc_worker.go, checkPrepare and runGCJob.
         """
 
         def request() -> pdpb.GetGcSafePointRequest:
             return pdpb.GetGcSafePointRequest(header=self.header())
 
         answer = await self._call("GetGCSafePoint", request, pdpb.GetGcSafePointResponse)
-        lowest_of_services = await self.hold_gc(_NOBODY, NO_TS, 0)
-        return Tso(max(answer.safe_point, lowest_of_services))
+        if answer.safe_point > ts:
+            return Tso(answer.safe_point)
+        return max(Tso(answer.safe_point), await self.hold_gc(_NOBODY, NO_TS, 0))
 
     async def hold_gc(self, service: str, ts: Tso, ttl_s: int) -> Tso:
         """Asks that nothing above `ts` be collected for `ttl_s` seconds from now; 0 lets go.

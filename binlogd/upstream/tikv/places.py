@@ -32,9 +32,9 @@ class Places(Protocol):
         """A store, also one that is gone for good (Tombstone); None: there never was one."""
         ...
 
-    async def gc_safe_point(self) -> Tso:
+    async def gc_safe_point(self, ts: Tso) -> Tso:
         """What lies at or below it may have been collected, or is about to be, unless it is the
-        newest of its key."""
+        newest of its key; to be held against `ts`."""
         ...
 
     async def hold_gc(self, service: str, ts: Tso, ttl_s: int) -> Tso:

@@ -113,11 +113,11 @@ class TikvSchema:
         """
         lowest = await self._places.hold_gc(self._service, ts, _HOLD_S)
         try:
-            if lowest > ts or await self._places.gc_safe_point() > ts:
+            if lowest > ts or await self._places.gc_safe_point(ts) > ts:
                 log.warning("schema_collected", ts=ts, gc_safe_point=lowest)
                 return None
             found = await self._read(ts)
-            if await self._places.gc_safe_point() > ts:  # reading took longer than it was held
+            if await self._places.gc_safe_point(ts) > ts:  # reading took longer than it was held
                 log.warning("schema_collected", ts=ts, gc_safe_point="above it by now")
                 return None
             return found

@@ -145,7 +145,7 @@ class TikvTxnStatus:
         if isinstance(found, fate.Absent):
             found = fate.from_absence(
                 start_ts,
-                await self._places.gc_safe_point(),
+                await self._places.gc_safe_point(start_ts),
                 gives_up_abandoned=self._rolls_back_abandoned,
             )
         if not isinstance(found, fate.LetTikvDecide):

@@ -13,7 +13,7 @@ import pytest
 
 from binlogd.errors import ConfigError, UpstreamUnavailable
 from binlogd.tls import ClientTls, ServerTls
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.cluster import open_cluster
 from binlogd.upstream.pd.leader import PdLimits
@@ -78,7 +78,7 @@ async def test_an_answer_comes_from_the_new_leader_when_the_old_one_says_that_it
         await client.cluster_id()
         for leader in (1, 2, 0, 2):
             pd.leader = pd.members[leader]
-            assert await client.gc_safe_point() == 7
+            assert await client.gc_safe_point(NO_TS) == 7
         assert client.statistics().leader_changes == 4
 
 
@@ -89,7 +89,7 @@ async def test_a_leader_that_died_is_waited_for_until_another_one_is_elected() -
         pd.leader = None
         await pd.members[0].stop()  # the only one that the configuration names
         async with asyncio.TaskGroup() as group:
-            asked = group.create_task(client.gc_safe_point())
+            asked = group.create_task(client.gc_safe_point(NO_TS))
             await asyncio.sleep(0.1)
             assert not asked.done()
             pd.leader = pd.members[1]
@@ -103,7 +103,7 @@ async def test_a_leader_that_hangs_is_left() -> None:
         await client.cluster_id()
         pd.members[0].answers.clear()
         pd.leader = pd.members[1]
-        assert await client.gc_safe_point() == 7
+        assert await client.gc_safe_point(NO_TS) == 7
 
 
 async def test_a_member_that_names_a_dead_leader_does_not_keep_others_from_being_asked() -> None:
@@ -112,7 +112,7 @@ async def test_a_member_that_names_a_dead_leader_does_not_keep_others_from_being
         stale.advertises = f"127.0.0.1:{nobody()[1]}"
         await stale.members[0].stop()
         async with opened([stale.members[1].address, *pd.addresses]) as client:
-            assert await client.gc_safe_point() == 7
+            assert await client.gc_safe_point(NO_TS) == 7
 
 
 async def test_a_leader_that_moves_without_an_error_is_followed() -> None:
@@ -129,8 +129,8 @@ async def test_a_leader_out_of_reach_is_spoken_to_through_the_member_that_answer
     async with pd_cluster(2) as pd, opened(pd.addresses[:1]) as client:
         pd.leader, pd.gc_safe_point = pd.members[1], 7
         pd.advertises = f"127.0.0.1:{nobody()[1]}"  # as a container's name is to who is outside
-        assert await client.gc_safe_point() == 7
-        assert pd.forwarded == 2
+        assert await client.gc_safe_point(NO_TS) == 7
+        assert pd.forwarded == 1
 
 
 # --- away ----------------------------------------------------------------------------------
@@ -139,10 +139,10 @@ async def test_a_leader_out_of_reach_is_spoken_to_through_the_member_that_answer
 async def test_a_pd_that_is_away_is_said_with_its_addresses_and_found_again_by_itself() -> None:
     async with pd_cluster(1) as pd, opened(pd.addresses) as client:
         pd.gc_safe_point = 7
-        assert await client.gc_safe_point() == 7
+        assert await client.gc_safe_point(NO_TS) == 7
         await pd.members[0].stop()
         with pytest.raises(UpstreamUnavailable, match=r"given up after 1\.5 s") as refused:
-            await client.gc_safe_point()
+            await client.gc_safe_point(NO_TS)
         assert f"upstream.pd-urls: 127.0.0.1:{pd.members[0].address[1]}" in str(refused.value)
         assert "PD" in client.statistics().trouble
         await pd.members[0].start()
@@ -150,18 +150,18 @@ async def test_a_pd_that_is_away_is_said_with_its_addresses_and_found_again_by_i
             following = group.create_task(client.run())
             await eventually(lambda: not client.statistics().trouble)
             following.cancel()
-        assert await client.gc_safe_point() == 7
+        assert await client.gc_safe_point(NO_TS) == 7
 
 
 async def test_while_pd_is_known_to_be_away_a_question_costs_one_try() -> None:
     async with opened([nobody()], limits=BRIEF) as client:
         for _ in range(2):
             with pytest.raises(UpstreamUnavailable):
-                await client.gc_safe_point()
+                await client.gc_safe_point(NO_TS)
         first = client.statistics()
         for _ in range(3):
             with pytest.raises(UpstreamUnavailable):
-                await client.gc_safe_point()
+                await client.gc_safe_point(NO_TS)
         assert client.statistics().errors == first.errors + 3
 
 
@@ -208,9 +208,12 @@ async def test_garbage_collection_that_has_begun_counts_although_pd_says_so_last
     async with pd_cluster(1) as pd, opened(pd.addresses) as client:
         await client.cluster_id()
         pd.gc_safe_point, pd.services = 100, {b"gc_worker": 100, b"br": 120}
-        assert await client.gc_safe_point() == 100
+        assert await client.gc_safe_point(Tso(100)) == 100
         pd.services[b"gc_worker"] = 110  # ranges of dropped tables are being destroyed
-        assert await client.gc_safe_point() == 110
+        assert await client.gc_safe_point(Tso(100)) == 110
+        asked = client.statistics().requests
+        assert await client.gc_safe_point(Tso(99)) == 100
+        assert client.statistics().requests == asked + 1, "PD itself says enough of that"
         assert pd.services == {b"gc_worker": 110, b"br": 120}
 
 
@@ -223,7 +226,7 @@ async def test_a_pd_of_another_cluster_is_refused_at_the_start_and_later(tmp_pat
         assert (await open_cluster(store, client, 0)).cluster_id == CLUSTER_ID
         pd.cluster_id = 5  # somebody else's took its place
         with pytest.raises(UpstreamUnavailable, match="belongs to cluster 5"):
-            await client.gc_safe_point()
+            await client.gc_safe_point(NO_TS)
         assert "belongs to cluster 5" in client.statistics().trouble
     async with pd_cluster(1) as other, opened(other.addresses) as client:
         other.cluster_id = 5
