@@ -38,7 +38,6 @@ from binlogd.node.assembly import (
     open_pump,
     registered_pumps,
 )
-from binlogd.node.awaiting import Awaiting
 from binlogd.node.closing import Closing
 from binlogd.node.consumers import RemoteDrainers
 from binlogd.node.membership import Identity, Membership
@@ -55,6 +54,7 @@ from binlogd.pump.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
 from binlogd.quantities import listen_address, size_bytes
 from binlogd.routes.application import application
+from binlogd.routes.awaiting import Awaiting
 from binlogd.routes.guard import Guard
 from binlogd.server import Server, ServerLimits
 from binlogd.setup import Setup, client_tls, server_tls
