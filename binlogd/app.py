@@ -302,7 +302,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     watch = Watch(Sight(node.own_status, node.counts, node.decided_skips), node.clock)
     server = Server(
         _services(node),
-        application(node, guard, watch.hub, desk),
+        application(node, guard, watch.hub, desk, node.stand_in),
         ServerLimits(
             connections_max=security.connections_max,
             connections_per_client_max=security.connections_per_client_max,

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 something differs or failed, 2 the configuration or the co
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -79,8 +80,9 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
 
 def main() -> None:
     """Runs the command line; turns every error of ours into one sentence and an exit code."""
+    words = as_go_reads_flags(sys.argv[1:])
     try:
-        command_line(sys.argv[1:])(standalone_mode=True)
+        command_line(words)(words, standalone_mode=True)
     except ConfigError as error:
         _fail(error, code=2)
     except BinlogdError as error:
@@ -88,6 +90,14 @@ def main() -> None:
     except OSError as error:  # of files that a command reads or writes
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{error.strerror or error}", code=1)
+
+
+def as_go_reads_flags(words: Sequence[str]) -> list[str]:
+    """The words of `ctl`, which scripts give as Go takes them: a flag may say that it is true."""
+    if list(words[:1]) != ["ctl"]:
+        return list(words)
+    plain = [re.sub(r"^(--?show-offline-nodes|-V)=(true|1)$", r"\1", word) for word in words]
+    return [word for word in plain if not re.match(r"(--?show-offline-nodes|-V)=(false|0)$", word)]
 
 
 def _fail(error: BinlogdError | str, *, code: int) -> NoReturn:

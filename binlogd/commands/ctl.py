@@ -1,5 +1,9 @@
 """`binlogd ctl`: the words of the original's binlogctl.
 
+It answers in the manner in which it is asked. By a word (`binlogd ctl pumps`) it is a command of
+binlogd: tables, errors beside them, 2 for what is asked wrongly. By options alone (`-cmd pumps`),
+as binlogctl is, it writes binlogctl's lines and has its exit codes, so that scripts go on.
+
 Source: tidb-binlog binlogctl/config.go, binlogctl/nodes.go.
 """
 
@@ -8,31 +12,29 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from binlogd import app, passwords
+from binlogd import __version__, app, passwords
+from binlogd.commands.as_binlogctl import LogLines
 from binlogd.commands.nodes import show_nodes
-from binlogd.commands.options import (
-    AddrOption,
-    ConfigOption,
-    DataDirOption,
-    JsonOption,
-    load_asking,
-)
+from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import get_json, put
-from binlogd.commands.savepoint import show_savepoint
+from binlogd.commands.savepoint import save
 from binlogd.errors import ConfigError, NotRunning
 from binlogd.node.membership import mark
 from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.state import NodeState
 from binlogd.quantities import pd_addresses
 from binlogd.setup import Setup
+from binlogd.tso import Tso
 from binlogd.upstream.registry import DRAINER, PUMP
 
 _LISTS = {"pumps": PUMP, "drainers": DRAINER}
@@ -43,39 +45,61 @@ _WORDS = (
     " offline-drainer, resume-drainer, pause, close, offline, resume, generate_meta, encrypt"
 )
 _DONE = 200
+_OVERRIDES = "Overrides that of [security]."
+
+
+_Word = Annotated[str, typer.Argument(help=_WORDS)]
+_Cmd = Annotated[str, typer.Option("--cmd", "-cmd", help="The word, as binlogctl has it.")]
+_NodeId = Annotated[str, typer.Option("--node-id", "-node-id", help="Whose state to change.")]
+_State = Annotated[
+    str, typer.Option("--state", "-state", help="Of update-*: online, pausing, ... .")
+]
+_ShowOffline = Annotated[
+    bool, typer.Option("--show-offline-nodes", "-show-offline-nodes", help="List them as well.")
+]
+_PdUrls = Annotated[
+    str,
+    typer.Option(
+        "--pd-urls",
+        "-pd-urls",
+        help="Whose registry: PDs, or binlogds that stand in for one; with commas.",
+    ),
+]
+_TimeZone = Annotated[
+    str, typer.Option("--time-zone", "-time-zone", help="Of generate_meta: such as Asia/Shanghai.")
+]
+_Text = Annotated[
+    str, typer.Option("--text", "-text", help="What to encrypt; better from standard input.")
+]
+_Ca = Annotated[str, typer.Option("--ssl-ca", "-ssl-ca", help=_OVERRIDES)]
+_Cert = Annotated[str, typer.Option("--ssl-cert", "-ssl-cert", help=_OVERRIDES)]
+_Key = Annotated[str, typer.Option("--ssl-key", "-ssl-key", help=_OVERRIDES)]
+_Version = Annotated[bool, typer.Option("-V", help="Show the version and exit.")]
+_DataDir = Annotated[
+    str | None,
+    typer.Option(
+        "--data-dir",
+        "-data-dir",
+        help="Overrides data-dir of the configuration; of generate_meta: where to write.",
+    ),
+]
 
 
 def ctl(  # noqa: PLR0913 - typer makes each parameter an option
-    word: Annotated[str, typer.Argument(help=_WORDS)] = "",
-    cmd: Annotated[str, typer.Option("--cmd", "-cmd", help="The word, as binlogctl has it.")] = "",
-    node_id: Annotated[
-        str, typer.Option("--node-id", "-node-id", help="Whose state to change.")
-    ] = "",
-    state: Annotated[
-        str, typer.Option("--state", "-state", help="Of update-*: online, pausing, ... .")
-    ] = "",
-    show_offline: Annotated[
-        bool,
-        typer.Option("--show-offline-nodes", "-show-offline-nodes", help="List them as well."),
-    ] = False,
-    pd_urls: Annotated[
-        str,
-        typer.Option(
-            "--pd-urls",
-            "-pd-urls",
-            help="Whose registry: PDs, or binlogds that stand in for one; with commas.",
-        ),
-    ] = "",
-    time_zone: Annotated[
-        str,
-        typer.Option("--time-zone", "-time-zone", help="Of generate_meta: such as Asia/Shanghai."),
-    ] = "",
-    text: Annotated[
-        str,
-        typer.Option("--text", "-text", help="What to encrypt; better from standard input."),
-    ] = "",
+    word: _Word = "",
+    cmd: _Cmd = "",
+    node_id: _NodeId = "",
+    state: _State = "",
+    show_offline: _ShowOffline = False,
+    pd_urls: _PdUrls = "",
+    time_zone: _TimeZone = "",
+    text: _Text = "",
+    ssl_ca: _Ca = "",
+    ssl_cert: _Cert = "",
+    ssl_key: _Key = "",
+    shows_version: _Version = False,
     config_file: ConfigOption = None,
-    data_dir: DataDirOption = None,
+    data_dir: _DataDir = None,
     addr: AddrOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -86,23 +110,33 @@ def ctl(  # noqa: PLR0913 - typer makes each parameter an option
     (`binlogd state`), generate_meta writes the time of PD as the savepoint of a new Drainer into
     --data-dir (binlog_position), encrypt makes an `encrypted_password` of what it reads from
     standard input. With --pd-urls all that is done in the registry of another cluster's PD, or of
-    another binlogd; its certificates are those of [security]. Unlike binlogctl it says so, with
-    exit code 1, when a node refuses.
+    another binlogd; certificates are those of [security], or --ssl-ca, --ssl-cert and --ssl-key.
+
+    Asked by options alone, `binlogd ctl -cmd pumps -pd-urls ...`, it answers as binlogctl does,
+    with its log lines and exit codes: `alias binlogctl='binlogd ctl'`. Unlike binlogctl it says
+    so, with exit code 1, when a node refuses.
     """
+    if shows_version:
+        Console().print(f"binlogd {__version__}", highlight=False)
+        return
+    manner: _Manner = _Tables(as_json=as_json) if word or as_json else LogLines()
     word = word or cmd or "pumps"
-    if word == "encrypt":
-        _encrypt(text, as_json=as_json)
-        return
-    if word == "generate_meta":
-        setup = _asking_pd(load_asking(config_file, addr), pd_urls)
-        show_savepoint(setup, Path(data_dir or "binlog_position"), time_zone, as_json=as_json)
-        return
-    setup = load_asking(config_file, addr, data_dir)
-    if pd_urls:
-        setup = _asking_pd(setup, pd_urls)
-    if word in _LISTS:
-        _list(setup, _LISTS[word], shows_offline=show_offline, as_json=as_json)
-        return
+    certificates = {"ssl_ca": ssl_ca, "ssl_cert": ssl_cert, "ssl_key": ssl_key}
+    is_meta = word == "generate_meta"
+    setup = load_asking(config_file, addr, None if is_meta else data_dir)
+    setup = _secured(_asking_pd(setup, pd_urls) if pd_urls else setup, certificates)
+    with manner.failures(word):
+        if word == "encrypt":
+            _encrypt(text, manner)
+        elif is_meta:
+            _save(setup, Path(data_dir or "binlog_position"), time_zone, manner)
+        elif word in _LISTS:
+            _list(setup, _LISTS[word], manner, shows_offline=show_offline)
+        else:
+            _change(setup, word, node_id, state, manner)
+
+
+def _change(setup: Setup, word: str, node_id: str, state: str, manner: _Manner) -> None:
     action, _, kind = word.partition("-")
     if word not in _MARKS and (action not in _ACTIONS or kind not in ("", "pump", "drainer")):
         raise ConfigError(f"cmd {word} not supported; known: {_WORDS}")
@@ -111,12 +145,71 @@ def ctl(  # noqa: PLR0913 - typer makes each parameter an option
             f"{word} needs --node-id; `binlogd ctl pumps` and `ctl drainers` list them"
         )
     if word in _MARKS:
-        _mark(setup, node_id, state, _MARKS[word], as_json=as_json)
+        _mark(setup, node_id, state, _MARKS[word], manner)
     else:
-        _ask(setup, node_id, _ACTIONS[action], as_json=as_json)
+        _ask(setup, node_id, _ACTIONS[action], manner)
 
 
-def _list(setup: Setup, kind: str, *, shows_offline: bool, as_json: bool) -> None:
+class _Manner(Protocol):
+    """How answers are written."""
+
+    def listed(self, found: Sequence[NodeStatus]) -> None:
+        """Entries of the registry."""
+        ...
+
+    def marked(self, found: Sequence[NodeStatus]) -> None:
+        """Entries as they are now."""
+        ...
+
+    def acted(self, node_id: str, action: str, answer: Mapping[str, Any], *, is_done: bool) -> None:
+        """What a node said to what it was asked to do."""
+        ...
+
+    def saved(self, ts: Tso, path: Path) -> None:
+        """Where a new Drainer is to begin."""
+        ...
+
+    def encrypted(self, hidden: str) -> None:
+        """For `encrypted_password`."""
+        ...
+
+    def failures(self, word: str) -> AbstractContextManager[None]:
+        """Round what may fail."""
+        ...
+
+
+class _Tables:
+    """As the other commands of binlogd."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def listed(self, found: Sequence[NodeStatus]) -> None:
+        show_nodes(found, as_json=self._as_json)
+
+    def marked(self, found: Sequence[NodeStatus]) -> None:
+        show_nodes(found, as_json=self._as_json)
+
+    def acted(self, node_id: str, action: str, answer: Mapping[str, Any], *, is_done: bool) -> None:
+        self._say(answer, str(answer["message"]))
+
+    def saved(self, ts: Tso, path: Path) -> None:
+        self._say({"commitTS": ts, "file": str(path)}, f"save meta: commitTS: {ts}, in {path}")
+
+    def encrypted(self, hidden: str) -> None:
+        sys.stdout.write((json.dumps({"encrypted": hidden}) if self._as_json else hidden) + "\n")
+
+    def failures(self, word: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def _say(self, document: Mapping[str, Any], text: str) -> None:
+        if self._as_json:
+            sys.stdout.write(json.dumps(document) + "\n")
+        else:
+            Console().print(escape(text), highlight=False, soft_wrap=True)
+
+
+def _list(setup: Setup, kind: str, manner: _Manner, *, shows_offline: bool) -> None:
     async def nodes(registry: Registry) -> list[NodeStatus]:
         return list(await registry.nodes(kind))
 
@@ -125,39 +218,46 @@ def _list(setup: Setup, kind: str, *, shows_offline: bool, as_json: bool) -> Non
         for each in app.with_registry(setup, nodes)
         if shows_offline or each.state != NodeState.OFFLINE.value
     ]
-    show_nodes(found, as_json=as_json)
+    manner.listed(found)
 
 
 def _asking_pd(setup: Setup, pd_urls: str) -> Setup:
-    """The same for the registry of a PD; without `pd_urls` the PD of the configuration."""
-    upstream = setup.config.upstream
-    if pd_urls:
-        pd_addresses(pd_urls)  # what is wrong in it is said here
-        upstream = msgspec.structs.replace(upstream, kind="pd", pd_urls=pd_urls)
-    elif upstream.kind != "pd":
-        raise ConfigError(
-            "generate_meta needs --pd-urls: a PD, or a binlogd that stands in for one"
-        )
+    """The same for the registry of a PD. Raises ConfigError."""
+    pd_addresses(pd_urls)  # what is wrong in it is said here
+    upstream = msgspec.structs.replace(setup.config.upstream, kind="pd", pd_urls=pd_urls)
     return Setup(msgspec.structs.replace(setup.config, upstream=upstream), setup.directory)
 
 
-def _mark(setup: Setup, node_id: str, state: str, kind: str, *, as_json: bool) -> None:
+def _secured(setup: Setup, certificates: Mapping[str, str]) -> Setup:
+    """With the files of the command line, whose paths count from where it is run."""
+    given = {key: str(Path.cwd() / path) for key, path in certificates.items() if path}
+    security = msgspec.structs.replace(setup.config.security, **given)
+    return Setup(msgspec.structs.replace(setup.config, security=security), setup.directory)
+
+
+def _save(setup: Setup, directory: Path, time_zone: str, manner: _Manner) -> None:
+    if setup.config.upstream.kind != "pd":
+        raise ConfigError(
+            "generate_meta needs --pd-urls: a PD, or a binlogd that stands in for one"
+        )
+    manner.saved(*save(setup, directory, time_zone))
+
+
+def _mark(setup: Setup, node_id: str, state: str, kind: str, manner: _Manner) -> None:
     async def act(registry: Registry) -> list[NodeStatus]:
         return list(await mark(registry, node_id, state, [kind]))
 
-    show_nodes(app.with_registry(setup, act), as_json=as_json)
+    manner.marked(app.with_registry(setup, act))
 
 
-def _ask(setup: Setup, node_id: str, action: str, *, as_json: bool) -> None:
+def _ask(setup: Setup, node_id: str, action: str, manner: _Manner) -> None:
     """This machine's node is asked where it listens, another one at the address it registered."""
     is_elsewhere = setup.config.upstream.kind == "pd"
     reached = _registered(setup, node_id) if is_elsewhere else _reached(setup, node_id)
     answer = put(reached, f"/state/{node_id}/{action}")
-    if as_json:
-        sys.stdout.write(json.dumps(answer) + "\n")
-    else:
-        Console().print(escape(str(answer["message"])), highlight=False, soft_wrap=True)
-    if answer["code"] != _DONE:
+    is_done = answer["code"] == _DONE
+    manner.acted(node_id, action, answer, is_done=is_done)
+    if not is_done:
         raise typer.Exit(1)
 
 
@@ -185,7 +285,7 @@ def _reached(setup: Setup, node_id: str) -> Setup:
     raise NotRunning(node_id, "it is not in the registry; `binlogd ctl pumps` lists who is")
 
 
-def _encrypt(text: str, *, as_json: bool) -> None:
+def _encrypt(text: str, manner: _Manner) -> None:
     key = os.environ.get(passwords.KEY_VARIABLE, "")
     errors = Console(stderr=True)
     if text:
@@ -202,5 +302,4 @@ def _encrypt(text: str, *, as_json: bool) -> None:
             " 32 bytes as hexadecimal digits, here and where binlogd runs[/]",
             soft_wrap=True,
         )
-    hidden = passwords.encrypt(text, key, os.getrandom)
-    sys.stdout.write((json.dumps({"encrypted": hidden}) if as_json else hidden) + "\n")
+    manner.encrypted(passwords.encrypt(text, key, os.getrandom))

@@ -6,9 +6,7 @@ read; here they are comments.
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -24,8 +22,8 @@ _DIRECTORY_MODE, _FILE_MODE = 0o700, 0o644
 _TIME = "%Y-%m-%d %H:%M:%S %z %Z"
 
 
-def show_savepoint(setup: Setup, directory: Path, time_zone: str, *, as_json: bool) -> None:
-    """Asks PD for the time, writes it, and says what was written. Raises ConfigError,
+def save(setup: Setup, directory: Path, time_zone: str) -> tuple[Tso, Path]:
+    """Asks PD for the time and writes it; what was written, and where. Raises ConfigError,
     UpstreamUnavailable."""
     ts = app.timestamp_of_pd(setup)
     path = directory / "savepoint"
@@ -40,10 +38,7 @@ def show_savepoint(setup: Setup, directory: Path, time_zone: str, *, as_json: bo
             f"{path}: {error.strerror or error}; name a directory that may be written, by"
             " --data-dir"
         ) from error
-    if as_json:
-        sys.stdout.write(json.dumps({"commitTS": ts, "file": str(path)}) + "\n")
-    else:
-        Console().print(f"save meta: commitTS: {ts}, in {path}", highlight=False, soft_wrap=True)
+    return ts, path
 
 
 def _lines(ts: Tso, time_zone: str) -> list[str]:

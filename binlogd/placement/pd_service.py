@@ -63,7 +63,7 @@ _FOR_EVER = (1 << 63) - 1
 _GC_WORKER = "gc_worker"
 _REGION, _PEER, _STORE = 1, 2, 1
 _IDS_FROM = 1000
-_VERSION = "5.1.0"
+PD_VERSION = "5.1.0"
 """The oldest whose clients are expected; they ask an old store for less."""
 
 
@@ -234,7 +234,7 @@ class PdService:
         return GetAllStoresResponse(header=self._header(request.header), stores=[self._own_store()])
 
     def _own_store(self) -> Store:
-        return Store(id=_STORE, address=self._place.url.rpartition("/")[2], version=_VERSION)
+        return Store(id=_STORE, address=self._place.url.rpartition("/")[2], version=PD_VERSION)
 
     # --- safe points -----------------------------------------------------------------------
 

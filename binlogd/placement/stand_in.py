@@ -11,13 +11,26 @@ from binlogd.placement.etcd_services import ClusterService, KeyValueService, Lea
 from binlogd.placement.global_config import GlobalConfig
 from binlogd.placement.history_service import HistoryService
 from binlogd.placement.maintenance import AuthService, HealthService, MaintenanceService
-from binlogd.placement.pd_service import PdService, PdStatistics, Place
+from binlogd.placement.pd_service import PD_VERSION, PdService, PdStatistics, Place
 from binlogd.placement.refusals import Refusals
 from binlogd.placement.watches import WatchService
 from binlogd.ports import Clock, ClusterIdentity
 from binlogd.tso import Tso
 from binlogd.upstream.keyspace.store import KeyspaceStatistics
 from binlogd.upstream.upstream import OwnPd
+
+
+@dataclass(frozen=True, slots=True)
+class PdFace:
+    """What a PD says of itself to whoever looks."""
+
+    cluster_id: int
+    """0 while nobody has said it."""
+    member_id: int
+    name: str
+    url: str
+    version: str
+    began_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +55,8 @@ class StandIn:
         random: Random,
     ) -> None:
         """Timestamps lie above `newest()`; `random` makes the id of a cluster that has none."""
-        self._own = own
+        self._own, self._place, self._cluster = own, place, cluster
+        self._began_ms = clock.wall_ms()
         self._streams = OpenStreams()
         self._pd = PdService(
             place,
@@ -72,6 +86,17 @@ class StandIn:
     def services(self) -> Sequence[Service]:
         """For the port."""
         return self._services
+
+    def face(self) -> PdFace:
+        """For whoever asks by HTTP."""
+        return PdFace(
+            cluster_id=self._cluster.cluster_id or 0,
+            member_id=self._own.keyspace.identity.member,
+            name=self._place.name,
+            url=self._place.url,
+            version=PD_VERSION,
+            began_ms=self._began_ms,
+        )
 
     def close(self) -> None:
         """Ends the streams, those that are to come as well."""

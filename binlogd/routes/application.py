@@ -23,6 +23,7 @@ from binlogd.routes.guard import Guard, add_headers, guarding
 from binlogd.routes.lookup import add_lookup
 from binlogd.routes.openapi import add_description
 from binlogd.routes.page import add_page
+from binlogd.routes.pd_api import Pd, add_pd
 from binlogd.routes.profiling import add_profiling
 from binlogd.snapshot.desk import Desk
 
@@ -97,10 +98,10 @@ class Operations(Protocol):
 
 
 def application(
-    operations: Operations, guard: Guard, hub: Hub, desk: Desk | None = None
+    operations: Operations, guard: Guard, hub: Hub, desk: Desk | None = None, pd: Pd | None = None
 ) -> web.Application:
     """Everything that is answered over HTTP/1.1; `hub` is who listens to events, `desk` who
-    exports, where somebody does."""
+    exports and `pd` who stands in for PD, where somebody does."""
     routes = web.Application(
         middlewares=[_in_the_originals_words, guarding(guard)], client_max_size=_BODY_BYTES_MAX
     )
@@ -111,6 +112,7 @@ def application(
     add_profiling(routes.router)
     add_lookup(routes.router, operations.find)
     add_exports(routes.router, desk)
+    add_pd(routes.router, pd)
     add_page(routes.router)
     add_description(routes.router)
     routes.router.add_get("/events", hub.events)

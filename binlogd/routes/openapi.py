@@ -230,6 +230,9 @@ _PATH: Mapping[str, _Schema] = {
     "id": _WHOLE,
     "node_id": _TEXT,
     "action": {"enum": ["pause", "close", "resume"]},
+    "word": {
+        "enum": ["cluster", "health", "leader", "members", "ping", "status", "stores", "version"]
+    },
 }
 _QUERY: Mapping[str, _Schema] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
@@ -293,6 +296,16 @@ ROUTES: tuple[Route, ...] = (
         "This description",
         "look",
         {200: _json("OpenAPI 3.1", {"type": "object"})},
+    ),
+    Route(
+        "get",
+        "/pd/api/v1/{word}",
+        "What a PD says of itself, where this node stands in for one",
+        "look",
+        {
+            200: _json("As PD says it; nothing for `ping`", {}),
+            404: _Answer("Another word, or this node stands in for no PD"),
+        },
     ),
     Route("get", "/livez", "The process answers", "health", {200: _Answer("ok")}),
     Route(

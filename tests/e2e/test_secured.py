@@ -114,8 +114,8 @@ def test_a_secured_node_is_written_to_asked_and_stopped(
     while (healthy := command(appliance, "health", "--ready")).returncode:
         assert time.monotonic() < until_s, appliance.log()
     assert healthy.stdout == "ready\n"
-    files = authority.files(authority.issue("tidb", "binlog"))
-    tls = ClientTls(files, is_grpc=True)
+    certificate = authority.files(authority.issue("tidb", "binlog"))
+    tls = ClientTls(certificate, is_grpc=True)
     asyncio.run(one_transaction(appliance, 1, tls))
     status = json.loads(command(appliance, "status", "--json").stdout)
     assert status["node_id"] == "pump0"
@@ -127,8 +127,17 @@ def test_a_secured_node_is_written_to_asked_and_stopped(
     refused = said("ctl", "pause", "--node-id", "pump0", "-c", tokenless)
     assert refused.returncode == 1
     assert "needs the admin token" in refused.stdout
-    done = command(appliance, "ctl", "-cmd", "pause-pump", "-node-id", "pump0")
-    assert (done.returncode, done.stdout) == (0, "apply action pause success!\n")
+    (tmp_path / "bare.toml").write_text('[security]\nadmin-token-file = "token"\n')
+    files = [
+        f"-ssl-{name}={tmp_path / 'ca' / file}"
+        for name, file in (("ca", "ca.pem"), ("cert", "tidb.pem"), ("key", "tidb.key"))
+    ]
+    where = ("-c", str(tmp_path / "bare.toml"), "--addr", f"127.0.0.1:{appliance.port}")
+    done = said("ctl", "-cmd", "pause-pump", "-node-id", "pump0", *files, *where)
+    assert done.returncode == 0, done
+    assert done.stdout.endswith(
+        '["Apply action on node success"] [action=pause] [NodeID=pump0]\n'
+    ), "as binlogctl says it"
     assert appliance.end() == 0
     log = appliance.log_file.read_text()
     assert "action_refused" in log
@@ -201,6 +210,8 @@ def test_the_words_of_binlogctl(appliance: Appliance) -> None:
     for listing, node in (("pumps", "pump0"), ("-cmd=drainers", "pump0-drainer")):
         listed = json.loads(command(appliance, "ctl", listing, "--json").stdout)
         assert [each["nodeId"] for each in listed[listing.removeprefix("-cmd=")]] == [node]
+    lines = command(appliance, "ctl", "-cmd", "pumps", "-show-offline-nodes").stdout
+    assert '[INFO] [<unknown>] ["query node"] [type=pump] [node="{NodeID: pump0, Addr: ' in lines
     paused = command(appliance, "ctl", "pause-drainer", "--node-id", "pump0-drainer")
     assert (paused.returncode, paused.stdout) == (0, "apply action pause success!\n")
     appliance.wait(lambda status: status["drainer"]["node_state"] == "paused")
@@ -216,6 +227,11 @@ def test_the_words_of_binlogctl(appliance: Appliance) -> None:
         wrong = command(appliance, "ctl", *words)
         assert wrong.returncode == 2
         assert reason in wrong.stderr
+    failed = command(appliance, "ctl", "-cmd", "update-pump", "-node-id", "x", "-state", "paused")
+    assert failed.returncode == 1, "as binlogctl"
+    assert (
+        '["fail to execute command"] [command=update-pump] [error="key /tidb-bin' in failed.stdout
+    )
     unknown = command(appliance, "ctl", "pause-pump", "--node-id", "nobody")
     assert unknown.returncode == 1
     assert "not in the registry" in unknown.stderr

@@ -62,6 +62,12 @@ async def found_by_its_address(appliance: Appliance) -> tuple[int, int]:
         await client.close()
 
 
+def pd_api(url: str, word: str) -> Any:
+    """What scripts that wait for a PD ask over HTTP."""
+    with urllib.request.urlopen(f"{url}/pd/api/v1/{word}", timeout=10) as answer:
+        return json.load(answer)
+
+
 async def written(appliance: Appliance, cluster_id: int, start: Tso) -> None:
     async with PumpClient(*appliance.target, cluster_id=cluster_id) as pump:
         rows = peek.encode_mutations(1, [])
@@ -85,6 +91,14 @@ async def test_who_has_no_pd_finds_its_pump_through_the_pump(appliance: Applianc
         assert (drainer.node_id, drainer.is_alive) == ("pump0-drainer", True)
         before = (await etcd.range(RangeRequest(key=b"/"))).header
         assert before is not None
+    url = f"http://127.0.0.1:{appliance.port}"
+    assert pd_api(url, "version") == {"version": "v5.1.0"}
+    members = pd_api(url, "members")
+    assert members["header"]["cluster_id"] == cluster_id
+    assert members["leader"]["client_urls"] == [url]
+    assert members["leader"]["member_id"] == before.member_id
+    assert [each["health"] for each in pd_api(url, "health")] == [True]
+    assert pd_api(url, "stores")["stores"][0]["store"]["address"] == url.removeprefix("http://")
     appliance.kill()
     appliance.start()
     again, later = await found_by_its_address(appliance)
