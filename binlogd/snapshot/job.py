@@ -3,9 +3,9 @@
     python -m binlogd.snapshot.job      a SessionSpec and then ExportSpecs, one line of stdin each;
                                         events on a pipe
 
-One pass tells which transactions are committed and which DDL lies before the moment, a second one
-reads row changes. Of all changes of a key the last one wins, and only winners are decoded: raw
-bytes go through the shuffle, one scan and one Spark job serve all tables.
+One job reads the heads of all binlogs, which tell what is committed and which DDL lies before the
+moment; a second one reads the rows of those transactions. Of all changes of a key the last one
+wins, and only winners are decoded: raw bytes go through the shuffle, one scan serves all tables.
 
 Runs in a process of its own, started by `export`: a JVM must not share the memory or the fate of
 whoever asks. It stages and syncs; publishing is left to its parent. When the parent dies, it dies.
@@ -27,16 +27,17 @@ from typing import NamedTuple
 
 import msgspec
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
-from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.host.child import step_back
 from binlogd.snapshot import dumpling
 from binlogd.snapshot.formats.file_kinds import FileKind
-from binlogd.snapshot.log import reader, scan, state
+from binlogd.snapshot.log import reader, scan
+from binlogd.snapshot.log.events import Wanted
+from binlogd.snapshot.log.heads import Log
+from binlogd.snapshot.log.packets import Spread
 from binlogd.snapshot.process.session import Say, progress, rehearse, session
 from binlogd.snapshot.publishing import marks
 from binlogd.snapshot.publishing.publish import check_free
@@ -68,9 +69,6 @@ EVENTS_FD = "BINLOGD_EVENTS_FD"
 """Environment variable: the descriptor that events are written to, one JSON object per line."""
 
 _PR_SET_PDEATHSIG = 1
-BROADCAST_ROWS_MAX = 4_000_000
-"""Binlogs of whose transactions a table in memory is handed to all tasks; with more of them the raw
-rows go through the shuffle once more, to meet their commit_ts there."""
 
 
 def main() -> int:
@@ -121,32 +119,35 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     """Stages every table as of the moment. Raises what `run` turns into events."""
     if spec.version != SPEC_VERSION:
         raise ConfigError(f"an export spec of version {spec.version}, this is {SPEC_VERSION}")
-    parts = reader.tasks(reader.slices(spec.segments, spec.slice_bytes), spec.slice_bytes)
+    tasks = reader.tasks(reader.slices(spec.segments, spec.slice_bytes), spec.slice_bytes)
     with progress(spark, "transactions", say):
-        heads = scan.heads(spark, parts).persist(StorageLevel.MEMORY_AND_DISK)
-        plan = _planned(spec, heads)
+        log = scan.log(spark, tasks)
+        plan = _planned(spec, log)
     commit_ts, resolved_ts, known, _ = plan
-    say(Planned(commit_ts, resolved_ts, len(known.tables), len(parts)))
-    handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
+    say(Planned(commit_ts, resolved_ts, len(known.tables), len(tasks)))
+    since = {table_id: plan.since_ts for table_id, plan in known.tables.items() if plan.since_ts}
     has_before = spec.changes is not None or any(
         plan.carry is not None and plan.carry.is_loose for plan in known.tables.values()
     )
-    wanted = reader.Wanted(handles, known.passed_over, commit_ts, has_before, known.moves)
-    events = scan.events(spark, parts, wanted)
+    handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
+    wanted = Wanted(handles, known.passed_over, since, has_before)
+    reads = transactions.reads(log, commit_ts, _read_behind(spec, known))
+    rows = scan.Rows(spark, tasks, reads, wanted)
+    log_bytes = sum(part.end - part.start for part in log.parts)
+    del log
     keys = f"{spec.state or spec.scratch}/keys"
     kind = FileKind(spec.format, spec.layout)
     target = Target(spec.staging, spec.types, spec.rows_per_file_max, keys, kind, spec.state)
     _begin(spec, known, commit_ts, resolved_ts)
-    since = {table_id: plan.since_ts for table_id, plan in known.tables.items() if plan.since_ts}
-    committed = _committed(heads, commit_ts)
+    to = Spread.of(spec.partitions, log_bytes)
     with progress(spark, "rows", say, _news(spec, known)):
-        if spec.changes is not None:
-            written = changes.stage(events, committed, known, target, spec.changes)
-        else:
-            winners = state.newest(events, committed, since, partitions=spec.partitions)
-            written = write.write(winners, known, target)
+        if spec.changes is None:
+            written = write.write(rows.spread(to), known, target)
             written += write.carry(spark, known, target)
-    heads.unpersist()
+        elif spec.changes.all_versions:
+            written = changes.every(rows, known, target, spec.changes)
+        else:
+            written = changes.net(rows.spread(to), known, target, spec.changes)
     shutil.rmtree(keys, ignore_errors=True)
     report = _reported(spec, plan, written, target, spark.version)
     if spec.state:
@@ -154,14 +155,14 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     return report
 
 
-def _planned(spec: ExportSpec, heads: DataFrame) -> _Plan:
-    log_begins, commit_ts, resolved_ts = transactions.moment(heads, spec)
+def _planned(spec: ExportSpec, log: Log) -> _Plan:
+    log_begins, commit_ts, resolved_ts = transactions.moment(log, spec)
     changes_from = _changes_from(spec, commit_ts)
     if not spec.is_again:
         check_free(Path(spec.out), commit_ts, changes_from)
     since_ts = max(changes_from, Tso(spec.base_ts if spec.is_headless else NO_TS))
-    transactions.check_pairs(heads, commit_ts, since_ts)
-    ddl = transactions.ddl_binlogs(heads, commit_ts)
+    transactions.check_pairs(log, commit_ts, since_ts)
+    ddl = transactions.ddl_binlogs(log, commit_ts)
     known = catalog(
         jobs_from_json(Path(spec.schema_history).read_bytes()),
         ddl,
@@ -212,9 +213,11 @@ def _news(spec: ExportSpec, known: Catalog) -> Callable[[], Iterable[Event]]:
     return news
 
 
-def _committed(heads: DataFrame, commit_ts: Tso) -> DataFrame:
-    committed = state.commits(heads, commit_ts)
-    return F.broadcast(committed) if heads.count() <= BROADCAST_ROWS_MAX else committed
+def _read_behind(spec: ExportSpec, known: Catalog) -> Tso:
+    """Up to where nothing of the log is needed: the base has it, or nobody asked."""
+    if spec.changes is not None:
+        return Tso(spec.changes.from_ts)
+    return min((plan.since_ts for plan in known.tables.values()), default=NO_TS)
 
 
 def _begin(spec: ExportSpec, known: Catalog, commit_ts: Tso, resolved_ts: Tso) -> None:

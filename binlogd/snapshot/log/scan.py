@@ -1,44 +1,104 @@
-"""The log as DataFrames: one Spark task reads a few slices of pinned files in a Python worker."""
+"""The log through Spark: one task reads a few slices of pinned files in a Python worker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from binlogd.errors import Refused
 from binlogd.snapshot.formats.columns import spark_type
-from binlogd.snapshot.log import reader
+from binlogd.snapshot.log import state
+from binlogd.snapshot.log.events import Reads, Wanted, events
+from binlogd.snapshot.log.heads import PACKED, Log, heads, packed, unpacked
+from binlogd.snapshot.log.packets import PACKETS, Spread
+from binlogd.snapshot.log.reader import Slice
 
-Task = tuple[reader.Slice, ...]
+Task = tuple[Slice, ...]
+Take = Callable[[Iterator[pa.RecordBatch], int], Iterator[pa.RecordBatch]]
 
 
-def heads(spark: SparkSession, parts: Sequence[Task]) -> DataFrame:
-    """One row per binlog of the log, as `reader.HEADS`. Raises Refused where there is none."""
-    if not parts:
+def log(spark: SparkSession, tasks: Sequence[Task]) -> Log:
+    """The heads of all binlogs of the log. Raises Refused where there is none."""
+    if not tasks:
         raise Refused("the log holds no binlogs: there is nothing to export")
-    return _per_slice(spark, parts, reader.heads, reader.HEADS)
+    begins = _begins(tasks)
+
+    def read(number: int) -> Iterator[pa.RecordBatch]:
+        for place, part in enumerate(tasks[number], begins[number]):
+            yield packed(place, heads(part))
+
+    rows = _per_task(spark, len(tasks), read, PACKED).collect()
+    rows.sort(key=lambda row: row["number"])
+    parts = [part for task in tasks for part in task]
+    return Log(parts, [unpacked(bytes(row["heads"]), bytes(row["ddl"])) for row in rows])
 
 
-def events(spark: SparkSession, parts: Sequence[Task], wanted: reader.Wanted) -> DataFrame:
-    """One row per row change of the wanted tables, as `wanted.schema`, committed or not."""
-    return _per_slice(spark, parts, lambda part: reader.events(part, wanted), wanted.schema)
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The row changes of the wanted tables in what is read of each slice."""
+
+    spark: SparkSession
+    tasks: Sequence[Task]
+    reads: Sequence[Reads]
+    wanted: Wanted
+
+    def spread(self, to: Spread) -> DataFrame:
+        """As `PACKETS`, each partition by table and piece.
+
+        Where only the last change of a key counts, a task gives no more than that of its own.
+        """
+        changes = self._of_task()
+        is_folded = not self.wanted.has_before
+
+        def read(number: int) -> Iterator[pa.RecordBatch]:
+            for batch in changes(number):
+                yield to.packets(state.newest(batch) if is_folded else batch)
+
+        packets = _per_task(self.spark, len(self.tasks), read, PACKETS)
+        return packets.repartitionById(to.partitions, "partition").sortWithinPartitions(
+            "table_id", "piece"
+        )
+
+    def each(self, take: Take, schema: pa.Schema) -> DataFrame:
+        """What `take` makes of those of a task, which it gets with the number of the task."""
+        changes = self._of_task()
+        return _per_task(
+            self.spark, len(self.tasks), lambda number: take(changes(number), number), schema
+        )
+
+    def _of_task(self) -> Callable[[int], Iterator[pa.RecordBatch]]:
+        tasks, reads, wanted = self.tasks, self.reads, self.wanted
+        begins = _begins(tasks)
+
+        def changes(number: int) -> Iterator[pa.RecordBatch]:
+            for place, part in enumerate(tasks[number], begins[number]):
+                yield from events(part, reads[place], wanted)
+
+        return changes
 
 
-def _per_slice(
+def _begins(tasks: Sequence[Task]) -> list[int]:
+    """The number of the first slice of each task."""
+    begins = [0]
+    for task in tasks:
+        begins.append(begins[-1] + len(task))
+    return begins
+
+
+def _per_task(
     spark: SparkSession,
-    parts: Sequence[Task],
-    read: Callable[[reader.Slice], Iterator[pa.RecordBatch]],
+    count: int,
+    read: Callable[[int], Iterator[pa.RecordBatch]],
     schema: pa.Schema,
 ) -> DataFrame:
     def read_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for part in parts[number]:
-                    yield from read(part)
+                yield from read(number)
 
-    count = len(parts)
     return spark.range(0, count, 1, count).mapInArrow(read_all, ddl_of(schema))
 
 

@@ -1,4 +1,4 @@
-"""What tables hold at a moment: DataFrames in, DataFrames out; nothing here reads or writes.
+"""What tables hold at a moment, told by changes in any order: Arrow in, Arrow out.
 
 Works on raw rows: which change of a key wins needs its key and its timestamps only, so rows are
 decoded after this, and only those that won.
@@ -6,119 +6,76 @@ decoded after this, and only those that won.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
 
+from binlogd.snapshot.log.keys import is_first, longs, ranks
 from binlogd.snapshot.log.rowkey import Op
-from binlogd.tso import NO_TS, Tso
 
 
-def commits(heads: DataFrame, commit_ts: Tso) -> DataFrame:
-    """start_ts and commit_ts of the transactions that changed rows up to the moment."""
-    return (
-        heads.where(f"tp = 1 and ddl_job_id = 0 and commit_ts <= {commit_ts}")
-        .groupBy("start_ts")
-        .agg(F.min("commit_ts").alias("commit_ts"))
-    )
+def winners(
+    pieces: Iterable[pa.RecordBatch], deletes_of: Collection[int]
+) -> Iterator[pa.RecordBatch]:
+    """The last change of each key, unless it is a delete; of some tables, those as well."""
+    for changes in pieces:
+        found = newest(changes)
+        is_wanted = found.column("op").to_numpy() != Op.DELETE
+        if deletes_of:
+            is_wanted |= np.isin(longs(found, "table_id"), list(deletes_of))
+        yield found.filter(pa.array(is_wanted))
 
 
-def newest(
-    events: DataFrame,
-    committed: DataFrame,
-    since: Mapping[int, Tso] | None = None,
-    *,
-    partitions: int,
-) -> DataFrame:
-    """The last change of each key, unless it is a delete. `events` as `reader.EVENTS`.
+def newest(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """The last change of each key, by table and key.
 
-    In just so many partitions, by table and key: what goes into each is the same in every run.
-
-    `since`: of these tables, changes with a commit_ts above it only, and deletes as well. Of
-    `reader.CHANGES`, the row that each key held before the first of them is told too.
+    Of `events.CHANGES`, `before` is what the key held before the first of them, `before_version`
+    that one's schema version and `first_op` its operation.
     """
-    newest_first = Window.partitionBy("table_id", "key").orderBy(
-        F.desc("commit_ts"), F.desc("seq"), F.desc("start_ts")
-    )
-    changes = events.join(committed, "start_ts")
-    is_wanted = F.col("op") != Op.DELETE.value
-    if since:
-        begins = F.create_map(*(F.lit(each) for pair in since.items() for each in pair))
-        from_ts = F.coalesce(begins[F.col("table_id")], F.lit(NO_TS))
-        changes = changes.where(F.col("commit_ts") > from_ts)
-        is_wanted = is_wanted | (from_ts > NO_TS)
-    columns = ["table_id", "key", "op", "schema_version", "commit_ts", "row"]
-    if "before" in events.columns:
-        changes = _with_first(changes)
-        columns += ["before", "before_version"]
-    return (
-        changes.repartition(partitions, "table_id", "key")
-        .withColumn("newest", F.row_number().over(newest_first))
-        .where((F.col("newest") == 1) & is_wanted)
-        .select(*columns)
-    )
+    table_id, commit_ts = longs(changes, "table_id"), longs(changes, "commit_ts")
+    rank = ranks(changes.column("key"))
+    order = np.lexsort((changes.column("seq").to_numpy(), commit_ts, rank, table_id))
+    first = np.flatnonzero(is_first(table_id[order], rank[order]))
+    last = np.append(first[1:], len(order))[: len(first)] - 1
+    found = changes.take(pa.array(order[last]))
+    if "before" not in changes.schema.names:
+        return found
+    opening = changes.take(pa.array(order[first]))
+    names = [*found.schema.names, "before_version", "first_op"]
+    columns = [opening.column(n) if n == "before" else found.column(n) for n in found.schema.names]
+    columns += [opening.column("schema_version"), opening.column("op")]
+    return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def _with_first(changes: DataFrame) -> DataFrame:
-    """With the operation of each key's first change, and the row that it found."""
-    all_of_it = (
-        Window.partitionBy("table_id", "key")
-        .orderBy("commit_ts", "seq", "start_ts")
-        .rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    )
-    return (
-        changes.withColumn("first_op", F.first("op").over(all_of_it))
-        .withColumn("before", F.first("before").over(all_of_it))
-        .withColumn("before_version", F.first("schema_version").over(all_of_it))
-    )
-
-
-def net_changes(events: DataFrame, committed: DataFrame, from_ts: Tso) -> DataFrame:
-    """What each key came to behind `from_ts`: its row at the end, and the one it had before.
+def net(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """What each key came to, by table and time: its row at the end, and the one it had before.
 
     A row that came and went is no change; one that went and came back is an UPDATE, like one that
-    was updated. `events` as `reader.CHANGES`.
+    was updated. Of `events.CHANGES`.
     """
-    newest_first = Window.partitionBy("table_id", "key").orderBy(
-        F.desc("commit_ts"), F.desc("seq"), F.desc("start_ts")
-    )
-    is_new = F.col("first_op") == Op.PUT.value
-    is_gone = F.col("op") == Op.DELETE.value
-    return (
-        _with_first(_behind(events, committed, from_ts))
-        .withColumn("newest", F.row_number().over(newest_first))
-        .where((F.col("newest") == 1) & ~(is_new & is_gone))
-        .withColumn(
-            "op",
-            F.when(is_gone, Op.DELETE.value)
-            .when(is_new | (F.col("op") == Op.UNKNOWN_TABLE.value), F.col("first_op"))
-            .otherwise(Op.UPDATE.value),
-        )
-        .select(*_CHANGE_COLUMNS)
-    )
+    found = newest(changes)
+    op, first_op = (found.column(name).to_numpy() for name in ("op", "first_op"))
+    is_new, is_gone = first_op == Op.PUT, op == Op.DELETE
+    is_kept_as = is_new | (op == Op.UNKNOWN_TABLE)
+    told = np.where(
+        is_gone, Op.DELETE.value, np.where(is_kept_as, first_op, Op.UPDATE.value)
+    ).astype(np.int8)
+    place = found.schema.get_field_index("op")
+    found = found.set_column(place, "op", pa.array(told))
+    return _in_time(found.filter(pa.array(~(is_new & is_gone))))
 
 
-def all_changes(events: DataFrame, committed: DataFrame, from_ts: Tso) -> DataFrame:
-    """Every change behind `from_ts`. `events` as `reader.CHANGES`."""
-    return (
-        _behind(events, committed, from_ts)
-        .withColumn("before_version", F.col("schema_version"))
-        .select(*_CHANGE_COLUMNS)
-    )
+def all_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Every change, by table and time. Of `events.CHANGES`, all of which are in memory."""
+    found = list(batches)
+    if found:
+        changes = _in_time(pa.concat_batches(found))
+        version = changes.column("schema_version")
+        yield changes.append_column("before_version", version)
 
 
-_CHANGE_COLUMNS = (
-    "table_id",
-    "op",
-    "commit_ts",
-    "seq",
-    "schema_version",
-    "row",
-    "before_version",
-    "before",
-)
-
-
-def _behind(events: DataFrame, committed: DataFrame, from_ts: Tso) -> DataFrame:
-    return events.join(committed, "start_ts").where(F.col("commit_ts") > from_ts)
+def _in_time(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """By table, commit_ts and place in the transaction."""
+    columns = (changes.column(name).to_numpy() for name in ("seq", "commit_ts", "table_id"))
+    return changes.take(pa.array(np.lexsort(tuple(columns))))

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F
 
-from binlogd.snapshot.log import reader
+from binlogd.snapshot.log.events import BATCH_BYTES_MAX
 from binlogd.snapshot.spec import Advanced, Event, SessionSpec
 
 _POLL_S = 0.25
@@ -41,7 +41,7 @@ def session(spec: SessionSpec) -> SparkSession:
         "spark.sql.shuffle.partitions": str(max(8, 2 * spec.cores)),
         # rows may have megabytes each
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(reader.BATCH_BYTES_MAX),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES_MAX),
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     }
     # a Python worker that dies is tried once more

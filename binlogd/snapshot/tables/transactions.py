@@ -1,17 +1,19 @@
-"""What the heads of all binlogs tell: which moment is decided, and which DDL lies before it."""
+"""What the heads of all binlogs tell: which moment is decided, and what lies before it."""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import numpy as np
 
 from binlogd.errors import Corrupt, Refused
+from binlogd.snapshot.log.events import Reads
+from binlogd.snapshot.log.heads import COMMIT, DDL_COMMIT, PREWRITE, ROLLBACK, Log
+from binlogd.snapshot.log.vectors import Longs, Mask
 from binlogd.snapshot.spec import ExportSpec
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.tso import Tso, plus_ms
 
 
-def moment(heads: DataFrame, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
+def moment(log: Log, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
     """Where the log begins, the commit_ts of the snapshot, and up to where the log is complete.
 
     Whatever commits at or below a commit_ts that lay in the log before its files were pinned had
@@ -20,28 +22,10 @@ def moment(heads: DataFrame, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
 
     Raises Refused.
     """
-    is_fake = (F.col("tp") == 2) & (F.col("start_ts") == F.col("commit_ts"))
-    outcomes = heads.where((F.col("tp") != 0) & ~is_fake).select("start_ts").distinct()
-    prewrites = (
-        heads.where("tp = 0").groupBy("start_ts", "shard").agg(F.min("position").alias("at"))
-    )
-    opened = prewrites.join(outcomes, "start_ts", "left_anti")
-    commits = heads.select(F.col("shard").alias("of"), "position", F.col("commit_ts").alias("ts"))
-    start = opened.select(F.col("shard").alias("of"), F.lit(-1), F.lit(0)).distinct()
-    is_ahead = (F.col("of") == F.col("shard")) & (F.col("position") < F.col("at"))
-    floors = (
-        F.broadcast(opened)
-        .join(commits.union(start), is_ahead)
-        .groupBy("start_ts")
-        .agg(F.greatest("start_ts", F.max("ts")).alias("floor"))
-    )
-    seen = heads.agg(
-        F.min(F.nullif("start_ts", F.lit(0))).alias("first"),
-        F.max(F.when(F.col("is_seen"), F.col("commit_ts"))).alias("last"),
-    ).collect()[0]
-    cap = seen["last"] or 0
-    floor = floors.agg(F.min("floor").alias("floor")).collect()[0]["floor"]
-    resolved = cap if floor is None else min(cap, floor)
+    is_seen = log.at < log.per_head([part.seen for part in log.parts])
+    cap = int(log.commit_ts[is_seen].max(initial=0))
+    floors = _floors(log)
+    resolved = min(cap, int(floors.min())) if floors.size else cap
     resolved = Tso(max(resolved, min(spec.known_resolved_ts, cap)))
     resolved = max(resolved, Tso(min(spec.base_ts, cap)))
     if resolved == 0:
@@ -56,41 +40,102 @@ def moment(heads: DataFrame, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
         raise Refused(
             f"{commit_ts} lies before the base, {spec.base_ts}; name an older base by --base"
         )
-    return Tso(seen["first"]), commit_ts, resolved
+    return Tso(int(log.start_ts[log.start_ts != 0].min())), commit_ts, resolved
 
 
-def check_pairs(heads: DataFrame, commit_ts: Tso, since_ts: Tso) -> None:
+def _floors(log: Log) -> Longs:
+    """What the commit_ts of each prewrite without an outcome would be above."""
+    is_fake = (log.kind == ROLLBACK) & (log.start_ts == log.commit_ts)
+    outcomes = np.unique(log.start_ts[(log.kind != PREWRITE) & ~is_fake])
+    is_open = log.kind == PREWRITE
+    is_open[is_open] = ~_has(outcomes, log.start_ts[is_open])
+    if not is_open.any():
+        return np.zeros(0, np.int64)
+    shard = log.per_head([part.shard for part in log.parts])
+    found = []
+    for each in np.unique(shard[is_open]):
+        of_shard = shard == each
+        seen = np.maximum.accumulate(np.append(0, log.commit_ts[of_shard]))[:-1]
+        opened = is_open[of_shard]
+        found.append(np.maximum(log.start_ts[of_shard][opened], seen[opened]))
+    return np.concatenate(found)
+
+
+def check_pairs(log: Log, commit_ts: Tso, since_ts: Tso) -> None:
     """Every commit above `since_ts` has its prewrite, and a transaction one commit_ts.
 
     Raises Corrupt.
     """
-    commits = heads.where(f"tp = 1 and commit_ts > {since_ts} and commit_ts <= {commit_ts}")
-    twice = commits.groupBy("start_ts").agg(
-        F.min("commit_ts").alias("commit_ts"), F.max("commit_ts").alias("other")
-    )
-    prewrites = heads.where("tp = 0").select("start_ts", F.lit(1).alias("has_prewrite")).distinct()
-    odd = twice.join(prewrites, "start_ts", "left").where(
-        "has_prewrite is null or commit_ts <> other"
-    )
-    for row in odd.limit(1).collect():
-        reason = (
-            "the log does not hold its Prewrite"
-            if row["has_prewrite"] is None
-            else f"another Commit of it says {row['other']}"
+    counts = (log.kind == COMMIT) | (log.kind == DDL_COMMIT)
+    counts &= (log.commit_ts > since_ts) & (log.commit_ts <= commit_ts)
+    start_ts, first, last = _extremes(log, counts)
+    for odd in np.flatnonzero(first != last)[:1].tolist():
+        raise Corrupt(
+            f"transaction {start_ts[odd]} committed at {first[odd]}: another Commit of it says"
+            f" {last[odd]}"
         )
-        raise Corrupt(f"transaction {row['start_ts']} committed at {row['commit_ts']}: {reason}")
+    prewrites = np.unique(log.start_ts[log.kind == PREWRITE])
+    for odd in np.flatnonzero(~_has(prewrites, start_ts))[:1].tolist():
+        raise Corrupt(
+            f"transaction {start_ts[odd]} committed at {first[odd]}: the log does not hold its"
+            " Prewrite"
+        )
 
 
-def ddl_binlogs(heads: DataFrame, commit_ts: Tso) -> list[DdlBinlog]:
+def ddl_binlogs(log: Log, commit_ts: Tso) -> list[DdlBinlog]:
     """The DDL that is committed at the moment, oldest first."""
-    rows = heads.where(f"ddl_job_id <> 0 and commit_ts <= {commit_ts}")
     found = {
-        (row["commit_ts"], row["start_ts"]): DdlBinlog(
-            Tso(row["commit_ts"]),
-            row["ddl_job_id"],
-            row["ddl_state"],
-            bytes(row["ddl_query"] or b"").decode(errors="replace"),
+        (each.commit_ts, each.start_ts): DdlBinlog(
+            Tso(each.commit_ts),
+            each.job_id,
+            each.schema_state,
+            each.query.decode(errors="replace"),
         )
-        for row in rows.collect()
+        for each in log.ddl
+        if each.commit_ts <= commit_ts
     }
     return [found[key] for key in sorted(found)]
+
+
+def reads(log: Log, commit_ts: Tso, since_ts: Tso) -> list[Reads]:
+    """Of each slice the prewrites of rows that were committed behind `since_ts`, up to the
+    moment."""
+    start_ts, first, _ = _extremes(log, (log.kind == COMMIT) & (log.commit_ts <= commit_ts))
+    found = []
+    for begin, end in zip(log.begins[:-1].tolist(), log.begins[1:].tolist(), strict=True):
+        is_prewrite = log.kind[begin:end] == PREWRITE
+        of_prewrites = log.start_ts[begin:end][is_prewrite]
+        places = np.searchsorted(start_ts, of_prewrites)
+        places[places == len(start_ts)] = 0
+        is_read = np.zeros(len(places), bool)
+        if len(start_ts):
+            is_read = (start_ts[places] == of_prewrites) & (first[places] > since_ts)
+        found.append(Reads(log.at[begin:end][is_prewrite][is_read], first[places[is_read]]))
+    return found
+
+
+def _extremes(log: Log, counts: Mask) -> tuple[Longs, Longs, Longs]:
+    """Each start_ts of some heads, ascending, with the least and the largest commit_ts."""
+    start_ts, commit_ts = log.start_ts[counts], log.commit_ts[counts]
+    order = np.argsort(start_ts, kind="stable")
+    start_ts, commit_ts = start_ts[order], commit_ts[order]
+    is_first = np.ones(len(start_ts), bool)
+    is_first[1:] = start_ts[1:] != start_ts[:-1]
+    begins = np.flatnonzero(is_first)
+    if not begins.size:
+        return start_ts, commit_ts, commit_ts
+    return (
+        start_ts[begins],
+        np.minimum.reduceat(commit_ts, begins),
+        np.maximum.reduceat(commit_ts, begins),
+    )
+
+
+def _has(ascending: Longs, wanted: Longs) -> Mask:
+    """Which numbers are among some."""
+    if not ascending.size:
+        return np.zeros(len(wanted), bool)
+    places = np.searchsorted(ascending, wanted)
+    places[places == len(ascending)] = 0
+    found: Mask = ascending[places] == wanted
+    return found

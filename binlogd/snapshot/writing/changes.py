@@ -13,37 +13,44 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from binlogd.snapshot.log import state
-from binlogd.snapshot.log.scan import ddl_of
+from binlogd.snapshot.log.packets import unpacked
+from binlogd.snapshot.log.scan import Rows, ddl_of
 from binlogd.snapshot.spec import ChangesEntry, ChangesOptions, DdlEntry
 from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog
 from binlogd.snapshot.writing.change_writer import write_changes
 from binlogd.snapshot.writing.files import RESULTS, Target, Written
-from binlogd.tso import Tso
 
 
-def stage(
-    events: DataFrame,
-    committed: DataFrame,
-    known: Catalog,
-    target: Target,
-    options: ChangesOptions,
+def net(
+    packets: DataFrame, known: Catalog, target: Target, options: ChangesOptions
 ) -> list[Written]:
-    """Writes the changes of all tables as files below the staging directory."""
-    from_ts = Tso(options.from_ts)
-    if options.all_versions:
-        wanted = state.all_changes(events, committed, from_ts)
-    else:
-        wanted = state.net_changes(events, committed, from_ts)
+    """Writes what each row of all tables came to, as files below the staging directory.
+
+    `packets` as `scan.spread` gives them, of `events.CHANGES`.
+    """
     tables, tracker = dict(known.tables), known.tracker
 
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         part = f"{context.partitionId():05d}.{context.attemptNumber()}" if context else "0"
-        yield from write_changes(batches, tables, tracker, target, part, options)
+        wanted = map(state.net, unpacked(batches))
+        yield from write_changes(wanted, tables, tracker, target, part, options)
 
-    by_table = wanted.sortWithinPartitions("table_id", "commit_ts", "seq")
-    rows = by_table.mapInArrow(write_part, ddl_of(RESULTS)).collect()
+    rows = packets.mapInArrow(write_part, ddl_of(RESULTS)).collect()
     return [Written(**row.asDict()) for row in rows]
+
+
+def every(rows: Rows, known: Catalog, target: Target, options: ChangesOptions) -> list[Written]:
+    """Writes all changes of all tables as files below the staging directory."""
+    tables, tracker = dict(known.tables), known.tracker
+
+    def write_part(changes: Iterator[pa.RecordBatch], number: int) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        part = f"{number:05d}.{context.attemptNumber() if context else 0}"
+        yield from write_changes(state.all_of(changes), tables, tracker, target, part, options)
+
+    written = rows.each(write_part, RESULTS).collect()
+    return [Written(**row.asDict()) for row in written]
 
 
 def entry(options: ChangesOptions, ddl: Sequence[DdlBinlog]) -> ChangesEntry:

@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column, spark_type
 from binlogd.snapshot.formats.create_table import create_database, create_table, primary_key
 from binlogd.snapshot.formats.file_kinds import FileKind
+from binlogd.snapshot.log import state
+from binlogd.snapshot.log.packets import unpacked
 from binlogd.snapshot.log.scan import ddl_of
 from binlogd.snapshot.spec import ColumnEntry, FileEntry, LeftOut, TableEntry
 from binlogd.snapshot.tables.catalog import Catalog, TablePlan
@@ -30,17 +32,21 @@ CARRY_TASKS_MAX = 256
 """Tasks that files of a base are spread over; many small files share one."""
 
 
-def write(winners: DataFrame, known: Catalog, target: Target) -> list[Written]:
-    """Writes the rows of all tables as files below the staging directory, synced and hashed."""
+def write(packets: DataFrame, known: Catalog, target: Target) -> list[Written]:
+    """Writes the rows of all tables as files below the staging directory, synced and hashed.
+
+    `packets` as `scan.spread` gives them.
+    """
     tables, tracker = dict(known.tables), known.tracker
+    carried_on = [table_id for table_id, plan in tables.items() if plan.since_ts]
 
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         part = f"{context.partitionId():05d}.{context.attemptNumber()}" if context else "0"
-        yield from writer.write(batches, tables, tracker, target, part)
+        winners = state.winners(unpacked(batches), carried_on)
+        yield from writer.write(winners, tables, tracker, target, part)
 
-    by_table = winners.sortWithinPartitions("table_id", "key")
-    rows = by_table.mapInArrow(write_part, ddl_of(RESULTS)).collect()
+    rows = packets.mapInArrow(write_part, ddl_of(RESULTS)).collect()
     return [Written(**row.asDict()) for row in rows]
 
 

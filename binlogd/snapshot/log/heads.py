@@ -1,0 +1,198 @@
+"""Which binlogs a log holds: the heads of a slice, and of the whole log.
+
+A head takes 25 bytes in memory, less on its way: what is told of each is its kind, its place and
+its two timestamps, and only of DDL what it did. Canonical payloads are read all at once; one that
+is of another form, or of a DDL, by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from binlogd.binlog import BinlogType
+from binlogd.errors import CorruptRecord, MalformedBinlog
+from binlogd.snapshot.log.reader import Slice, payloads
+from binlogd.snapshot.log.vectors import Bytes, Longs, Mask, lengths, offsets, padded, uvarints
+from binlogd.wire.peek import body, peek
+
+PREWRITE, COMMIT, ROLLBACK, DDL_COMMIT, OTHER = range(5)
+"""Kinds of heads."""
+
+PACKED = pa.schema([("number", pa.int32()), ("heads", pa.binary()), ("ddl", pa.binary())])
+"""The heads of one slice on their way to whoever asked."""
+
+_HEADS = pa.schema(
+    [("kind", pa.int8()), ("at", pa.int64()), ("start_ts", pa.int64()), ("commit_ts", pa.int64())]
+)
+_LEAST_BYTES = 10
+"""Of a canonical payload."""
+_NO_DDL = b"\x38\x00\x40\x00"
+
+
+class Ddl(msgspec.Struct, array_like=True, frozen=True):
+    """The Commit of a DDL."""
+
+    commit_ts: int
+    start_ts: int
+    job_id: int
+    schema_state: int
+    query: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Those of one slice, by their places in its file."""
+
+    kind: npt.NDArray[np.int8]
+    at: Longs
+    start_ts: Longs
+    commit_ts: Longs
+    ddl: tuple[Ddl, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+def heads(part: Slice) -> Heads:
+    """The heads of a slice. Raises CorruptRecord, also for a payload that is no binlog."""
+    records = list(payloads(part))
+    found = _canonical([payload for _, payload in records])
+    at = np.fromiter((each for each, _ in records), np.int64, len(records))
+    ddl = []
+    for number in np.flatnonzero(~found.is_plain).tolist():
+        place, payload = records[number]
+        try:
+            head = peek(payload)
+            told = body(payload) if head.ddl_job_id and head.tp == BinlogType.COMMIT else None
+        except MalformedBinlog as error:
+            raise CorruptRecord(part.path, place, f"no binlog: {error}") from error
+        kind = head.tp if head.tp in (PREWRITE, COMMIT, ROLLBACK) else OTHER
+        if told is not None:
+            kind = DDL_COMMIT
+            ddl.append(
+                Ddl(
+                    head.commit_ts,
+                    head.start_ts,
+                    head.ddl_job_id,
+                    told.ddl_schema_state,
+                    told.ddl_query,
+                )
+            )
+        found.kind[number] = kind
+        found.start_ts[number], found.commit_ts[number] = head.start_ts, head.commit_ts
+    counts = (found.start_ts != 0) | (found.commit_ts != 0)  # others were left by old versions
+    return Heads(
+        found.kind[counts],
+        at[counts],
+        found.start_ts[counts],
+        found.commit_ts[counts],
+        tuple(ddl),
+    )
+
+
+def packed(number: int, told: Heads) -> pa.RecordBatch:
+    """`PACKED` of one slice: differences, compressed."""
+    columns = [
+        pa.array(told.kind),
+        pa.array(np.diff(told.at, prepend=0)),
+        pa.array(np.diff(told.start_ts, prepend=0)),
+        pa.array(told.commit_ts - told.start_ts),
+    ]
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, _HEADS, options=options) as stream:
+        stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=_HEADS))
+    row = {
+        "number": [number],
+        "heads": [sink.getvalue().to_pybytes()],
+        "ddl": [msgspec.msgpack.encode(told.ddl)],
+    }
+    return pa.RecordBatch.from_pydict(row, schema=PACKED)
+
+
+def unpacked(told: bytes, ddl: bytes) -> Heads:
+    """What `packed` put together."""
+    with pa.ipc.open_stream(told) as stream:
+        kind, at, start_ts, commit_ts = (
+            each.to_numpy(zero_copy_only=False) for each in stream.read_next_batch().columns
+        )
+    start_ts = np.cumsum(start_ts)
+    return Heads(
+        kind,
+        np.cumsum(at),
+        start_ts,
+        commit_ts + start_ts,
+        msgspec.msgpack.decode(ddl, type=tuple[Ddl, ...]),
+    )
+
+
+class Log:
+    """The heads of all slices, in the order of the slices: by shard, file and place."""
+
+    def __init__(self, parts: Sequence[Slice], of_parts: Sequence[Heads]) -> None:
+        self.parts = tuple(parts)
+        self.begins = offsets(np.array([len(each) for each in of_parts], np.int64))
+        """Where the heads of each slice begin."""
+        self.kind = np.concatenate([each.kind for each in of_parts])
+        self.at = np.concatenate([each.at for each in of_parts])
+        self.start_ts = np.concatenate([each.start_ts for each in of_parts])
+        self.commit_ts = np.concatenate([each.commit_ts for each in of_parts])
+        self.ddl = [ddl for each in of_parts for ddl in each.ddl]
+
+    def per_head(self, of_parts: Sequence[int]) -> Longs:
+        """A number of each slice for each of its heads."""
+        return np.repeat(np.array(of_parts, np.int64), np.diff(self.begins))
+
+
+# --- canonical payloads ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was told of some payloads; nothing of those that are not plain."""
+
+    is_plain: Mask
+    kind: npt.NDArray[np.int8]
+    start_ts: Longs
+    commit_ts: Longs
+
+
+def _canonical(records: list[bytes]) -> _Found:
+    """The heads of payloads that are canonical and no DDL.
+
+    As `wire.peek.plain_head` tells them, which reads one at a time.
+    """
+    places = offsets(lengths(records))
+    data, begins, ends = padded(b"".join(records)), places[:-1], places[1:]
+    kind = data[begins + 1].astype(np.int8)
+    is_plain = (ends - begins >= _LEAST_BYTES) & (data[begins] == 0x08) & (kind >= 0)
+    is_plain &= data[begins + 2] == 0x10
+    start_ts, at = _minimal(data, begins + 3, is_plain)
+    is_plain &= data[at] == 0x18
+    commit_ts, at = _minimal(data, at + 1, is_plain)
+    for tag in b"\x22\x2a\x32":
+        has = np.flatnonzero(is_plain & (data[at] == tag))
+        size, begin = uvarints(data, at[has] + 1)
+        after = begin + size.view(np.int64)
+        is_wrong = (begin < 0) | (size > len(data)) | (after > ends[has])
+        is_plain[has[is_wrong]] = False
+        at[has] = np.where(is_wrong, begins[has], after)
+    is_plain &= at + len(_NO_DDL) == ends
+    for place, byte in enumerate(_NO_DDL):
+        is_plain &= data[at + place] == byte
+    kind[kind > ROLLBACK] = OTHER
+    return _Found(is_plain, kind, start_ts, commit_ts)
+
+
+def _minimal(data: Bytes, at: Longs, is_plain: Mask) -> tuple[Longs, Longs]:
+    """Varints without a byte too many and where they end; those that are not are no longer plain,
+    and end where they began."""
+    values, ends = uvarints(data, at)
+    is_plain &= (ends > 0) & ((ends - at == 1) | (data[ends - 1] != 0))
+    return values.view(np.int64), np.where(is_plain, ends, at)
