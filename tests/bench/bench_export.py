@@ -17,7 +17,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,19 +26,21 @@ import pyarrow as pa
 import structlog
 
 from binlogd.snapshot.export import PARTITION_BYTES
-from binlogd.snapshot.log import reader
-from binlogd.snapshot.log.rowkey import Op
+from binlogd.snapshot.log import reader, state
+from binlogd.snapshot.log.events import Wanted, events
+from binlogd.snapshot.log.heads import Log, heads
 from binlogd.snapshot.process import preflight
 from binlogd.snapshot.process.jobdir import pinned
 from binlogd.snapshot.process.launcher import JobProcess, running
 from binlogd.snapshot.spec import ExportSpec, Segment, SessionSpec, TypeOptions
+from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.catalog import DdlBinlog, catalog
 from binlogd.snapshot.writing import writer
 from binlogd.snapshot.writing.files import Target
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Table, jobs_from_json, table_to_json
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import Mutation, commit_binlog, encode_mutations, prewrite_binlog
 from tests.data_directory import write_log
 
@@ -206,42 +208,23 @@ def spec(segments: tuple[Segment, ...], place: Path, tables: int, cores: int) ->
 
 
 def alone(segments: tuple[Segment, ...], staging: Path) -> None:
-    """The same snapshot in one process: the last change per key in a dict, then the same writer."""
+    """The same snapshot in one process, without a shuffle: all changes are folded at once."""
     parts = reader.slices(segments, 16 << 20)
-    commits: dict[int, int] = {}
-    for part in parts:
-        for batch in reader.heads(part):
-            pairs = zip(
-                *(batch[name].to_pylist() for name in ("start_ts", "commit_ts")), strict=True
-            )
-            commits.update(pair for pair in pairs if pair[1])
+    log = Log(parts, [heads(part) for part in parts])
     known = catalog(
         jobs_from_json(history(1)), ddl(1), log_begins=Tso(1), ignore_schemas=("mysql",)
     )
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
-    wanted = reader.Wanted(handles, frozenset(), 1 << 62)
-    newest: dict[bytes, tuple[tuple[int, int], int, int, int, bytes, bytes]] = {}
-    for part in parts:
-        for batch in reader.events(part, wanted):
-            columns = (column.to_pylist() for column in batch.columns)
-            for table_id, key, start_ts, seq, op, version, row in zip(*columns, strict=True):
-                order = commits[start_ts], seq
-                if key not in newest or newest[key][0] < order:
-                    newest[key] = order, op, table_id, version, row, key
+    wanted = Wanted(handles, frozenset())
+    reads = transactions.reads(log, Tso(1 << 62), NO_TS)
+    batches = [
+        state.newest(batch)
+        for part, of_part in zip(parts, reads, strict=True)
+        for batch in events(part, of_part, wanted)
+    ]
+    winners = state.winners([pa.concat_batches(batches)], ())
     target = Target(str(staging), TypeOptions(), 5_000_000)
-    list(writer.write(_batches(newest.values()), dict(known.tables), known.tracker, target, "0"))
-
-
-def _batches(
-    newest: Iterable[tuple[tuple[int, int], int, int, int, bytes, bytes]],
-) -> Iterator[pa.RecordBatch]:
-    kept = [each for each in newest if each[1] == Op.PUT]
-    names = ("commit_ts", "op", "table_id", "schema_version", "row", "key")
-    for at in range(0, len(kept), 10_000):
-        rows = [(order[0], *rest) for order, *rest in kept[at : at + 10_000]]
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(column) for column in zip(*rows, strict=True)], names=list(names)
-        )
+    list(writer.write(winners, dict(known.tables), known.tracker, target, "0"))
 
 
 # --- the log -------------------------------------------------------------------------------
