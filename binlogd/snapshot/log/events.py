@@ -14,9 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, UnreadableRow
+from binlogd.snapshot.log.keys import KEY_BYTES
 from binlogd.snapshot.log.reader import Slice, payloads_at
+from binlogd.snapshot.log.row_changes import Changed, Run, changed
 from binlogd.snapshot.log.rowkey import (
     Handle,
+    HandleKind,
     Op,
     both_images,
     deleted,
@@ -26,11 +29,14 @@ from binlogd.snapshot.log.rowkey import (
 )
 from binlogd.snapshot.log.vectors import Longs
 from binlogd.tidb.schema import is_reserved
+from binlogd.wire.mutation import LARGE_BYTES
 from binlogd.wire.peek import Mutation, changes
 
 BATCH_ROWS_MAX = 131_072
 BATCH_BYTES_MAX = 16 << 20
 """A batch ends at whichever comes first; one row may be larger."""
+TOGETHER_ROWS_MIN = 64
+"""Rows of a table in a batch below which there is nothing to gain from reading them together."""
 
 EVENTS = pa.schema(
     [
@@ -84,13 +90,12 @@ class Wanted:
 
 
 def events(part: Slice, reads: Reads, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """`EVENTS` of some prewrites of a slice.
+    """`EVENTS` of some prewrites of a slice, in any order.
 
     Raises CorruptRecord, UnreadableRow.
     """
-    batch = _Events(wanted)
+    one_by_one, together = _Events(wanted), _Together(wanted)
     places = reads.at.tolist()
-    since = wanted.since
     for at, payload, commit_ts in zip(
         places, payloads_at(part, places), reads.commit_ts.tolist(), strict=True
     ):
@@ -98,17 +103,94 @@ def events(part: Slice, reads: Reads, wanted: Wanted) -> Iterator[pa.RecordBatch
             version, tables = changes(payload, wanted.has)
         except MalformedBinlog as error:
             raise CorruptRecord(part.path, at, f"no row changes: {error}") from error
+        is_large = len(payload) > LARGE_BYTES
         for change in tables:
-            if commit_ts <= since.get(change.table_id, 0):
+            if commit_ts <= wanted.since.get(change.table_id, 0):
                 continue
-            batch.begin(change.table_id, commit_ts, version)
-            try:
-                yield from batch.fill(change)
-            except CorruptRow as error:
-                label = f"table id {change.table_id}"
-                raise UnreadableRow(label, commit_ts, str(error)) from error
-    if batch.keys:
-        yield batch.take()
+            run = Run(change, commit_ts, version)
+            if is_large or not together.takes(change.table_id):
+                yield from one_by_one.fill(run)
+            else:
+                together.add(run)
+        if together.has_enough(len(payload)):
+            yield from together.take()
+    yield from together.take()
+    if one_by_one.keys:
+        yield one_by_one.take()
+
+
+class _Together:
+    """Rows of tables whose handle is a number, whose keys are found many at a time."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._handles = {
+            table_id: handle
+            for table_id, handle in wanted.handles.items()
+            if handle.kind is not HandleKind.COMMON and not wanted.has_before
+        }
+        self._clear()
+
+    def _clear(self) -> None:
+        self._runs: dict[int, list[Run]] = {}
+        self._rows = self._bytes = 0
+
+    def takes(self, table_id: int) -> bool:
+        """Whether rows of this table go this way."""
+        return table_id in self._handles
+
+    def add(self, run: Run) -> None:
+        """Takes the rows of a table in one transaction."""
+        self._runs.setdefault(run.change.table_id, []).append(run)
+        self._rows += len(run.change.sequence)
+
+    def has_enough(self, more_bytes: int) -> bool:
+        """Whether there is a batch, with so many bytes more."""
+        self._bytes += more_bytes
+        return self._rows >= BATCH_ROWS_MAX or self._bytes >= BATCH_BYTES_MAX
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """What there is; then it begins anew. Raises UnreadableRow."""
+        few = _Events(self._wanted)
+        found = []
+        for table_id, runs in self._runs.items():
+            batch = self._batch(table_id, runs)
+            if batch is not None:
+                found.append(batch)
+                continue
+            for run in runs:
+                found += few.fill(run)
+        if few.keys:
+            found.append(few.take())
+        self._clear()
+        if found:
+            yield pa.concat_batches(found)
+
+    def _batch(self, table_id: int, runs: list[Run]) -> pa.RecordBatch | None:
+        """None for few rows, and where one is corrupt: read one by one, it tells where it is."""
+        if sum(len(run.change.sequence) for run in runs) < TOGETHER_ROWS_MIN:
+            return None
+        try:
+            return _batch(table_id, changed(self._handles[table_id], runs))
+        except CorruptRow:
+            return None
+
+
+def _batch(table_id: int, found: Changed) -> pa.RecordBatch:
+    size = len(found.keys)
+    keys = found.keys.astype(">u8").tobytes()
+    ends = np.arange(0, KEY_BYTES * size + 1, KEY_BYTES, dtype=np.int32)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(keys)]
+    columns = {
+        "table_id": np.full(size, table_id, np.int64),
+        "key": pa.Array.from_buffers(pa.binary(), size, buffers),
+        "commit_ts": found.commit_ts,
+        "seq": found.seq,
+        "op": np.where(found.is_gone, _DELETE, _PUT).astype(np.int8),
+        "schema_version": found.schema_version,
+        "row": _binary(found.rows),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=EVENTS)
 
 
 _Run = tuple[int, int, int]
@@ -132,13 +214,25 @@ class _Events:
         self._rows: list[bytes] = []
         self._before: list[bytes] = []
 
-    def begin(self, table_id: int, commit_ts: int, version: int) -> None:
-        """What follows is about this table in this transaction."""
-        self._runs.append((table_id, commit_ts, version))
+    def _begin(self, run: _Run) -> None:
+        self._runs.append(run)
         self._begins.append(len(self.keys))
 
-    def fill(self, change: Mutation) -> Iterator[pa.RecordBatch]:
-        """Takes the rows of one table in one transaction. Batches that got full meanwhile."""
+    def fill(self, run: Run) -> Iterator[pa.RecordBatch]:
+        """Takes the rows of one table in one transaction. Batches that got full meanwhile.
+
+        Raises UnreadableRow.
+        """
+        try:
+            yield from self._fill(run)
+        except CorruptRow as error:
+            label = f"table id {run.change.table_id}"
+            raise UnreadableRow(label, run.commit_ts, str(error)) from error
+
+    def _fill(self, run: Run) -> Iterator[pa.RecordBatch]:
+        change = run.change
+        of = change.table_id, run.commit_ts, run.schema_version
+        self._begin(of)
         handle = self._wanted.handles.get(change.table_id)
         found: Iterable[_Found]
         if handle is None:
@@ -155,9 +249,8 @@ class _Events:
             self._before.append(before)
             self._bytes += len(row) + len(before)
             if len(self.keys) >= BATCH_ROWS_MAX or self._bytes >= BATCH_BYTES_MAX:
-                run = self._runs[-1]
                 yield self.take()
-                self.begin(*run)
+                self._begin(of)
 
     def take(self) -> pa.RecordBatch:
         """The batch; the next one begins."""

@@ -1,0 +1,188 @@
+"""The datums of many rows at once: where each begins and ends, column by column.
+
+Invariant. What is told of a row is what `rowkey.pairs` tells; a row is told to be odd instead,
+which says nothing about it. Why it holds: a step is taken for all rows together, and only by flags
+and forms that are read here; any other datum is stepped over by `datum.skip_datum`, and rows that
+are cut, or not rows, or have ids in another form, are odd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from binlogd.errors import CorruptRow
+from binlogd.snapshot.log.vectors import Bytes, Longs, Mask, padded, signed, uvarints
+from binlogd.tidb.datum import Flag, skip_datum
+from binlogd.tidb.decimals import PRECISION_MAX, SCALE_MAX
+
+_VARINT, _UVARINT = Flag.VARINT.value, Flag.UVARINT.value
+_SIZES = {
+    Flag.NIL.value: 1,
+    Flag.INT.value: 9,
+    Flag.UINT.value: 9,
+    Flag.FLOAT.value: 9,
+    Flag.DURATION.value: 9,
+}
+"""Bytes of datums of one size."""
+_SELDOM = frozenset({Flag.JSON.value, Flag.BYTES.value, Flag.VECTOR.value})
+_NOWHERE = -1
+
+
+class Rows:
+    """Some rows, joined."""
+
+    def __init__(self, rows: list[bytes]) -> None:
+        self.raw = b"".join(rows)
+        self.data = padded(self.raw)
+        sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+        self.ends = np.cumsum(sizes)
+        self.begins = self.ends - sizes
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of some rows: arrays of (the n-th pair, row), and how many pairs a row has.
+
+    Of an odd row nothing is told.
+    """
+
+    ids: Longs
+    begins: Longs
+    """Where the datum is, behind its id."""
+    ends: Longs
+    count: Longs
+    is_odd: Mask
+
+
+def columns(rows: Rows, at: Longs) -> Columns:
+    """The pairs of column id and datum from `at` on, to the end of each row."""
+    data = rows.data
+    size = len(rows)
+    count = np.zeros(size, np.int64)
+    is_odd = at > rows.ends
+    is_bare = (rows.ends - at == 1) & (data[np.minimum(at, rows.ends)] == 0)
+    live = np.flatnonzero(~is_odd & ~is_bare & (at < rows.ends))
+    at = at.copy()
+    steps: list[tuple[Longs, Longs, Longs]] = []
+    while live.size:
+        here = at[live]
+        ids, begins = _ids(data, here)
+        ends = datum_ends(rows, begins, rows.ends[live])
+        is_wrong = (begins < 0) | (ends < 0)
+        steps.append(
+            (_spread(ids, live, size), _spread(begins, live, size), _spread(ends, live, size))
+        )
+        if is_wrong.any():
+            is_odd[live[is_wrong]] = True
+            live, ends = live[~is_wrong], ends[~is_wrong]
+        count[live] += 1
+        at[live] = ends
+        live = live[ends < rows.ends[live]]
+    if not steps:
+        empty = np.zeros((0, size), np.int64)
+        return Columns(empty, empty, empty, count, is_odd)
+    of_ids, of_begins, of_ends = (np.stack(each) for each in zip(*steps, strict=True))
+    return Columns(of_ids, of_begins, of_ends, count, is_odd)
+
+
+def _spread(values: Longs, live: Longs, size: int) -> Longs:
+    """Values of some rows among all of them."""
+    if len(live) == size:
+        return values
+    found = np.full(size, _NOWHERE, np.int64)
+    found[live] = values
+    return found
+
+
+def _ids(data: Bytes, at: Longs) -> tuple[Longs, Longs]:
+    """Column ids and where their datums begin, -1 where there is none in the usual form."""
+    byte = data[at + 1].astype(np.int64)
+    ids, begins = (byte >> 1) ^ -(byte & 1), at + 2
+    long = np.flatnonzero(byte > 0x7F)
+    if long.size:
+        values, begins[long] = uvarints(data, at[long] + 1)
+        ids[long] = signed(values)
+    return ids, np.where(data[at] == _VARINT, begins, _NOWHERE)
+
+
+def integers(data: Bytes, at: Longs) -> tuple[npt.NDArray[np.uint64], Longs]:
+    """Varint datums modulo 2^64 and where they end; -1 where there is none of that form."""
+    flag = data[at]
+    values, ends = uvarints(data, at + 1)
+    is_signed = flag == _VARINT
+    if is_signed.any():
+        values = np.where(is_signed, signed(values).view(np.uint64), values)
+    return values, np.where(is_signed | (flag == _UVARINT), ends, _NOWHERE)
+
+
+def datum_ends(rows: Rows, at: Longs, limits: Longs) -> Longs:
+    """Where datums end, -1 for one that is cut, or none. Positions before 0 are none."""
+    data = rows.data
+    found = np.full(len(at), _NOWHERE, np.int64)
+    flags = data[np.minimum(np.maximum(at, 0), len(rows.raw))]
+    for flag in np.flatnonzero(np.bincount(flags, minlength=256)).tolist():
+        of_flag = np.flatnonzero(flags == flag)
+        found[of_flag] = _ends_of(rows, flag, at[of_flag])
+    found[(at < 0) | (found > limits)] = _NOWHERE
+    return found
+
+
+def _ends_of(rows: Rows, flag: int, at: Longs) -> Longs | int:
+    if flag in _SIZES:
+        return at + _SIZES[flag]
+    if flag in _SELDOM:
+        return np.array([_skipped(rows.raw, each) for each in at.tolist()], np.int64)
+    find = _ENDS.get(flag)
+    return _NOWHERE if find is None else find(rows.data, at)
+
+
+def _ends_of_varints(data: Bytes, at: Longs) -> Longs:
+    return uvarints(data, at + 1)[1]
+
+
+def _ends_of_texts(data: Bytes, at: Longs) -> Longs:
+    sizes, begins = uvarints(data, at + 1)
+    is_wrong = (begins < 0) | (sizes & np.uint64(1) != 0) | (sizes > 2 * len(data))
+    return np.where(is_wrong, _NOWHERE, begins + (sizes >> np.uint64(1)).view(np.int64))
+
+
+def _ends_of_decimals(data: Bytes, at: Longs) -> Longs:
+    sizes = _DECIMAL_BYTES[data[at + 1], data[at + 2]]
+    return np.where(sizes < 0, _NOWHERE, at + 3 + sizes)
+
+
+_ENDS = {
+    Flag.VARINT.value: _ends_of_varints,
+    Flag.UVARINT.value: _ends_of_varints,
+    Flag.COMPACT_BYTES.value: _ends_of_texts,
+    Flag.DECIMAL.value: _ends_of_decimals,
+}
+
+
+def _skipped(raw: bytes, at: int) -> int:
+    try:
+        return skip_datum(raw, at)
+    except (CorruptRow, IndexError):
+        return _NOWHERE
+
+
+def _digits_bytes(digits: int) -> int:
+    return digits // 9 * 4 + (digits % 9 + 1) // 2
+
+
+def _decimal_bytes() -> npt.NDArray[np.int64]:
+    """Bytes of the digits of a DECIMAL by precision and scale, -1 where there is no such type."""
+    found = np.full((256, 256), _NOWHERE, np.int64)
+    for precision in range(1, PRECISION_MAX + 1):
+        for scale in range(min(precision, SCALE_MAX) + 1):
+            found[precision, scale] = _digits_bytes(precision - scale) + _digits_bytes(scale)
+    return found
+
+
+_DECIMAL_BYTES = _decimal_bytes()
