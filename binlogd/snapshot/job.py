@@ -130,7 +130,7 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
         plan.carry is not None and plan.carry.is_loose for plan in known.tables.values()
     )
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
-    wanted = Wanted(handles, known.passed_over, since, has_before)
+    wanted = Wanted(handles, known.passed_over, since, has_before, known.moves)
     reads = transactions.reads(log, commit_ts, _read_behind(spec, known))
     rows = scan.Rows(spark, tasks, reads, wanted)
     log_bytes = sum(part.end - part.start for part in log.parts)

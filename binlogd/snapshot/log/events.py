@@ -6,15 +6,16 @@ was rolled back or lies behind the moment is never looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, UnreadableRow
 from binlogd.snapshot.log.keys import KEY_BYTES
+from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.reader import Slice, payloads_at
 from binlogd.snapshot.log.row_changes import Changed, Run, changed
 from binlogd.snapshot.log.rowkey import (
@@ -69,19 +70,25 @@ class Wanted:
     """Which tables' rows are read: handles by table id, and ids whose rows are passed over.
 
     `since`: of these tables, what was committed behind it only. With `has_before`, `CHANGES` are
-    read instead of `EVENTS`.
+    read instead of `EVENTS`. Rows that `moves` concern are given to the table that they belong to
+    at the end.
     """
 
     handles: Mapping[int, Handle]
     passed_over: Set[int]
     since: Mapping[int, int] = field(default_factory=dict)
     has_before: bool = False
+    moves: Moves = field(default_factory=Moves)
 
     def has(self, table_id: int) -> bool:
         """Whether rows of it are looked at; those of a table that nobody knows are, to be told."""
-        return table_id in self.handles or not (
-            table_id in self.passed_over or is_reserved(table_id)
-        )
+        if table_id in self.handles or table_id in self.moves.known:
+            return True
+        return not (table_id in self.passed_over or is_reserved(table_id))
+
+    def counts(self, table_id: int, commit_ts: int) -> bool:
+        """Whether what a transaction did to a table at the end is news."""
+        return commit_ts > self.since.get(table_id, 0)
 
     @property
     def schema(self) -> pa.Schema:
@@ -105,10 +112,12 @@ def events(part: Slice, reads: Reads, wanted: Wanted) -> Iterator[pa.RecordBatch
             raise CorruptRecord(part.path, at, f"no row changes: {error}") from error
         is_large = len(payload) > LARGE_BYTES
         for change in tables:
-            if commit_ts <= wanted.since.get(change.table_id, 0):
-                continue
             run = Run(change, commit_ts, version)
-            if is_large or not together.takes(change.table_id):
+            if wanted.moves.concerns(change.table_id, version):
+                yield from one_by_one.fill_moved(run)
+            elif not wanted.counts(change.table_id, commit_ts):
+                continue
+            elif is_large or not together.takes(change.table_id):
                 yield from one_by_one.fill(run)
             else:
                 together.add(run)
@@ -193,6 +202,7 @@ def _batch(table_id: int, found: Changed) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=EVENTS)
 
 
+_T = TypeVar("_T")
 _Run = tuple[int, int, int]
 """table_id, commit_ts, schema_version."""
 
@@ -202,6 +212,7 @@ class _Events:
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
+        self._followed = wanted.moves.followed()
         self._clear()
 
     def _clear(self) -> None:
@@ -218,39 +229,56 @@ class _Events:
         self._runs.append(run)
         self._begins.append(len(self.keys))
 
+    def _add(self, seq: int, key: bytes, op: int, row: bytes, before: bytes) -> bool:
+        """Whether the batch is full."""
+        self.keys.append(key)
+        self._seqs.append(seq)
+        self._ops.append(op)
+        self._rows.append(row)
+        self._before.append(before)
+        self._bytes += len(row) + len(before)
+        return len(self.keys) >= BATCH_ROWS_MAX or self._bytes >= BATCH_BYTES_MAX
+
     def fill(self, run: Run) -> Iterator[pa.RecordBatch]:
         """Takes the rows of one table in one transaction. Batches that got full meanwhile.
 
         Raises UnreadableRow.
         """
-        try:
-            yield from self._fill(run)
-        except CorruptRow as error:
-            label = f"table id {run.change.table_id}"
-            raise UnreadableRow(label, run.commit_ts, str(error)) from error
-
-    def _fill(self, run: Run) -> Iterator[pa.RecordBatch]:
-        change = run.change
-        of = change.table_id, run.commit_ts, run.schema_version
-        self._begin(of)
-        handle = self._wanted.handles.get(change.table_id)
+        table_id = run.change.table_id
+        handle = self._wanted.handles.get(table_id)
         found: Iterable[_Found]
+        if handle is None and table_id in self._wanted.moves.known:
+            return  # its rows are no more, whatever they were
         if handle is None:
             found = ((b"", Op.UNKNOWN_TABLE.value, b"", b""),)
         elif self._wanted.has_before:
-            found = _rows_with_before(change, handle)
+            found = _rows_with_before(run.change, handle)
         else:
-            found = _rows(change, handle)
-        for seq, (key, op, row, before) in enumerate(found):
-            self.keys.append(key)
-            self._seqs.append(seq)
-            self._ops.append(op)
-            self._rows.append(row)
-            self._before.append(before)
-            self._bytes += len(row) + len(before)
-            if len(self.keys) >= BATCH_ROWS_MAX or self._bytes >= BATCH_BYTES_MAX:
+            found = _rows(run.change, handle)
+        of = table_id, run.commit_ts, run.schema_version
+        self._begin(of)
+        for seq, each in enumerate(_named(run, found)):
+            if self._add(seq, *each):
                 yield self.take()
                 self._begin(of)
+
+    def fill_moved(self, run: Run) -> Iterator[pa.RecordBatch]:
+        """As `fill`, for rows that may belong to another table at the end, or to none."""
+        table_id, version = run.change.table_id, run.schema_version
+        handle, wanted = self._wanted.moves.handles[table_id], self._wanted
+
+        def home(row: bytes) -> int | None:
+            found = self._followed.home(table_id, version, row)
+            if found is None or found not in wanted.handles:
+                return None
+            return found if wanted.counts(found, run.commit_ts) else None
+
+        moved = _named(run, _moved_rows(run.change, handle, home))
+        for seq, (table, each) in enumerate(moved):
+            if table is not None:
+                self._begin((table, run.commit_ts, version))
+                if self._add(seq, *each):
+                    yield self.take()
 
     def take(self) -> pa.RecordBatch:
         """The batch; the next one begins."""
@@ -273,6 +301,15 @@ class _Events:
         batch = pa.RecordBatch.from_pydict(columns, schema=self._wanted.schema)
         self._clear()
         return batch
+
+
+def _named(run: Run, found: Iterable[_T]) -> Iterator[_T]:
+    """The same; a row that is corrupt is told with its transaction."""
+    try:
+        yield from found
+    except CorruptRow as error:
+        label = f"table id {run.change.table_id}"
+        raise UnreadableRow(label, run.commit_ts, str(error)) from error
 
 
 def _binary(values: Sequence[bytes]) -> pa.Array:
@@ -324,3 +361,26 @@ def _rows_with_before(change: Mutation, handle: Handle) -> Iterator[_Found]:
         else:
             last = last_image(handle, row)
             yield last.key, _DELETE, b"", last.row
+
+
+def _moved_rows(
+    change: Mutation, handle: Handle, home: Callable[[bytes], int | None]
+) -> Iterator[tuple[int | None, _Found]]:
+    """Each change of a row with the table that it is about at the end."""
+    rows = {0: iter(change.inserted), 1: iter(change.updated), 4: iter(change.deleted)}
+    for kind in change.sequence:
+        row = next(rows[kind])
+        if kind == 0:
+            put = inserted(handle, row)
+            yield home(put.row), (put.key, _PUT, put.row, b"")
+        elif kind == 1:
+            images = both_images(handle, row)
+            old, new = home(images.old), home(images.new)
+            if old == new and images.old_key == images.new_key:
+                yield new, (images.new_key, _UPDATE, images.new, images.old)
+            else:
+                yield old, (images.old_key, _DELETE, b"", images.old)
+                yield new, (images.new_key, _PUT, images.new, b"")
+        else:
+            last = last_image(handle, row)
+            yield home(last.row), (last.key, _DELETE, b"", last.row)

@@ -5,17 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlogd.snapshot.log import reader
+from binlogd.snapshot.log import reader, state
+from binlogd.snapshot.log.events import Wanted, events
+from binlogd.snapshot.log.heads import Log, heads
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.process.jobdir import pinned
+from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, catalog
 from binlogd.tidb.model import TableAt, jobs_from_json
 from binlogd.tidb.row import RowDecoder, Value
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import peek
 from tests.data_directory import write_log
 from tests.partitioned import Partitioned, moments
@@ -43,26 +47,24 @@ def catalog_at(history: Partitioned, as_of: int) -> Catalog:
 
 def folded(data_dir: Path, work: Path, known: Catalog, as_of: int) -> dict[str, set[Shown]]:
     """What the tables hold by the last change of each key, without Spark."""
-    last: dict[tuple[int, bytes], tuple[tuple[int, int], int, bytes]] = {}
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
-    wanted = reader.Wanted(handles, known.passed_over, as_of, moves=known.moves)
+    wanted = Wanted(handles, known.passed_over, moves=known.moves)
     with pinned(data_dir, work) as log_files:
         parts = reader.slices(log_files.segments, 1 << 20)
-        heads = [row for part in parts for batch in reader.heads(part) for row in batch.to_pylist()]
-        commits = {row["start_ts"]: row["commit_ts"] for row in heads if row["tp"] == 1}
-        for part in parts:
-            for batch in reader.events(part, wanted):
-                for row in batch.to_pylist():
-                    order = commits[row["start_ts"]], row["seq"]
-                    key = row["table_id"], row["key"]
-                    if order[0] <= as_of and (key not in last or last[key][0] < order):
-                        last[key] = order, row["op"], row["row"]
+        log = Log(parts, [heads(part) for part in parts])
+        reads = transactions.reads(log, Tso(as_of), NO_TS)
+        changes = [
+            batch
+            for part, read in zip(parts, reads, strict=True)
+            for batch in events(part, read, wanted)
+        ]
+    rows = state.newest(pa.concat_batches(changes)).to_pylist() if changes else []
     found: dict[str, set[Shown]] = {plan.info.name: set() for plan in known.tables.values()}
-    for (table_id, _), (_, op, content) in last.items():
-        if op != Op.DELETE:
-            info = known.tables[table_id].info
+    for row in rows:
+        if row["op"] != Op.DELETE:
+            info = known.tables[row["table_id"]].info
             seen = TableAt("s", info, 1 << 40, None, {}, may_lack_columns=True)
-            values = RowDecoder(seen).insert(content)
+            values = RowDecoder(seen).insert(row["row"])
             number, letter, note = (
                 each.decode() if isinstance(each, bytes) else each
                 for each in (values[1], values[2], values[3])
