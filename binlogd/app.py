@@ -12,7 +12,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -61,6 +61,7 @@ from binlogd.setup import Setup, client_tls, server_tls
 from binlogd.snapshot.desk import Desk
 from binlogd.snapshot.estimate import Estimate
 from binlogd.snapshot.export import ExportResult
+from binlogd.snapshot.metrics import DeskReport
 from binlogd.snapshot.process.launcher import Progress
 from binlogd.snapshot.process.warmup import Archive
 from binlogd.snapshot.process.warmup import warm_up as make_archive
@@ -168,6 +169,31 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         raise error from group
 
 
+class Ended(BinlogdError):
+    """Somebody ended a command by SIGTERM; it has tidied up."""
+
+
+async def ended_by_term(work: Awaitable[T]) -> T:
+    """What `work` gives. SIGTERM cancels it, as Ctrl-C does. Raises Ended."""
+    loop, task, is_told = asyncio.get_running_loop(), asyncio.current_task(), False
+    assert task is not None
+
+    def end() -> None:
+        nonlocal is_told
+        is_told = True
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, end)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if is_told:
+            raise Ended("ended by SIGTERM; nothing was published, nothing is left") from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
 def warm_up(*, anew: bool) -> Archive:
     """Makes Spark's class archive for this machine."""
     telemetry.set_up_logging("warn", sys.stderr)
@@ -179,7 +205,7 @@ def export(
 ) -> ExportResult:
     """Publishes what is asked for of the data directory's log."""
     telemetry.set_up_logging(setup.config.log_level, sys.stderr)
-    return run(export_for(setup, request, progress))
+    return run(ended_by_term(export_for(setup, request, progress)))
 
 
 def plan_export(setup: Setup, request: ExportRequest) -> Estimate:
@@ -298,7 +324,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     membership = Membership(upstream.registry, node.entries, client_tls(setup))
     security = setup.config.security
     receiving = node.receiving
-    desk = desk_for(setup, upstream, lambda: receiving.pump.max_commit_ts if receiving else NO_TS)
+    desk = _desk(setup, upstream, node)
     watch = Watch(Sight(node.own_status, node.counts, node.decided_skips), node.clock)
     server = Server(
         _services(node),
@@ -353,6 +379,13 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     await membership.leave()
     log.info("service_stopped", state=node.state.value)
     return 0 if was_done else 1
+
+
+def _desk(setup: Setup, upstream: Upstream, node: Node) -> Desk | None:
+    receiving = node.receiving
+    desk = desk_for(setup, upstream, lambda: receiving.pump.max_commit_ts if receiving else NO_TS)
+    node.exports = DeskReport(desk) if desk is not None else None
+    return desk
 
 
 def _exporting(desk: Desk | None, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:

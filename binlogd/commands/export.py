@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import get_args
 
 import msgspec
+import typer
 from rich.console import Console
 from rich.markup import escape
 
 from binlogd import app
 from binlogd.commands import export_options as options
 from binlogd.commands.export_check import check_snapshot, say_plan
+from binlogd.commands.export_via import check_words, export_via, setup_for
 from binlogd.commands.options import (
     AddrOption,
     ConfigOption,
@@ -28,14 +30,18 @@ from binlogd.exporting import ExportRequest
 from binlogd.moment import wall_clock
 from binlogd.quantities import duration_s
 from binlogd.setup import Setup
+from binlogd.snapshot.desk import Wish
 from binlogd.snapshot.export import ExportResult
 from binlogd.snapshot.spec import Layout, moment, type_options
 from binlogd.tso import NO_TS, Tso
 
 WAIT_POLL_S = 0.2
+_OUT_WANTED = "say where to: --out DIR; or what to look at: --check SNAPSHOT"
+_CHECK_WANTED = "--against compares the snapshot of --check DIR"
 
 
 def export(  # noqa: PLR0913 - typer makes each parameter an option
+    context: typer.Context,
     out: options.Out = None,
     as_of: options.AsOf = "latest",
     wait: options.Wait = "",
@@ -51,6 +57,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     dry_run: options.DryRun = False,
     check: options.Check = None,
     against: options.Against = None,
+    via: options.Via = "",
     config_file: ConfigOption = None,
     data_dir: DataDirOption = None,
     addr: AddrOption = None,
@@ -66,14 +73,18 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
 
         binlogd export --out snapshots --as-of latest-5m --keep 7
         binlogd export --check snapshots/LATEST --against mysql://root@tidb:4000
+        binlogd export --via http://127.0.0.1:8249 --as-of latest-5m
     """
+    if via:
+        check_words(context)
+        wish = Wish(as_of, file_format, base)
+        export_via(setup_for(via, config_file, data_dir), wish, as_json=as_json)
+        return
     if check is not None:
         check_snapshot(check, against, as_of, as_json=as_json)
         return
-    if against is not None:
-        raise ConfigError("--against compares the snapshot of --check DIR")
-    if out is None:
-        raise ConfigError("say where to: --out DIR; or what to look at: --check SNAPSHOT")
+    if out is None or against is not None:
+        raise ConfigError(_OUT_WANTED if against is None else _CHECK_WANTED)
     setup = load_setup(config_file, data_dir, addr, schema_history)
     request = ExportRequest(
         out=out,
@@ -96,9 +107,14 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     if wait:
         known_ts = asyncio.run(waited(setup, moment(as_of).ts, duration_s("--wait", wait)))
         request = replace(request, resolved_ts=known_ts)
+    made(setup, request, "rows", as_json=as_json)
+
+
+def made(setup: Setup, request: ExportRequest, what: str, *, as_json: bool) -> None:
+    """Makes it, shows how it goes and what was published."""
     with ExportProgress(Console(stderr=True)) as shown:
         result = app.export(setup, request, shown.advance)
-    show(result, f"{result.rows} rows", as_json=as_json)
+    show(result, f"{result.rows} {what}", as_json=as_json)
 
 
 def show(result: ExportResult, rows: str, *, as_json: bool) -> None:

@@ -8,10 +8,8 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
-from binlogd import app
-from binlogd.commands.export import resolved_ts, show, waited
+from binlogd.commands.export import made, resolved_ts, waited
 from binlogd.commands.options import (
     AddrOption,
     ConfigOption,
@@ -19,7 +17,6 @@ from binlogd.commands.options import (
     JsonOption,
     load_setup,
 )
-from binlogd.console import ExportProgress
 from binlogd.errors import ConfigError
 from binlogd.exporting import ExportRequest
 from binlogd.quantities import duration_s
@@ -80,9 +77,7 @@ def export_changes(  # noqa: PLR0913 - typer makes each parameter an option
         types=chosen,
         changes=ChangesOptions(_from_ts(from_), all_versions, before),
     )
-    with ExportProgress(Console(stderr=True)) as shown:
-        result = app.export(setup, request, shown.advance)
-    show(result, f"{result.rows} changes", as_json=as_json)
+    made(setup, request, "changes", as_json=as_json)
 
 
 def _from_ts(text: str) -> Tso:

@@ -69,3 +69,11 @@ Types = Annotated[
     list[str],
     typer.Option("--type", help="How a type comes out: tinyint1=boolean. May be repeated."),
 ]
+Via = Annotated[
+    str,
+    typer.Option(
+        "--via",
+        help="Let the binlogd that runs at http://host:8249 make it, into its export.dir; only"
+        " --as-of, --format and --base are yours to say.",
+    ),
+]

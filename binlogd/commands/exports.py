@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from binlogd import app
-from binlogd.commands.options import JsonOption
+from binlogd.commands.export_via import setup_for, show_exports
+from binlogd.commands.options import ConfigOption, JsonOption
 from binlogd.errors import ConfigError
 from binlogd.snapshot.exports import Exported, listing
 from binlogd.snapshot.publication import stored
@@ -23,6 +24,10 @@ def exports(
     out: Annotated[
         str, typer.Argument(help="The directory or object store of `binlogd export --out`.")
     ] = ".",
+    via: Annotated[
+        str, typer.Option("--via", help="What the binlogd at http://host:8249 was asked for.")
+    ] = "",
+    config_file: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List what was exported: snapshots and changes, the latest moment first.
@@ -30,6 +35,9 @@ def exports(
     The arrow marks the snapshot that LATEST names. `binlogd export --check OUT/NAME` tells whether
     one is whole.
     """
+    if via:
+        show_exports(setup_for(via, config_file, None), as_json=as_json)
+        return
     if "://" in out:
         found = app.run(stored(out))
     elif Path(out).is_dir():

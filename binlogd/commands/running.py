@@ -35,14 +35,16 @@ def post(setup: Setup, route: str) -> dict[str, Any]:
     return answer
 
 
-def asked(setup: Setup, method: str, route: str, timeout_s: float = ANSWER_S) -> tuple[int, bytes]:
+def asked(
+    setup: Setup, method: str, route: str, timeout_s: float = ANSWER_S, body: bytes | None = None
+) -> tuple[int, bytes]:
     """Status and body of an answer. The unix socket is taken where there is one, unless the
     command line named an address. Raises NotRunning."""
     connection, where = _connection(setup, timeout_s)
     token = setup.config.security.admin_token
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        connection.request(method, route, headers=headers)
+        connection.request(method, route, body, headers)
         answer = connection.getresponse()
         return answer.status, answer.read(_ANSWER_BYTES_MAX)
     except (OSError, http.client.HTTPException) as error:

@@ -83,6 +83,8 @@ class Node:
     known_jobs: Callable[[], Awaitable[Sequence[bytes]]] | None = None
     """The DDL history, read anew."""
     archiver: Companion | None = None
+    exports: Companion | None = None
+    """None where this service makes no exports."""
     stand_in: StandIn | None = None
     """None where there is a PD."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -142,6 +144,7 @@ class Node:
             "drainer": self._drainer(),
             "upstream": upstream_json(self.upstream()),
             "archive": self.archiver.status() if self.archiver is not None else None,
+            "exports": self.exports.status() if self.exports is not None else None,
             "registry_error": self.pumps.trouble if self.pumps is not None else "",
             **received,
         }
@@ -184,6 +187,8 @@ class Node:
             self.receiving.say(out)
         if self.archiver is not None:
             self.archiver.say(out)
+        if self.exports is not None:
+            self.exports.say(out)
         if self.drainer is not None:
             say_drainer(out, self.drainer.statistics())
             out.gauge("binlogd_lag_seconds", "From arrived to applied.", self.lag_s() or 0.0)

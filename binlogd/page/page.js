@@ -125,6 +125,12 @@ function waitsFor(status) {
   return drainer.blocking && !drainer.error ? `waits for ${drainer.blocking}` : "from arrived to applied";
 }
 
+function exportsTile({ running, stage, done, total, waiting, finished }) {
+  const behind = waiting ? `, ${plural(waiting, "export")} waiting` : "";
+  if (running === null) return ["Exports", finished.done ? plural(finished.done, "snapshot") : "none", finished.failed ? `${finished.failed} failed` : "by this process", finished.failed ? "warn" : ""];
+  return ["Exports", `number ${running}`, `${stage || "starting"}${total ? ` ${Math.floor(100 * done / total)} %` : ""}${behind}`];
+}
+
 function showFigures(status) {
   const { drainer, checkpoint } = status;
   const [, , received = 0, rows = 0] = samples.at(-1) ?? [];
@@ -138,6 +144,7 @@ function showFigures(status) {
     ["Checkpoint", tsTime(checkpoint.commit_ts), checkpoint.consistent ? "consistent" : "moving"],
     ["Free space", bytes(status.free_bytes), status.capacity_bytes ? `${Math.round(used * 100)} % of ${bytes(status.capacity_bytes)}` : "", used < 0.1 ? "warn" : ""],
   ];
+  if (status.exports) tiles.push(exportsTile(status.exports));
   show($("figures"), tiles, () => tiles.map(([name, value, more, look]) =>
     el("div", { class: `tile ${look ?? ""}` }, el("dt", {}, name), el("dd", {}, el("strong", {}, value), el("span", { class: "dim", title: more }, more)))));
 }

@@ -129,6 +129,11 @@ _SCHEMAS: Mapping[str, _Schema] = {
         tables=_WHOLE,
         rows=_WHOLE,
         size_bytes=_WHOLE,
+        written={"type": "object", "additionalProperties": _WHOLE},
+        is_new=_FLAG,
+        built_on=_TEXT,
+        left_out=_list(_TEXT),
+        exit_code=_WHOLE,
     ),
     "Found": _object(
         transactions=_list(_ref("Transaction")),

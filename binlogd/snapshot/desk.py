@@ -6,15 +6,17 @@ Invariant. What is asked is done in its order; whatever becomes of an export, th
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import structlog
 
-from binlogd.errors import BinlogdError, Refused
+from binlogd.errors import BinlogdError, ConfigError, Refused
+from binlogd.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.snapshot.export import ExportResult
 from binlogd.snapshot.process.jobdir import job_directory
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
@@ -25,6 +27,7 @@ WAITING_MAX = 8
 REMEMBERED_MAX = 50
 """Exports that are over and still listed."""
 HOME_PREFIX = ".spark-"
+OUTCOMES = ("done", "failed", "cancelled")
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +41,8 @@ class Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ticket(msgspec.Struct):
-    """How an asked export stands; `done` and `total` are tasks of its stage."""
+    """How an asked export stands; `done` and `total` are tasks of its stage, `written` the rows of
+    each table that are in files. `exit_code` is what `binlogd export` would end with."""
 
     id: int
     wish: Wish
@@ -53,7 +57,30 @@ class Ticket(msgspec.Struct):
     tables: int = 0
     rows: int = 0
     size_bytes: int = 0
+    written: dict[str, int] = {}
+    is_new: bool = True
+    built_on: str = ""
+    left_out: tuple[str, ...] = ()
+    exit_code: int = 0
 
+
+@dataclass(frozen=True, slots=True)
+class DeskStatistics:
+    """What was asked for, since the start. `finished` is by state; `seconds`, `rows` and
+    `size_bytes` are those of exports that are done."""
+
+    waiting: int
+    running: int
+    finished: Mapping[str, int]
+    refused: int
+    seconds: HistogramStatistics
+    rows: int
+    size_bytes: int
+    now: Ticket | None
+
+
+SECONDS_BOUNDS = doubling(1, 14)
+FAILED_EXIT, WRONG_EXIT = 1, 2
 
 Export = Callable[[Wish, Notice, Borrow], Awaitable[ExportResult]]
 
@@ -67,6 +94,9 @@ class Desk:
         self._tickets: deque[Ticket] = deque()
         self._running: tuple[Ticket, asyncio.Task[None]] | None = None
         self._last_id = 0
+        self._finished: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        self._seconds = Histogram(SECONDS_BOUNDS)
+        self._refused = self._rows = self._size_bytes = 0
         self.is_warm = False
 
     def ask(self, wish: Wish) -> Ticket:
@@ -77,6 +107,7 @@ class Desk:
         try:
             self._waiting.put_nowait(ticket)
         except asyncio.QueueFull:
+            self._refused += 1
             raise Refused(f"{WAITING_MAX} exports wait already: ask again later") from None
         self._last_id += 1
         self._tickets.append(ticket)
@@ -91,9 +122,23 @@ class Desk:
         ticket = next((each for each in self._tickets if each.id == number), None)
         if ticket is not None and ticket.state == "waiting":
             ticket.state = "cancelled"
+            self._finished["cancelled"] += 1
         elif self._running is not None and self._running[0] is ticket:
             self._running[1].cancel()
         return ticket
+
+    def statistics(self) -> DeskStatistics:
+        """How things stand."""
+        return DeskStatistics(
+            waiting=sum(each.state == "waiting" for each in self._tickets),
+            running=int(self._running is not None),
+            finished=dict(self._finished),
+            refused=self._refused,
+            seconds=self._seconds.statistics(),
+            rows=self._rows,
+            size_bytes=self._size_bytes,
+            now=self._running[0] if self._running is not None else None,
+        )
 
     async def run(self) -> None:
         """Fulfils wishes until it is cancelled; then nothing of its own is left."""
@@ -126,20 +171,36 @@ class Desk:
         began = loop.time()
 
         def notice(progress: Progress) -> None:
-            ticket.stage, ticket.done, ticket.total = progress.stage, progress.done, progress.total
+            if progress.table:
+                ticket.written[progress.table] = progress.done
+            else:
+                ticket.stage, ticket.done = progress.stage, progress.done
+                ticket.total = progress.total
 
         ticket.state = "running"
         try:
             result = await self._export(ticket.wish, notice, job.borrow)
         except (BinlogdError, OSError) as error:
             ticket.state, ticket.message = "failed", str(error)
+            ticket.exit_code = WRONG_EXIT if isinstance(error, ConfigError) else FAILED_EXIT
             log.warning("asked_export_failed", id=ticket.id, reason=str(error))
         except asyncio.CancelledError:
-            ticket.state = "cancelled"
+            ticket.state, ticket.exit_code = "cancelled", FAILED_EXIT
             raise
         else:
-            ticket.path, ticket.commit_ts = str(result.path), result.commit_ts
-            ticket.tables, ticket.rows = result.tables, result.rows
-            ticket.size_bytes, ticket.state = result.size_bytes, "done"
+            self._is_done(ticket, result, loop.time() - began)
         finally:
+            self._finished[ticket.state] += 1
             ticket.seconds = round(loop.time() - began, 3)
+
+    def _is_done(self, ticket: Ticket, result: ExportResult, seconds: float) -> None:
+        ticket.path, ticket.commit_ts = str(result.path), result.commit_ts
+        ticket.tables, ticket.rows = result.tables, result.rows
+        ticket.size_bytes, ticket.is_new = result.size_bytes, result.is_new
+        ticket.built_on = str(result.base.directory or "")
+        ticket.left_out = tuple(map(str, result.left_out))
+        ticket.state = "done"
+        self._seconds.observe(seconds)
+        if result.is_new:
+            self._rows += result.rows
+            self._size_bytes += result.size_bytes

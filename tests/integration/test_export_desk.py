@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,10 +20,14 @@ from binlogd.routes.exports import add_exports
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.desk import WAITING_MAX, Desk, Ticket, Wish
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
+from binlogd.snapshot.metrics import DeskReport
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
+from binlogd.telemetry import Exposition
 from binlogd.tso import NO_TS, Tso
 from tests import recordings_reader
+from tests.appliance import environment
 from tests.data_directory import write_log
+from tests.program import Program
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "keys"
 POLL_S = 0.01
@@ -133,6 +138,74 @@ async def test_the_routes_ask_look_and_cancel(tmp_path: Path) -> None:
         shown = await (await client.get(f"/exports/{number}")).json()
         assert shown["state"] == "cancelled"
         assert (await client.get("/exports/x")).status == 404
+
+
+async def test_a_command_asks_follows_and_tells_as_one_of_its_own_would(tmp_path: Path) -> None:
+    exporter = Exporter()
+    desk = Desk(tmp_path, exporter, 60)
+    routes = web.Application()
+    add_exports(routes.router, desk)
+    async with TestClient(TestServer(routes)) as client, at_work(desk):
+        where = f"{client.host}:{client.port}"
+        bad = Command(tmp_path, "export", "--via", where, "--base", "none")
+        await asked_for(desk, 1)
+        url = f"http://{where}"
+        good = Command(tmp_path, "export", "--via", url, "--as-of", "7", "--json")
+        await asked_for(desk, 2)
+        given_up = Command(tmp_path, "export", "--via", where)
+        await asked_for(desk, 3)
+        listed = Command(tmp_path, "exports", "--via", where)
+        assert await listed.ended() == 0
+        assert "running: rows 50 %" in listed.out.read_text()
+        given_up.program.send_signal(signal.SIGINT)
+        await until(desk.tickets()[2], "cancelled")
+        assert await given_up.ended() != 0
+        exporter.let_go.release()
+        exporter.let_go.release()
+        assert await bad.ended() == 1
+        assert "it was to be so" in bad.err.read_text()
+        assert await good.ended() == 0
+        assert json.loads(good.out.read_text())["path"] == "/out/snapshot-7"
+        wrong = Command(tmp_path, "export", "--via", where, "--as-of", "yesterday")
+        assert await wrong.ended() == 2
+        mixed = Command(tmp_path, "export", "--via", where, "--out", "here", "--keep", "3")
+        assert await mixed.ended() == 2
+        assert "--out, --keep: not with --via" in mixed.err.read_text()
+        out = Exposition()
+        DeskReport(desk).say(out)
+    for line in (
+        'binlogd_exports_finished{outcome="done"} 1',
+        'binlogd_exports_finished{outcome="failed"} 1',
+        'binlogd_exports_finished{outcome="cancelled"} 1',
+        "binlogd_exports_rows 2",
+        "binlogd_exports_seconds_count 1",
+    ):
+        assert line in out.text().decode()
+    assert DeskReport(desk).status()["running"] is None
+
+
+class Command:
+    """`binlogd`, beside the loop of a test."""
+
+    def __init__(self, directory: Path, *words: str) -> None:
+        name = f"command-{len(list(directory.glob('command-*.out')))}"
+        self.out, self.err = (directory / f"{name}.{kind}" for kind in ("out", "err"))
+        for path in (self.out, self.err):
+            path.touch()
+        self.program = Program(words, directory, environment(), self.out, self.err)
+
+    async def ended(self) -> int:
+        """The exit code."""
+        async with asyncio.timeout(PATIENCE_S):
+            while (code := self.program.poll()) is None:  # noqa: ASYNC110 - another process
+                await asyncio.sleep(POLL_S)
+        return code
+
+
+async def asked_for(desk: Desk, count: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while len(desk.tickets()) < count:  # noqa: ASYNC110 - another process asks
+            await asyncio.sleep(POLL_S)
 
 
 async def test_a_service_without_exports_says_what_to_set() -> None:

@@ -54,12 +54,15 @@ class ExportFailed(BinlogdError):
     """The job ended without a snapshot, for a reason that is its own; nothing was published."""
 
 
+Stage = Literal["waiting", "starting", "transactions", "rows", "publishing", "uploading"]
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far an export is: tasks of a stage, or with `table` the rows of one that are in files;
     `total` 0 while it is not known."""
 
-    stage: Literal["starting", "transactions", "rows", "publishing", "uploading"]
+    stage: Stage
     done: int
     total: int
     table: str = ""

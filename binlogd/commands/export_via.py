@@ -1,0 +1,200 @@
+"""`binlogd export --via`: the running binlogd makes the export, and this command looks on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from binlogd import app
+from binlogd.commands.options import load_asking
+from binlogd.commands.running import asked
+from binlogd.console import ExportProgress
+from binlogd.errors import BinlogdError, ConfigError, NotRunning, Refused
+from binlogd.setup import Setup
+from binlogd.snapshot.desk import WRONG_EXIT, Ticket, Wish
+from binlogd.snapshot.process.launcher import Progress, Stage
+
+POLL_S = 0.2
+CANCEL_S = 30.0
+"""How long it may take until a cancelled export has tidied up."""
+_STAGES: dict[str, Stage] = {
+    "transactions": "transactions",
+    "rows": "rows",
+    "publishing": "publishing",
+    "uploading": "uploading",
+}
+_WORDS = ("via", "as_of", "file_format", "base", "config_file", "data_dir", "as_json")
+_OPEN = ("waiting", "running")
+_BAD_REQUEST, _NOT_FOUND, _ACCEPTED = 400, 404, 202
+
+
+class ExportEnded(BinlogdError):
+    """The export failed over there, or somebody cancelled it."""
+
+
+def setup_for(via: str, config_file: Path | None, data_dir: str | None) -> Setup:
+    """How to reach a node at `host:port`, `http://host:port` or `https://host:port`; certificates
+    and the token are those of the configuration. Raises ConfigError."""
+    parts = urlsplit(via if "://" in via else f"//{via}")
+    if parts.scheme not in ("", "http", "https") or not parts.hostname or parts.path.strip("/"):
+        raise ConfigError(f"--via {via}: say where binlogd listens: http://host:8249")
+    setup = load_asking(config_file, parts.netloc, data_dir)
+    is_tls = bool(setup.config.security.ssl_ca)
+    if parts.scheme and is_tls != (parts.scheme == "https"):
+        raise ConfigError(
+            f"--via {via}: the configuration {'has' if is_tls else 'names no'} certificates"
+            " ([security] ssl-ca); name the --config that the node is started with"
+        )
+    return setup
+
+
+def check_words(context: typer.Context) -> None:
+    """Raises ConfigError for an option that says how this command itself makes an export."""
+    odd = [
+        each.opts[0]
+        for each in context.command.params
+        if each.name is not None
+        and each.name not in _WORDS
+        and getattr(context.get_parameter_source(each.name), "name", "") == "COMMANDLINE"
+    ]
+    if odd:
+        raise ConfigError(
+            f"{', '.join(odd)}: not with --via, where the binlogd over there says where snapshots"
+            " go and how ([export] in its configuration)"
+        )
+
+
+def export_via(setup: Setup, wish: Wish, *, as_json: bool) -> None:
+    """Asks for a snapshot and waits for it. Ctrl-C and SIGTERM cancel it.
+
+    Raises NotRunning, ConfigError, Refused, ExportEnded.
+    """
+    with ExportProgress(Console(stderr=True)) as shown:
+        ticket = app.run(app.ended_by_term(_made(setup, wish, shown.advance)))
+    if ticket.state != "done":
+        _raise(ticket)
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(ticket).decode() + "\n")
+        return
+    there = "" if ticket.is_new else " (it was there already)"
+    built_on = ticket.built_on or "no base"
+    _say(
+        f"{escape(ticket.path)} (over there): {ticket.tables} tables, {ticket.rows} rows,"
+        f" {ticket.size_bytes / 1e6:.1f} MB as of commit_ts {ticket.commit_ts}{there}, built on"
+        f" {escape(built_on)}, in {ticket.seconds:.1f} s"
+    )
+    for table in ticket.left_out:
+        _say(f"[yellow]left out[/] {escape(table)}")
+
+
+def show_exports(setup: Setup, *, as_json: bool) -> None:
+    """What a node was asked for. Raises NotRunning, Refused."""
+    status, body = asked(setup, "GET", "/exports")
+    tickets: list[Ticket] = _decoded(status, body, list[Ticket])
+    if as_json:
+        sys.stdout.write(body.decode())
+        return
+    if not tickets:
+        _say("nobody has asked for an export since it was started")
+        return
+    shown = Table("id", "state", "as of", "format", "tables", "rows", "MB", "took", "", box=None)
+    for each in tickets:
+        shown.add_row(*_row(each))
+    Console().print(shown, highlight=False)
+
+
+def _row(ticket: Ticket) -> tuple[str, ...]:
+    part = f" {100 * ticket.done // ticket.total} %" if ticket.total else ""
+    doing = f"running: {ticket.stage}{part}" if ticket.state == "running" else ticket.state
+    made = ticket.state == "done"
+    return (
+        str(ticket.id),
+        doing,
+        str(ticket.commit_ts or ticket.wish.as_of),
+        ticket.wish.format,
+        str(ticket.tables) if made else "",
+        f"{ticket.rows:,}" if made else "",
+        f"{ticket.size_bytes / 1e6:.1f}" if made else "",
+        f"{ticket.seconds:.1f} s" if ticket.seconds else "",
+        escape(ticket.path or ticket.message),
+    )
+
+
+async def _made(setup: Setup, wish: Wish, show: Callable[[Progress], None]) -> Ticket:
+    """The ticket once it is over. Cancelled, it cancels the export."""
+    ticket = _asked(setup, "POST", "/exports", msgspec.json.encode(wish))
+    try:
+        while ticket.state in _OPEN:
+            for step in _steps(ticket):
+                show(step)
+            ticket = await _looked_again(setup, ticket.id)
+    except asyncio.CancelledError:
+        await _cancel(setup, ticket.id)
+        raise
+    return ticket
+
+
+def _steps(ticket: Ticket) -> Iterator[Progress]:
+    if ticket.state == "waiting":
+        yield Progress("waiting", 0, 0)
+        return
+    yield Progress(_STAGES.get(ticket.stage, "starting"), ticket.done, ticket.total)
+    for table, rows in ticket.written.items():
+        yield Progress("rows", rows, 0, table)
+
+
+async def _looked_again(setup: Setup, number: int) -> Ticket:
+    await asyncio.sleep(POLL_S)
+    return _asked(setup, "GET", f"/exports/{number}")
+
+
+async def _cancel(setup: Setup, number: int) -> None:
+    """Until nothing of it is left over there."""
+    _asked(setup, "DELETE", f"/exports/{number}")
+    try:
+        async with asyncio.timeout(CANCEL_S):
+            while (await _looked_again(setup, number)).state in _OPEN:
+                pass
+    except TimeoutError:
+        raise ExportEnded(
+            f"export {number} was asked to end, and has not within {CANCEL_S:g} s"
+        ) from None
+
+
+def _raise(ticket: Ticket) -> None:
+    if ticket.state == "cancelled":
+        raise ExportEnded(f"export {ticket.id} was cancelled by somebody; nothing was published")
+    raise (ConfigError if ticket.exit_code == WRONG_EXIT else ExportEnded)(ticket.message)
+
+
+def _asked(setup: Setup, method: str, route: str, body: bytes | None = None) -> Ticket:
+    status, answer = asked(setup, method, route, body=body)
+    ticket: Ticket = _decoded(status, answer, Ticket)
+    return ticket
+
+
+def _decoded(status: int, body: bytes, kind: Any) -> Any:
+    try:
+        if status in (200, _ACCEPTED):
+            return msgspec.json.decode(body, type=kind)
+        told = json.loads(body)["message"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotRunning("/exports", f"an answer {status} that is none of binlogd's") from error
+    if status == _NOT_FOUND:
+        raise ExportEnded("it forgot the export: it was started anew meanwhile; ask once more")
+    raise (ConfigError if status == _BAD_REQUEST else Refused)(told)
+
+
+def _say(text: str) -> None:
+    Console().print(text, highlight=False, soft_wrap=True)
