@@ -84,8 +84,9 @@ def extensions(paths: Sequence[str]) -> list[Extension]:
                 target_dir=BUILD,
                 group_name=GROUP,
             )
-        except SystemExit:  # with warnings of no interest otherwise
-            sys.stderr.write(said.getvalue())
+        except SystemExit:
+            said_lines = said.getvalue().splitlines(keepends=True)
+            sys.stderr.writelines(line for line in said_lines if ": warning: " not in line)
             raise
     for each in made:
         each.include_dirs.append(f"{BUILD}/binlogd")  # where a library inside a package has its own

@@ -270,6 +270,7 @@ _PRINTERS: dict[int, Callable[[bytes, int, int], str]] = {
 }
 
 _PLAIN = re.compile(r'[^"\\\x00-\x1f\u2028\u2029\udc80-\udcff]*')
+_HALVES = re.compile(f"[{chr(0xD800)}-{chr(0xDFFF)}]")
 _ESCAPES = {code: f"\\u{code:04x}" for code in (*range(0x20), 0x2028, 0x2029)}
 _ESCAPES |= dict.fromkeys(range(0xDC80, 0xDD00), "\\ufffd")
 _ESCAPES |= {ord(each): f"\\{each}" for each in '"\\'}
@@ -301,7 +302,7 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        return re.sub("[\ud800-\udfff]", "�", text).encode()
+        return _HALVES.sub("\ufffd", text).encode()
 
 
 def _varlen(raw: bytes) -> bytes:
