@@ -170,7 +170,9 @@ def decode_pull_answer(message: bytes) -> CommittedBinlog:
     begin = payload_at = payload_end = meta_at = meta_end = 0
     for number, value, _, end in each_field(message, "PullBinlogResp", _PULL_ANSWER):
         if number == 1:
-            begin, message = value, message[:end]
+            begin = value
+            if end < len(message):
+                message = message[:end]
     for number, value, _, end in each_field(message, "Entity", _ENTITY, begin):
         if number == 2:
             payload_at, payload_end = value, end

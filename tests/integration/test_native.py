@@ -19,6 +19,10 @@ from binlogd import native
 ROOT = Path(__file__).parents[2]
 COMPILED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["binlogd"]["compiled"]
 JUDGES = (
+    "tests/unit/drainer/test_pb.py",
+    "tests/unit/drainer/test_pb_rows.py",
+    "tests/unit/drainer/test_translate.py",
+    "tests/unit/snapshot/test_rowkey.py",
     "tests/unit/wire",
     "tests/unit/tidb/test_jsonb.py",
     "tests/unit/tidb/test_row.py",

@@ -135,7 +135,8 @@ def commit_ts_of(part: Part, statement: Statement, item: bytes) -> Tso:
         for change in dml.changes:
             if change.table.info.id == statement.target.table_id:
                 reader = Reader(change.table, statement.target)
-                if item in _items(change.mutation, reader, statement.kind):
+                made = _items(change.mutation, reader, statement.kind)
+                if any(item == each for each in made):
                     return dml.commit_ts
     return part.first_ts
 

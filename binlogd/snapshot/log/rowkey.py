@@ -276,7 +276,8 @@ def _key(handle: Handle, row: bytes, spans: _Spans) -> bytes:
 def _prefix(handle: Handle, row: bytes, spans: _Spans) -> bytes:
     """The handle as an inserted row has it in front."""
     if handle.kind is HandleKind.COMMON:
-        return b"".join(row[slice(*spans[each])] for each in handle.column_ids)
+        parts = [spans[each] for each in handle.column_ids]
+        return b"".join([row[begin:end] for begin, end in parts])
     begin, end = spans[handle.column_ids[0]]
     if row[begin] == _VARINT:
         return row[begin:end]
