@@ -60,6 +60,7 @@ JOB_LOG = "job.log"
 FAILURE_LOG = "failed-export.log"
 PARTITION_BYTES = 16 << 20
 """Of the log, for one partition of the rows; there are few, as each makes files of its own."""
+LAKE_FORMATS = ("delta", "iceberg")
 DUMPLING_FORMATS = ("sql", "csv", "parquet")
 
 log = structlog.get_logger(__name__)
@@ -280,11 +281,27 @@ def _checked(options: ExportOptions) -> Moment:
             f"--layout dumpling with --format {options.format}: there is"
             f" {', '.join(DUMPLING_FORMATS)}"
         )
+    _check_types(options)
     if options.changes is not None and options.format != "parquet":
         raise ConfigError(f"--format {options.format}: changes are written as parquet")
     if options.keep < 0:
         raise ConfigError(f"--keep {options.keep}: keep at least one snapshot, or say nothing")
     return as_of
+
+
+def _check_types(options: ExportOptions) -> None:
+    """Types that not every format has."""
+    plain = options.format == "parquet" and options.layout == "plain"
+    if options.types.json == "variant" and not plain:
+        raise ConfigError(
+            f"--type json=variant with --format {options.format} and --layout {options.layout}:"
+            " only plain Parquet has variants"
+        )
+    if options.types.time in ("interval", "time") and options.format in LAKE_FORMATS:
+        raise ConfigError(
+            f"--type time={options.types.time} with --format {options.format}: its tables have no"
+            " such type; leave TIME as microseconds, or say time=string"
+        )
 
 
 def _base(options: ExportOptions, as_of: Moment, gone_ts: Tso) -> choice.Chosen:

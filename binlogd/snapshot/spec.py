@@ -55,7 +55,8 @@ class TypeOptions(msgspec.Struct, frozen=True, rename="kebab"):
     decimal38: Literal["string", "cast"] = "string"
     zero_dates: Literal["null", "error", "string"] = "null"
     set: Literal["string", "array"] = "string"
-    time: Literal["micros", "string"] = "micros"
+    time: Literal["micros", "string", "interval", "time"] = "micros"
+    json: Literal["string", "variant"] = "string"
 
 
 def type_options(words: Iterable[str]) -> TypeOptions:

@@ -100,6 +100,17 @@ class Request:
         return database.lower() not in HIDDEN_DATABASES
 
 
+def _types(text: str) -> TypeOptions:
+    """Raises ConfigError, also for types that only files of an export have."""
+    types = type_options(_names(text))
+    if types.json == "variant" or types.time in ("interval", "time"):
+        raise ConfigError(
+            "option types: json=variant, time=interval and time=time are for `binlogd export` only;"
+            " here Spark itself casts, with parse_json or make_dt_interval"
+        )
+    return types
+
+
 def request(options: Mapping[str, str]) -> Request:
     """Raises ConfigError that names the option."""
     given = _given(options)
@@ -133,7 +144,7 @@ def request(options: Mapping[str, str]) -> Request:
         schema_history=given.get("schemaHistory", ""),
         ignores_new_columns=_flag(given, "schemaChange", "ignore", "error"),
         follows_renames=_flag(given, "renames", "follow", "error"),
-        types=type_options(_names(given.get("types", ""))),
+        types=_types(given.get("types", "")),
         partitions=_number(given, "partitions", 1),
         partition_transactions=_number(given, "partitionTransactions", 20_000),
         limit=_number(given, "maxTransactionsPerTrigger", 0),

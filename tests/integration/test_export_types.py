@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,21 @@ CASES: list[Case] = [
         TypeOptions(time="string"),
         [("-838:59:59",) * 2, ("00:00:00",) * 2],
     ),
+    (
+        "time_interval",
+        of(Tp.DURATION, decimal=6),
+        TypeOptions(time="interval"),
+        [
+            ("-838:59:59.000000", timedelta(seconds=-3_020_399)),
+            ("00:00:00.000001", timedelta(microseconds=1)),
+        ],
+    ),
+    (
+        "time_of_day",
+        of(Tp.DURATION, decimal=6),
+        TypeOptions(time="time"),
+        [("00:00:00.000000", time.min), ("23:59:59.999999", time.max)],
+    ),
     ("json", of(Tp.JSON), DEFAULT, [("null", "null"), ('{"a": [1, "é"]}',) * 2]),
 ]
 
@@ -146,6 +161,7 @@ def test_limits_come_back_from_pyarrow_and_from_spark(spark: WarmSpark, tmp_path
     path = tmp_path / written.name
 
     assert pq.read_table(path).to_pydict() == wanted
+    spark.spark.conf.set("spark.sql.timeType.enabled", "true")
     read = spark.spark.read.parquet(str(path))
     assert {field.name: field.dataType.simpleString() for field in read.schema} == {
         way.column.name: spark_type(way.type).lower().replace("tinyint", "tinyint") for way in ways
@@ -163,6 +179,8 @@ def test_limits_come_back_from_pyarrow_and_from_spark(spark: WarmSpark, tmp_path
         (of(Tp.NEW_DECIMAL, flen=65, decimal=2), TypeOptions(decimal38="cast"), "9" * 37 + ".00"),
         (of(Tp.DATETIME), TypeOptions(zero_dates="error"), "0000-00-00 00:00:00"),
         (of(Tp.VARCHAR), DEFAULT, b"\xff"),
+        (of(Tp.DURATION), TypeOptions(time="time"), "24:00:00"),
+        (of(Tp.DURATION), TypeOptions(time="time"), "-00:00:01"),
     ],
 )
 def test_what_does_not_fit_ends_the_export(
@@ -172,6 +190,28 @@ def test_what_does_not_fit_ends_the_export(
         arrow_column(Column(1, "c", 0, kind), options).build([value], Counter())
 
 
+def test_json_is_a_variant_that_spark_takes_apart(spark: WarmSpark, tmp_path: Path) -> None:
+    documents = ['{"a": [1, 2.5, "é"], "b": null}', "null", "18446744073709551615", "[]", None]
+    way = arrow_column(Column(1, "doc", 0, of(Tp.JSON)), TypeOptions(json="variant"))
+    schema = pa.schema([("doc", way.type)])
+    files = TableFiles(1, "a.docs", schema, Target(str(tmp_path), DEFAULT, 1000), "0")
+    array = way.build(documents, Counter())
+    files.add(pa.RecordBatch.from_arrays([array], schema=schema), None, 1)
+    (written,) = files.close()
+    read = spark.spark.read.parquet(str(tmp_path / written.name))
+    assert [field.dataType.simpleString() for field in read.schema] == ["variant"]
+    found = read.selectExpr("to_json(doc)", "variant_get(doc, '$.a[1]', 'double')").collect()
+    assert [row[0] for row in found] == [
+        '{"a":[1,2.5,"é"],"b":null}',
+        "null",
+        "18446744073709551615",
+        "[]",
+        None,
+    ]
+    assert found[0][1] == 2.5
+    assert way.entry().spark_type == "VARIANT"
+
+
 def test_options_are_words() -> None:
     assert type_options([]) == DEFAULT
     assert type_options(["time=string", "tinyint1=boolean"]) == TypeOptions(
@@ -179,5 +219,5 @@ def test_options_are_words() -> None:
     )
     with pytest.raises(ConfigError, match="there is invalid-text, tinyint1"):
         type_options(["tiny=boolean"])
-    with pytest.raises(ConfigError, match=r"time=micros\|string"):
+    with pytest.raises(ConfigError, match=r"time=micros\|string\|interval"):
         type_options(["time=minutes"])

@@ -7,7 +7,7 @@ way into the base (counted in its manifest) are not asked for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +33,8 @@ def _reader(column: Column, type_: pa.DataType) -> _Read:
     if kind.tp in STRING_TYPES:
         return bytes if type_ == pa.binary() else str.encode
     fraction = max(0, kind.decimal)
+    if kind.tp == Tp.DURATION:
+        return lambda value: duration_text(_micros(value) * 1000, fraction)
     readers: dict[int, _Read] = {
         Tp.FLOAT: float,
         Tp.DOUBLE: float,
@@ -41,11 +43,21 @@ def _reader(column: Column, type_: pa.DataType) -> _Read:
         Tp.DATE: date.isoformat,
         Tp.DATETIME: lambda value: _moment(value, fraction),
         Tp.TIMESTAMP: lambda value: _moment(value, fraction),
-        Tp.DURATION: lambda micros: duration_text(micros * 1000, fraction),
         Tp.ENUM: lambda label: _numbers(column).get(label, 0),
         Tp.SET: lambda found: _mask(column, found),
     }
     return readers.get(kind.tp, int)
+
+
+def _micros(value: int | timedelta | time) -> int:
+    if isinstance(value, int):
+        return value
+    if isinstance(value, time):
+        value = datetime.combine(_DAY, value) - datetime.combine(_DAY, time())
+    return value // timedelta(microseconds=1)
+
+
+_DAY = date(1, 1, 1)
 
 
 def _moment(value: datetime, fraction: int) -> str:

@@ -33,7 +33,9 @@ fit ends the export |
 | `zero-dates` | a date that no calendar holds (zero year, month or day, 30 February): `null` and \
 counted, `error` ends the export, `string` makes every DATE, DATETIME and TIMESTAMP a STRING |
 | `set` | `array`: ARRAY<STRING> |
-| `time` | `string`: [-]HH:MM:SS with its fraction |
+| `time` | `string`: [-]HH:MM:SS with its fraction; `interval`: INTERVAL DAY TO SECOND; `time`: \
+Spark's TIME, and the export ends at a value outside a day |
+| `json` | `variant`: Spark's VARIANT, in Parquet |
 """
 
 from __future__ import annotations
@@ -56,6 +58,9 @@ from binlogd.tidb.row import Value
 
 DECIMAL_DIGITS_MAX = 38
 """Of Arrow's decimal128 and of Spark."""
+
+VARIANT = pa.struct([pa.field(name, pa.binary(), nullable=False) for name in ("metadata", "value")])
+"""Spark's VARIANT, as Parquet keeps it."""
 
 Losses = Counter[str]
 """How many values of a column lost something, by what."""
@@ -95,6 +100,8 @@ def spark_type(type_: pa.DataType) -> str:
         return f"DECIMAL({type_.precision},{type_.scale})"
     if pa.types.is_list(type_):
         return f"ARRAY<{spark_type(type_.value_type)}>"
+    if pa.types.is_struct(type_):
+        return "VARIANT"
     return _SPARK_TYPES[type_]
 
 
@@ -129,6 +136,8 @@ _SPARK_TYPES = {
     pa.date32(): "DATE",
     _NAIVE: "TIMESTAMP_NTZ",
     _INSTANT: "TIMESTAMP",
+    pa.duration("us"): "INTERVAL DAY TO SECOND",
+    pa.time64("us"): "TIME(6)",
 }
 _SIGNED = {
     Tp.TINY: pa.int8(),
@@ -355,8 +364,36 @@ def _times(values: Sequence[Value], _: Losses) -> pa.Array:
     return pa.array(micros, _INT64)
 
 
-def _time(_: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
+def _intervals(values: Sequence[Value], losses: Losses) -> pa.Array:
+    return _times(values, losses).cast(pa.duration("us"))
+
+
+def _times_of_day(values: Sequence[Value], losses: Losses) -> pa.Array:
+    micros = _times(values, losses)
+    if pc.any(pc.or_(pc.less(micros, 0), pc.greater_equal(micros, _DAY_MICROS))).as_py():
+        raise OverflowError("outside a day")
+    return micros.cast(pa.time64("us"))
+
+
+_DAY_MICROS = 86_400_000_000
+
+
+def _time(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
+    if options.time == "interval":
+        return pa.duration("us"), _intervals
+    if options.time == "time":
+        return pa.time64("us"), _refusing(column, "time=time", _times_of_day)
     return (_STRING, _plain(_STRING)) if options.time == "string" else (_INT64, _times)
+
+
+def _json(column: Column, options: TypeOptions) -> tuple[pa.DataType, Build]:
+    if options.json == "string":
+        return _STRING, _plain(_STRING)
+    from binlogd.snapshot.formats import variant  # needs PySpark, which only the job has
+
+    return VARIANT, _refusing(
+        column, "json=variant", lambda values, _: variant.built(values, VARIANT)
+    )
 
 
 def _always(type_: pa.DataType) -> Callable[[Column, TypeOptions], tuple[pa.DataType, Build]]:
@@ -374,7 +411,7 @@ _SPECIAL: dict[int, Callable[[Column, TypeOptions], tuple[pa.DataType, Build]]] 
     Tp.BIT: _bits,
     Tp.ENUM: _enum,
     Tp.SET: _set,
-    Tp.JSON: _always(_STRING),
+    Tp.JSON: _json,
 }
 
 

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
+from binlogd.snapshot.formats.columns import spark_type
 from binlogd.snapshot.formats.texts import NULL, joined_bytes, lines, replaced, text_of, time_text
 from binlogd.snapshot.spec import FORMATS, PARQUET_KINDS, Layout
 
@@ -77,11 +78,13 @@ class FileKind:
 
     def kept(self, type_: pa.DataType, mysql_type: str) -> Kept:
         """How it keeps a column of this Arrow type."""
-        is_time = mysql_type.split("(")[0] == "time" and type_ == pa.int64()
+        is_time = mysql_type.split("(")[0] == "time" and type_ in (pa.int64(), pa.duration("us"))
         if is_time and (self.layout == "dumpling" or self.format in ("csv", "json")):
             return Kept(pa.string(), "time")
-        if self.format == "orc" and type_ in (pa.date32(), pa.timestamp("us")):
+        if self.format == "orc" and type_ in (pa.date32(), pa.timestamp("us"), pa.time64("us")):
             return Kept(pa.string())
+        if self.format == "orc" and type_ == pa.duration("us"):
+            return Kept(pa.int64())
         if self.format in ("csv", "json") and type_ == pa.binary() and self.layout == "plain":
             return Kept(pa.string(), "base64")
         if self.format == "csv" and pa.types.is_list(type_):
@@ -128,7 +131,7 @@ class _ColumnarFile:
         fields = [
             field.with_type(kept.type) for field, kept in zip(schema, self._kept, strict=True)
         ]
-        self._schema = pa.schema(fields)
+        self._schema = for_spark(pa.schema(fields))
         self._file = (
             orc.ORCWriter(path, compression="zstd")
             if kind.format == "orc"
@@ -149,9 +152,36 @@ class _ColumnarFile:
         self._file.close()
 
 
+def for_spark(schema: pa.Schema) -> pa.Schema:
+    """With what Spark needs to know types by itself that Parquet has no name for, where any is."""
+    if not any(pa.types.is_duration(each) or pa.types.is_struct(each) for each in schema.types):
+        return schema
+    fields = [
+        {"name": each.name, "type": _spark_json(each.type), "nullable": True, "metadata": {}}
+        for each in schema
+    ]
+    told = msgspec.json.encode({"type": "struct", "fields": fields})
+    return schema.with_metadata({_SPARK_SCHEMA: told})
+
+
+_SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
+_SPARK_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+
+
+def _spark_json(type_: pa.DataType) -> object:
+    """A type as Spark's JSON has it. Source: apache/spark sql/api DataType.scala (fromJson)."""
+    if pa.types.is_list(type_):
+        element = _spark_json(type_.value_type)
+        return {"type": "array", "elementType": element, "containsNull": True}
+    name = spark_type(type_).lower()
+    return _SPARK_NAMES.get(name, name)
+
+
 def _as_kept(column: pa.ChunkedArray, kept: Kept) -> pa.ChunkedArray:
     if column.type == kept.type:
         return column
+    if kept.type == pa.int64():
+        return column.cast(kept.type)
     to_text = time_text if kept.encoding == "time" else text_of
     return pa.chunked_array([to_text(chunk) for chunk in column.chunks], pa.string())
 

@@ -19,7 +19,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from binlogd.errors import Corrupt
-from binlogd.snapshot.formats.columns import micros_of_time
+from binlogd.snapshot.formats.columns import VARIANT, micros_of_time
 from binlogd.snapshot.formats.file_kinds import FileKind
 from binlogd.snapshot.formats.texts import NULL, checksum
 from binlogd.snapshot.spec import ColumnEntry, FileEntry, Manifest, TableEntry
@@ -32,7 +32,7 @@ _TYPES: dict[str, pa.DataType] = {
     for type_ in (
         *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
         *(pa.string(), pa.binary(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")),
-        pa.list_(pa.string()),
+        *(pa.list_(pa.string()), pa.duration("us"), pa.time64("us"), VARIANT),
     )
 }
 _OLD_LIST = re.compile(r"list<\w+: string>")

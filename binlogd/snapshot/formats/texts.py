@@ -35,6 +35,8 @@ def text_of(array: pa.Array) -> pa.Array:
         return pa.array([None if each is None else _base64(each) for each in values], pa.string())
     if pa.types.is_list(type_):
         return pc.binary_join(array, ",")
+    if pa.types.is_duration(type_):
+        return array.cast(pa.int64()).cast(pa.string())
     text = array.cast(pa.string())
     if pa.types.is_decimal(type_) and pc.any(pc.match_substring(text, "E")).as_py():
         values = array.to_pylist()
@@ -47,8 +49,8 @@ def _base64(value: bytes) -> str:
 
 
 def time_text(array: pa.Array) -> pa.Array:
-    """Signed microseconds as `[-]HH:MM:SS.ffffff`, with as many digits of hours as it takes."""
-    values = array.to_pylist()
+    """Signed microseconds, or durations, as `[-]HH:MM:SS.ffffff`, with all the hours' digits."""
+    values = array.cast(pa.int64()).to_pylist()
     return pa.array([None if each is None else _time(each) for each in values], pa.string())
 
 

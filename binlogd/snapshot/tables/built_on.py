@@ -193,6 +193,8 @@ def carry(
         now = str(arrow_column(steps[0].old if steps else column, base.types).type)
         if was.arrow_type != now and (steps or not is_widened(was.arrow_type, now)):
             raise UnusableBase(f"column {was.name} changed from {was.mysql_type} without a trace")
+        if steps and was.spark_type == "VARIANT":
+            raise UnusableBase(f"column {column.name} was rewritten, and {was.name} is a VARIANT")
         if steps and entry.losses.get(was.name):
             raise UnusableBase(
                 f"column {column.name} was rewritten, and values of {was.name} are lost there"
