@@ -226,15 +226,19 @@ class TikvClient:
             return
         self._locks_met += 1
         if not await self._resolve(lock, ts, patience):
+            how = ", an async commit that a TiDB ends" if lock.use_async_commit else ""
             await self._router.wait(
                 patience,
                 LOCKED,
-                f"key {lock.key.hex()} is locked by transaction start_ts {lock.lock_version}",
+                f"key {lock.key.hex()} is locked by transaction start_ts {lock.lock_version}{how}",
             )
 
     async def _resolve(self, lock: LockInfo, ts: Tso, patience: Patience) -> bool:
         """Whether the lock is gone. One whose time is not over is left alone; so is one of an async
-        commit, whose fate its other keys decide: its TiDB, or the next one, resolves it."""
+        commit, whose fate its other keys decide: its TiDB, the next one that reads the key, or
+        garbage collection resolves it. Who writes binlogs commits in two phases; but a DDL has
+        transactions of its own without one, which may leave such a lock among the meta keys.
+        Source: client-go txnkv/transaction/2pc.go, checkAsyncCommit and checkOnePC."""
         now = await self._tso.next()
         if lock.use_async_commit or physical_ms(Tso(lock.lock_version)) + lock.lock_ttl > (
             physical_ms(now)

@@ -196,7 +196,10 @@ class Router:
                 self._stores.forget(store_id, connection)
             raise _Silent(f"store {store_id}: no answer within {self._call_s:g} s") from error
         except GRPCError as error:
-            self._failed(store_id, connection)
+            if error.status is Status.UNAVAILABLE:
+                self._failed(store_id, connection)
+            else:  # it is there, and others may wait for their answers on the same connection
+                self._errors["transport"] += 1
             if error.status is Status.UNIMPLEMENTED:
                 raise UpstreamUnavailable(
                     f"TiKV store {store_id} knows no {method}: {error.message}"

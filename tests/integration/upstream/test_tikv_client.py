@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.tidb.meta_keys import KeyRange
@@ -231,6 +233,21 @@ async def test_a_store_that_hangs_costs_one_call_and_the_question_its_deadline()
             assert client.statistics().overdue == 1
             cluster.stores[1].hangs = False
             assert await client.get(b"t00000", now) == b"value 0"
+
+
+async def test_an_answer_that_is_an_error_of_one_call_leaves_the_connection_to_the_others() -> None:
+    async with tikv(stores=1) as cluster, asking(cluster) as client:
+        fill(cluster, 1)
+        fails = iter([True])
+
+        def answer_an_error(_: str, __: bytes) -> None:
+            if next(fails, False):
+                raise GRPCError(Status.UNKNOWN, "the store is confused")
+
+        cluster.before_call = answer_an_error
+        assert await client.get(b"t00000", await cluster.tso.next()) == b"value 0"
+        assert cluster.calls["KvGet"] == 2
+        assert cluster.calls["GetStore"] == 1
 
 
 async def test_a_busy_store_is_left_alone_for_a_second_at_least() -> None:
