@@ -92,7 +92,11 @@ class PlainChannel(Channel):
     async def _create_connection(self) -> H2Protocol:
         """Raises OSError, also for a server that is not who it should be."""
         protocol = await super()._create_connection()
-        transport = protocol.connection._transport  # noqa: SLF001 # told nowhere else
+        transport = getattr(protocol.connection, "_transport", None)  # told nowhere else
+        if (
+            transport is None
+        ):  # grpclib forgets it when the connection is lost, before this task ran
+            raise ConnectionError("the connection was closed as soon as it was made")
         if self._path is None and not transport.is_closing():
             connected = transport.get_extra_info("socket")
             for level, option, value in _ASKS:

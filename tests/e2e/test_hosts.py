@@ -226,6 +226,7 @@ async def lose_nothing(hosts: Hosts, *, kills: Sequence[Appliance]) -> None:
             await hosts.pulls(first="online", second="online", third="online")
             await hosts.some_more()
 
+            await hosts.until(hosts.second, lambda status: status["state"] == "online")
             await ctl(hosts.second, "pause-pump", "second")
             await _in_a_minute(lambda: hosts.second.exit_code == 0)
             await hosts.pulls(first="online", second="paused", third="online")
@@ -233,6 +234,7 @@ async def lose_nothing(hosts: Hosts, *, kills: Sequence[Appliance]) -> None:
             hosts.second.start(is_ready=False)
             await hosts.pulls(first="online", second="online", third="online")
 
+            await hosts.until(third, lambda status: status["state"] == "online")
             await ctl(hosts.first, "offline-pump", "third")
             await hosts.until(hosts.drainer, lambda status: len(status["drainer"]["sources"]) == 2)
             await _in_a_minute(lambda: third.exit_code == 0)
