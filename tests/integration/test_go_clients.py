@@ -7,7 +7,9 @@ They come with `go mod download` in each folder of tests/interop, some 200 MB, a
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.appliance import Appliance
+from tests.appliance import run as command
 from tests.recordings_reader import RECORDINGS, history
 
 PROGRAMS = Path(__file__).parents[1] / "interop"
@@ -89,6 +92,72 @@ def test_the_pump_client_of_tidb_writes_and_the_tools_read_the_registry(
     run(build("pumps"), target, str(appliance.directory / "pump.sock"))
     status = appliance.wait(lambda status: status["max_commit_ts"] > 0)
     assert status["late_commits"] == 0
+
+
+@pytest.mark.soak
+def test_pumps_are_restarted_one_after_the_other_while_tidbs_client_writes(
+    build: Build, tmp_path: Path
+) -> None:
+    """No write fails, nothing is lost, the Drainer has it all: the original's test `restart`."""
+    program = build("pumps")
+    nodes = {name: _node(tmp_path, name) for name in ("home", "drainer", "first", "second")}
+    home, drainer = nodes["home"], nodes["drainer"]
+    home.configure(
+        '[upstream]\nkind = "standalone"\ntso = "clock"\n', 'node-id = "home"\nroles = ["pump"]\n'
+    )
+    pd = f'[upstream]\nkind = "pd"\npd-urls = "http://127.0.0.1:{home.port}"\n'
+    drainer.configure(
+        pd + '[syncer]\ndb-type = "sqlite"\n', 'node-id = "drainer"\nroles = ["drainer"]\n'
+    )
+    for name in ("first", "second"):
+        nodes[name].configure(pd, f'node-id = "{name}"\nroles = ["pump"]\n')
+    try:
+        for node in nodes.values():
+            node.start()
+        target = "{}:{}".format(*home.target)
+        writing = subprocess.Popen(
+            [str(program), target, "for", "20"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for name in ("first", "second"):
+            paused = command(
+                tmp_path, "ctl", "-cmd", "pause-pump", "-node-id", name, "-pd-urls", target
+            )
+            assert paused.returncode == 0, paused
+            assert nodes[name].end() == 0
+            listed = command(tmp_path, "ctl", "-cmd", "pumps", "-pd-urls", target).stdout
+            assert f"NodeID: {name}, Addr: 127.0.0.1:{nodes[name].port}, State: paused" in listed
+            nodes[name].start()
+        output, _ = writing.communicate(timeout=120)
+        assert writing.returncode == 0, output[-2000:]
+        count, last = re.findall(r"wrote (\d+) up to (\d+)", output)[0]
+        assert int(count) > 100
+        drainer.wait_until_applied(int(last))
+        offline = command(
+            tmp_path, "ctl", "-cmd", "offline-pump", "-node-id", "second", "-pd-urls", target
+        )
+        assert offline.returncode == 0
+        assert nodes["second"].end() == 0
+        assert [nodes[name].stop() for name in ("drainer", "first", "home")] == [0, 0, 0]
+        kept = [
+            command(tmp_path, "dump", "--heads", "--json", "--data-dir", str(nodes[name].data_dir))
+            for name in ("home", "first", "second")
+        ]
+        commits = {
+            json.loads(line)["commit_ts"] for each in kept for line in each.stdout.splitlines()
+        }
+        assert len(commits) == int(count)
+        assert max(commits) == int(last)
+    finally:
+        for node in nodes.values():
+            node.close()
+
+
+def _node(directory: Path, name: str) -> Appliance:
+    (directory / name).mkdir()
+    return Appliance(directory / name)
 
 
 @pytest.mark.soak

@@ -1,7 +1,8 @@
 // The Pump client of TiDB and the registry of the tools, as TiDB, Pump, Drainer and binlogctl are
 // built with them, against a binlogd that is their PD and their Pump.
 //
-//	pumps HOST:PORT [SOCKET]
+//	pumps HOST:PORT [SOCKET]        everything once
+//	pumps HOST:PORT for SECONDS     writes for so long, and says how many transactions it wrote
 //
 // Each line says "ok" or "FAIL" and what was asked; the exit code is 1 when something failed.
 package main
@@ -11,6 +12,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pingcap/tidb-tools/pkg/etcd"
@@ -45,6 +49,71 @@ func write(pumps *client.PumpsClient, start int64) error {
 	return pumps.WriteBinlog(&binlog.Binlog{Tp: binlog.BinlogType_Commit, StartTs: start, CommitTs: start + 1, PrewriteKey: []byte("k")})
 }
 
+// Several writers who never rest, as the sessions of a TiDB: no write may fail.
+func writeFor(url string, times pd.Client, duration time.Duration) {
+	pumps, err := client.NewPumpsClient(url, client.Range, 15*time.Second, pd.SecurityOption{})
+	if err != nil {
+		fmt.Println("FAIL", err)
+		os.Exit(1)
+	}
+	var group sync.WaitGroup
+	var written, last, lost int64
+	until := time.Now().Add(duration)
+	for i := 0; i < 4; i++ {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for time.Now().Before(until) {
+				commit, err := transact(pumps, times)
+				if err != nil {
+					fmt.Println("FAIL", err)
+					atomic.AddInt64(&lost, 1)
+					return
+				}
+				atomic.AddInt64(&written, 1)
+				for {
+					seen := atomic.LoadInt64(&last)
+					if commit <= seen || atomic.CompareAndSwapInt64(&last, seen, commit) {
+						break
+					}
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
+	}
+	group.Wait()
+	pumps.Close()
+	fmt.Printf("wrote %d up to %d\n", written, last)
+	if lost > 0 {
+		os.Exit(1)
+	}
+}
+
+func transact(pumps *client.PumpsClient, times pd.Client) (int64, error) {
+	start, err := timestamp(times)
+	if err != nil {
+		return 0, err
+	}
+	value := binlog.PrewriteValue{SchemaVersion: 1}
+	rows, err := value.Marshal()
+	if err != nil {
+		return 0, err
+	}
+	if err := pumps.WriteBinlog(&binlog.Binlog{Tp: binlog.BinlogType_Prewrite, StartTs: start, PrewriteKey: []byte("k"), PrewriteValue: rows}); err != nil {
+		return 0, err
+	}
+	commit, err := timestamp(times)
+	if err != nil {
+		return 0, err
+	}
+	return commit, pumps.WriteBinlog(&binlog.Binlog{Tp: binlog.BinlogType_Commit, StartTs: start, CommitTs: commit, PrewriteKey: []byte("k")})
+}
+
+func timestamp(times pd.Client) (int64, error) {
+	physical, logical, err := times.GetTS(context.Background())
+	return physical<<18 + logical, err
+}
+
 func main() {
 	place := os.Args[1]
 	url := "http://" + place
@@ -55,6 +124,14 @@ func main() {
 	if err != nil {
 		fmt.Println("FAIL pd:", err)
 		os.Exit(1)
+	}
+	if len(os.Args) > 3 && os.Args[2] == "for" {
+		seconds, err := strconv.Atoi(os.Args[3])
+		if err != nil {
+			panic(err)
+		}
+		writeFor(url, times, time.Duration(seconds)*time.Second)
+		return
 	}
 	now := func() int64 {
 		physical, logical, err := times.GetTS(ctx)
