@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from binlogd.placement.calls import OpenStreams
 from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
 from binlogd.placement.maintenance import AuthService, HealthService, MaintenanceService
-from binlogd.placement.watches import WatchService
+from binlogd.placement.watches import PROGRESS_S, WatchService
 from binlogd.server import Server
 from binlogd.tls import ServerTls
 from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
@@ -85,6 +85,7 @@ async def own_etcd(
     limits: KeyspaceLimits | None = None,
     tls: ServerTls | None = None,
     url: str = "http://127.0.0.1",
+    progress_s: float = PROGRESS_S,
 ) -> AsyncIterator[tuple[int, KeyspaceStore]]:
     """Serves a keyspace; the port, and the keyspace. Leases end only where it runs; `url` is what
     the member says of itself."""
@@ -94,7 +95,7 @@ async def own_etcd(
         [
             KeyValueService(keyspace),
             LeaseService(keyspace, streams),
-            WatchService(keyspace, streams),
+            WatchService(keyspace, streams, progress_s=progress_s),
             ClusterService(keyspace, "own", url),
             MaintenanceService(keyspace),
             AuthService(keyspace),

@@ -1,10 +1,12 @@
 """etcd's service Watch: many watches on one stream.
 
 Invariant. On a stream the answer to a request comes before the events that follow from it, and
-after the end of a watch nothing more is said of it.
+after the end of a watch nothing more is said of it. A progress names no revision whose events have
+not been sent, because a client goes on behind it when its connection is lost.
 Why it holds. One task owns the watches of a stream, takes the requests in their order, and is the
 only one that sends. What has not been sent is not remembered, but read from the keyspace when the
-peer takes it: a slow peer costs nothing, and is told when the compaction has overtaken it.
+peer takes it: a slow peer costs nothing, and is told when the compaction has overtaken it. For the
+revision of a progress it looks where its watches stand, and not how far the keyspace is.
 
 Source: go.etcd.io/etcd etcdserver/api/v3rpc/watch.go.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -39,10 +42,12 @@ from binlogd.wire.generated.etcdserverpb import (
 WATCHES_MAX = 4096
 """Of one stream."""
 PROGRESS_S = 600.0
+"""A watch of which nothing was said for so long is told how far it is, if it wants that."""
 _REQUESTS_MAX = 64  # that wait; the next ones are not read
 _ANSWER_BYTES = 1 << 20
 _NONE = -1
 """The watch id of answers that belong to none."""
+_NEWEST = (1 << 63) - 1
 
 
 @dataclass(slots=True)
@@ -54,6 +59,8 @@ class _Watch:
     wants_progress: bool
     hides_puts: bool
     hides_deletes: bool
+    told_s: float
+    """When something was said of it, by the loop's clock."""
 
     def shows(self, change: Version) -> bool:
         return not (self.hides_puts if change.is_live else self.hides_deletes)
@@ -62,8 +69,10 @@ class _Watch:
 class WatchService:
     """`etcdserverpb.Watch`."""
 
-    def __init__(self, keyspace: KeyspaceStore, streams: OpenStreams) -> None:
-        self._keyspace, self._streams = keyspace, streams
+    def __init__(
+        self, keyspace: KeyspaceStore, streams: OpenStreams, *, progress_s: float = PROGRESS_S
+    ) -> None:
+        self._keyspace, self._streams, self._progress_s = keyspace, streams, progress_s
 
     def __mapping__(self) -> Mapping[str, Handler]:
         """The methods, for grpclib's server with a `BytesCodec`."""
@@ -71,19 +80,19 @@ class WatchService:
 
     async def _watch(self, stream: BytesStream) -> None:
         await begin_answer(stream)
-        await self._streams.until_closing(_Session(self._keyspace, stream).run())
+        await self._streams.until_closing(_Session(self._keyspace, stream, self._progress_s).run())
 
 
 class _Session:
     """The watches of one stream."""
 
-    def __init__(self, keyspace: KeyspaceStore, stream: BytesStream) -> None:
-        self._keyspace, self._stream = keyspace, stream
+    def __init__(self, keyspace: KeyspaceStore, stream: BytesStream, progress_s: float) -> None:
+        self._keyspace, self._stream, self._progress_s = keyspace, stream, progress_s
         self._watches: dict[int, _Watch] = {}
         self._next_id = 0
         self._requests: asyncio.Queue[WatchRequest] = asyncio.Queue(_REQUESTS_MAX)
         self._wake = asyncio.Event()
-        self._has_ended = False
+        self._has_ended = self._is_asked = False
         self._failure: GRPCError | None = None
 
     async def run(self) -> None:
@@ -95,6 +104,7 @@ class _Session:
                     self._wake.clear()
                     await self._take_requests()
                     if not await self._send_changes():
+                        await self._say_progress()
                         await self._wait()
                 reading.cancel()
         if self._failure is not None:
@@ -111,13 +121,30 @@ class _Session:
         self._wake.set()
 
     async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(PROGRESS_S):
+        """Until there is something to do, or a watch is due."""
+        told_s = [each.told_s for each in self._waiting().values()]
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(min(told_s) + self._progress_s if told_s else None):
                 await self._wake.wait()
-        except TimeoutError:
-            for number, watch in list(self._watches.items()):
-                if watch.wants_progress:
-                    await self._say(WatchResponse(watch_id=number))
+
+    async def _say_progress(self) -> None:
+        """To whoever has asked, and to watches of which nothing was said for long."""
+        if self._is_asked:
+            self._is_asked = False
+            upto = min((each.next_revision - 1 for each in self._watches.values()), default=_NEWEST)
+            header = self._keyspace.header(min(upto, self._keyspace.revision))
+            await self._say(WatchResponse(header=header, watch_id=_NONE))
+        until_s = _now_s() - self._progress_s
+        for number, watch in self._waiting().items():
+            if watch.told_s <= until_s:
+                watch.told_s = _now_s()
+                header = self._keyspace.header(
+                    min(watch.next_revision - 1, self._keyspace.revision)
+                )
+                await self._say(WatchResponse(header=header, watch_id=number))
+
+    def _waiting(self) -> Mapping[int, _Watch]:
+        return {number: each for number, each in self._watches.items() if each.wants_progress}
 
     # --- requests --------------------------------------------------------------------------
 
@@ -131,7 +158,7 @@ class _Session:
                 if self._watches.pop(number, None) is not None:
                     await self._say(WatchResponse(watch_id=number, canceled=True))
             elif request.progress_request is not None:
-                await self._say(WatchResponse(watch_id=_NONE))
+                self._is_asked = True
 
     async def _create(self, request: WatchCreateRequest) -> None:
         start, end = request.key or b"\0", request.range_end
@@ -156,6 +183,7 @@ class _Session:
             wants_progress=request.progress_notify,
             hides_puts=WatchCreateRequestFilterType.NOPUT in request.filters,
             hides_deletes=WatchCreateRequestFilterType.NODELETE in request.filters,
+            told_s=_now_s(),
         )
         await self._say(WatchResponse(watch_id=number, created=True))
 
@@ -179,6 +207,8 @@ class _Session:
             watch.next_revision = changes.next_revision
             is_behind = is_behind or changes.next_revision <= self._keyspace.revision
             shown = [change for change in changes.versions if watch.shows(change)]
+            if shown:
+                watch.told_s = _now_s()
             for some in _answers(shown):
                 await self._say(self._told(number, watch, some, changes))
         return is_behind
@@ -221,6 +251,10 @@ def _answers(shown: Sequence[Version]) -> list[list[Version]]:
         answers[-1] += together
         size += sum(change.size for change in together)
     return answers
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _nothing(_: Version) -> None:

@@ -36,6 +36,7 @@ from binlogd.wire.generated.etcdserverpb import (
     WatchCancelRequest,
     WatchCreateRequest,
     WatchCreateRequestFilterType,
+    WatchProgressRequest,
     WatchRequest,
     WatchResponse,
 )
@@ -180,6 +181,66 @@ async def test_a_watch_of_keys_that_never_change_stays_while_it_says_that_it_is_
                     await eventually(lambda: "etcd_endpoint_failed" in str(logged))
                     await place.client.put(PutRequest(key=key, value=b"2"))
                     assert [event.kv.value for event in await waiting if event.kv] == [b"2"]
+
+
+async def test_a_quiet_watch_in_a_busy_keyspace_is_told_how_far_it_is(tmp_path: Path) -> None:
+    """Or it would be overtaken by the compaction when its connection is lost."""
+    async with (
+        own_etcd(tmp_path / "upstream.db", progress_s=0.05) as (port, _),
+        EtcdClient([("127.0.0.1", port)]) as client,
+        PlainChannel("127.0.0.1", port) as raw,
+        raw.request("/etcdserverpb.Watch/Watch", Cardinality.STREAM_STREAM, bytes, bytes) as stream,
+        asyncio.timeout(60),
+        asyncio.TaskGroup() as group,
+    ):
+        create = WatchCreateRequest(key=b"quiet", progress_notify=True)
+        await stream.send_message(bytes(WatchRequest(create_request=create)))
+
+        async def write() -> None:
+            while True:  # until cancelled
+                await client.put(PutRequest(key=b"busy"))
+                await asyncio.sleep(0.01)
+
+        writing = group.create_task(write())
+        revisions = []
+        for _ in range(4):
+            told = WatchResponse().parse(await stream.recv_message() or b"")
+            assert told.header is not None
+            assert (told.watch_id, told.events) == (0, [])
+            revisions.append(told.header.revision)
+        assert sorted(set(revisions)) == revisions
+        writing.cancel()
+        await stream.cancel()
+
+
+async def test_a_progress_is_never_ahead_of_what_was_sent(tmp_path: Path) -> None:
+    """A client whose connection is lost goes on behind it."""
+    async with (
+        own_etcd(tmp_path / "upstream.db") as (port, _),
+        EtcdClient([("127.0.0.1", port)]) as client,
+        PlainChannel("127.0.0.1", port) as raw,
+        asyncio.timeout(60),
+    ):
+        for value in (b"1", b"2", b"3"):
+            last = (await client.put(PutRequest(key=b"k", value=value))).header
+        assert last is not None
+        for _ in range(20):
+            async with raw.request(
+                "/etcdserverpb.Watch/Watch", Cardinality.STREAM_STREAM, bytes, bytes
+            ) as stream:
+                create = WatchCreateRequest(key=b"k", start_revision=2)
+                await stream.send_message(bytes(WatchRequest(create_request=create)))
+                progress = WatchRequest(progress_request=WatchProgressRequest())
+                await stream.send_message(bytes(progress))
+                seen = 1
+                while True:  # until the answer to the request
+                    told = WatchResponse().parse(await stream.recv_message() or b"")
+                    assert told.header is not None
+                    seen = max([seen, *(each.kv.mod_revision for each in told.events if each.kv)])
+                    if told.watch_id == -1:
+                        break
+                assert told.header.revision == seen == last.revision
+                await stream.cancel()
 
 
 async def test_a_watch_that_the_compaction_has_overtaken_is_told_so(place: Place) -> None:
