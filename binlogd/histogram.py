@@ -57,17 +57,24 @@ class SizeHistogram:
 
     def __init__(self, bounds: int) -> None:
         self._bounds = doubling(1 << self._FIRST_BITS, bounds)
-        self.by_bits = [0] * 65
-        """By the bit length of size - 1. A hot loop adds one here, and tells `total` later."""
-        self.total = 0
+        self._by_bits = [0] * 65  # by the bit length of size - 1
+        self._total = 0
 
     def observe(self, size: int) -> None:
         """Counts one size."""
-        self.by_bits[(size - 1).bit_length()] += 1
-        self.total += size
+        self._by_bits[(size - 1).bit_length()] += 1
+        self._total += size
+
+    def observe_all(self, sizes: Sequence[int]) -> None:
+        """Counts many."""
+        by_bits = self._by_bits
+        for size in sizes:
+            by_bits[(size - 1).bit_length()] += 1
+        self._total += sum(sizes)
 
     def statistics(self) -> HistogramStatistics:
         """What was observed so far."""
         first, last = self._FIRST_BITS + 1, self._FIRST_BITS + len(self._bounds)
-        counts = (sum(self.by_bits[:first]), *self.by_bits[first:last], sum(self.by_bits[last:]))
-        return HistogramStatistics(self._bounds, counts, self.total)
+        by_bits = self._by_bits
+        counts = (sum(by_bits[:first]), *by_bits[first:last], sum(by_bits[last:]))
+        return HistogramStatistics(self._bounds, counts, self._total)

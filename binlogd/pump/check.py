@@ -358,7 +358,8 @@ class _ShardCheck:
             entry = entry_of(ValuePointer(row.place.fid, row.place.offset), payload, self._path)
         except CorruptRecord as error:
             return error.reason
-        return "" if entry[:3] == row.head else f"the record there is {entry[:3]}"
+        found = (entry.tp, entry.start_ts, entry.commit_ts)
+        return "" if found == row.head else f"the record there is {found}"
 
     def _gave_up(self, error: sqlite3.Error) -> None:
         self._find("index", self._index_path, str(error))

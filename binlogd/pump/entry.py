@@ -1,10 +1,15 @@
-"""What a binlog is to a shard: an item on its way into the log, an entry once it is there."""
+"""What a binlog is to a shard: an item on its way into the log, an entry once it is there.
+
+Structs of msgspec, as all that is made for each binlog; none of them is ever part of a cycle.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, MalformedBinlog
@@ -17,7 +22,7 @@ WITNESS = -1
 """The `tp` of an item that is no binlog: a timestamp known to be handed out."""
 
 
-class Item(NamedTuple):
+class Item(msgspec.Struct, frozen=True, gc=False):
     """A binlog on its way into the log, or a witness (commit_ts only)."""
 
     tp: int
@@ -31,7 +36,7 @@ class Item(NamedTuple):
         return self.start_ts if self.tp == BinlogType.PREWRITE else self.commit_ts
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A record as the index files it; `length` is that of the payload.
 
     `tp` is a BinlogType and says how to read the timestamps: a prewrite has no commit_ts, a

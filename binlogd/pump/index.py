@@ -382,13 +382,14 @@ def _rows(
     prewrites: list[tuple[object, ...]] = []
     commits: list[tuple[object, ...]] = []
     rollbacks: list[tuple[object, ...]] = []
-    for tp, start_ts, commit_ts, fid, offset, length in entries:
-        if tp == BinlogType.PREWRITE:
-            prewrites.append((start_ts, fid, offset, length))
-        elif commit_ts:
-            commits.append((commit_ts, start_ts, fid, offset, length))
+    prewrite = BinlogType.PREWRITE.value
+    for each in entries:
+        if each.tp == prewrite:
+            prewrites.append((each.start_ts, each.fid, each.offset, each.length))
+        elif each.commit_ts:
+            commits.append((each.commit_ts, each.start_ts, each.fid, each.offset, each.length))
         else:
-            rollbacks.append((start_ts, fid))
+            rollbacks.append((each.start_ts, each.fid))
     return prewrites, commits, rollbacks
 
 

@@ -179,8 +179,9 @@ class IndexAudit:
 
 
 def _seen(entry: Entry) -> tuple[int, ...]:
-    tp, start_ts, commit_ts, fid, offset, length = entry
-    if tp == BinlogType.PREWRITE:
+    start_ts, commit_ts = entry.start_ts, entry.commit_ts
+    fid, offset, length = entry.place
+    if entry.tp == BinlogType.PREWRITE:
         return (_PREWRITE, start_ts, start_ts, fid, offset, length)
     if commit_ts:
         return (_COMMIT, commit_ts, start_ts, fid, offset, length)

@@ -14,14 +14,12 @@ from binlogd.ports import Disk
 from binlogd.pump.pointer import Place
 
 _PIECE_BYTES = 4 << 20
-_LARGE_BYTES = 8 << 20
+LARGE_BYTES = 8 << 20
 """A payload above it would hold up the event loop while it is checksummed in one go."""
 
 
 async def header(payload: bytes) -> bytes:
-    """The header of a record."""
-    if len(payload) <= _LARGE_BYTES:
-        return record.header(payload)
+    """The header of a record that is large."""
     checksum, view = 0, memoryview(payload)
     for at in range(0, len(payload), _PIECE_BYTES):
         checksum = google_crc32c.extend(checksum, bytes(view[at : at + _PIECE_BYTES]))

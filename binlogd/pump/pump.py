@@ -31,7 +31,7 @@ from binlogd.pump.admission import Admission
 from binlogd.pump.bases import Bases
 from binlogd.pump.budget import Budget
 from binlogd.pump.caretaker import Caretaker, CaretakerOptions, CaretakerStatistics
-from binlogd.pump.entry import WITNESS, Item
+from binlogd.pump.entry import Item
 from binlogd.pump.filing import FilingOptions
 from binlogd.pump.gc import GcPlan, Segment
 from binlogd.pump.kept_routing import routing_of
@@ -39,7 +39,7 @@ from binlogd.pump.pointer import Place, ValuePointer
 from binlogd.pump.pull import PullOptions, ShardSource
 from binlogd.pump.resolver import Resolver, ResolverStatistics
 from binlogd.pump.rounds import Rounds
-from binlogd.pump.route import Router, Routing, Share
+from binlogd.pump.route import Router, Routing, Share, bytes_held, newest
 from binlogd.pump.shard import Shard, ShardOptions, ShardStatistics
 from binlogd.pump.signal import is_set_within
 from binlogd.pump.state import Action, NodeState, asked, given_up, settled
@@ -55,7 +55,6 @@ _SETTLE_RETRY_S = 1.0
 _SHARDS_FEW = 4
 _TELL_AFTER_S = 0.0001  # for each shard more: a witness for each costs 10 microseconds
 _FILE_EVERY_S = 0.1  # for few shards: as many transactions of SQLite a second with many
-_ITEM_BYTES = 512  # of the objects around a payload on its way, roughly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,23 +274,12 @@ class Pump:
         Empty payloads and those without timestamps are probes, and only tell whether writing is
         possible. An error in one binlog does not touch the others.
         """
-        outcomes: list[BinlogdError | None] = [None] * len(payloads)
-        items: list[Item] = []
-        positions: list[int] = []
-        for position, payload in enumerate(payloads):
-            try:
-                item = self._admission.item(payload)
-            except BinlogdError as error:
-                outcomes[position] = error
-                self._refused += 1
-            else:
-                if item is not None:
-                    items.append(item)
-                    positions.append(position)
-        if items:
-            self._accepted += len(items)
-            await self._write(items, positions, outcomes)
-        return outcomes
+        admitted = self._admission.admit(payloads)
+        self._refused += admitted.refused
+        if admitted.items:
+            self._accepted += len(admitted.items)
+            await self._write(admitted.items, admitted.positions, admitted.outcomes)
+        return admitted.outcomes
 
     @property
     def max_commit_ts(self) -> Tso:
@@ -463,8 +451,8 @@ class Pump:
         self, items: Sequence[Item], positions: Sequence[int], outcomes: list[BinlogdError | None]
     ) -> None:
         """Writes items; `positions` say where the outcome of each belongs."""
-        self._world.tso.observe(max(max(item.start_ts, item.commit_ts) for item in items))
-        await self._budget.take(_bytes_held(items))
+        self._world.tso.observe(newest(items))
+        await self._budget.take(bytes_held(items))
         queued = []
         for number, share in self._router.split(items).items():
             durable = self._shards[number].submit(share.items)
@@ -492,7 +480,7 @@ class Pump:
     def _leave(self, share: Share, durable: asyncio.Future[None]) -> None:
         """Gives back the room of a share that is written or has failed, whoever still waits."""
         durable.exception()  # it was told to the writer, or the writer is gone
-        self._budget.give(_bytes_held(share.items))
+        self._budget.give(share.bytes_held)
 
     async def _write_fake(self, ts: Tso) -> None:
         """Moves the watermark to `ts`, which the time source has given; writes only if it must."""
@@ -542,11 +530,6 @@ class Pump:
                 except (Unavailable, NotOnline) as error:
                     log.warning("fake_binlog_failed", cause=str(error))
             before = self._accepted
-
-
-def _bytes_held(items: Sequence[Item]) -> int:
-    """What binlogs take from the budget: a million small ones are not free."""
-    return sum(len(item.payload) + _ITEM_BYTES for item in items if item.tp != WITNESS)
 
 
 async def _read_one(shard: Shard, place: Place, bytes_max: int | None) -> bytes:

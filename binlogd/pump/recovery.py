@@ -172,7 +172,7 @@ def sort_again(
     newest: dict[FileId, Tso] = {}
     unplaced = []
     for entry in entries:
-        tp, start_ts, commit_ts, fid, _, _ = entry
+        tp, start_ts, commit_ts, fid = entry.tp, entry.start_ts, entry.commit_ts, entry.fid
         newest[fid] = max(newest.get(fid, NO_TS), entry.index_ts)
         if tp == BinlogType.PREWRITE:
             sorter.prewrite(start_ts, entry.place, now_s)

@@ -17,7 +17,7 @@ hold back the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NewType
 
 from binlogd.binlog import BinlogType
@@ -27,6 +27,8 @@ from binlogd.tso import NO_TS, Tso
 ShardId = NewType("ShardId", int)
 """The number of a shard, from 0."""
 
+_PREWRITE = BinlogType.PREWRITE.value
+_ITEM_BYTES = 512  # of the objects around a payload on its way, roughly
 _MIX = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: neighbours go to different shards
 
 
@@ -64,13 +66,14 @@ class Routing:
         return cls(numbers[0], numbers[1] if len(numbers) > 1 else 0)
 
 
-@dataclass(slots=True)
 class Share:
-    """What one shard gets of a batch: items in order, witnesses among them, and where its binlogs
-    stood in the batch."""
+    """What one shard gets of a batch: items in order, witnesses among them, where its binlogs stood
+    in the batch, and what they take from the budget."""
 
-    items: list[Item] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.positions: list[int] = []
+        self.bytes_held = 0
 
 
 class Router:
@@ -80,6 +83,7 @@ class Router:
         self.high = high  # the largest commit_ts that has arrived
         self.has_untold = False
         self._shard_of = routing.shard_of
+        self._window_bits = routing.window_bits
         self._told = [high] * routing.shards
 
     def split(self, items: Sequence[Item]) -> dict[int, Share]:
@@ -87,12 +91,17 @@ class Router:
         `items`. The others are `untold`."""
         told, high = self._told, self.high
         shares: dict[int, Share] = {}
+        bits, window, number = self._window_bits, -1, 0
+        share: Share | None = None
         for position, item in enumerate(items):
-            number = self._shard_of(item.start_ts)
-            share = shares.get(number)
-            if share is None:
-                share = shares[number] = Share()
-            if item.tp == BinlogType.PREWRITE:
+            if item.start_ts >> bits != window or share is None:  # neighbours are in one window
+                window = item.start_ts >> bits
+                number = self._shard_of(item.start_ts)
+                share = shares.get(number)
+                if share is None:
+                    share = shares[number] = Share()
+            share.bytes_held += len(item.payload) + _ITEM_BYTES
+            if item.tp == _PREWRITE:
                 if told[number] < high:
                     share.items.append(_witness(high))
                     told[number] = high
@@ -116,6 +125,24 @@ class Router:
         for number in behind:
             told[number] = high
         return [(number, high) for number in behind]
+
+
+def bytes_held(items: Sequence[Item]) -> int:
+    """What binlogs take from the budget: a million small ones are not free."""
+    held = 0
+    for item in items:
+        held += len(item.payload) + _ITEM_BYTES
+    return held
+
+
+def newest(items: Sequence[Item]) -> Tso:
+    """The largest timestamp of some binlogs."""
+    found = NO_TS
+    for item in items:
+        ts = max(item.start_ts, item.commit_ts)
+        if ts > found:
+            found = ts
+    return found
 
 
 def _witness(ts: Tso) -> Item:

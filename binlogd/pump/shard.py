@@ -14,26 +14,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
-from binlogd.binlog import BinlogType
 from binlogd.errors import BinlogdError, IndexUnavailable, NotOnline, Unavailable
 from binlogd.ports import Disk
 from binlogd.pump.chaser import ChaserStatistics
-from binlogd.pump.entry import WITNESS, Entry, Item
+from binlogd.pump.entry import WITNESS, Item
 from binlogd.pump.filing import Filer, FilingOptions
 from binlogd.pump.gc import GcPlan, Hold, Resume, Segment, plan
 from binlogd.pump.index import SqliteIndex
 from binlogd.pump.measures import MeasuresStatistics
-from binlogd.pump.pointer import FileId, Place, ValuePointer
+from binlogd.pump.pointer import FIRST, FileId, Place, ValuePointer
 from binlogd.pump.recovery import Recovered, Sorting, recover
 from binlogd.pump.rounds import Rounds
 from binlogd.pump.signal import Signal
+from binlogd.pump.sorting import sort
 from binlogd.pump.valuelog import LogLimits
 from binlogd.pump.window import Window
 from binlogd.tso import NO_TS, Tso
@@ -314,23 +314,22 @@ class Shard:
         clock, written_bytes = asyncio.get_running_loop().time, self._written_bytes
         begin_s = clock()
         try:
-            pointers: Sequence[ValuePointer] = ()
+            first = FIRST
             if binlogs:
-                pointers = await self.log.append(
-                    [item.payload for item in binlogs],
-                    [item.index_ts for item in binlogs],
+                first = await self.log.append_behind(
+                    [item.payload for item in binlogs], max([item.index_ts for item in binlogs])
                 )
         except Unavailable as error:
             log.warning("append_failed", shard=self.name, records=len(binlogs), cause=str(error))
             self._measures.errors["write_binlog_batch"] += 1
             self._fail(group, error)
             # A witness is true whatever became of the binlogs beside it, which nobody was told of.
-            self._sort([item for item in items if item.tp == WITNESS], iter(()))
+            self._sort([item for item in items if item.tp == WITNESS], FIRST)
             return
         except BaseException as error:
             self._fail(group, error if isinstance(error, BinlogdError) else NotOnline("offline"))
             raise
-        self._sort(items, iter(pointers))
+        self._sort(items, first)
         self._groups += 1
         now_s = clock()
         if binlogs:
@@ -351,58 +350,24 @@ class Shard:
             group.append(batch)
         return group
 
-    def _sort(self, items: Sequence[Item], pointers: Iterator[ValuePointer]) -> None:
+    def _sort(self, items: Sequence[Item], first: ValuePointer) -> None:
         """Gives logged items to sorter, window and filer; nothing waits in between."""
         now_s = asyncio.get_running_loop().time()
-        sorter, window = self.sorter, self.window
-        sizes = self._measures.single_size.by_bits
-        entries: list[Entry] = []
-        outcomes: list[tuple[Tso, Tso, Place | None]] = []
-        has_doubts = False
-        for tp, start_ts, commit_ts, payload in items:
-            if tp == WITNESS:
-                sorter.witness(commit_ts)
-                continue
-            fid, offset = next(pointers)
-            size = len(payload)
-            entries.append(Entry(tp, start_ts, commit_ts, fid, offset, size))
-            self._written_bytes += size
-            sizes[(size - 1).bit_length()] += 1
-            if tp == BinlogType.PREWRITE:
-                sorter.prewrite(start_ts, Place(fid, offset, size), now_s)
-                window.prewrite(start_ts, payload)
-            elif commit_ts == NO_TS:
-                sorter.outcome(start_ts, NO_TS)
-                window.rollback(start_ts)
-                has_doubts = not self._options.believes_rollbacks
-            elif start_ts == commit_ts:
-                window.commit(commit_ts, start_ts, payload, None)
-                sorter.witness(commit_ts)
-            else:
-                if commit_ts <= sorter.watermark and not window.has(commit_ts, start_ts):
-                    self.filer.suspect(commit_ts, start_ts)
-                place = sorter.outcome(start_ts, commit_ts)
-                outcomes.append((commit_ts, start_ts, place))
-                window.commit(commit_ts, start_ts, payload, place)
-        self._note_needed(outcomes)
-        if has_doubts:
-            self.doubted.set()
-        self._written_records += len(entries)
-        self._measures.single_size.total = self._written_bytes
-        if entries:
-            self.filer.logged(entries)
-        self.sorted_on()
-
-    def _note_needed(self, commits: Sequence[tuple[Tso, Tso, Place | None]]) -> None:
-        """Which segments hold the prewrites of these commits."""
-        needed: dict[FileId, Tso] = {}
-        for commit_ts, start_ts, place in commits:
-            if place is None:
-                self.filer.unplaced(commit_ts, start_ts)
-            elif commit_ts > needed.get(place.fid, NO_TS):
-                needed[place.fid] = commit_ts
-        for fid, needed_ts in needed.items():
+        logged = sort(items, first, self.sorter, self.window, now_s)
+        for commit_ts, start_ts in logged.suspects:
+            self.filer.suspect(commit_ts, start_ts)
+        for commit_ts, start_ts in logged.unplaced:
+            self.filer.unplaced(commit_ts, start_ts)
+        for fid, needed_ts in logged.needed.items():
             self.log.note(fid, needed_ts=needed_ts)
+        if logged.rollbacks and not self._options.believes_rollbacks:
+            self.doubted.set()
+        if logged.entries:
+            self._written_records += len(logged.entries)
+            self._written_bytes += logged.size_bytes
+            self._measures.single_size.observe_all([each.length for each in logged.entries])
+            self.filer.logged(logged.entries)
+        self.sorted_on()
 
     def sorted_on(self) -> None:
         """Tells pullers and filer how far the sorter has come."""

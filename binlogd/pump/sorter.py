@@ -16,23 +16,24 @@ Source: tidb-binlog pump/storage/sorter.go.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from binlogd.pump.pointer import Place
 from binlogd.tso import NO_TS, Tso
 
 
-@dataclass(slots=True, eq=False)
 class Open:
     """A prewrite without an outcome. `since_s` is when it came, by the caller's clock."""
 
-    start_ts: Tso
-    place: Place
-    since_s: float
-    high: Tso = NO_TS  # the largest timestamp behind it and before the next open prewrite
-    before: Open | None = None
-    behind: Open | None = None
-    is_doubted: bool = False  # a Rollback came, and somebody can tell whether it is true
+    __slots__ = ("before", "behind", "high", "is_doubted", "place", "since_s", "start_ts")
+
+    def __init__(self, start_ts: Tso, place: Place, since_s: float, before: Open | None) -> None:
+        self.start_ts = start_ts
+        self.place = place
+        self.since_s = since_s
+        self.high = NO_TS  # the largest timestamp behind it and before the next open prewrite
+        self.before = before
+        self.behind: Open | None = None
+        self.is_doubted = False  # a Rollback came, and somebody can tell whether it is true
 
 
 class Sorter:
@@ -63,7 +64,7 @@ class Sorter:
         if start_ts in self._open or start_ts in self._outcomes:
             return
         last = self._last
-        opened = Open(start_ts, place, now_s, NO_TS, last)
+        opened = Open(start_ts, place, now_s, last)
         if last is None:
             self._first = opened
         else:

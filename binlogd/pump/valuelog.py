@@ -175,22 +175,32 @@ class ValueLog:
         that, some of it may come to light at the next start. Raises CorruptRecord when, after an
         earlier failure, acknowledged bytes do not read back.
         """
-        pointers: list[ValuePointer] = []
+        at = await self.append_behind(payloads, max(index_ts, default=NO_TS))
+        pointers = []
+        for payload in payloads:
+            pointers.append(at)
+            at = ValuePointer(at.fid, at.offset + record.HEADER_BYTES + len(payload))
+        return pointers
+
+    async def append_behind(self, payloads: Sequence[bytes], max_ts: Tso) -> ValuePointer:
+        """`append` for who knows the largest of the timestamps and needs to hear only where the
+        first record stands: the others follow it in the same segment, without gaps."""
         try:
             current = await self._writable()
-            while len(pointers) < len(payloads):  # ends: every flush takes at least one record
-                parts, flushed = await self._fill(current.size, payloads, len(pointers))
+            fid, begin = max(self._segments), current.size
+            flushed = 0
+            while flushed < len(payloads):  # ends: every flush takes at least one record
+                parts, flushed = await self._fill(payloads, flushed)
                 self._is_poisoned = True  # until the disk has said otherwise
                 await self._flush(current, parts)
-                pointers += flushed
         except OSError as error:
             await self._cut_now()
             raise await self._failure(error) from error
         self._is_poisoned = False
-        if pointers:
-            self._flushed_at = pointers[0].offset
-            self._grown(current, max(index_ts))
-        return pointers
+        if payloads:
+            self._flushed_at = begin
+            self._grown(current, max_ts)
+        return ValuePointer(fid, begin)
 
     def note(self, fid: FileId, *, max_ts: Tso = NO_TS, needed_ts: Tso = NO_TS) -> None:
         """Raises the timestamps of a segment; for one that is gone, nothing happens."""
@@ -497,22 +507,21 @@ class ValueLog:
         self._flushed_at = 0
         self._set(Segment(fid, is_sealed=False, size_bytes=0))
 
-    async def _fill(
-        self, size: int, payloads: Sequence[bytes], begin: int
-    ) -> tuple[list[bytes], list[ValuePointer]]:
-        """The parts of one write, and where its records will stand."""
-        fid = max(self._segments)
+    async def _fill(self, payloads: Sequence[bytes], begin: int) -> tuple[list[bytes], int]:
+        """The parts of one write, and the first payload that is not in it."""
         parts: list[bytes] = []
-        pointers: list[ValuePointer] = []
-        offset = size
-        for payload in islice(payloads, begin, None):
-            length = record.HEADER_BYTES + len(payload)
-            if parts and offset + length - size > self._limits.flush_bytes_max:
-                break
-            parts += (await pieces.header(payload), payload)
-            pointers.append(ValuePointer(fid, offset))
-            offset += length
-        return parts, pointers
+        size, most = 0, self._limits.flush_bytes_max
+        for number, payload in enumerate(islice(payloads, begin, None), begin):
+            length = len(payload)
+            size += record.HEADER_BYTES + length
+            if parts and size > most:
+                return parts, number
+            if length > pieces.LARGE_BYTES:
+                parts.append(await pieces.header(payload))
+            else:
+                parts.append(record.header(payload))
+            parts.append(payload)
+        return parts, len(payloads)
 
     def _grown(self, current: AppendFile, max_ts: Tso) -> None:
         fid = max(self._segments)

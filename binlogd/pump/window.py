@@ -8,7 +8,8 @@ Limits in bytes and in commits, so it never grows with a slow puller or a slow i
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from dataclasses import dataclass
+
+import msgspec
 
 from binlogd.pump.pointer import Place
 from binlogd.tso import MAX_TS, Tso
@@ -16,8 +17,7 @@ from binlogd.tso import MAX_TS, Tso
 _OVERHEAD_BYTES = 300  # of the objects around two payloads, roughly
 
 
-@dataclass(slots=True)
-class Kept:
+class Kept(msgspec.Struct, gc=False):
     """A commit, or a fake (start_ts == commit_ts), and its prewrite as far as it is known.
 
     `prewrite` is None when its bytes are no longer in memory; `place` says where they are then,

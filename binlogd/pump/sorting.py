@@ -1,0 +1,71 @@
+"""What a group of logged items does to the order of a shard, in one pass made to be compiled.
+
+Invariant I4. Items are given to the sorter in the order of the log, witnesses among them.
+Source: tidb-binlog pump/storage/storage.go and sorter.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from binlogd.binlog import BinlogType
+from binlogd.pump.entry import WITNESS, Entry, Item
+from binlogd.pump.pointer import FileId, Place, ValuePointer
+from binlogd.pump.sorter import Sorter
+from binlogd.pump.window import Window
+from binlogd.record import HEADER_BYTES
+from binlogd.tso import NO_TS, Tso
+
+_PREWRITE = BinlogType.PREWRITE.value
+
+
+class Logged:
+    """A group as the index files it, and what is left to do about it."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.size_bytes = 0  # of payloads
+        self.suspects: list[tuple[Tso, Tso]] = []  # commits at or below the watermark
+        self.unplaced: list[tuple[Tso, Tso]] = []  # commits whose prewrite the sorter has not seen
+        self.needed: dict[FileId, Tso] = {}  # by segment, the newest commit of its prewrites
+        self.rollbacks = 0
+
+
+def sort(
+    items: Sequence[Item], first: ValuePointer, sorter: Sorter, window: Window, now_s: float
+) -> Logged:
+    """Gives items to sorter and window; the first binlog among them stands at `first` in the log,
+    the others behind it without gaps."""
+    done = Logged()
+    entries = done.entries
+    fid, offset = first.fid, first.offset
+    for item in items:
+        tp, start_ts, commit_ts = item.tp, item.start_ts, item.commit_ts
+        if tp == WITNESS:
+            sorter.witness(commit_ts)
+            continue
+        payload = item.payload
+        size = len(payload)
+        entries.append(Entry(tp, start_ts, commit_ts, fid, offset, size))
+        done.size_bytes += size
+        if tp == _PREWRITE:
+            sorter.prewrite(start_ts, Place(fid, offset, size), now_s)
+            window.prewrite(start_ts, payload)
+        elif commit_ts == NO_TS:
+            sorter.outcome(start_ts, NO_TS)
+            window.rollback(start_ts)
+            done.rollbacks += 1
+        elif start_ts == commit_ts:
+            window.commit(commit_ts, start_ts, payload, None)
+            sorter.witness(commit_ts)
+        else:
+            if commit_ts <= sorter.watermark and not window.has(commit_ts, start_ts):
+                done.suspects.append((commit_ts, start_ts))
+            place = sorter.outcome(start_ts, commit_ts)
+            if place is None:
+                done.unplaced.append((commit_ts, start_ts))
+            elif commit_ts > done.needed.get(place.fid, NO_TS):
+                done.needed[place.fid] = commit_ts
+            window.commit(commit_ts, start_ts, payload, place)
+        offset += HEADER_BYTES + size
+    return done
