@@ -52,6 +52,7 @@ from binlogd.pump.sink import CallSink
 from binlogd.stream import MergeLimits, merged
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
+from binlogd.wire.requests import own_payloads
 
 log = structlog.get_logger(__name__)
 
@@ -170,7 +171,7 @@ class PumpService:
         each, None is OK."""
         own, sizes = self._cluster.cluster_id, [len(message) for message in messages]
         if own is not None:
-            payloads = codec.own_payloads(messages, own)
+            payloads = own_payloads(messages, own)
             if None not in payloads:  # as nearly always
                 return await self._all_taken(cast(list[bytes], payloads), sizes)
         requests: list[codec.WriteRequest | GRPCError] = []

@@ -38,3 +38,41 @@ def test_a_timestamp_at_the_end_of_time_is_refused(tp: int, ts: int) -> None:
     payload = b"".join((b"\x08", uvarint(tp), b"\x10", uvarint(ts), b"\x18", uvarint(ts + 1)))
     with pytest.raises(MalformedBinlog, match=r"timestamp|cannot have"):
         ADMISSION.item(payload)
+
+
+_ADMISSIONS = [
+    ADMISSION,
+    Admission(state=NodeState.PAUSED, free_bytes=2, free_bytes_min=1, record_bytes_max=60),
+    Admission(state=NodeState.ONLINE, free_bytes=1, free_bytes_min=1, record_bytes_max=60),
+]
+_PAYLOADS = st.one_of(
+    st.builds(
+        lambda tp, start, commit, tail: b"".join(
+            (b"\x08", uvarint(tp), b"\x10", uvarint(start), b"\x18", uvarint(commit), tail)
+        ),
+        st.integers(0, 4),
+        TIMESTAMPS,
+        TIMESTAMPS,
+        st.sampled_from(
+            [b"", b"\x38\x00\x40\x00", b"\x2a\x01x\x38\x00\x40\x00", b"\x38\x05\x40\x02"]
+        ),
+    ),
+    st.binary(max_size=12),
+)
+
+
+@given(st.lists(_PAYLOADS, max_size=6), st.sampled_from(_ADMISSIONS))
+def test_a_batch_is_taken_as_each_of_its_binlogs_would_be(
+    payloads: list[bytes], admission: Admission
+) -> None:
+    admitted = admission.admit(payloads)
+    taken = dict(zip(admitted.positions, admitted.items, strict=True))
+    for position, payload in enumerate(payloads):
+        try:
+            item, refusal = admission.item(payload), None
+        except BinlogdError as error:
+            item, refusal = None, str(error)
+        assert taken.get(position) == item
+        assert (str(admitted.outcomes[position]) if refusal else None) == refusal
+        assert (admitted.outcomes[position] is None) == (refusal is None)
+    assert admitted.refused == sum(each is not None for each in admitted.outcomes)

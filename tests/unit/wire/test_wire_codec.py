@@ -13,6 +13,7 @@ from binlogd.errors import MalformedBinlog
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
 from binlogd.wire.generated import binlog as pb
+from binlogd.wire.requests import own_payloads
 
 CLUSTER = 6791641053252586769
 JOINED = bytes.fromhex("0801100118022a017638004000")
@@ -47,6 +48,31 @@ def test_write_requests_read_as_betterproto_reads_them(cluster_id: int, payload:
     encoded = codec.encode_write_request(cluster_id, payload)
     assert encoded == bytes(pb.WriteBinlogReq(cluster_id=cluster_id, payload=payload))
     assert codec.decode_write_request(encoded) == (cluster_id, payload)
+
+
+@given(
+    uint64s,
+    st.binary(max_size=20) | st.sampled_from([127, 128, 16_383, 16_384, 70_000]).map(bytes),
+    st.integers(0, 30),
+    st.integers(0, 255),
+    st.booleans(),
+)
+def test_many_requests_at_once_read_as_each_by_itself(
+    cluster_id: int,
+    payload: bytes,
+    at: int,
+    byte: int,
+    is_damaged: bool,  # noqa: FBT001
+) -> None:
+    """Or they are left to the one that takes any form."""
+    message = bytearray(codec.encode_write_request(cluster_id, payload))
+    if is_damaged and at < len(message):
+        message[at] = byte
+    (found,) = own_payloads([bytes(message)], cluster_id)
+    if found is not None:
+        assert codec.decode_write_request(bytes(message)) == (cluster_id, found)
+    else:
+        assert is_damaged or not payload or not cluster_id or len(payload) < 3
 
 
 def test_a_write_request_is_read_in_any_order_and_with_unknown_fields() -> None:
