@@ -30,7 +30,7 @@ from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
 from binlogd.exporting import ExportRequest, desk_for, export_for, plan_for
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
-from binlogd.http2 import Servable
+from binlogd.http2 import Http2Limits, Servable
 from binlogd.node.assembly import (
     identity,
     make_finder,
@@ -332,6 +332,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
         ServerLimits(
             connections_max=security.connections_max,
             connections_per_client_max=security.connections_per_client_max,
+            http2=Http2Limits(idle_s=security.connection_idle_timeout),
         ),
         sinks=receiving.service.sinks() if receiving and setup.config.pump.fast_lane else None,
         tls=server_tls(setup),

@@ -67,6 +67,7 @@ class SecurityConfig(TlsConfig, frozen=True):
     admin_token_file: str = ""
     connections_max: int = 1024
     connections_per_client_max: int = 512
+    connection_idle_timeout: float = 3600
 
 
 class UpstreamConfig(_Table, frozen=True):
@@ -382,6 +383,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
         "syncer.relay.max-file-size": config.syncer.relay.max_file_size,
         "security.connections-max": config.security.connections_max,
         "security.connections-per-client-max": config.security.connections_per_client_max,
+        "security.connection-idle-timeout": config.security.connection_idle_timeout,
     }
     for key, value in positive.items():
         if value <= 0:

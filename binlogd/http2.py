@@ -53,8 +53,9 @@ class Http2Limits:
     streams_max: int = 1024
     connection_window_bytes: int = 64 << 20  # received, unread; twice what writes may leave so
     stream_window_bytes: int = 4 << 20
-    ping_after_s: float = 60.0  # with a call open and nothing said; a puller may have vanished
+    ping_after_s: float = 60.0  # again and again; a peer may have vanished without a word
     ping_timeout_s: float = 20.0
+    idle_s: float = 3600.0  # without a call, a connection is left
 
 
 class GrpcHalf(GrpcServer):
@@ -64,6 +65,7 @@ class GrpcHalf(GrpcServer):
         keepalive = Configuration(
             _keepalive_time=limits.ping_after_s,
             _keepalive_timeout=limits.ping_timeout_s,
+            _keepalive_permit_without_calls=True,
             _http2_max_pings_without_data=0,
             _http2_min_sent_ping_interval_without_data=limits.ping_after_s / 2,
         )
@@ -203,6 +205,8 @@ class GrpcProtocol(H2Protocol):
         self._limits = limits
         self._is_leaving = False  # one side has said GOAWAY
         self._may_close = False  # and whatever the peer sent before it heard that, is here
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._highest_seen = 0  # the last stream when somebody looked whether it is used
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greets the peer: settings, and windows of our size."""
@@ -223,6 +227,26 @@ class GrpcProtocol(H2Protocol):
         self.connection.flush()
         self.connection.initialize()
         self.processor = _Processor(self.handler, self.connection, self._close_if_idle)
+        self._look_later()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forgets it."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        super().connection_lost(exc)
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._idle_timer = loop.call_later(self._limits.idle_s, self._leave_if_unused)
+
+    def _leave_if_unused(self) -> None:
+        """Nothing is done for each call: whether there was one since the last time is enough."""
+        highest = self._h2.highest_inbound_stream_id
+        if self.is_idle and highest == self._highest_seen:
+            self.leave()
+        else:
+            self._highest_seen = highest
+            self._look_later()
 
     def data_received(self, data: bytes) -> None:
         """Whatever it is: raises nothing."""

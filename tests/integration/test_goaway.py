@@ -10,6 +10,7 @@ import pytest
 from grpclib.client import Channel
 
 from binlogd.client.pump_client import PumpClient
+from binlogd.http2 import Http2Limits
 from binlogd.pump.service import PumpService
 from binlogd.server import Server, ServerLimits
 from binlogd.tso import Tso
@@ -85,6 +86,36 @@ async def test_an_idle_connection_does_not_hold_up_a_close(fast_lane: bool) -> N
             group.create_task(server.close())
             await client.wait_closed()
         assert client.goaway == http2.NO_ERROR
+
+
+@LANES
+async def test_a_connection_without_calls_is_left_and_one_with_a_call_is_not(
+    fast_lane: bool,  # noqa: FBT001
+) -> None:
+    pump = MemoryPump()
+    pump.gate.clear()
+    limits = ServerLimits(http2=Http2Limits(idle_s=0.05))
+    async with serving(pump, fast_lane=fast_lane, limits=limits) as (server, client):
+        waiting = client.call(request(1))
+        await client.send()
+        await asyncio.sleep(0.2)
+        await client.pinged()
+        assert client.goaway is None
+        pump.gate.set()
+        assert (await client.wait(waiting))[0].is_ok
+        await client.wait_closed()
+        assert client.goaway == http2.NO_ERROR
+        assert server.connections == 0
+
+
+async def test_a_peer_without_calls_that_answers_no_ping_is_let_go() -> None:
+    """Its host may be gone, and it would keep its place for ever."""
+    limits = ServerLimits(http2=Http2Limits(ping_after_s=0.1, ping_timeout_s=0.2))
+    async with serving(MemoryPump(), fast_lane=True, limits=limits) as (server, client):
+        await client.send()  # the greeting, and nothing that comes is read
+        async with asyncio.timeout(20):
+            while server.connections:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.02)
 
 
 @LANES
