@@ -12,10 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from binlogd.archive import store
+from binlogd.archive.store import ArchiveUnavailable
+from binlogd.archive.task import Task
+from binlogd.archive.upload import archive
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.inputs import open_input
 from binlogd.spark.lake import moving
-from binlogd.spark.lake.book import PipelineStopped
+from binlogd.spark.lake.book import Claim, PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.pipeline import Range
@@ -25,6 +29,7 @@ from binlogd.spark.source import BinlogdSource
 from binlogd.tso import Tso
 from binlogd.workload.generator import Options
 from tests.logged import Logged, check_lake
+from tests.s3 import S3, s3_server
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +164,42 @@ def test_tables_that_are_older_than_what_is_read_are_told(logged: Logged, lake: 
     middle, end = moments(logged, 2)
     with pytest.raises(PipelineStopped, match="begin at the beginning of the log"):
         Pipeline(logged, lake).run(middle, end, is_first=True)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lake_in_an_object_store_is_fed_from_an_archive_in_one(
+    kind: str, s3: S3, tmp_path: Path
+) -> None:
+    logged = Logged.write(tmp_path, Options(seed=29, transactions=60, ddl_every=10))
+    url = s3.url("binlogs")
+    data_dir, history = str(logged.data_dir), str(logged.history)
+    archive(Task(data_dir=data_dir, url=url, history=history, with_open=True))
+    lake = Lake(place_of(f"{kind}:{s3.url('lake')}"))
+    pipeline = Pipeline(logged, lake, path=url, schemaHistory="", tables="bank.*")
+    first, end = moments(logged, 2)
+    pipeline.run(0, first)
+    with pytest.raises(Killed):
+        pipeline.run(first, end, 2)
+    pipeline.run(first, end)
+    check_lake(logged, lake, end, only="bank")
+    shown = repr(lake.book().store.url) + lake.place.shown
+    assert "testing" not in shown
+
+
+def test_an_object_store_that_refuses_is_told_with_what_to_look_at(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RETRY_S", 0.001)
+    url = s3.url("lake").replace("bucket-", "nowhere-")
+    with pytest.raises(ArchiveUnavailable, match="lake s3://nowhere-.*look at the store") as told:
+        Lake(place_of(f"delta:{url}")).book().claim(Claim("a", "its checkpoint"))
+    assert "testing" not in str(told.value)
 
 
 def test_a_table_that_is_left_out_stays_out(logged: Logged, lake: Lake) -> None:
