@@ -89,6 +89,7 @@ def _opened(uri: str, threads: Threads) -> Store:
 
 async def _uploaded(options: ExportOptions, store: Store, progress: Notice) -> ExportResult:
     """Leaves nothing in the directory once everything is in the store."""
+    await store.check()
     await store.sweep(WallClock())
     result = await export(replace(options, keep=0), progress)
     there = [each for each in await store.listing() if each.has_manifest]

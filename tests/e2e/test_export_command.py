@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from binlogd.workload.recording import feed_recording
 from tests import snapshot_reader
 from tests.appliance import Appliance, run
 from tests.recordings_reader import expected, history
+from tests.s3 import s3_server
 
 KEYS = Path(__file__).parents[1] / "recordings" / "keys"
 
@@ -94,3 +96,36 @@ def test_what_changed_is_exported_beside_a_running_binlogd(
         done = run(tmp_path, *words, timeout_s=240)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["is_new"] is is_new
+
+
+@pytest.mark.soak
+def test_an_export_goes_to_an_object_store_by_the_command_alone(
+    appliance: Appliance, tmp_path: Path
+) -> None:
+    appliance.start()
+    asyncio.run(feed_recording(KEYS, appliance.target))
+    newest = appliance.wait_until_applied(0)["newest_commit_ts"]
+    with s3_server() as s3:
+        url = s3.url("exports")
+        words = ("export", "--config", str(appliance.config_file), "--out", url, "--json")
+        for is_new in (True, False):
+            done = run(tmp_path, *words, timeout_s=240)
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout)["is_new"] is is_new
+        stored = json.loads(done.stdout)["stored"]
+        assert "testing" not in stored
+        objects = s3.objects(url)
+        name = objects["LATEST"].decode().strip()
+        assert stored.endswith(f"/exports/{name}")
+        manifest = json.loads(objects[f"{name}/manifest.json"])
+        assert manifest["commit_ts"] == newest
+        for table in manifest["tables"]:
+            for file in table["files"]:
+                held = objects[f"{name}/{file['name']}"]
+                assert hashlib.sha256(held).hexdigest() == file["sha256"]
+        listed = json.loads(run(tmp_path, "exports", url, "--json").stdout)
+        assert [each["commit_ts"] for each in listed["exports"]] == [newest]
+        gone = url.replace("bucket-", "nowhere-")
+        refused = run(tmp_path, *words[:4], gone, timeout_s=240)
+        assert refused.returncode == 2
+        assert "there is no bucket nowhere-" in " ".join(refused.stderr.split())

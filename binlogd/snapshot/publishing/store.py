@@ -62,8 +62,21 @@ class Store:
             raise ConfigError(f"--out {_without_secrets(uri)}: {error}") from error
         self.place = _without_secrets(uri)
         """The URI as it may be shown."""
+        self._makes_bucket = "allow_bucket_creation=true" in uri.lower()
         self._threads = threads
         self._root = self._root.rstrip("/")
+
+    async def check(self) -> None:
+        """Whether snapshots can be there, before one is built. Raises ConfigError, StoreFailed."""
+        if not isinstance(self._fs, fs.S3FileSystem) or self._makes_bucket:
+            return
+        bucket = self._root.partition("/")[0]
+        found = await self._patiently(bucket, lambda: self._fs.get_file_info(bucket))
+        if found.type == fs.FileType.NotFound:
+            raise ConfigError(
+                f"--out {self.place}: there is no bucket {bucket}, or these credentials do not see"
+                " it; make it, or add allow_bucket_creation=true behind the ?"
+            )
 
     async def listing(self) -> list[Stored]:
         """Every prefix, the latest moment first."""

@@ -87,6 +87,15 @@ async def test_a_snapshot_is_uploaded_with_its_manifest_and_pointer_last(
     assert len(objects(uri)) == len(found) + 1
 
 
+async def test_a_bucket_that_is_not_there_is_told_before_anything_is_built(
+    uri: str, threads: Threads
+) -> None:
+    await Store(uri.replace("&allow_bucket_creation=true", ""), threads).check()
+    gone = uri.replace("bucket-", "nowhere-").replace("&allow_bucket_creation=true", "")
+    with pytest.raises(ConfigError, match="there is no bucket nowhere-"):
+        await Store(gone, threads).check()
+
+
 async def test_an_upload_that_was_killed_is_invisible_and_goes_on(
     uri: str, threads: Threads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
