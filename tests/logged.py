@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pyarrow as pa
@@ -92,12 +93,12 @@ def _of_lake(logged: Logged, lake: Lake, name: str, table: LakeTable, at: int) -
     return snapshot_reader.rows_of(data.select([each.name for each in columns]), entries)
 
 
-def check_lake(logged: Logged, lake: Lake, at: int, only: str = "") -> None:
-    """The lake is at this moment, and holds what the model says (of `only` one database)."""
+def check_lake(logged: Logged, lake: Lake, at: int, only: str = "*") -> None:
+    """The lake is at this moment, and holds what the model says of tables called like `only`."""
     found = lake.book().read()
     assert found.commit_ts == at
     model = logged.workload.model.tables(Tso(at))
-    assert found.tables.keys() == {".".join(name) for name in model if only in ("", name[0])}
+    assert found.tables.keys() == {name for name in map(".".join, model) if fnmatch(name, only)}
     for name, table in found.tables.items():
         database, _, of = name.partition(".")
         wanted = expected(logged.workload, (database, of), Tso(at))

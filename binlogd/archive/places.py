@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from binlogd.archive.index import Fold, Located, SegmentIndex, resolved
 from binlogd.archive.store import Store
 from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
-from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex
+from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex, Refused
 from binlogd.pump.index import MARKS_QUERY, Marks, marks_of
 from binlogd.pump.pointer import segment_name
 from binlogd.tools.pump_log import Shard, shard_records
@@ -33,6 +33,7 @@ from binlogd.tso import NO_TS, Tso
 
 HISTORY_NAME = "ddl_history.json"
 CATALOG_FORMAT = 1
+GONE_FILE = "value.gone"
 
 _COLUMNS = (
     "commit_ts",
@@ -54,6 +55,8 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
     shards: int
     resolved_ts: int
     segments: tuple[SegmentIndex, ...]
+    gone_ts: int = 0
+    """Up to here binlogs may have been deleted before they were archived."""
 
 
 class Places(Protocol):
@@ -61,6 +64,10 @@ class Places(Protocol):
 
     def resolved_ts(self) -> Tso:
         """Every transaction up to here is there, or was garbage collected."""
+        ...
+
+    def gone_ts(self) -> Tso:
+        """Behind this nothing was garbage collected. Raises Refused where nobody knows."""
         ...
 
     def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[Located]:
@@ -132,6 +139,18 @@ class ArchivedPlaces:
     def resolved_ts(self) -> Tso:
         """What the catalog says."""
         return Tso(self._catalog.resolved_ts)
+
+    def gone_ts(self) -> Tso:
+        """What the directory said when the archive was begun."""
+        late = {each.shard for each in self._catalog.segments} - {
+            each.shard for each in self._catalog.segments if each.fid == 0
+        }
+        if late and not self._catalog.gone_ts:
+            raise Refused(
+                f"{self._store.url}: the log of shard {min(late)} begins late, and the archive does"
+                " not tell up to when binlogs are gone: archive it anew, elsewhere"
+            )
+        return Tso(self._catalog.gone_ts)
 
     def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[Located]:
         """See Places."""
@@ -248,6 +267,12 @@ class DirectoryPlaces:
             marks.append(resolved(scanned, len(scanned), is_whole=is_whole))
         return min(marks, default=NO_TS)
 
+    def gone_ts(self) -> Tso:
+        """What garbage collection wrote down before it removed a file."""
+        return max(
+            (gone_from(number, each) for number, each in enumerate(self._shards)), default=NO_TS
+        )
+
     def _sizes(self) -> list[int]:
         return [path.stat().st_size for shard in self._shards for path in shard.segments().values()]
 
@@ -287,6 +312,21 @@ class DirectoryPlaces:
             end = fold.index(size_bytes=0, crc32c=0, is_sealed=False)
             kept = self._scanned[number] = end, sorted(places)
         return kept
+
+
+def gone_from(number: int, shard: Shard) -> Tso:
+    """Up to when binlogs of a shard may be gone. Raises Refused where nobody knows."""
+    first = min(shard.segments(), default=0)
+    path = shard.directory.with_name(GONE_FILE)
+    told = path.read_text().split() if path.exists() else []
+    if len(told) == 2 and all(each.isdigit() for each in told):
+        return Tso(int(told[0]))
+    if first == 0:
+        return NO_TS
+    raise Refused(
+        f"the log of shard {number} begins with file {first}, and {path} does not tell up to when"
+        " binlogs are gone: start binlogd once, which finds out"
+    )
 
 
 def newest_of(segments: Iterable[SegmentIndex]) -> list[SegmentIndex]:

@@ -8,6 +8,7 @@ the last catalog says, and the next round goes on behind it. Blocks; has a proce
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from binlogd.archive.places import (
     catalog_of,
     decode_catalog,
     encode_places,
+    gone_from,
     index_path,
     places_path,
     segment_path,
@@ -32,6 +34,7 @@ from binlogd.record import FOOTER_BYTES, HEADER_BYTES, extend, footer_ts
 from binlogd.tools.pump_log import Shard, log_records
 from binlogd.tools.reading import SourceKind, find_sources
 from binlogd.tools.transaction import Meter
+from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.store import kept_jobs
 
 _READ_BYTES = 1 << 20
@@ -62,6 +65,7 @@ def archive(task: Task, told: Told = lambda *_: None) -> Archived:
     store = Store.open(task.url)
     shards = _shards(Path(task.data_dir))
     kept = _kept(store, task, len(shards))
+    gone_ts = kept.gone_ts if kept.segments else _gone_ts(shards)
     known = {(each.shard, each.fid): each for each in kept.segments}
     waiting = [
         each
@@ -78,7 +82,10 @@ def archive(task: Task, told: Told = lambda *_: None) -> Archived:
         transactions += index.transactions
         is_whole = task.with_open and each is round_[-1] and len(round_) == len(waiting)
         is_whole = is_whole and not _has_grown(waiting)
-        kept = _with_open_lists(store, known, task.cluster_id, len(shards), is_whole=is_whole)
+        kept = msgspec.structs.replace(
+            _with_open_lists(store, known, task.cluster_id, len(shards), is_whole=is_whole),
+            gone_ts=gone_ts,
+        )
         store.put(CATALOG_NAME, msgspec.json.format(msgspec.json.encode(kept), indent=1))
         told(segment_path(each.shard, each.fid), done, total)
     return Archived(
@@ -92,6 +99,13 @@ def archive(task: Task, told: Told = lambda *_: None) -> Archived:
             for shard in {shard for shard, _ in known}
         },
     )
+
+
+def _gone_ts(shards: Sequence[Shard]) -> Tso:
+    """What an archive that begins now will never have; where nobody knows, its readers say so."""
+    with suppress(Refused):
+        return max(gone_from(number, each) for number, each in enumerate(shards))
+    return NO_TS
 
 
 def _shards(data_dir: Path) -> Sequence[Shard]:

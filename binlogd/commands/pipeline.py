@@ -6,6 +6,8 @@ import typer
 
 from binlogd.commands.options import ConfigOption, load_setup
 from binlogd.commands.pipeline_options import (
+    BaseOption,
+    BaseTimeZoneOption,
     BatchOption,
     BeginOption,
     CheckpointOption,
@@ -29,6 +31,8 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
     into: IntoOption = "",
     checkpoint: CheckpointOption = "",
     begin: BeginOption = "",
+    base: BaseOption = "",
+    base_time_zone: BaseTimeZoneOption = "",
     follow: FollowOption = False,
     interval: IntervalOption = 10.0,
     batch: BatchOption = 100_000,
@@ -71,5 +75,7 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
         options=tuple(option or ()),
         config=str(config_file or ""),
         takes_over=take_over,
+        base=base,
+        base_time_zone=base_time_zone,
     )
     run_here(arguments, load_setup(config_file), cores=cores, memory_mb=memory_mb)

@@ -24,6 +24,17 @@ CheckpointOption = Annotated[
 BeginOption = Annotated[
     str, typer.Option("--from", help="The first time: behind which TSO or time.")
 ]
+BaseOption = Annotated[
+    str,
+    typer.Option(
+        "--base",
+        help="The first time, where the log begins late: a snapshot of `binlogd export`, or a"
+        " Dumpling dump, that comes first.",
+    ),
+]
+BaseTimeZoneOption = Annotated[
+    str, typer.Option("--base-time-zone", help="Of the TIMESTAMPs in a dump: UTC, +08:00, …")
+]
 FollowOption = Annotated[
     bool, typer.Option("--follow", help="Go on with what comes; else end with what is there.")
 ]

@@ -52,7 +52,7 @@ class DatabaseSink:
         cluster_id = source.cluster_id()
         disk = PosixDisk(threads=2)
         ports = DrainerPorts(
-            sources=[_Batch(binlogs, start, end)],
+            sources=[_Batch(binlogs, start, end, source.gone_ts())],
             history=_Jobs(self._asked, source.jobs()),
             make_sink=lambda: make_sink(self._setup, disk, cluster_id),
             relay=None,
@@ -94,8 +94,9 @@ class _Batch:
 
     name = "spark"
 
-    def __init__(self, binlogs: Iterable[Joined], start: Tso, end: Tso) -> None:
+    def __init__(self, binlogs: Iterable[Joined], start: Tso, end: Tso, gone_ts: Tso) -> None:
         self._binlogs, self._start, self._end = iter(binlogs), start, end
+        self._gone_ts = gone_ts
         self._was_pulled = False
 
     async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
@@ -109,6 +110,12 @@ class _Batch:
                 " what lies between would be lost. It was restored, or is not the one that this"
                 " checkpoint was made with: begin with another --checkpoint, which goes on where"
                 " the downstream is"
+            )
+        if after < self._gone_ts:
+            raise PipelineStopped(
+                f"the downstream is at commit_ts {after}, and the log is complete behind"
+                f" {self._gone_ts} only: begin with a snapshot or a dump of that moment or later"
+                " (--base), into an empty downstream"
             )
         while part := list(islice(self._binlogs, TOGETHER)):  # ends with the batch
             found = [

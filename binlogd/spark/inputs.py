@@ -45,6 +45,10 @@ class Input(Protocol):
         """Up to where everything that commits is there."""
         ...
 
+    def gone_ts(self) -> Tso:
+        """Behind this nothing was deleted. Raises Refused where nobody knows."""
+        ...
+
     def jobs(self) -> list[Job]:
         """The DDL history as it is known now."""
         ...
@@ -109,6 +113,9 @@ class _Placed:
 
     def resolved_ts(self) -> Tso:
         return self._places.resolved_ts()
+
+    def gone_ts(self) -> Tso:
+        return self._places.gone_ts()
 
     def bounds(self, after: Tso, upto: Tso, wanted: Request) -> list[Tso]:
         every = wanted.partition_transactions

@@ -25,11 +25,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from binlogd.archive.store import Store
 from binlogd.snapshot.tables.catalog import DdlBinlog
+from binlogd.spark.beginning import Beginning
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.inputs import open_input
 from binlogd.spark.lake import moving
 from binlogd.spark.lake.book import Batch, Claim, LakeTable
 from binlogd.spark.lake.moving import Lake, begin
+from binlogd.spark.lake.seed import finish_seed, seed_table, todo
 from binlogd.spark.plan import planned, schema_before
 from binlogd.spark.request import Request, request
 from binlogd.spark.source import BinlogdSource
@@ -133,14 +135,14 @@ class LakeTarget:
         book.claim(claim, takes_over=self.takes_over)
         self.takes_over = False
         now = book.read()
-        start = begin(now, of, self.lake.place.shown)
+        source = open_input(self.asked)
+        start = begin(now, of, source.gone_ts(), self.lake.place.shown)
         if start >= of.end:
             moving.show(self.lake, now)
             return
         rows = rows.where(F.col("commit_ts") > start).persist()
         try:
-            jobs = open_input(self.asked).jobs()
-            ddl = _ddl(rows)
+            jobs, ddl = source.jobs(), _ddl(rows)
             tracker = book.schema_at(start) or schema_before(jobs, of.end, ddl)
             batch = planned(jobs, ddl, tracker, self.asked, start=start, end=of.end)
             moving.check(now, batch, is_first=of.is_first)
@@ -167,6 +169,23 @@ class LakeTarget:
 
         found = winners(rows, list(batch.after)).mapInArrow(merge, "merged BINARY").collect()
         return [msgspec.json.decode(row["merged"], type=moving.Merged) for row in found]
+
+
+def seed(spark: SparkSession, lake: Lake, begin: Beginning) -> None:
+    """Puts the tables of a base into a lake that is empty, side by side. Raises what Spark does."""
+    left = todo(lake, begin)
+    log.info("seeding", base=begin.directory, commit_ts=begin.commit_ts, tables=len(left))
+
+    def one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            numbers = batch.column(0).to_pylist()
+            rows = [seed_table(lake, begin, left[number]).rows for number in numbers]
+            yield pa.RecordBatch.from_arrays([pa.array(rows, pa.int64())], ["rows"])
+
+    if left:
+        found = spark.range(0, len(left), 1, len(left)).mapInArrow(one, "rows BIGINT").collect()
+        log.info("seeded", tables=len(left), rows=sum(row["rows"] for row in found))
+    finish_seed(lake, begin)
 
 
 def winners(rows: DataFrame, table_ids: Sequence[int]) -> DataFrame:

@@ -54,6 +54,10 @@ class RemotePump:
         """What the Pump vouches for. Raises NotRunning."""
         return Tso(self._status()["max_commit_ts"])
 
+    def gone_ts(self) -> Tso:
+        """What is gone of every shard; of one alone the Pump tells when it is asked for it."""
+        return Tso(self._status()["gc"]["gc_ts"])
+
     def jobs(self) -> list[Job]:
         """What it knows of the DDL history. Raises NotRunning, Corrupt."""
         if self._wanted.schema_history:

@@ -56,6 +56,8 @@ class Arguments:
     options: tuple[str, ...] = ()
     config: str = ""
     takes_over: bool = False
+    base: str = ""
+    base_time_zone: str = ""
 
     @property
     def is_lake(self) -> bool:
@@ -140,18 +142,22 @@ def _run(spark: Any, arguments: Arguments, setup: Setup) -> None:
     from binlogd.spark.database import DatabaseSink
     from binlogd.spark.lake.book import PipelineStopped
     from binlogd.spark.lake.moving import Lake
-    from binlogd.spark.pipeline import DatabaseTarget, LakeTarget, PipelineOptions, start
+    from binlogd.spark.pipeline import DatabaseTarget, LakeTarget, PipelineOptions, seed, start
     from binlogd.spark.request import request
 
     source = arguments.source_options()
+    asked = request({**source, "form": "changes"})
     if arguments.is_lake:
         lake = Lake(place_of(arguments.into))
+        if arguments.base and not lake.book().read().commit_ts:
+            with tempfile.TemporaryDirectory(prefix="binlogd-base-") as scratch:
+                seed(spark, lake, _beginning(arguments, asked, Path(scratch)))
         source = _behind(source, lake.book().read().commit_ts)
         asked = request({**source, "form": "changes"})
         checkpoint = without_secrets(arguments.checkpoint)
         target: Any = LakeTarget(lake, asked, checkpoint, arguments.takes_over)
     else:
-        target = DatabaseTarget(DatabaseSink(setup, request({**source, "form": "changes"})))
+        target = DatabaseTarget(DatabaseSink(setup, asked))
     options = PipelineOptions(source, arguments.checkpoint, arguments.interval_s)
     query = start(spark, options, target)
     _stop_on_signal(query)
@@ -160,6 +166,12 @@ def _run(spark: Any, arguments: Arguments, setup: Setup) -> None:
     except StreamingQueryException as error:
         ours = _OURS.findall(str(error))
         raise PipelineStopped(ours[-1][1] if ours else str(error)) from error
+
+
+def _beginning(arguments: Arguments, asked: Any, scratch: Path) -> Any:
+    from binlogd.spark.beginning import beginning
+
+    return beginning(arguments.base, arguments.base_time_zone, asked, scratch)
 
 
 def _behind(source: dict[str, str], commit_ts: int) -> dict[str, str]:
@@ -195,7 +207,7 @@ def _parsed(words: Sequence[str]) -> Arguments:
     parser = argparse.ArgumentParser("pipeline.py", description="See `binlogd pipeline --help`.")
     for name in ("source", "into", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)
-    for name in ("from", "tables", "except", "config"):
+    for name in ("from", "base", "base-time-zone", "tables", "except", "config"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--follow", action="store_true")
     parser.add_argument("--take-over", action="store_true")
@@ -215,4 +227,6 @@ def _parsed(words: Sequence[str]) -> Arguments:
         options=tuple(found["option"]),
         config=found["config"],
         takes_over=found["take_over"],
+        base=found["base"],
+        base_time_zone=found["base_time_zone"],
     )

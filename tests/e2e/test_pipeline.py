@@ -9,6 +9,7 @@ import sys
 import time
 import zipfile
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -17,8 +18,14 @@ from binlogd.archive.upload import archive
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.workload.generator import Options
-from tests.appliance import run
+from tests import recordings_reader
+from tests.appliance import into_mariadb, run
+from tests.data_directory import write_log
 from tests.logged import Logged, check_lake
+from tests.mariadb import MariaDb
+from tests.recordings_reader import RECORDINGS, compare
+from tests.replay import SKIPPED
+from tests.s3 import s3_server
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 200.0
@@ -37,17 +44,21 @@ def words(source: str, into: str, directory: Path, *more: str) -> list[str]:
     return ["pipeline", "--source", source, "--into", into, "--checkpoint", checkpoint, *more]
 
 
-def killed_after_a_batch(command: list[str], directory: Path, into: str, batches: int) -> None:
-    """SIGKILL to the pipeline, when so many batches more are in the lake."""
-    book = Lake(place_of(into)).book()
-    before = book.read().commit_ts
-    process = subprocess.Popen(
+def started(command: list[str], directory: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         [sys.executable, "-m", "binlogd", *command],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+
+
+def killed_after_a_batch(command: list[str], directory: Path, into: str, batches: int) -> None:
+    """SIGKILL to the pipeline, when so many batches more are in the lake."""
+    book = Lake(place_of(into)).book()
+    before = book.read().commit_ts
+    process = started(command, directory)
     until = time.monotonic() + PATIENCE_S
     try:
         while batches and process.poll() is None and time.monotonic() < until:
@@ -108,3 +119,49 @@ def test_a_package_holds_what_a_cluster_imports(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(tmp_path / "job" / "binlogd.zip").namelist())
     assert {"pyspark_binlogd/__init__.py", "binlogd/spark/source.py", "binlogd/tso.py"} <= names
     assert "from binlogd.spark.submit import main" in (tmp_path / "job" / "pipeline.py").read_text()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1500)
+def test_a_database_holds_what_was_recorded_however_often_the_pipeline_was_killed(
+    mariadb: MariaDb, tmp_path: Path
+) -> None:
+    records = recordings_reader.records(RECORDINGS / "keys")
+    write_log(tmp_path / "data", [record.payload for record in records])
+    history = tmp_path / "history.json"
+    history.write_bytes(recordings_reader.history(RECORDINGS / "keys"))
+    with s3_server() as s3:
+        url = s3.url("binlogs")
+        data_dir = str(tmp_path / "data")
+        archive(Task(data_dir=data_dir, url=url, history=str(history), with_open=True))
+        config = tmp_path / "binlogd.toml"
+        ignored = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql,keys_tidb,keys_wrong"
+        config.write_text(into_mariadb(mariadb, extra=f'ignore-schemas = "{ignored}"\n'))
+        command = words(url, "syncer", tmp_path, "--batch", "60", "--config", str(config))
+        rng = Random(5)
+        for _ in range(6):
+            killed_in_a_batch(command, tmp_path, rng.random() * 2)
+        done = run(tmp_path, *command, timeout_s=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    connection = mariadb.connect()
+    try:
+        assert compare(RECORDINGS / "keys", connection, SKIPPED["keys"]) == []
+    finally:
+        connection.close()
+
+
+def killed_in_a_batch(command: list[str], directory: Path, after_s: float) -> None:
+    """SIGKILL to the pipeline, so long after Spark has written a new batch down."""
+    offsets = directory / "checkpoint" / "offsets"
+    before = len(list(offsets.glob("[0-9]*")))
+    process = started(command, directory)
+    until = time.monotonic() + PATIENCE_S
+    try:
+        while process.poll() is None and time.monotonic() < until:
+            if len(list(offsets.glob("[0-9]*"))) > before:
+                time.sleep(after_s)
+                break
+            time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()

@@ -82,13 +82,21 @@ class Merged(msgspec.Struct, frozen=True):
     rows_gone: int
 
 
-def begin(now: LakeTables, of: Span, where: str) -> Tso:
+def begin(now: LakeTables, of: Span, gone_ts: Tso, where: str) -> Tso:
     """Where a batch begins for a lake that is where it is: what it has, it is not given again.
 
-    Raises PipelineStopped for a lake that lacks what was before the batch.
+    Raises PipelineStopped for a lake that lacks what was before the batch, and for a log that does
+    (it is complete behind `gone_ts` only).
     """
-    if now.commit_ts >= of.start or (of.is_first and not now.tables and not now.commit_ts):
-        return max(Tso(now.commit_ts), of.start)
+    if now.commit_ts >= of.start or (of.is_first and not now.commit_ts):
+        start = max(Tso(now.commit_ts), of.start)
+        if start >= gone_ts:
+            return start
+        raise PipelineStopped(
+            f"{where} is at commit_ts {now.commit_ts}, and the log is complete behind {gone_ts}"
+            " only: begin at an empty place, with a snapshot or a dump of that moment or later"
+            " (--base)"
+        )
     raise PipelineStopped(
         f"{where} is at commit_ts {now.commit_ts}, and this batch begins at {of.start}: what lies"
         " between would be lost. It was restored, or is not the one that this checkpoint was made"

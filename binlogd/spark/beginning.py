@@ -1,0 +1,164 @@
+"""What a pipeline begins with when the beginning of the log is gone: a snapshot, or a dump.
+
+It is looked at before anything is written: whether the log has everything behind it, whether its
+types and its cluster are those that are asked for, and whether each of its tables that are wanted
+tells its rows apart, as changes will name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from binlogd.archive.store import Store
+from binlogd.errors import Refused
+from binlogd.snapshot.bases.choice import Needs, choose
+from binlogd.snapshot.formats.columns import ArrowColumn
+from binlogd.snapshot.publishing.publish import LATEST
+from binlogd.snapshot.spec import MANIFEST_NAME, FileEntry, Manifest, TypeOptions
+from binlogd.snapshot.tables.built_on import Base, Carry, open_base
+from binlogd.snapshot.tables.catalog import DdlBinlog, Origin, TablePlan, catalog
+from binlogd.snapshot.writing.adapt import Losses, ParquetAdapter, dump_chunks, keys_in
+from binlogd.snapshot.writing.writer import arrow_columns, schema_of
+from binlogd.spark.inputs import Input, open_input
+from binlogd.spark.request import HIDDEN_DATABASES, Request
+from binlogd.tso import Tso
+from binlogd.wire import peek
+
+WINDOW = 600_000 << 18
+"""A DDL job ends a little after its binlog; a dump knows jobs by their time. So much before it is
+looked through for DDL (10 min of TSO)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The tables of a base, by id, each with where its rows are; and the schema of then."""
+
+    directory: str
+    commit_ts: Tso
+    tables: dict[int, TablePlan]
+    tracker: bytes
+    types: TypeOptions
+
+
+def beginning(base: str, zone: str, asked: Request, scratch: Path) -> Beginning:
+    """A base as a pipeline needs it; one in an object store is fetched into `scratch`.
+
+    Raises ConfigError, Refused for a base behind which the log has a gap, or that does not tell a
+    table that is wanted.
+    """
+    source = open_input(asked)
+    directory = _fetched(base, scratch) if "://" in base else Path(base)
+    needs = Needs(source.resolved_ts(), source.gone_ts(), source.cluster_id(), asked.types)
+    chosen = choose(str(directory), directory, needs)
+    opened = open_base(chosen.directory or directory, asked.types, zone)
+    known = catalog(
+        source.jobs(),
+        _ddl_before(source, opened),
+        log_begins=opened.commit_ts,
+        ignore_schemas=HIDDEN_DATABASES,
+        origin=Origin(opened, is_headless=True),
+    )
+    untold = [str(each) for each in known.left_out if asked.wants(each.database, each.table)]
+    tables = {
+        table_id: plan
+        for table_id, plan in known.tables.items()
+        if asked.wants(plan.database, plan.info.name)
+    }
+    for plan in tables.values():
+        if plan.carry is not None and plan.carry.is_loose and _has_files(plan.carry):
+            untold.append(
+                f"{plan.database}.{plan.info.name}: no column tells its rows apart, and the base"
+                " does not keep their row ids (a snapshot of `binlogd export` does)"
+            )
+    if untold:
+        raise Refused(
+            f"--base {base} does not tell {'; '.join(untold)}. Leave these out (--except), or name"
+            " another base"
+        )
+    return Beginning(str(directory), opened.commit_ts, tables, known.tracker, asked.types)
+
+
+def _has_files(carry: Carry) -> bool:
+    return any(each.rows for each in carry.files) or bool(carry.dumped and carry.dumped.files)
+
+
+def _ddl_before(source: Input, base: Base) -> list[DdlBinlog]:
+    """DDL that a base without a schema may or may not have seen; what is gone, it has."""
+    if base.tracker:
+        return []
+    after = max(source.gone_ts(), Tso(max(0, base.commit_ts - WINDOW)))
+    found = []
+    for binlog in source.binlogs(after, base.commit_ts):
+        body = peek.body(binlog.payload)
+        if body.ddl_job_id:
+            query = body.ddl_query.decode("utf-8", "surrogateescape")
+            found.append(DdlBinlog(binlog.commit_ts, body.ddl_job_id, body.ddl_schema_state, query))
+    return found
+
+
+def _fetched(url: str, scratch: Path) -> Path:
+    """The files of a snapshot in an object store, on this machine."""
+    store = Store.open(url, what="base")
+    if not store.names() or MANIFEST_NAME not in store.names():
+        name = store.read(LATEST).decode().strip()
+        return _fetched(_below(url, name), scratch)
+    manifest = msgspec.json.decode(store.read(MANIFEST_NAME), type=Manifest)
+    names = [MANIFEST_NAME, *([manifest.schema.name] if manifest.schema else [])]
+    for table in manifest.tables:
+        for file in table.files:
+            names += [file.name, *([file.keys.name] if file.keys else [])]
+    for name in names:
+        target = scratch / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        store.fetch(name, target)
+    return scratch
+
+
+def _below(url: str, name: str) -> str:
+    place, mark, options = url.partition("?")
+    return f"{place.rstrip('/')}/{name}{mark}{options}"
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def rows_of(plan: TablePlan, types: TypeOptions) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+    """The rows of a table of a base and their keys, as `rowkey` has them.
+
+    Raises CorruptRow, Corrupt, ConfigError, OSError.
+    """
+    carry, columns = plan.carry, arrow_columns(plan, types)
+    if carry is None:
+        return
+    for file in carry.files:
+        if file.rows:
+            yield from _of_parquet(plan, columns, Path(carry.directory), file)
+    for dumped in carry.dumped.files if carry.dumped is not None else ():
+        for chunk, _ in dump_chunks(plan, columns, schema_of(columns), dumped):
+            assert chunk.keys is not None, "a base that does not tell keys is refused"
+            yield chunk.rows, key_bytes(chunk.keys)
+
+
+def _of_parquet(
+    plan: TablePlan, columns: list[ArrowColumn], directory: Path, file: FileEntry
+) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+    adapter, losses = ParquetAdapter(plan, columns, schema_of(columns)), Losses()
+    held, keys = pq.ParquetFile(directory / file.name), keys_in(directory, plan, file)
+    for group in range(held.num_row_groups):
+        rows = adapter.adapted(held.read_row_group(group, adapter.names), losses)
+        yield rows, key_bytes(next(keys))
+
+
+def key_bytes(keys: pa.Array) -> pa.Array:
+    """Keys that are kept as numbers, as `rowkey` writes them."""
+    if keys.type != pa.int64():
+        return keys
+    numbers = keys.to_numpy().astype(">i8")
+    fixed = pa.Array.from_buffers(pa.binary(8), len(keys), [None, pa.py_buffer(numbers.tobytes())])
+    return fixed.cast(pa.binary())

@@ -1,0 +1,85 @@
+"""The first page of a lake: the tables of a snapshot or a dump, as of its commit_ts.
+
+Each table that is in the lake is noted in a file of its own; who was killed goes on with the next
+one. The lake is nothing to readers before the last one is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+
+from binlogd.errors import BinlogdError
+from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.spark.beginning import Beginning, rows_of
+from binlogd.spark.lake.book import DIRECTORY, LakeTable, LakeTables, PipelineStopped, label
+from binlogd.spark.lake.moving import Lake, show
+from binlogd.spark.lake.rows import lake_schema
+
+SEEDS = "_seed"
+
+
+class Seeded(msgspec.Struct, frozen=True):
+    """A table that is there, of a base of this moment."""
+
+    commit_ts: int
+    table: LakeTable
+    rows: int
+
+
+def todo(lake: Lake, begin: Beginning) -> list[int]:
+    """The tables that are not in the lake yet."""
+    return [table_id for table_id in begin.tables if _seeded(lake, begin, table_id) is None]
+
+
+def seed_table(lake: Lake, begin: Beginning, table_id: int) -> Seeded:
+    """Puts a table into the lake, from its beginning. Raises PipelineStopped."""
+    plan, counts = begin.tables[table_id], [0]
+    schema, kind = lake_schema(plan, begin.types), lake.kind()
+    try:
+        directory = f"{DIRECTORY}{table_id}"
+        head = kind.create(table_id, directory, schema, label(plan), begin.commit_ts)
+        rows = _counted(plan, begin, schema, counts)
+        head = kind.append(head, schema, rows, begin.commit_ts)
+    except (BinlogdError, OSError, pa.ArrowException) as error:
+        raise PipelineStopped(f"{begin.directory}: {label(plan)}: {error}") from error
+    finally:
+        kind.close()
+    done = Seeded(begin.commit_ts, head, counts[0])
+    lake.book().store.put(f"{SEEDS}/{table_id}.json", msgspec.json.encode(done))
+    return done
+
+
+def finish_seed(lake: Lake, begin: Beginning) -> LakeTables:
+    """Makes the tables the lake's, when all are there."""
+    found = {table_id: _seeded(lake, begin, table_id) for table_id in begin.tables}
+    tables = {
+        label(plan): each.table
+        for table_id, plan in begin.tables.items()
+        if (each := found[table_id]) is not None
+    }
+    now = LakeTables(begin.commit_ts, tables, lake.place.kind)
+    book = lake.book()
+    book.turn(now, begin.tracker)
+    book.store.remove_directory(SEEDS)
+    show(lake, now)
+    return now
+
+
+def _seeded(lake: Lake, begin: Beginning, table_id: int) -> Seeded | None:
+    try:
+        content = lake.book().store.read(f"{SEEDS}/{table_id}.json")
+    except FileNotFoundError:
+        return None
+    found = msgspec.json.decode(content, type=Seeded)
+    return found if found.commit_ts == begin.commit_ts else None
+
+
+def _counted(
+    plan: TablePlan, begin: Beginning, schema: pa.Schema, counts: list[int]
+) -> Iterator[pa.RecordBatch]:
+    for rows, keys in rows_of(plan, begin.types):
+        counts[0] += rows.num_rows
+        yield pa.RecordBatch.from_arrays([*rows.columns, keys], schema=schema)

@@ -1,0 +1,104 @@
+"""A pipeline whose log begins late: a snapshot or a dump is its first page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from binlogd.errors import Refused
+from binlogd.snapshot.spec import TypeOptions
+from binlogd.spark.beginning import beginning
+from binlogd.spark.lake.book import PipelineStopped
+from binlogd.spark.lake.moving import Lake
+from binlogd.spark.lake.place import KINDS, place_of
+from binlogd.spark.lake.seed import finish_seed, seed_table, todo
+from binlogd.tso import Tso
+from binlogd.workload.generator import Options
+from tests import dumps
+from tests.data_directory import collect_garbage
+from tests.lakes import Pipeline, moments
+from tests.logged import Logged, check_lake
+from tests.spark import WarmSpark
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
+    options = Options(seed=37, transactions=120, ddl_every=12)
+    return Logged.write(tmp_path_factory.mktemp("log"), options, segment_bytes=10_000)
+
+
+def last(logged: Logged) -> int:
+    return logged.workload.model.last_commit_ts
+
+
+@pytest.fixture(scope="module")
+def base_ts(logged: Logged) -> int:
+    return (moments(logged, 2)[0] + last(logged)) // 2
+
+
+@pytest.fixture(scope="module")
+def snapshot(logged: Logged, base_ts: int, spark: WarmSpark) -> Path:
+    """What is exported, before the log behind it goes."""
+    history = logged.history.read_bytes()
+    path = spark.export(logged.data_dir, history, Tso(base_ts), types=TypeOptions())
+    assert collect_garbage(logged.data_dir, Tso(base_ts)) > 0
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lake_begins_with_a_snapshot_and_goes_on_from_there(
+    kind: str, logged: Logged, base_ts: int, snapshot: Path, tmp_path: Path
+) -> None:
+    lake = Lake(place_of(f"{kind}:{tmp_path / 'lake'}"))
+    pipeline = Pipeline(logged, lake)
+    end = last(logged)
+    with pytest.raises(PipelineStopped, match="with a snapshot or a dump"):
+        pipeline.run(0, end)
+    begin = beginning(str(snapshot), "", pipeline.asked, tmp_path)
+    first, *others = todo(lake, begin)
+    seed_table(lake, begin, first)
+    assert todo(lake, begin) == others  # killed here, and begun anew
+    assert lake.book().read().commit_ts == 0
+    for table_id in others:
+        seed_table(lake, begin, table_id)
+    finish_seed(lake, begin)
+    check_lake(logged, lake, base_ts)
+    pipeline.run(base_ts, end, is_first=True)
+    check_lake(logged, lake, end)
+
+
+def test_a_lake_begins_with_a_dump_but_for_tables_whose_rows_nothing_tells_apart(
+    logged: Logged, base_ts: int, snapshot: Path, tmp_path: Path
+) -> None:
+    del snapshot  # the log behind it is gone
+    dump, contents = tmp_path / "dump", logged.workload.model.contents(Tso(base_ts))
+    dumps.write_metadata(dump, Tso(base_ts))
+    for name, table in logged.workload.model.tables(Tso(base_ts)).items():
+        columns = [column for column in table.columns if column.is_public]
+        dumps.write_table(dump, name, columns, contents[name].rows, kind="sql")
+    lake = Lake(place_of(f"delta:{tmp_path / 'lake'}"))
+    with pytest.raises(Refused, match=r"no column tells its rows apart.*--except"):
+        beginning(str(dump), "UTC", Pipeline(logged, lake).asked, tmp_path)
+    pipeline = Pipeline(logged, lake, tables="bank.accounts")
+    begin = beginning(str(dump), "UTC", pipeline.asked, tmp_path)
+    for table_id in todo(lake, begin):
+        seed_table(lake, begin, table_id)
+    finish_seed(lake, begin)
+    end = last(logged)
+    pipeline.run(base_ts, end, is_first=True)
+    check_lake(logged, lake, end, only="bank.accounts")
+
+
+def test_a_base_behind_which_the_log_has_a_gap_is_refused(
+    logged: Logged, base_ts: int, snapshot: Path, tmp_path: Path
+) -> None:
+    asked = Pipeline(logged, Lake(place_of(f"delta:{tmp_path / 'lake'}"))).asked
+    gone = logged.data_dir / "pump" / "shard-0" / "value.gone"
+    told = gone.read_text()
+    try:
+        gone.write_text(f"{base_ts + 1} {told.split()[1]}")
+        with pytest.raises(Refused, match="the log is complete behind"):
+            beginning(str(snapshot), "", asked, tmp_path)
+    finally:
+        gone.write_text(told)
