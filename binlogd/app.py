@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -341,7 +342,12 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     try:
         async with asyncio.TaskGroup() as group:
             following = group.create_task(upstream.run(), name="upstream")
-            await _enter_registry(setup, node, upstream, membership)
+            await _by_registry(
+                setup,
+                upstream,
+                membership,
+                partial(_forget_former_names, node, upstream, membership),
+            )
             working = [following, *_exporting(desk, group)]
             if receiving is not None:
                 drainers = RemoteDrainers(receiving.pump, upstream.registry, node.identity.drainer)
@@ -350,7 +356,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
                 working += archiving(setup, node, receiving.pump, upstream, group)
             if node.drainer is not None:
                 group.create_task(node.drainer.run(), name="drainer")
-            await membership.announce()
+            await _by_registry(setup, upstream, membership, membership.announce)
             passing = [
                 group.create_task(
                     membership.keep_fresh(_heartbeat_s(setup, upstream)), name="heartbeat"
@@ -430,14 +436,16 @@ def _heartbeat_s(setup: Setup, upstream: Upstream) -> float:
     return interval_s
 
 
-async def _enter_registry(
-    setup: Setup, node: Node, upstream: Upstream, membership: Membership
+async def _by_registry(
+    setup: Setup, upstream: Upstream, membership: Membership, act: Callable[[], Awaitable[None]]
 ) -> None:
-    """Waits for it where it is somebody else's, and says so at the port if it takes long."""
-    if upstream.kind == "pd":
-        async with Awaiting(*listen_address(setup.config.addr), server_tls(setup)) as awaiting:
-            await membership.wait_for_registry(awaiting.say)
-    await _forget_former_names(node, upstream, membership)
+    """Waits for the registry where it is somebody else's, and says so at the port if that takes
+    long."""
+    if upstream.kind != "pd":
+        await act()
+        return
+    async with Awaiting(*listen_address(setup.config.addr), server_tls(setup)) as awaiting:
+        await membership.patiently(act, awaiting.say)
 
 
 async def _forget_former_names(node: Node, upstream: Upstream, membership: Membership) -> None:

@@ -77,18 +77,23 @@ class Membership:
         self._tls = tls
         self._registry = registry
         self._entries = entries
+        self._is_new: bool | None = None
 
     async def announce(self) -> None:
         """Registers this node, and tells the Drainers of its Pump when they cannot know it.
 
-        Raises ConfigError when one of them does not answer (this node is then registered as
-        offline), UpstreamUnavailable when there is no registry.
+        May be called again when it failed: what was there before this start was looked at once,
+        since an attempt whose answer was lost may have left an entry. Raises ConfigError when one
+        of them does not answer (this node is then registered as offline), UpstreamUnavailable when
+        there is no registry.
         """
         entries = self._entries()
         pump = entries[0] if entries[0].kind == PUMP else None
-        before = await self._registry.node(PUMP, pump.node_id) if pump is not None else None
+        if pump is not None and self._is_new is None:
+            before = await self._registry.node(PUMP, pump.node_id)
+            self._is_new = before is None or before.state == NodeState.OFFLINE.value
         await self._registry.keep(entries)
-        if pump is None or (before is not None and before.state != NodeState.OFFLINE.value):
+        if pump is None or not self._is_new:
             return
         try:
             async with asyncio.timeout(NOTIFY_S):
@@ -102,13 +107,15 @@ class Membership:
                 " bring it back, or, if it is dead, `binlogd nodes ID --mark paused`"
             ) from error
 
-    async def wait_for_registry(self, say: Callable[[str], Awaitable[None]]) -> None:
-        """Returns as soon as it answers: a start while PD is away goes on when it is back. Until
-        then `say` is told why it does not."""
+    async def patiently(
+        self, act: Callable[[], Awaitable[None]], say: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """Has something done that the registry is needed for, again and again until it answers: a
+        start while PD is away goes on when it is back. `say` is told why that takes long."""
         pause_s = 1.0
         while True:  # until it answers, or the process is told to end
             try:
-                await self._registry.nodes(DRAINER)
+                await act()
             except UpstreamUnavailable as error:
                 log.warning("registry_awaited", cause=str(error), next_try_s=pause_s)
                 await say(f"the registry does not answer: {error}")

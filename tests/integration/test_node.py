@@ -6,10 +6,11 @@ import asyncio
 import socket
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from binlogd.node.closing import Closing
 from binlogd.node.membership import Identity, Membership
 from binlogd.node.operations import Node
 from binlogd.node.receiving import Receiving
-from binlogd.ports import NodeStatus
+from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.pump import Pump
 from binlogd.pump.service import PumpService
 from binlogd.pump.state import Action
@@ -196,6 +197,38 @@ async def test_the_entry_is_kept_fresh_and_a_registry_that_fails_meanwhile_is_su
         await asyncio.sleep(0.03)
         assert not beating.done()
         beating.cancel()
+
+
+class LosesAnAnswer:
+    """A registry whose answer to the first write is lost: it has happened all the same."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry, self._is_lost = registry, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._registry, name)
+
+    async def keep(self, nodes: Sequence[NodeStatus]) -> None:
+        await self._registry.keep(nodes)
+        if not self._is_lost:
+            self._is_lost = True
+            raise UpstreamUnavailable("etcd: Connection lost")
+
+
+async def test_a_pump_whose_registration_had_no_answer_still_tells_the_drainers(
+    alone: Standing,
+) -> None:
+    await alone.drainer("far", 1)
+    said: list[str] = []
+
+    async def say(reason: str) -> None:
+        said.append(reason)
+
+    registry: Any = LosesAnAnswer(alone.node.registry)
+    membership = Membership(registry, alone.node.entries)
+    with pytest.raises(ConfigError, match="fail to notify all living drainer"):
+        await membership.patiently(membership.announce, say)
+    assert said == ["the registry does not answer: etcd: Connection lost"]
 
 
 async def test_a_drainer_that_garbage_collection_has_overtaken_is_named(tmp_path: Path) -> None:
