@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import structlog
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
@@ -58,6 +59,8 @@ from binlogd.wire.generated.pdpb import (
     UpdateServiceGcSafePointRequest,
     UpdateServiceGcSafePointResponse,
 )
+
+log = structlog.get_logger(__name__)
 
 _FOR_EVER = (1 << 63) - 1
 _GC_WORKER = "gc_worker"
@@ -146,6 +149,13 @@ class PdService:
         cluster_id = self._cluster.cluster_id
         if cluster_id is None:
             cluster_id = await self._cluster.adopt(self._make_cluster_id())
+            log.warning(
+                "cluster_id_made",
+                cluster_id=cluster_id,
+                cause="a client of PD asked before the first binlog",
+                consequence="writers with another one are refused; if that is wrong, start with an"
+                " empty data directory and upstream.cluster-id",
+            )
         member = Member(
             name=self._place.name,
             member_id=self._keyspace.identity.member,
