@@ -45,6 +45,7 @@ def snapshot(
     table: str = "t",
     kind: FileKind = PLAIN_PARQUET,
     mysql_types: Sequence[str] = (),
+    primary_key: tuple[str, ...] = (),
 ) -> tuple[Path, Manifest]:
     """A published snapshot of one table in the schema `shop`."""
     staged = out / f".staged-{commit_ts}"
@@ -86,6 +87,7 @@ def snapshot(
             ),
         ),
         checksum=summed,
+        primary_key=primary_key,
     )
     described = manifest(commit_ts, entry, kind=kind)
     return publish(staged, out, described), described

@@ -75,6 +75,10 @@ def _compare(
                 for each in found
             ]
         )
+        for verdict in found:
+            for said in verdict.differences:
+                place = f"{verdict.database}.{verdict.table}"
+                Console().print(escape(f"{place}: {said}"), highlight=False, soft_wrap=True)
         when = f"as of commit_ts {at_ts}" if at_ts else "as it is now"
         equal = sum(1 for each in found if not each.reason)
         Console().print(

@@ -38,10 +38,14 @@ class Places:
 
     def find(self, values: Mapping[int, Value]) -> int:
         """The id of the partition that a row with these values lies in. Raises Unplaceable."""
-        found = self._find([values[each] for each in self.column_ids])
+        found = self.look(values)
         if found is None:
             raise Unplaceable("a row fits none of its table's partitions")
         return found
+
+    def look(self, values: Mapping[int, Value]) -> int | None:
+        """As `find`; None for a row that fits nowhere. Raises Unplaceable."""
+        return self._find([values[each] for each in self.column_ids])
 
 
 _Find = Callable[[list[Value]], int | None]

@@ -10,9 +10,8 @@ Source for the idea: tidb-tools sync_diff_inspector; `tools/verify` compares two
 
 from __future__ import annotations
 
-import re
 import zlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,11 @@ from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
 from binlogd.snapshot.formats import read_files
 from binlogd.snapshot.spec import ColumnEntry, Manifest, TableEntry
-from binlogd.tidb.times import duration_text
-from binlogd.tools.verify import hexadecimal
+from binlogd.tools.row_differences import differences
+from binlogd.tools.row_texts import INTEGERS, LABEL, expression, kind_of, texts_of
 from binlogd.tso import NO_TS, Tso
 
-_LABEL = re.compile(r"'((?:[^']|'')*)'")
 _OWN_PRINT = frozenset({"float", "double", "json"})
-_INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
-ROWS_AT_A_TIME = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +38,8 @@ class Verdict:
     rows: int
     reason: str = ""
     left_out: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+    """Some of the rows that differ, and how."""
 
 
 @dataclass(slots=True)
@@ -109,7 +107,10 @@ async def _verdict(
         reason = "has rows that are too long for the server's max_allowed_packet to be summed up"
     elif compared and (total, xor) != (ours.total, ours.xor):
         reason = "has other values"
-    return Verdict(verdict.database, verdict.table, verdict.rows, reason, left_out)
+    said: tuple[str, ...] = ()
+    if reason:
+        said = await differences(session, snapshot, manifest, table, compared)
+    return Verdict(verdict.database, verdict.table, verdict.rows, reason, left_out, said)
 
 
 def _str(value: Any) -> str:
@@ -118,15 +119,10 @@ def _str(value: Any) -> str:
 
 def _is_comparable(table: TableEntry, column: ColumnEntry) -> bool:
     kind = kind_of(column)
-    is_narrowed = kind in _INTEGERS and column.arrow_type == "bool"
-    is_ambiguous = kind in ("enum", "set") and "" in _LABEL.findall(column.mysql_type)
+    is_narrowed = kind in INTEGERS and column.arrow_type == "bool"
+    is_ambiguous = kind in ("enum", "set") and "" in LABEL.findall(column.mysql_type)
     is_told = not is_narrowed and not is_ambiguous and not table.losses.get(column.name)
     return kind not in _OWN_PRINT and is_told
-
-
-def kind_of(column: ColumnEntry) -> str:
-    """The name of a MySQL type without its sizes."""
-    return re.split(r"[( ]", column.mysql_type)[0]
 
 
 async def _their_sums(
@@ -136,11 +132,7 @@ async def _their_sums(
     if not columns:
         ((rows,),) = await session.rows(b"SELECT COUNT(*) FROM " + name)
         return int(rows), int(rows), 0, 0
-    texts = b", '#', ".join(
-        b"IF(%b IS NULL, 'N', %b)"
-        % (sql.ident(each.name), hexadecimal(sql.ident(each.name), kind_of(each)))
-        for each in columns
-    )
+    texts = b", '#', ".join(map(expression, columns))
     row = b"CRC32(CONCAT(" + texts + b"))"
     ((rows, counted, total, xor),) = await session.rows(
         b"SELECT COUNT(*), COUNT(%b), COALESCE(SUM(%b), 0), BIT_XOR(%b) FROM %b"
@@ -152,72 +144,10 @@ async def _their_sums(
 def _sums(
     snapshot: Path, manifest: Manifest, table: TableEntry, columns: Sequence[ColumnEntry]
 ) -> _Sums:
-    places = {column.name: place for place, column in enumerate(table.columns)}
-    renders = [(places[each.name], each, _renderer(each)) for each in columns]
     sums = _Sums()
-    for file in table.files:
-        for batch in read_files.batches(snapshot / file.name, manifest, table):
-            texts = [
-                [
-                    "N" if value is None else render(value)
-                    for value in read_files.decoded(batch.column(place), each).to_pylist()
-                ]
-                for place, each, render in renders
-            ]
-            if not texts:
-                sums.rows += batch.num_rows
-            for row in zip(*texts, strict=True):
-                sums.add("#".join(row))
+    if not columns:
+        sums.rows = table.rows
+        return sums
+    for row in texts_of(snapshot, manifest, table, columns):
+        sums.add("#".join(row))
     return sums
-
-
-_Render = Callable[[Any], str]
-
-
-def _renderer(column: ColumnEntry) -> _Render:
-    """A value as the server's expression makes it."""
-    kind = kind_of(column)
-    if kind in ("enum", "set"):
-        labels = [label.replace("''", "'") for label in _LABEL.findall(column.mysql_type)]
-        numbers = {label: number for number, label in enumerate(labels)}
-        if kind == "enum":
-            return lambda label: f"{numbers.get(label, -1) + 1:X}"
-        return lambda found: f"{_mask(found, numbers):X}"
-    if kind == "bit":
-        return lambda value: f"{int(value):X}"
-    text = _text_renderer(kind, column.mysql_type)
-    return lambda value: text(value).hex().upper()
-
-
-def _mask(found: str | list[str], numbers: dict[str, int]) -> int:
-    labels = found.split(",") if isinstance(found, str) else found
-    return sum(1 << numbers[label] for label in labels if label)
-
-
-def _text_renderer(kind: str, mysql_type: str) -> Callable[[Any], bytes]:
-    digits = re.search(r"\((\d)\)", mysql_type)
-    fraction = int(digits[1]) if digits else 0
-    cut = 19 + (fraction + 1 if fraction else 0)
-    texts: dict[str, Callable[[Any], str]] = {
-        "year": lambda value: f"{value:04d}",
-        "decimal": lambda value: value if isinstance(value, str) else f"{value:f}",
-        "date": str,
-        "datetime": lambda value: _moment(value)[:cut],
-        "timestamp": lambda value: _moment(value)[:cut],
-        "time": lambda value: _span(value, fraction),
-        **dict.fromkeys(_INTEGERS, lambda value: str(int(value))),
-    }
-    if kind in texts:
-        text = texts[kind]
-        return lambda value: text(value).encode()
-    return lambda value: value if isinstance(value, bytes) else value.encode()
-
-
-def _moment(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:%Y-%m-%d %H:%M:%S.%f}".rjust(26, "0")
-
-
-def _span(value: Any, fraction: int) -> str:
-    return value if isinstance(value, str) else duration_text(value * 1000, fraction)

@@ -34,7 +34,7 @@ def _reader(column: Column, type_: pa.DataType) -> _Read:
         return bytes if type_ == pa.binary() else str.encode
     fraction = max(0, kind.decimal)
     if kind.tp == Tp.DURATION:
-        return lambda value: duration_text(_micros(value) * 1000, fraction)
+        return lambda value: duration_text(micros_of(value) * 1000, fraction)
     readers: dict[int, _Read] = {
         Tp.FLOAT: float,
         Tp.DOUBLE: float,
@@ -49,7 +49,8 @@ def _reader(column: Column, type_: pa.DataType) -> _Read:
     return readers.get(kind.tp, int)
 
 
-def _micros(value: int | timedelta | time) -> int:
+def micros_of(value: int | timedelta | time) -> int:
+    """A TIME in microseconds, however it was exported."""
     if isinstance(value, int):
         return value
     if isinstance(value, time):

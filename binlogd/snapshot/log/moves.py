@@ -8,8 +8,8 @@ that is exchanged takes it to another table, one that is reorganized puts it els
 Invariant. A table holds at its end exactly the rows whose last change `home` takes to it.
 Why it holds. Every change of a row, and the row that it found, is followed in the same way, by
 values that decide its partition; a change that takes a row to another home ends it in the old one.
-Of tables that are exchanged a key is only once in each partition, as it holds the columns that
-decide the partition (`catalog` refuses others).
+Of tables that are exchanged a key tells the partition, as it holds the columns that decide it
+(`moving` refuses others), so no two rows of one home have the same.
 Source: pingcap/tidb table/tables/tables.go (getMutation), ddl/partition.go.
 """
 
@@ -48,12 +48,15 @@ class Spread(NamedTuple):
 
 class Swapped(NamedTuple):
     """EXCHANGE PARTITION: what was in the partition is a table of that id from now on, and what was
-    in the plain table is the partition, which has the id of that table now."""
+    in the plain table is the partition of `after`, which has the id of that table now.
+
+    Rows of the plain table that do not lie in the partition had gone before: TiDB looks at each."""
 
     version: int
     table_id: int
     partition_id: int
     plain_id: int
+    after: Table
 
 
 Move = Ended | Spread | Swapped
@@ -119,6 +122,8 @@ class Followed:
                     owner = place
                 elif owner == move.plain_id:
                     owner, place = move.table_id, move.plain_id
+                    if self._places(number, move.after).look(values) != place:
+                        return None
             elif owner != move.table_id or (move.ids is not None and place not in move.ids):
                 continue
             elif isinstance(move, Ended):
@@ -131,10 +136,13 @@ class Followed:
     def _spread(self, number: int, move: Spread, values: Mapping[int, Value]) -> int:
         if move.after.partitioning is None:
             return move.after.id
+        return self._places(number, move.after).find(values)
+
+    def _places(self, number: int, after: Table) -> Places:
         places = self._after.get(number)
         if places is None:
-            places = self._after[number] = Places(move.after)
-        return places.find(values)
+            places = self._after[number] = Places(after)
+        return places
 
     def _at_version(self, table_id: int, version: int) -> _At:
         states = self._moves.known[table_id]

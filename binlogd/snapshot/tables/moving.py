@@ -164,7 +164,7 @@ class Moving:
             reason = f"and {error}"
         self.know(replace(plain, id=freed), job.schema_version)
         if not reason:
-            self._moves.append(Swapped(job.schema_version, after.id, freed, plain.id))
+            self._moves.append(Swapped(job.schema_version, after.id, freed, plain.id, after))
         return Touched(touched, f"{_EXCHANGED}, {reason}" if reason else "", heirs)
 
 

@@ -165,7 +165,44 @@ def test_a_snapshot_is_compared_with_a_live_server(
     assert verdict["left_out"] == ["single", "double", "doc", "label"]
     mariadb.execute("UPDATE shop.t SET text = 'other' WHERE text = ''")
     code, said = command(*words)
-    assert (code, json.loads(said.splitlines()[1])["reason"]) == (1, "has other values")
+    verdict = json.loads(said.splitlines()[1])
+    assert (code, verdict["reason"]) == (1, "has other values")
+    assert [each.rpartition(": ")[2] for each in verdict["differences"]] == [
+        "only the snapshot has it",
+        "only the server has it",
+    ]
+    assert "text='other'" in verdict["differences"][1]
     mariadb.execute("DELETE FROM shop.t WHERE text = 'other'")
     code, said = command(*words)
     assert json.loads(said.splitlines()[1])["reason"] == "has 4 rows, the snapshot 5"
+
+
+def test_rows_that_differ_are_told_by_their_keys(tmp_path: Path, mariadb: MariaDb) -> None:
+    numbers = list(range(30))
+    columns: Columns = [
+        (1, "id", pa.array(numbers)),
+        (2, "word", pa.array([f"w{number}" for number in numbers])),
+        (3, "at", pa.array([None] * 30, pa.timestamp("us"))),
+    ]
+    types = ["bigint", "varchar(9)", "datetime"]
+    path, _ = snapshot(tmp_path, 100, columns, mysql_types=types, primary_key=("id",))
+    rows = ", ".join(f"({number}, 'w{number}')" for number in numbers)
+    mariadb.execute(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.t (id BIGINT PRIMARY KEY, word VARCHAR(9), at DATETIME)",
+        f"INSERT INTO shop.t (id, word) VALUES {rows}",
+        "UPDATE shop.t SET word = 'x', at = '2020-01-01' WHERE id = 7",
+        "DELETE FROM shop.t WHERE id = 8",
+        "INSERT INTO shop.t (id) VALUES (88)",
+    )
+    url = f"mysql://{mariadb.user}@{mariadb.host}:{mariadb.port}"
+    code, said = command("export", "--check", str(path), "--against", url)
+    assert code == 1
+    assert (
+        "shop.t: id=7: word is 'x' there, 'w7' in the snapshot;"
+        " at is 2020-01-01 00:00:00 there, NULL in the snapshot" in said
+    )
+    assert "shop.t: id=8: only the snapshot has it" in said
+    assert "shop.t: id=88: only the server has it" in said
+    mariadb.execute("DELETE FROM shop.t WHERE id < 20")
+    assert "and 11 more" in command("export", "--check", str(path), "--against", url)[1]
