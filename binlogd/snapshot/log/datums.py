@@ -12,9 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from binlogd.errors import CorruptRow
-from binlogd.snapshot.log.vectors import Bytes, Longs, Mask, padded, signed, uvarints
+from binlogd.snapshot.log.vectors import (
+    Bytes,
+    Longs,
+    Mask,
+    lengths,
+    offsets,
+    padded,
+    signed,
+    uvarints,
+)
 from binlogd.tidb.datum import Flag, skip_datum
 from binlogd.tidb.decimals import PRECISION_MAX, SCALE_MAX
 
@@ -32,14 +42,25 @@ _NOWHERE = -1
 
 
 class Rows:
-    """Some rows, joined."""
+    """Some rows, joined: their bytes, and where each begins and ends."""
 
-    def __init__(self, rows: list[bytes]) -> None:
-        self.raw = b"".join(rows)
-        self.data = padded(self.raw)
-        sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-        self.ends = np.cumsum(sizes)
-        self.begins = self.ends - sizes
+    def __init__(self, raw: bytes, places: Longs) -> None:
+        """`places` has the end of the last one as well."""
+        self.raw, self.data = raw, padded(raw)
+        self.begins, self.ends = places[:-1], places[1:]
+
+    @classmethod
+    def joined(cls, rows: list[bytes]) -> Rows:
+        """These."""
+        return cls(b"".join(rows), offsets(lengths(rows)))
+
+    @classmethod
+    def of(cls, rows: pa.Array) -> Rows:
+        """Those of a binary array without NULLs."""
+        _, places, data = rows.buffers()
+        ends = np.frombuffer(places, np.int32, len(rows) + 1, 4 * rows.offset).astype(np.int64)
+        raw = data[ends[0].item() : ends[-1].item()].to_pybytes() if data is not None else b""
+        return cls(raw, ends - ends[0])
 
     def __len__(self) -> int:
         return len(self.ends)

@@ -84,7 +84,7 @@ def changed(handle: Handle, runs: list[Run]) -> Changed:
 
 
 def _inserted(handle: Handle, rows: list[bytes]) -> Numbers:
-    many = Rows(rows)
+    many = Rows.joined(rows)
     keys, ends = integers(many.data, many.begins)
     for odd in np.flatnonzero((ends < 0) | (ends > many.ends)).tolist():
         keys[odd] = int.from_bytes(inserted(handle, rows[odd]).key, "big")
@@ -92,7 +92,7 @@ def _inserted(handle: Handle, rows: list[bytes]) -> Numbers:
 
 
 def _deleted(handle: Handle, rows: list[bytes]) -> Numbers:
-    many = Rows(rows)
+    many = Rows.joined(rows)
     found = columns(many, many.begins)
     keys, is_plain = _keys(many, handle, found)
     for odd in np.flatnonzero(found.is_odd | ~is_plain).tolist():
@@ -109,7 +109,7 @@ class _News(NamedTuple):
 
 
 def _updated(handle: Handle, rows: list[bytes]) -> _News:
-    many = Rows(rows)
+    many = Rows.joined(rows)
     found = columns(many, many.begins)
     news = _News(np.zeros(len(rows), np.uint64), [b""] * len(rows), np.zeros(len(rows), np.uint64))
     is_odd = found.is_odd | (found.count % 2 == 1) | (found.count == 0)

@@ -20,10 +20,10 @@ from binlogd.snapshot.spec import ChangesOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.tables.rewrite import Unconvertible
 from binlogd.snapshot.writing.files import TableFiles, Target, Written, results
+from binlogd.snapshot.writing.rows import Rows
 from binlogd.snapshot.writing.writer import (
     CHUNK_BYTES,
     CHUNK_ROWS,
-    Rows,
     arrow_columns,
     directory_name,
     schema_of,

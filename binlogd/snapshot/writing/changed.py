@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from binlogd.snapshot.log.keys import key_numbers
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.files import KEY_COLUMN
@@ -36,6 +37,11 @@ def keys_as(keys: Sequence[bytes], type_: pa.DataType) -> pa.Array:
     return pa.array(numbers)
 
 
+def keys_of_changes(keys: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Keys of `rowkey` that are in Arrow already."""
+    return keys if type_ != pa.int64() else pa.array(key_numbers(keys).view(np.int64))
+
+
 def keys_of(column: pa.Array) -> pa.Array:
     """The keys that the handle column of a table tells, as numbers modulo 2^64."""
     if pa.types.is_decimal(column.type):
@@ -52,12 +58,12 @@ class ChangedKeys:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._making = self._path.with_suffix(".new")
         self._file = pq.ParquetWriter(self._making, pa.schema([(KEY_COLUMN, self._type)]))
-        self._keys: list[bytes] = []
+        self._keys: list[pa.Array] = []
 
-    def add(self, key: bytes) -> None:
-        """One more; each key comes once."""
-        self._keys.append(key)
-        if len(self._keys) >= _CHUNK_KEYS:
+    def add(self, keys: pa.Array) -> None:
+        """More of them; each key comes once."""
+        self._keys.append(keys_of_changes(keys, self._type))
+        if sum(map(len, self._keys)) >= _CHUNK_KEYS:
             self._flush()
 
     def close(self) -> None:
@@ -68,7 +74,8 @@ class ChangedKeys:
         self._making.replace(self._path)
 
     def _flush(self) -> None:
-        self._file.write_table(pa.table({KEY_COLUMN: keys_as(self._keys, self._type)}))
+        keys = pa.chunked_array(self._keys, self._type)
+        self._file.write_table(pa.table({KEY_COLUMN: keys}))
         self._keys.clear()
 
 

@@ -8,29 +8,33 @@ to the JVM only to have them written would cost as much as the decoding.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import starmap
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from binlogd.errors import Corrupt, CorruptRow, UnknownTable, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column, mysql_type
-from binlogd.snapshot.log.rowkey import HandleKind, Op, columns_of
+from binlogd.snapshot.log.keys import is_first, longs
+from binlogd.snapshot.log.rowkey import HandleKind, Op
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.tables.rewrite import Convert, Unconvertible, converter
-from binlogd.snapshot.writing.changed import ChangedKeys, keys_as
+from binlogd.snapshot.tables.rewrite import Unconvertible
+from binlogd.snapshot.writing.changed import ChangedKeys, keys_of_changes
 from binlogd.snapshot.writing.files import TableFiles, Target, Written, results
 from binlogd.snapshot.writing.loose import GoneRows
-from binlogd.tidb.model import Column
-from binlogd.tidb.row import RowDecoder, Value
+from binlogd.snapshot.writing.row_arrays import RowArrays
+from binlogd.snapshot.writing.rows import Rows
+from binlogd.tidb.row import Value
 from binlogd.tidb.schema import SchemaTracker
 
-CHUNK_ROWS = 8_192
+CHUNK_ROWS = 16_384
 """Rows that are turned into Arrow at a time."""
 CHUNK_BYTES = 16 << 20
 
@@ -63,24 +67,42 @@ def write(
     schemas = SchemaTracker.from_snapshot(tracker)
     current: TableWriter | None = None
     done: list[Written] = []
-    for batch in batches:
-        for winner in _winners(batch):
-            table_id = winner.table_id
-            if current is None or current.table_id != table_id:
-                if table_id not in tables:
-                    raise UnknownTable(table_id, winner.commit_ts, winner.schema_version)
-                done += current.close() if current else []
-                current = TableWriter(tables[table_id], schemas, target, part)
-            current.add(winner)
+    for of_table in _by_table(batches):
+        first = next(_winners(of_table.slice(0, 1)))
+        if current is None or current.table_id != first.table_id:
+            if first.table_id not in tables:
+                raise UnknownTable(first.table_id, first.commit_ts, first.schema_version)
+            done += current.close() if current else []
+            current = TableWriter(tables[first.table_id], schemas, target, part)
+        current.add(of_table)
     done += current.close() if current else []
     yield results(done)
 
 
 def write_empty(plan: TablePlan, target: Target) -> list[Written]:
     """The file of a table without rows, so that its columns are there to be read."""
-    writer = TableWriter(plan, SchemaTracker(), target, "empty")
-    writer.flush()
-    return writer.close()
+    return TableWriter(plan, SchemaTracker(), target, "empty").close_empty()
+
+
+def _by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of one table each, so many that they may be decoded together."""
+    for batch in batches:
+        begins = np.flatnonzero(is_first(longs(batch, "table_id"))).tolist()
+        for begin, end in itertools.pairwise([*begins, len(batch)]):
+            rows = batch.column("row").slice(begin, end - begin)
+            for at, size in _chunks(rows):
+                yield batch.slice(begin + at, size)
+
+
+def _chunks(rows: pa.Array) -> Iterator[tuple[int, int]]:
+    """Where chunks of rows begin, and how many rows they have."""
+    sizes = pc.binary_length(rows).to_numpy(zero_copy_only=False)
+    begin = 0
+    while begin < len(rows):
+        total = np.cumsum(sizes[begin : begin + CHUNK_ROWS], dtype=np.int64)
+        count = max(1, int(np.searchsorted(total, CHUNK_BYTES, "right")))
+        yield begin, count
+        begin += count
 
 
 def _winners(batch: pa.RecordBatch) -> Iterator[Winner]:
@@ -128,65 +150,78 @@ class TableWriter:
             else:
                 self._changed = ChangedKeys(target.keys, plan, part)
         self._target, self._part, self._passed = target, part, 0
-        self._values: list[list[Value]] = [[] for _ in self._columns]
-        self._keys: list[bytes] = []
-        self._ids = [each.id for each in plan.columns]
-        self._chunk_rows = self._chunk_bytes = 0
+        self._arrays = RowArrays(plan, self._columns, self._rows.decoder)
         self._problem = ""
 
-    def add(self, winner: Winner) -> None:
-        """Takes a row. Raises UnreadableRow."""
+    def add(self, winners: pa.RecordBatch) -> None:
+        """Takes rows, no more than are decoded together. Raises UnreadableRow."""
         if self._problem:
             return
         if self._changed is not None:
-            self._changed.add(winner.key)
+            self._changed.add(winners.column("key"))
+        is_put = winners.column("op").to_numpy() != Op.DELETE
         if self._done is not None:
-            self._passed += winner.op != Op.DELETE
+            self._passed += int(np.count_nonzero(is_put))
             return
         try:
             if self._gone is not None:
-                self._gone.add(winner)
-            if winner.op != Op.DELETE:
-                self._take(winner)
-        except CorruptRow as error:
-            raise UnreadableRow(self._label(), winner.commit_ts, str(error)) from error
+                self._add_gone(winners)
+            self._take(winners.filter(pa.array(is_put)))
         except Unconvertible as error:
             self._problem = str(error)
 
-    def _take(self, winner: Winner) -> None:
-        values = self._rows.decode(winner.schema_version, winner.row)
-        for column, column_id in zip(self._values, self._ids, strict=True):
-            column.append(values[column_id])
-        if self._key_type is not None:
-            self._keys.append(winner.key)
-        self._chunk_rows += 1
-        self._chunk_bytes += len(winner.row)
-        if self._chunk_rows >= CHUNK_ROWS or self._chunk_bytes >= CHUNK_BYTES:
-            self.flush()
+    def _add_gone(self, winners: pa.RecordBatch) -> None:
+        assert self._gone is not None
+        for winner in _winners(winners):
+            try:
+                self._gone.add(winner)
+            except CorruptRow as error:
+                raise UnreadableRow(self._label(), winner.commit_ts, str(error)) from error
 
-    def flush(self) -> None:
-        """Turns what has gathered into Arrow."""
-        arrays = [
-            each.build(values, self._files.losses.setdefault(each.column.name, Counter()))
-            for each, values in zip(self._columns, self._values, strict=True)
+    def _take(self, puts: pa.RecordBatch) -> None:
+        losses = [
+            self._files.losses.setdefault(each.column.name, Counter()) for each in self._columns
         ]
-        keys = keys_as(self._keys, self._key_type) if self._key_type is not None else None
+        rows = puts.column("row")
+        try:
+            if self._rows.has_stand_ins:
+                arrays = self._one_by_one(puts, losses)
+            else:
+                arrays = self._arrays.arrays(rows, longs(puts, "schema_version"), losses)
+        except CorruptRow as error:
+            for winner in _winners(puts):
+                self._decoded(winner)  # tells which one it is
+            raise UnreadableRow(self._label(), 0, str(error)) from error
+        keys = None
+        if self._key_type is not None:
+            keys = keys_of_changes(puts.column("key"), self._key_type)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        for values in self._values:
-            values.clear()
-        self._keys.clear()
-        self._files.add(batch, keys, self._chunk_bytes)
-        self._chunk_rows = self._chunk_bytes = 0
+        self._files.add(batch, keys, rows.nbytes)
+
+    def _one_by_one(self, puts: pa.RecordBatch, losses: list[Counter[str]]) -> list[pa.Array]:
+        decoded = [self._decoded(winner) for winner in _winners(puts)]
+        return [
+            each.build([row[each.column.id] for row in decoded], lost)
+            for each, lost in zip(self._columns, losses, strict=True)
+        ]
+
+    def _decoded(self, winner: Winner) -> dict[int, Value]:
+        try:
+            return self._rows.decode(winner.schema_version, winner.row)
+        except CorruptRow as error:
+            raise UnreadableRow(self._label(), winner.commit_ts, str(error)) from error
+
+    def close_empty(self) -> list[Written]:
+        """A file without rows."""
+        arrays = [each.build([], Counter()) for each in self._columns]
+        keys = None if self._key_type is None else pa.array([], self._key_type)
+        self._files.add(pa.RecordBatch.from_arrays(arrays, schema=self._schema), keys, 0)
+        return self.close()
 
     def close(self) -> list[Written]:
         """Finishes the last file. What was written, or the problem."""
         if self._done is not None:
             return self._taken(self._done)
-        if self._chunk_rows and not self._problem:
-            try:
-                self.flush()
-            except CorruptRow as error:
-                raise UnreadableRow(self._label(), 0, str(error)) from error
         done = self._files.close()
         for each in (self._changed, self._gone):
             if each is not None:
@@ -290,97 +325,3 @@ def key_type(plan: TablePlan, columns: Iterable[ArrowColumn]) -> pa.DataType | N
         each.column.id == plan.handle.column_ids[0] and each.type != pa.bool_() for each in columns
     )
     return None if is_told else pa.int64()
-
-
-# --- rows to values ------------------------------------------------------------------------
-
-
-class Rows:
-    """Decodes rows of one table as of the moment, whatever schema version wrote them."""
-
-    def __init__(self, plan: TablePlan, schemas: SchemaTracker) -> None:
-        self._plan, self._schemas = plan, schemas
-        self._decoders: dict[int, RowDecoder] = {}
-        self._seen: dict[int, int] = {}
-        self._stand_ins = [
-            (column.id, stand_ins)
-            for column in plan.columns
-            if (stand_ins := _stand_ins(column, plan))
-        ]
-
-    def decode(self, version: int, row: bytes) -> dict[int, Value]:
-        """Values by column id. Raises CorruptRow, Unconvertible."""
-        values = self._decoder(version).insert(row)
-        if self._stand_ins:
-            present = columns_of(self._plan.handle, row)
-            for column_id, stand_ins in self._stand_ins:
-                if column_id not in present:
-                    _stand_in(values, column_id, stand_ins, present, version)
-        return values
-
-    def _decoder(self, version: int) -> RowDecoder:
-        decoder = self._decoders.get(version)
-        if decoder is None:
-            table = self._schemas.table_at(self._plan.info.id, version)
-            assert table is not None, "the catalog was made by the same tracker"
-            decoder = RowDecoder(replace(table, info=self._plan.info))
-            self._decoders[version] = decoder
-        return decoder
-
-
-class _StandIn(NamedTuple):
-    """An older id of a column, the version that ended it, and the conversions from there."""
-
-    column_id: int
-    until: int
-    conversions: list[Convert]
-
-
-def _stand_ins(column: Column, plan: TablePlan) -> list[_StandIn]:
-    """Newest first."""
-    replaced = {each.new.id: each for each in plan.rewritten}
-    found: list[_StandIn] = []
-    chain: list[Convert] = []
-    column_id = column.id
-    while column_id in replaced:  # ids only grow, so the chain ends
-        step = replaced[column_id]
-        chain = [_converter(step.old, step.new), *chain]
-        found.append(_StandIn(step.old.id, step.version, chain))
-        column_id = step.old.id
-    return found
-
-
-def _converter(old: Column, new: Column) -> Convert:
-    """A conversion that is refused only when a row needs it."""
-    try:
-        return converter(old, new)
-    except Unconvertible as error:
-        reason = str(error)
-
-    def refuse(value: Value) -> Value:
-        if value is None:
-            return None
-        raise Unconvertible(reason)
-
-    return refuse
-
-
-def _stand_in(
-    values: dict[int, Value],
-    column_id: int,
-    stand_ins: list[_StandIn],
-    present: set[int],
-    version: int,
-) -> None:
-    """Puts in what a row of this version means by not having the column."""
-    chosen: _StandIn | None = None
-    for each in stand_ins:
-        if version >= each.until or (chosen and chosen.column_id in present):
-            break
-        chosen = each
-    if chosen is None:
-        return
-    value = values[chosen.column_id]
-    for convert in chosen.conversions:
-        value = convert(value)
-    values[column_id] = value

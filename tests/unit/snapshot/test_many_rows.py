@@ -198,7 +198,7 @@ def test_a_damaged_row_is_told_as_it_is_by_itself(
     )
 )
 def test_pairs_are_what_they_are_one_by_one(rows: list[bytes]) -> None:
-    many = Rows(rows)
+    many = Rows.joined(rows)
     found = columns(many, many.begins)
     for number, row in enumerate(rows):
         if found.is_odd[number]:

@@ -1,0 +1,286 @@
+"""Datums of one column, of many rows at once, into Arrow.
+
+Invariant. What a way gives is what the reader of the column and `ArrowColumn.build` give, or None,
+which says nothing. Why it holds: a way takes datums of the flag that TiDB writes for the type and
+of values that lose nothing; one other among them, and it gives None for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlogd.snapshot.formats.columns import ArrowColumn
+from binlogd.snapshot.log.datums import Rows
+from binlogd.snapshot.log.vectors import Longs, Mask, signed, uvarints
+from binlogd.tidb.datum import Flag
+from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.model import Column
+
+Way = Callable[[Rows, Longs], pa.Array | None]
+"""From rows, and where the datum of each begins."""
+
+_NIL = Flag.NIL.value
+_SIGN = np.uint64(1 << 63)
+_DAY_US = 86_400_000_000
+_INT64_DIGITS = 18
+"""Digits of which every number fits in 64 bits."""
+
+
+def way_of(column: ArrowColumn) -> Way | None:
+    """The way of a column, if there is one for its type and what it becomes."""
+    kind = column.column.field_type
+    find = None if kind.is_array else _WAYS.get(kind.tp)
+    return None if find is None else find(column.column, column.type)
+
+
+def _way_of_text(_: Column, type_: pa.DataType) -> Way | None:
+    return _texts(type_) if pa.types.is_string(type_) or pa.types.is_binary(type_) else None
+
+
+def _way_of_number(column: Column, type_: pa.DataType) -> Way | None:
+    tp = column.field_type.tp
+    is_unsigned = column.is_unsigned and tp != Tp.YEAR
+    if is_unsigned and tp == Tp.LONGLONG:
+        return _uint64s(type_) if pa.types.is_decimal(type_) else None
+    return _integers(type_, is_unsigned=is_unsigned) if pa.types.is_integer(type_) else None
+
+
+def _way_of_float(_: Column, type_: pa.DataType) -> Way | None:
+    return _floats(type_)
+
+
+def _way_of_decimal(_: Column, type_: pa.DataType) -> Way | None:
+    return _decimals(type_) if pa.types.is_decimal(type_) else None
+
+
+def _way_of_moment(column: Column, type_: pa.DataType) -> Way | None:
+    is_kept = pa.types.is_timestamp(type_) or pa.types.is_date32(type_)
+    return _moments(type_, max(column.field_type.decimal, 0)) if is_kept else None
+
+
+def _way_of_label(column: Column, _: pa.DataType) -> Way | None:
+    return _labels(column.field_type.elems)
+
+
+_WAYS: dict[int, Callable[[Column, pa.DataType], Way | None]] = (
+    dict.fromkeys(STRING_TYPES, _way_of_text)
+    | dict.fromkeys((Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG, Tp.YEAR), _way_of_number)
+    | dict.fromkeys((Tp.FLOAT, Tp.DOUBLE), _way_of_float)
+    | dict.fromkeys((Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP), _way_of_moment)
+    | {Tp.NEW_DECIMAL: _way_of_decimal, Tp.ENUM: _way_of_label}
+)
+
+
+def _of_flag(rows: Rows, at: Longs, flag: Flag) -> Mask | None:
+    """Which datums are NULL, if all others are of this flag."""
+    flags = rows.data[at]
+    is_null: Mask = flags == _NIL
+    return is_null if (is_null | (flags == flag)).all() else None
+
+
+def _array(values: npt.NDArray[np.generic], is_null: Mask) -> pa.Array:
+    return pa.array(values, mask=is_null)
+
+
+def _integers(type_: pa.DataType, *, is_unsigned: bool) -> Way:
+    flag = Flag.UVARINT if is_unsigned else Flag.VARINT
+
+    def way(rows: Rows, at: Longs) -> pa.Array | None:
+        is_null = _of_flag(rows, at, flag)
+        if is_null is None:
+            return None
+        values, ends = uvarints(rows.data, at + 1)
+        if (ends < 0).any():
+            return None
+        try:
+            return _array(values if is_unsigned else signed(values), is_null).cast(type_)
+        except pa.ArrowInvalid:
+            return None
+
+    return way
+
+
+def _uint64s(type_: pa.DataType) -> Way:
+    def way(rows: Rows, at: Longs) -> pa.Array | None:
+        is_null = _of_flag(rows, at, Flag.UVARINT)
+        if is_null is None:
+            return None
+        values, ends = uvarints(rows.data, at + 1)
+        return None if (ends < 0).any() else _array(values, is_null).cast(type_)
+
+    return way
+
+
+def _labels(elems: tuple[str, ...]) -> Way:
+    labels = pa.array(["", *elems], pa.string())
+
+    def way(rows: Rows, at: Longs) -> pa.Array | None:
+        is_null = _of_flag(rows, at, Flag.UVARINT)
+        if is_null is None:
+            return None
+        values, ends = uvarints(rows.data, at + 1)
+        values[is_null] = 0
+        if (ends < 0).any() or values.max(initial=0) > len(elems):
+            return None
+        return labels.take(_array(values, is_null))
+
+    return way
+
+
+def _texts(type_: pa.DataType) -> Way:
+    def way(rows: Rows, at: Longs) -> pa.Array | None:
+        is_null = _of_flag(rows, at, Flag.COMPACT_BYTES)
+        if is_null is None:
+            return None
+        sizes, begins = uvarints(rows.data, at + 1)
+        begins = np.where(is_null, at, begins)
+        ends = begins + np.where(is_null, 0, (sizes >> np.uint64(1)).view(np.int64))
+        found = stretches(rows, begins, ends, is_null)
+        try:
+            return found.cast(type_)
+        except pa.ArrowInvalid:
+            return None
+
+    return way
+
+
+def stretches(rows: Rows, begins: Longs, ends: Longs, is_null: Mask) -> pa.Array:
+    """Stretches of the rows' bytes that follow each other, as binary values.
+
+    What lies between two of them is a value as well, and is not taken.
+    """
+    size = len(begins)
+    places = np.empty(2 * size, np.int32)
+    places[::2], places[1::2] = begins, ends
+    buffers = [None, pa.py_buffer(places), pa.py_buffer(rows.raw)]
+    every = pa.Array.from_buffers(pa.binary(), max(2 * size - 1, 0), buffers)
+    return every.take(pa.array(np.arange(0, 2 * size, 2), mask=is_null))
+
+
+def _floats(type_: pa.DataType) -> Way:
+    def way(rows: Rows, at: Longs) -> pa.Array | None:
+        is_null = _of_flag(rows, at, Flag.FLOAT)
+        if is_null is None:
+            return None
+        bits = _bytes_at(rows, at + 1, 8).view(">u8").astype(np.uint64).ravel()
+        bits = np.where(bits & _SIGN, bits ^ _SIGN, ~bits)
+        values = bits.view(np.float64)
+        if not (np.isfinite(values) | is_null).all():
+            return None
+        return _array(np.where(is_null, 0.0, values), is_null).cast(type_)
+
+    return way
+
+
+def _bytes_at(rows: Rows, at: Longs, size: int) -> npt.NDArray[np.uint8]:
+    """So many bytes of each, row by row; what is NULL at the very end reads what is behind."""
+    return np.ascontiguousarray(rows.data[at[:, None] + np.arange(size)])
+
+
+# --- decimals ------------------------------------------------------------------------------
+
+
+def _decimals(type_: pa.Decimal128Type) -> Way:
+    def way(rows: Rows, at: Longs) -> pa.Array | None:
+        is_null = _of_flag(rows, at, Flag.DECIMAL)
+        if is_null is None or is_null.all():
+            return None
+        first = int(at[np.argmin(is_null)])
+        precision, scale = rows.raw[first + 1], rows.raw[first + 2]
+        is_alike = (rows.data[at + 1] == precision) & (rows.data[at + 2] == scale)
+        is_small = precision <= min(_INT64_DIGITS, type_.precision)
+        if not (is_alike | is_null).all() or scale != type_.scale or not is_small:
+            return None
+        unscaled = _unscaled(rows, np.where(is_null, first, at) + 3, precision, scale)
+        return None if unscaled is None else _decimal_array(unscaled, is_null, type_)
+
+    return way
+
+
+def _unscaled(rows: Rows, at: Longs, precision: int, scale: int) -> Longs | None:
+    """Decimals of up to 18 digits as integers; None where a group of digits has too many."""
+    groups = _groups(precision, scale)
+    body = _bytes_at(rows, at, sum(size for size, _ in groups))
+    is_negative = body[:, 0] < 0x80
+    body[:, 0] ^= 0x80
+    body[is_negative] ^= 0xFF
+    found = np.zeros(len(at), np.int64)
+    begin = 0
+    for size, limit in groups:
+        group = np.zeros(len(at), np.int64)
+        for place in range(begin, begin + size):
+            group = group << 8 | body[:, place]
+        if (group >= limit).any():
+            return None
+        found = found * limit + group
+        begin += size
+    return np.where(is_negative, -found, found)
+
+
+def _groups(precision: int, scale: int) -> list[tuple[int, int]]:
+    """Bytes of each group of digits, and the number that it is below, most significant first."""
+    whole = precision - scale
+    digits = [whole % 9, *[9] * (whole // 9), *[9] * (scale // 9), scale % 9]
+    return [(each // 9 * 4 + (each % 9 + 1) // 2, 10**each) for each in digits if each]
+
+
+def _decimal_array(unscaled: Longs, is_null: Mask, type_: pa.Decimal128Type) -> pa.Array:
+    words = np.empty((len(unscaled), 2), np.int64)
+    words[:, 0], words[:, 1] = unscaled, unscaled >> 63
+    found = pa.Array.from_buffers(type_, len(unscaled), [None, pa.py_buffer(words)])
+    return pc.if_else(pa.array(is_null), pa.scalar(None, type_), found) if is_null.any() else found
+
+
+# --- dates and times -----------------------------------------------------------------------
+
+
+def _moments(type_: pa.DataType, fsp: int) -> Way:
+    def way(rows: Rows, at: Longs) -> pa.Array | None:
+        is_null = _of_flag(rows, at, Flag.UVARINT)
+        if is_null is None:
+            return None
+        packed, ends = uvarints(rows.data, at + 1)
+        packed = np.where(is_null, _EPOCH, packed)
+        days, is_right = _days(packed >> np.uint64(41))
+        micros, is_time = _clock((packed & np.uint64((1 << 41) - 1)).view(np.int64), fsp)
+        if (ends < 0).any() or not (is_right & is_time).all():
+            return None
+        if pa.types.is_date32(type_):
+            return _array(days.astype(np.int32), is_null).view(type_)
+        return _array(days * _DAY_US + micros, is_null).view(type_)
+
+    return way
+
+
+_EPOCH = np.uint64(((1970 * 13 + 1) << 5 | 1) << 41)
+"""1970-01-01 as TiDB packs it."""
+
+
+def _days(ymd: npt.NDArray[np.uint64]) -> tuple[Longs, Mask]:
+    """Days since 1970, and which dates the calendar has, from the year 1 on."""
+    months, day = (ymd >> np.uint64(5)).view(np.int64), (ymd & np.uint64(31)).view(np.int64)
+    year, month = months // 13, months % 13
+    is_right = (year >= 1) & (year <= 9999) & (month >= 1) & (day >= 1)
+    number = np.where(is_right, (year - 1970) * 12 + month - 1, 0)
+    first, behind = _first_days(number), _first_days(number + 1)
+    is_right &= first + day <= behind
+    return first + day - 1, is_right
+
+
+def _first_days(months: Longs) -> Longs:
+    """The first day of months since 1970."""
+    return months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+
+
+def _clock(packed: Longs, fsp: int) -> tuple[Longs, Mask]:
+    """Microseconds of a day with so many digits of a fraction, and which are times of day."""
+    hour, minute, second = packed >> 36, packed >> 30 & 63, packed >> 24 & 63
+    fraction = packed & 0xFFFFFF
+    is_right = (hour < 24) & (minute < 60) & (second < 60) & (fraction < 1_000_000)
+    fraction -= fraction % 10 ** (6 - fsp)
+    return ((hour * 60 + minute) * 60 + second) * 1_000_000 + fraction, is_right
