@@ -1,5 +1,6 @@
 """Snapshots by Spark: cold and warm start, row changes per second from the log to synced Parquet on
-one core and on two, a hundred small tables, and the memory of all its processes.
+one core and on two, a hundred small tables, and the memory of all its processes. Sessions use a
+class archive, which is made first; the last one does without.
 
     python -m tests.bench.bench_export [row changes]
 
@@ -29,9 +30,9 @@ from binlogd.snapshot.export import PARTITION_BYTES
 from binlogd.snapshot.log import reader, state
 from binlogd.snapshot.log.events import Wanted, events
 from binlogd.snapshot.log.heads import Log, heads
-from binlogd.snapshot.process import preflight
 from binlogd.snapshot.process.jobdir import pinned
 from binlogd.snapshot.process.launcher import JobProcess, running
+from binlogd.snapshot.process.warmup import warm_up
 from binlogd.snapshot.spec import ExportSpec, Segment, SessionSpec, TypeOptions
 from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.catalog import DdlBinlog, catalog
@@ -55,22 +56,23 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 async def main(changes: int) -> None:
     """Prints one JSON line per figure."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    machine = await preflight.machine()
-    archive = machine.class_archive()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
+        os.environ["XDG_CACHE_HOME"] = str(directory / "cache")
+        began = time.perf_counter()
+        archive = await warm_up()
+        size_mib = archive.size_bytes >> 20
+        report("export_class_archive", time.perf_counter() - began, "s", size_mib=size_mib)
         write_log(directory / "small", log(1_000))
         write_log(directory / "many", log(20_000, TABLES))
         write_log(directory / "large", log(changes), segment_bytes=500 << 20)
         by_python, cpu = changes_alone(directory, changes)
         report("export_without_spark", by_python, "changes/s", cpu=cpu)
         for cores in CORES:
-            classes = str(archive) if archive.exists() else ""
-            job = Job(directory / f"on-{cores}", directory, cores, classes)
+            job = Job(directory / f"on-{cores}", directory, cores, str(archive.path))
             by_spark = await job.measure(changes)
             report("export", by_spark, "changes/s", cores=cores, ratio=by_spark / by_python)
-        if archive.exists():
-            await Job(directory / "cold", directory, 2, "").start()
+        await Job(directory / "cold", directory, 2, "").start()
 
 
 def changes_alone(directory: Path, changes: int) -> tuple[float, float]:
@@ -92,22 +94,23 @@ class Job:
         """How long it takes until there is a session."""
         began = time.perf_counter()
         async with running(self._session(), self._home / "job.log") as child:
-            await child.started()
-            seconds = time.perf_counter() - began
-            report("export_session_start", seconds, "s", archive=bool(self._classes))
+            await self._started(child, began)
 
     async def measure(self, changes: int) -> float:
         """Starts, the first export, the second, many tables, and changes per second at last."""
         began = time.perf_counter()
         async with running(self._session(), self._home / "job.log") as child:
-            await child.started()
-            seconds = time.perf_counter() - began
-            report("export_session_start", seconds, "s", archive=bool(self._classes))
+            await self._started(child, began)
             await self._export(child, "small", "export_first")
             await self._export(child, "small", "export_second")
             await self._export(child, "many", "export_100_tables")
             seconds = await self._export(child, "large", "export_large")
         return changes / seconds
+
+    async def _started(self, child: JobProcess, began: float) -> None:
+        await child.started()
+        seconds, cpu = time.perf_counter() - began, cpu_s(child.pid)
+        report("export_session_start", seconds, "s", archive=bool(self._classes), cpu=cpu)
 
     def _session(self) -> SessionSpec:
         scratch = str(self._home / "spark")

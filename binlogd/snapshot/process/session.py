@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark.sql import SparkSession, Window
-from pyspark.sql import functions as F
+import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from binlogd.snapshot.log.events import BATCH_BYTES_MAX
 from binlogd.snapshot.spec import Advanced, Event, SessionSpec
@@ -70,18 +70,19 @@ def _java_options(spec: SessionSpec) -> list[str]:
 
 def rehearse(spark: SparkSession) -> None:
     """Does what an export does with a few rows, so that every class that it needs is loaded."""
-    rows = spark.range(0, 100, 1, 4).mapInArrow(lambda batches: batches, "id BIGINT")
-    rows = rows.selectExpr(
-        "id", "id % 7 AS k", "ENCODE(CAST(id AS STRING), 'utf-8') AS b"
-    ).persist()
-    few = rows.groupBy("k").agg(F.max("id").alias("id"), F.min("b").alias("b"))
-    rows.join(few.select("id"), "id", "left_anti").agg(F.count("*")).collect()
-    newest = F.row_number().over(Window.partitionBy("k").orderBy(F.desc("id")))
-    ordered = rows.join(F.broadcast(few.select("k").distinct()), "k").withColumn("n", newest)
-    ordered.where("n = 1").drop("b").sortWithinPartitions("k").mapInArrow(
-        lambda batches: batches, "k BIGINT, id BIGINT, n INT"
-    ).collect()
-    rows.unpersist()
+
+    def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            numbers = batch.column(0)
+            texts = pa.array([b"x" * 100] * len(numbers), pa.binary())
+            columns = [numbers.cast(pa.int32()), numbers, numbers.cast(pa.int32()), texts]
+            yield pa.RecordBatch.from_arrays(columns, names=["a", "b", "c", "d"])
+
+    shape = "a INT, b BIGINT, c INT, d BINARY"
+    packets = spark.range(0, 100, 1, 4).mapInArrow(made, shape)
+    packets.collect()
+    ordered = packets.repartitionById(4, "a").sortWithinPartitions("b", "c")
+    ordered.mapInArrow(lambda batches: batches, shape).collect()
 
 
 @contextmanager
