@@ -4,6 +4,7 @@
 //	pumps HOST:PORT [SOCKET]        everything once
 //	pumps HOST:PORT for SECONDS     writes for so long, and says how many transactions it wrote
 //
+// With TLS=DIRECTORY in the environment, with the certificates there: ca.pem, tidb.pem, tidb.key.
 // Each line says "ok" or "FAIL" and what was asked; the exit code is 1 when something failed.
 package main
 
@@ -11,6 +12,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"sync"
@@ -18,13 +20,31 @@ import (
 	"time"
 
 	"github.com/pingcap/tidb-tools/pkg/etcd"
+	"github.com/pingcap/tidb-tools/pkg/utils"
 	"github.com/pingcap/tidb-tools/tidb-binlog/node"
 	client "github.com/pingcap/tidb-tools/tidb-binlog/pump_client"
 	binlog "github.com/pingcap/tipb/go-binlog"
 	pd "github.com/tikv/pd/client"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding/gzip"
 )
 
 var failed bool
+
+var security = certificates()
+
+func certificates() pd.SecurityOption {
+	directory := os.Getenv("TLS")
+	if directory == "" {
+		return pd.SecurityOption{}
+	}
+	return pd.SecurityOption{
+		CAPath:   directory + "/ca.pem",
+		CertPath: directory + "/tidb.pem",
+		KeyPath:  directory + "/tidb.key",
+	}
+}
 
 func check(name string, f func() error) {
 	if err := f(); err != nil {
@@ -51,7 +71,7 @@ func write(pumps *client.PumpsClient, start int64) error {
 
 // Several writers who never rest, as the sessions of a TiDB: no write may fail.
 func writeFor(url string, times pd.Client, duration time.Duration) {
-	pumps, err := client.NewPumpsClient(url, client.Range, 15*time.Second, pd.SecurityOption{})
+	pumps, err := client.NewPumpsClient(url, client.Range, 15*time.Second, security)
 	if err != nil {
 		fmt.Println("FAIL", err)
 		os.Exit(1)
@@ -109,6 +129,56 @@ func transact(pumps *client.PumpsClient, times pd.Client) (int64, error) {
 	return commit, pumps.WriteBinlog(&binlog.Binlog{Tp: binlog.BinlogType_Commit, StartTs: start, CommitTs: commit, PrewriteKey: []byte("k")})
 }
 
+// As a Go Drainer: compressed, without a limit, from the last that it has.
+func pull(ctx context.Context, place string, clusterID uint64, atLeast int) error {
+	options := []grpc.DialOption{
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.UseCompressor(gzip.Name)),
+	}
+	tlsConfig, err := utils.ToTLSConfig(security.CAPath, security.CertPath, security.KeyPath)
+	if err != nil {
+		return err
+	}
+	if tlsConfig != nil {
+		options = append(options, grpc.WithTransportCredentials(credentials.NewTLS(tlsConfig)))
+	} else {
+		options = append(options, grpc.WithInsecure())
+	}
+	conn, err := grpc.DialContext(ctx, place, options...)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var last int64
+	rows, fakes := 0, 0
+	for rows < atLeast || fakes < 2 {
+		stream, err := binlog.NewPumpClient(conn).PullBinlogs(ctx, &binlog.PullBinlogReq{ClusterID: clusterID, StartFrom: binlog.Pos{Offset: last}})
+		if err != nil {
+			return err
+		}
+		for i := 0; i < 15 && (rows < atLeast || fakes < 2); i++ { // and then from there in another stream
+			answer, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			var found binlog.Binlog
+			if err := found.Unmarshal(answer.Entity.Payload); err != nil {
+				return err
+			}
+			if found.CommitTs <= last {
+				return fmt.Errorf("%d after %d", found.CommitTs, last)
+			}
+			last = found.CommitTs
+			if found.StartTs == found.CommitTs {
+				fakes++
+			} else if rows++; found.Tp != binlog.BinlogType_Commit || len(found.PrewriteValue) == 0 {
+				return fmt.Errorf("not joined: %v", &found)
+			}
+		}
+		_ = stream.CloseSend()
+	}
+	return nil
+}
+
 func timestamp(times pd.Client) (int64, error) {
 	physical, logical, err := times.GetTS(context.Background())
 	return physical<<18 + logical, err
@@ -117,10 +187,13 @@ func timestamp(times pd.Client) (int64, error) {
 func main() {
 	place := os.Args[1]
 	url := "http://" + place
+	if security.CAPath != "" {
+		url = "https://" + place
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 
-	times, err := pd.NewClient([]string{url}, pd.SecurityOption{})
+	times, err := pd.NewClient([]string{url}, security)
 	if err != nil {
 		fmt.Println("FAIL pd:", err)
 		os.Exit(1)
@@ -143,7 +216,7 @@ func main() {
 
 	for _, strategy := range []string{client.Range, client.Hash} {
 		check("the Pump client finds its Pump in PD and writes, strategy "+strategy, func() error {
-			pumps, err := client.NewPumpsClient(url, strategy, 15*time.Second, pd.SecurityOption{})
+			pumps, err := client.NewPumpsClient(url, strategy, 15*time.Second, security)
 			if err != nil {
 				return err
 			}
@@ -161,7 +234,7 @@ func main() {
 	}
 	if len(os.Args) > 2 {
 		check("the Pump client writes through the unix socket", func() error {
-			pumps, err := client.NewLocalPumpsClient(url, os.Args[2], 15*time.Second, pd.SecurityOption{})
+			pumps, err := client.NewLocalPumpsClient(url, os.Args[2], 15*time.Second, security)
 			if err != nil {
 				return err
 			}
@@ -175,7 +248,16 @@ func main() {
 		})
 	}
 
-	cli, err := etcd.NewClientFromCfg([]string{place}, 5*time.Second, node.DefaultRootPath, nil)
+	check("a Drainer pulls all of it, compressed, in order, and hears more while nobody writes", func() error {
+		return pull(ctx, place, times.GetClusterID(ctx), 40)
+	})
+
+	tlsConfig, err := utils.ToTLSConfig(security.CAPath, security.CertPath, security.KeyPath)
+	if err != nil {
+		fmt.Println("FAIL tls:", err)
+		os.Exit(1)
+	}
+	cli, err := etcd.NewClientFromCfg([]string{url}, 5*time.Second, node.DefaultRootPath, tlsConfig)
 	if err != nil {
 		fmt.Println("FAIL etcd:", err)
 		os.Exit(1)
