@@ -218,7 +218,8 @@ class LosesAnAnswer:
 async def test_a_pump_whose_registration_had_no_answer_still_tells_the_drainers(
     alone: Standing,
 ) -> None:
-    await alone.drainer("far", 1)
+    gone = NodeStatus(DRAINER, "gone", "127.0.0.1:1", "online", NO_TS, NO_TS)
+    await alone.node.registry.register(gone)
     said: list[str] = []
 
     async def say(reason: str) -> None:
