@@ -77,7 +77,11 @@ class PlainChannel(Channel):
     """A channel to a host and port, or to the path of a unix socket, where there is no TLS.
 
     `tls` gives the certificates as they are now, and judges the server's before the first call.
+    Closed is for good: grpclib would dial anew for a call that comes late, and nobody would ever
+    close that connection.
     """
+
+    _is_closed = False
 
     def __init__(self, host: str | Path, port: int = 0, tls: ClientTls | None = None) -> None:
         self._tls = None if isinstance(host, Path) else tls
@@ -91,12 +95,16 @@ class PlainChannel(Channel):
 
     async def _create_connection(self) -> H2Protocol:
         """Raises OSError, also for a server that is not who it should be."""
+        self._refuse_if_closed()
         protocol = await super()._create_connection()
         transport = getattr(protocol.connection, "_transport", None)  # told nowhere else
         if (
             transport is None
         ):  # grpclib forgets it when the connection is lost, before this task ran
             raise ConnectionError("the connection was closed as soon as it was made")
+        if self._is_closed:  # meanwhile
+            transport.abort()
+            self._refuse_if_closed()
         if self._path is None and not transport.is_closing():
             connected = transport.get_extra_info("socket")
             for level, option, value in _ASKS:
@@ -107,6 +115,15 @@ class PlainChannel(Channel):
                 transport.abort()
                 raise ConnectionError(refusal)
         return protocol
+
+    def close(self) -> None:
+        """Ends the connection and what is in flight on it."""
+        self._is_closed = True
+        super().close()
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise ConnectionError("the channel was closed by somebody whose call had failed on it")
 
 
 class LastingChannel(PlainChannel):

@@ -26,6 +26,15 @@ class LostAtOnce(PlainChannel):
         return protocol
 
 
+async def test_a_channel_that_was_closed_is_not_dialled_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        channel = PlainChannel(*listening.getsockname())
+        await channel.__connect__()
+        channel.close()
+        with pytest.raises(ConnectionError, match="was closed"):
+            await channel.__connect__()
+
+
 async def test_a_connection_that_is_lost_as_soon_as_it_is_made_is_an_error_of_the_connection() -> (
     None
 ):

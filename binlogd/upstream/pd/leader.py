@@ -29,8 +29,9 @@ from binlogd.wire.generated import pdpb
 log = structlog.get_logger(__name__)
 
 FORWARDED_HOST = "pd-forwarded-host"
-NO_ANSWER = (OSError, GRPCError, StreamTerminatedError, ProtocolError, TimeoutError)
-"""What grpclib raises when a call fails, ssl's errors among them."""
+NO_ANSWER = (OSError, GRPCError, StreamTerminatedError, ProtocolError, TimeoutError, RuntimeError)
+"""What grpclib raises when a call fails, ssl's errors among them, and uvloop's of a connection that
+is closed already."""
 _MEMBERS = "/pdpb.PD/GetMembers"
 _MALFORMED = (ValueError, LookupError, TypeError, AttributeError, EOFError, struct.error)
 """What betterproto raises for bytes that are no message of a kind."""

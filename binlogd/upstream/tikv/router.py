@@ -205,7 +205,7 @@ class Router:
                     f"TiKV store {store_id} knows no {method}: {error.message}"
                 ) from error
             raise _Silent(f"store {store_id}: {error.status.name}: {error.message}") from error
-        except (ProtocolError, StreamTerminatedError, OSError) as error:
+        except (ProtocolError, StreamTerminatedError, OSError, RuntimeError) as error:
             self._failed(store_id, connection)
             raise _Silent(f"store {store_id}: {str(error) or type(error).__name__}") from error
         except (ValueError, EOFError) as error:
