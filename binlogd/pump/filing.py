@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import structlog
+from msgspec.structs import replace
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptIndex, IndexUnavailable, LogFailed
@@ -282,10 +283,13 @@ class Filer:
         async with self._saving:
             marks = self._marks
             filed = self._tail.filed_count + len(entries)
+            reached: Snapshot | None = None
             for snapshot in self._snapshots:
                 if snapshot.records > filed:
                     break
-                marks = replace(marks, max_commit_ts=snapshot.watermark, handle=snapshot.handle)
+                reached = snapshot
+            if reached is not None:
+                marks = replace(marks, max_commit_ts=reached.watermark, handle=reached.handle)
             if entries:
                 marks = replace(marks, head=entries[-1].end)
                 await self._note_needed(entries)
@@ -293,7 +297,8 @@ class Filer:
             await self.index.put(entries, marks, changed)
             self._log.saved(changed)
             self._saved = marks
-            self._unplaced -= {(entry.commit_ts, entry.start_ts) for entry in entries}
+            if self._unplaced:
+                self._unplaced -= {(entry.commit_ts, entry.start_ts) for entry in entries}
         self._tail.filed(len(entries))
         if not self._tail.waiting():
             self._has_more_unplaced = False

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from binlogd.pump.pointer import FileId
 from binlogd.tso import NO_TS, Tso
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True, gc=False):
     """One `NNNNNN.vlog`.
 
     `max_ts` is the largest index timestamp of its records (start_ts of a prewrite, else commit_ts),

@@ -16,12 +16,12 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiosqlite
+import msgspec
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, CorruptIndex, IndexUnavailable
@@ -72,8 +72,7 @@ class FoundCommit(NamedTuple):
     prewrite: Place | None
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(msgspec.Struct, frozen=True, gc=False):
     """How far a shard had come.
 
     Everything before `head` is filed. A restart scans from the smaller of `head` and `handle`;

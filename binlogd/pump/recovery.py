@@ -11,12 +11,13 @@ Source: tidb-binlog pump/storage/storage.go, NewAppendWithResolver.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
+from msgspec.structs import replace
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptIndex, LogFailed

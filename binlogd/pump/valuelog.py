@@ -16,11 +16,12 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 
 from binlogd import record
 from binlogd.errors import ConfigError, CorruptRecord, DiskFull, LogFailed

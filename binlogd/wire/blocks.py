@@ -104,7 +104,7 @@ class BlockReader:
     def _put(self, dynamic: Any, field: Field) -> None:
         """What the table's own `add` does, which is called for each call."""
         table = self._table
-        most: int = table.maxsize
+        most: int = table._maxsize  # noqa: SLF001 - see above
         size: int = table._current_size + _entry_bytes(field)  # noqa: SLF001 - see above
         if _entry_bytes(field) > most:
             table.add(field[0], field[1])

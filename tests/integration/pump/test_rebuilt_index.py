@@ -11,12 +11,13 @@ import random
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import Unavailable
