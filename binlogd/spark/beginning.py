@@ -7,7 +7,7 @@ tells its rows apart, as changes will name them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from binlogd.archive.store import Store
 from binlogd.errors import Refused
 from binlogd.snapshot.bases.choice import Needs, choose
 from binlogd.snapshot.formats.columns import ArrowColumn
+from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.publishing.publish import LATEST
 from binlogd.snapshot.spec import MANIFEST_NAME, FileEntry, Manifest, TypeOptions
 from binlogd.snapshot.tables.built_on import Base, Carry, open_base
@@ -35,6 +36,10 @@ WINDOW = 600_000 << 18
 looked through for DDL (10 min of TSO)."""
 
 
+Wants = Callable[[str, str], bool]
+"""Of database and table."""
+
+
 @dataclass(frozen=True, slots=True)
 class Beginning:
     """The tables of a base, by id, each with where its rows are; and the schema of then."""
@@ -44,10 +49,17 @@ class Beginning:
     tables: dict[int, TablePlan]
     tracker: bytes
     types: TypeOptions
+    losses: dict[str, dict[str, dict[str, int]]]
+    """By table, how many values its files lack, as its manifest counts them."""
 
 
-def beginning(base: str, zone: str, asked: Request, scratch: Path) -> Beginning:
+def beginning(
+    base: str, zone: str, asked: Request, scratch: Path, wants: Wants, *, needs_keys: bool
+) -> Beginning:
     """A base as a pipeline needs it; one in an object store is fetched into `scratch`.
+
+    `wants` says which tables; `needs_keys`, that changes will name rows by their keys, as those
+    into a lake do.
 
     Raises ConfigError, Refused for a base behind which the log has a gap, or that does not tell a
     table that is wanted.
@@ -64,24 +76,30 @@ def beginning(base: str, zone: str, asked: Request, scratch: Path) -> Beginning:
         ignore_schemas=HIDDEN_DATABASES,
         origin=Origin(opened, is_headless=True),
     )
-    untold = [str(each) for each in known.left_out if asked.wants(each.database, each.table)]
+    untold = [str(each) for each in known.left_out if wants(each.database, each.table)]
     tables = {
         table_id: plan
         for table_id, plan in known.tables.items()
-        if asked.wants(plan.database, plan.info.name)
+        if wants(plan.database, plan.info.name)
     }
     for plan in tables.values():
-        if plan.carry is not None and plan.carry.is_loose and _has_files(plan.carry):
+        is_loose = plan.carry is not None and plan.carry.is_loose and _has_files(plan.carry)
+        if needs_keys and is_loose:
             untold.append(
                 f"{plan.database}.{plan.info.name}: no column tells its rows apart, and the base"
                 " does not keep their row ids (a snapshot of `binlogd export` does)"
             )
+    losses = {
+        f"{plan.database}.{plan.info.name}": opened.tables[table_id].entry.losses
+        for table_id, plan in tables.items()
+        if table_id in opened.tables
+    }
     if untold:
         raise Refused(
-            f"--base {base} does not tell {'; '.join(untold)}. Leave these out (--except), or name"
-            " another base"
+            f"--base {base} does not tell {'; '.join(untold)}. Leave these out"
+            " (--except, or [syncer]), or name another base"
         )
-    return Beginning(str(directory), opened.commit_ts, tables, known.tracker, asked.types)
+    return Beginning(str(directory), opened.commit_ts, tables, known.tracker, asked.types, losses)
 
 
 def _has_files(carry: Carry) -> bool:
@@ -128,8 +146,10 @@ def _below(url: str, name: str) -> str:
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def rows_of(plan: TablePlan, types: TypeOptions) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-    """The rows of a table of a base and their keys, as `rowkey` has them.
+def rows_of(
+    plan: TablePlan, types: TypeOptions
+) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+    """The rows of a table of a base and their keys, as `rowkey` has them; None where it has none.
 
     Raises CorruptRow, Corrupt, ConfigError, OSError.
     """
@@ -141,18 +161,19 @@ def rows_of(plan: TablePlan, types: TypeOptions) -> Iterator[tuple[pa.RecordBatc
             yield from _of_parquet(plan, columns, Path(carry.directory), file)
     for dumped in carry.dumped.files if carry.dumped is not None else ():
         for chunk, _ in dump_chunks(plan, columns, schema_of(columns), dumped):
-            assert chunk.keys is not None, "a base that does not tell keys is refused"
-            yield chunk.rows, key_bytes(chunk.keys)
+            yield chunk.rows, key_bytes(chunk.keys) if chunk.keys is not None else None
 
 
 def _of_parquet(
     plan: TablePlan, columns: list[ArrowColumn], directory: Path, file: FileEntry
-) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
+) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
     adapter, losses = ParquetAdapter(plan, columns, schema_of(columns)), Losses()
-    held, keys = pq.ParquetFile(directory / file.name), keys_in(directory, plan, file)
+    held = pq.ParquetFile(directory / file.name)
+    is_told = file.keys is not None or plan.handle.kind is HandleKind.INTEGER
+    keys = keys_in(directory, plan, file) if is_told else None
     for group in range(held.num_row_groups):
         rows = adapter.adapted(held.read_row_group(group, adapter.names), losses)
-        yield rows, key_bytes(next(keys))
+        yield rows, key_bytes(next(keys)) if keys is not None else None
 
 
 def key_bytes(keys: pa.Array) -> pa.Array:

@@ -14,13 +14,16 @@ from random import Random
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.drainer import Drainer, DrainerState
-from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.drainer.session import DdlHistory, DrainerOptions, DrainerPorts
 from binlogd.host.disk import PosixDisk
 from binlogd.node.assembly import dialect, make_sink, table_filter, trash
+from binlogd.ports import BinlogSource
 from binlogd.setup import Setup
+from binlogd.spark.beginning import Beginning
 from binlogd.spark.inputs import open_input
 from binlogd.spark.lake.book import PipelineStopped
 from binlogd.spark.request import Request
+from binlogd.spark.retold import TOLD_TS_MAX, jobs_of, retold
 from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import entry_of
@@ -47,13 +50,27 @@ class DatabaseSink:
         yet, unless the downstream says otherwise. Raises PipelineStopped."""
         asyncio.run(self._apply(binlogs, start, end, start if is_first else NO_TS))
 
+    def wants(self, database: str, table: str) -> bool:
+        """Whether `[syncer]` lets a table through."""
+        return table_filter(self._setup.config.syncer).replicates(database, table)
+
+    def begin(self, base: Beginning) -> None:
+        """Returns when the downstream holds a base, or is further than that. Raises
+        PipelineStopped, Refused."""
+        jobs = jobs_of(base)
+        asyncio.run(self._run(_Retold(base, jobs), _Made(jobs), base.commit_ts, NO_TS))
+
     async def _apply(self, binlogs: Iterable[Joined], start: Tso, end: Tso, initial: Tso) -> None:
         source = open_input(self._asked)
-        cluster_id = source.cluster_id()
+        batch = _Batch(binlogs, start, end, source.gone_ts())
+        await self._run(batch, _Jobs(self._asked, source.jobs()), end, initial)
+
+    async def _run(self, binlogs: BinlogSource, jobs: DdlHistory, end: Tso, initial: Tso) -> None:
+        cluster_id = open_input(self._asked).cluster_id()
         disk = PosixDisk(threads=2)
         ports = DrainerPorts(
-            sources=[_Batch(binlogs, start, end, source.gone_ts())],
-            history=_Jobs(self._asked, source.jobs()),
+            sources=[binlogs],
+            history=jobs,
             make_sink=lambda: make_sink(self._setup, disk, cluster_id),
             relay=None,
             table_filter=table_filter(self._setup.config.syncer),
@@ -131,17 +148,39 @@ class _Batch:
         await asyncio.Event().wait()  # until the Drainer is drained
 
 
-class _Jobs:
-    """The DDL history of the input, read anew when a job is not there."""
+class _Retold:
+    """A BinlogSource that has a base."""
 
-    def __init__(self, asked: Request, jobs: Sequence[Job]) -> None:
-        self._asked = asked
+    name = "base"
+
+    def __init__(self, base: Beginning, jobs: list[Job]) -> None:
+        self._base, self._jobs = base, jobs
+
+    async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
+        """What is left of it, then silence. Raises PipelineStopped, and what a base raises."""
+        if TOLD_TS_MAX < after < self._base.commit_ts:
+            raise PipelineStopped(
+                f"the downstream is at commit_ts {after}, before the base"
+                f" ({self._base.commit_ts}): begin with an empty one"
+            )
+        if after <= TOLD_TS_MAX:
+            told = retold(self._base, self._jobs, after)
+            while part := list(islice(told, TOGETHER)):  # ends with the base
+                found = [CommittedBinlog(Tso(start), Tso(end), raw) for start, end, raw in part]
+                yield Pulled(found, found[-1].commit_ts)
+                await asyncio.sleep(0)
+            yield Pulled([], self._base.commit_ts)
+        await asyncio.Event().wait()  # until the Drainer is drained
+
+
+class _Made:
+    """The DDL history of a base."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = {job.id: job for job in jobs}
 
     async def job(self, job_id: int) -> Job | None:
         """See DdlHistory."""
-        if job_id not in self._jobs:
-            self._jobs = {job.id: job for job in open_input(self._asked).jobs()}
         return self._jobs.get(job_id)
 
     async def index(self) -> JobIndex:
@@ -151,3 +190,17 @@ class _Jobs:
     async def read(self, job_ids: Sequence[int]) -> list[Job]:
         """See DdlHistory."""
         return [self._jobs[job_id] for job_id in job_ids]
+
+
+class _Jobs(_Made):
+    """The DDL history of the input, read anew when a job is not there."""
+
+    def __init__(self, asked: Request, jobs: Sequence[Job]) -> None:
+        super().__init__(jobs)
+        self._asked = asked
+
+    async def job(self, job_id: int) -> Job | None:
+        """See DdlHistory."""
+        if job_id not in self._jobs:
+            self._jobs = {job.id: job for job in open_input(self._asked).jobs()}
+        return self._jobs.get(job_id)

@@ -151,13 +151,19 @@ def _run(spark: Any, arguments: Arguments, setup: Setup) -> None:
         lake = Lake(place_of(arguments.into))
         if arguments.base and not lake.book().read().commit_ts:
             with tempfile.TemporaryDirectory(prefix="binlogd-base-") as scratch:
-                seed(spark, lake, _beginning(arguments, asked, Path(scratch)))
+                seed(spark, lake, _beginning(arguments, asked, Path(scratch), asked.wants))
         source = _behind(source, lake.book().read().commit_ts)
         asked = request({**source, "form": "changes"})
         checkpoint = without_secrets(arguments.checkpoint)
         target: Any = LakeTarget(lake, asked, checkpoint, arguments.takes_over)
     else:
-        target = DatabaseTarget(DatabaseSink(setup, asked))
+        sink = DatabaseSink(setup, asked)
+        if arguments.base:
+            with tempfile.TemporaryDirectory(prefix="binlogd-base-") as scratch:
+                begin = _beginning(arguments, asked, Path(scratch), sink.wants)
+                sink.begin(begin)
+            source = _behind(source, begin.commit_ts)
+        target = DatabaseTarget(sink)
     options = PipelineOptions(source, arguments.checkpoint, arguments.interval_s)
     query = start(spark, options, target)
     _stop_on_signal(query)
@@ -168,10 +174,11 @@ def _run(spark: Any, arguments: Arguments, setup: Setup) -> None:
         raise PipelineStopped(ours[-1][1] if ours else str(error)) from error
 
 
-def _beginning(arguments: Arguments, asked: Any, scratch: Path) -> Any:
+def _beginning(arguments: Arguments, asked: Any, scratch: Path, wants: Any) -> Any:
     from binlogd.spark.beginning import beginning
 
-    return beginning(arguments.base, arguments.base_time_zone, asked, scratch)
+    zone, needs_keys = arguments.base_time_zone, arguments.is_lake
+    return beginning(arguments.base, zone, asked, scratch, wants, needs_keys=needs_keys)
 
 
 def _behind(source: dict[str, str], commit_ts: int) -> dict[str, str]:
@@ -195,6 +202,8 @@ def _stop_on_signal(query: Any) -> None:
 def _check_installed(arguments: Arguments) -> None:
     arguments.source_options()
     needed = {"pyspark": "spark", "pyarrow": "spark", "pandas": "spark"}
+    if not arguments.is_lake and (arguments.tables or arguments.excluded):
+        raise ConfigError("--tables and --except go with a lake; for syncer, [syncer] chooses")
     if arguments.is_lake:
         kind = place_of(arguments.into).kind
         needed[LIBRARIES[kind]] = kind

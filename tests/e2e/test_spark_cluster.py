@@ -6,6 +6,7 @@ Long, because it starts four JVMs; the package itself is looked at in test_pipel
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -19,15 +20,16 @@ import pytest
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.spark.lake.moving import Lake
-from binlogd.spark.lake.place import place_of
+from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.workload.generator import Options
 from tests.appliance import free_port, run
 from tests.logged import Logged, check_lake, read
+from tests.s3 import S3, s3_server
 
 SPARK = Path(pyspark.__file__).parent
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 
 
 def environment() -> dict[str, str]:
@@ -82,18 +84,29 @@ def master(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def test_spark_submit_runs_the_pipeline_on_a_cluster(master: str, tmp_path: Path) -> None:
+@pytest.fixture
+def s3() -> Iterator[S3]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_spark_submit_runs_the_pipeline_on_a_cluster_that_sees_an_object_store_alone(
+    kind: str, master: str, s3: S3, tmp_path: Path
+) -> None:
     logged = Logged.write(tmp_path, Options(seed=41, transactions=120, ddl_every=30))
-    url, lake = str(tmp_path / "archive"), str(tmp_path / "lake")
-    data_dir, history = str(logged.data_dir), str(logged.history)
-    archive(Task(data_dir=data_dir, url=url, history=history, with_open=True))
+    url, into = s3.url("binlogs"), f"{kind}:{s3.url('lake')}"
+    data_dir, history = logged.data_dir, logged.history
+    archive(Task(data_dir=str(data_dir), url=url, history=str(history), with_open=True))
+    shutil.rmtree(data_dir)
+    history.unlink()
     assert run(tmp_path, "pipeline", "--package", "job").returncode == 0
     job = tmp_path / "job"
     command = [str(SPARK / "bin" / "spark-submit"), "--master", master]
     command += ["--driver-memory", "600m", "--executor-memory", "600m"]
     command += ["--conf", "spark.sql.shuffle.partitions=4", "--conf", "spark.ui.enabled=false"]
     command += ["--py-files", str(job / "binlogd.zip"), str(job / "pipeline.py")]
-    command += ["--source", url, "--into", f"delta:{lake}", "--batch", "80"]
+    command += ["--source", url, "--into", into, "--batch", "150"]
     done = subprocess.run(
         [*command, "--checkpoint", str(tmp_path / "checkpoint")],
         cwd=tmp_path,
@@ -104,7 +117,7 @@ def test_spark_submit_runs_the_pipeline_on_a_cluster(master: str, tmp_path: Path
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    check_lake(logged, Lake(place_of(f"delta:{lake}")), logged.workload.model.last_commit_ts)
+    check_lake(logged, Lake(place_of(into)), logged.workload.model.last_commit_ts)
 
 
 CONNECT = """

@@ -138,7 +138,7 @@ def _entry(plan: TablePlan, files: Sequence[Written], target: Target) -> TableEn
         handle=plan.handle.kind.name.lower(),
         handle_columns=plan.handle.column_ids,
         primary_key=primary_key(plan.info),
-        create_table=create_table(plan.info, _shown(plan)),
+        create_table=create_table(plan.info, shown_columns(plan)),
         checksum=checksum_text(sum(int(each.checksum, 16) for each in files)),
     )
 
@@ -154,7 +154,7 @@ def _column(column: ArrowColumn, kind: FileKind) -> ColumnEntry:
     )
 
 
-def _shown(plan: TablePlan) -> list[Column]:
+def shown_columns(plan: TablePlan) -> list[Column]:
     """Every column that users see, those too that the files lack."""
     ids = {column.id for column in plan.columns}
     return [

@@ -81,5 +81,6 @@ def _counted(
     plan: TablePlan, begin: Beginning, schema: pa.Schema, counts: list[int]
 ) -> Iterator[pa.RecordBatch]:
     for rows, keys in rows_of(plan, begin.types):
+        assert keys is not None, "a base that does not tell keys is refused"
         counts[0] += rows.num_rows
         yield pa.RecordBatch.from_arrays([*rows.columns, keys], schema=schema)

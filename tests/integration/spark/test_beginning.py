@@ -8,7 +8,7 @@ import pytest
 
 from binlogd.errors import Refused
 from binlogd.snapshot.spec import TypeOptions
-from binlogd.spark.beginning import beginning
+from binlogd.spark.beginning import Beginning, beginning
 from binlogd.spark.lake.book import PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
@@ -46,6 +46,11 @@ def snapshot(logged: Logged, base_ts: int, spark: WarmSpark) -> Path:
     return path
 
 
+def begun(base: Path, pipeline: Pipeline, scratch: Path) -> Beginning:
+    asked = pipeline.asked
+    return beginning(str(base), "UTC", asked, scratch, asked.wants, needs_keys=True)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_lake_begins_with_a_snapshot_and_goes_on_from_there(
     kind: str, logged: Logged, base_ts: int, snapshot: Path, tmp_path: Path
@@ -55,7 +60,7 @@ def test_a_lake_begins_with_a_snapshot_and_goes_on_from_there(
     end = last(logged)
     with pytest.raises(PipelineStopped, match="with a snapshot or a dump"):
         pipeline.run(0, end)
-    begin = beginning(str(snapshot), "", pipeline.asked, tmp_path)
+    begin = begun(snapshot, pipeline, tmp_path)
     first, *others = todo(lake, begin)
     seed_table(lake, begin, first)
     assert todo(lake, begin) == others  # killed here, and begun anew
@@ -79,9 +84,9 @@ def test_a_lake_begins_with_a_dump_but_for_tables_whose_rows_nothing_tells_apart
         dumps.write_table(dump, name, columns, contents[name].rows, kind="sql")
     lake = Lake(place_of(f"delta:{tmp_path / 'lake'}"))
     with pytest.raises(Refused, match=r"no column tells its rows apart.*--except"):
-        beginning(str(dump), "UTC", Pipeline(logged, lake).asked, tmp_path)
+        begun(dump, Pipeline(logged, lake), tmp_path)
     pipeline = Pipeline(logged, lake, tables="bank.accounts")
-    begin = beginning(str(dump), "UTC", pipeline.asked, tmp_path)
+    begin = begun(dump, pipeline, tmp_path)
     for table_id in todo(lake, begin):
         seed_table(lake, begin, table_id)
     finish_seed(lake, begin)
@@ -93,12 +98,12 @@ def test_a_lake_begins_with_a_dump_but_for_tables_whose_rows_nothing_tells_apart
 def test_a_base_behind_which_the_log_has_a_gap_is_refused(
     logged: Logged, base_ts: int, snapshot: Path, tmp_path: Path
 ) -> None:
-    asked = Pipeline(logged, Lake(place_of(f"delta:{tmp_path / 'lake'}"))).asked
+    pipeline = Pipeline(logged, Lake(place_of(f"delta:{tmp_path / 'lake'}")))
     gone = logged.data_dir / "pump" / "shard-0" / "value.gone"
     told = gone.read_text()
     try:
         gone.write_text(f"{base_ts + 1} {told.split()[1]}")
         with pytest.raises(Refused, match="the log is complete behind"):
-            beginning(str(snapshot), "", asked, tmp_path)
+            begun(snapshot, pipeline, tmp_path)
     finally:
         gone.write_text(told)

@@ -10,17 +10,22 @@ import pytest
 
 from binlogd import config
 from binlogd.setup import Setup
+from binlogd.snapshot.spec import TypeOptions
+from binlogd.spark import database
+from binlogd.spark.beginning import beginning
 from binlogd.spark.database import DatabaseSink, Joined
 from binlogd.spark.lake.book import PipelineStopped
 from binlogd.spark.request import request
+from binlogd.spark.retold import retold
 from binlogd.tso import Tso
 from tests import recordings_reader
 from tests.appliance import into_mariadb
-from tests.data_directory import write_log
+from tests.data_directory import collect_garbage, write_log
 from tests.logged import read
 from tests.mariadb import MariaDb
 from tests.recordings_reader import RECORDINGS, compare
 from tests.replay import SKIPPED
+from tests.spark import WarmSpark
 
 NAME = "keys"
 
@@ -32,7 +37,7 @@ class Killed(Exception):
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, str]:
     records = recordings_reader.records(RECORDINGS / NAME)
-    write_log(tmp_path / "data", [record.payload for record in records])
+    write_log(tmp_path / "data", [record.payload for record in records], segment_bytes=20_000)
     (tmp_path / "history.json").write_bytes(recordings_reader.history(RECORDINGS / NAME))
     return {
         "path": str(tmp_path / "data"),
@@ -75,6 +80,42 @@ def test_a_database_holds_what_was_recorded_wherever_batches_end_or_die(
         assert compare(RECORDINGS / NAME, connection, SKIPPED[NAME]) == []
     finally:
         connection.close()
+
+
+def test_a_database_begins_with_a_snapshot_however_often_that_is_killed(
+    mariadb: MariaDb, options: dict[str, str], spark: WarmSpark, tmp_path: Path
+) -> None:
+    found = read(options).to_pylist()
+    binlogs = [(each["start_ts"], each["commit_ts"], each["payload"]) for each in found]
+    base_ts, end = binlogs[len(binlogs) // 2][1], binlogs[-1][1]
+    data_dir, history = Path(options["path"]), Path(options["schemaHistory"]).read_bytes()
+    snapshot = spark.export(data_dir, history, Tso(base_ts), types=TypeOptions())
+    assert collect_garbage(data_dir, Tso(base_ts)) > 0
+    into, asked = sink(mariadb, options, tmp_path), request(options)
+    begin = beginning(str(snapshot), "", asked, tmp_path, into.wants, needs_keys=False)
+    with pytest.raises(PipelineStopped, match="the log is complete behind"):
+        into.apply(binlogs, Tso(0), Tso(end), is_first=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "retold", lambda *words: dying(list(retold(*words)), 25))
+        with pytest.raises(BaseExceptionGroup):
+            into.begin(begin)
+    into.begin(begin)
+    into.begin(begin)
+    rest = [each for each in binlogs if each[1] > base_ts]
+    into.apply(rest, Tso(base_ts), Tso(end), is_first=True)
+    into.begin(begin)
+    connection = mariadb.connect()
+    try:
+        assert compare(RECORDINGS / NAME, connection, SKIPPED[NAME]) == []
+    finally:
+        connection.close()
+
+
+def test_a_downstream_that_lacks_what_was_before_a_batch_is_told(
+    mariadb: MariaDb, options: dict[str, str], tmp_path: Path
+) -> None:
+    with pytest.raises(PipelineStopped, match="what lies between would be lost"):
+        sink(mariadb, options, tmp_path).apply([], Tso(1000), Tso(2000))
 
 
 def test_what_the_downstream_refuses_stops_the_batch_with_the_way_past(
