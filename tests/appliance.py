@@ -95,7 +95,7 @@ class Appliance:
         """SIGTERM; the exit code. Fails when it does not end in time."""
         process = self._running()
         process.send_signal(signal.SIGTERM)
-        return process.wait(timeout=STOP_S)
+        return self.end(STOP_S)
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal and does not wait."""
@@ -103,7 +103,10 @@ class Appliance:
 
     def end(self, timeout_s: float = READY_S) -> int:
         """Waits until it ends by itself; the exit code."""
-        return self._running().wait(timeout=timeout_s)
+        try:
+            return self._running().wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not end in {timeout_s} s: {self.log()}") from None
 
     @property
     def exit_code(self) -> int | None:
