@@ -103,7 +103,7 @@ def expect_no_halves(seen: set[Seen]) -> None:
 
 
 def test_whole_transactions_survive_kills_of_both_sides(tmp_path: Path, mariadb: MariaDb) -> None:
-    seen = survives(tmp_path, mariadb, "transaction", txns=1800, kills=4, seed=1)
+    seen = survives(tmp_path, mariadb, "transaction", txns=1000, kills=4, seed=1)
     expect_no_halves(seen)
 
 

@@ -162,7 +162,7 @@ class Hosts:
             self.tidb.committed(key, start_ts, commit_ts)
             await client.write(peek.commit_binlog(start_ts, commit_ts))
             self.written.append(number)
-            await asyncio.sleep(rng.uniform(0.0, 0.02))
+            await asyncio.sleep(rng.uniform(0.0, 0.1))
 
     async def _told(self, tso: PdTso) -> Tso:
         """A timestamp; waits while the Pump that tells the time is away."""

@@ -128,14 +128,9 @@ async def test_a_killed_job_publishes_nothing_and_is_resumed(options: ExportOpti
 async def test_a_cancelled_export_ends_its_processes_and_leaves_nothing(
     options: ExportOptions,
 ) -> None:
-    is_running = asyncio.Event()
-
-    def notice(progress: Progress) -> None:
-        if progress.stage == "transactions":
-            is_running.set()
-
-    exporting = asyncio.create_task(export(options, notice))
-    await is_running.wait()
+    exporting = asyncio.create_task(export(options))
+    while not _javas_of(_jobs_of_this_process()):  # noqa: ASYNC110 - of another process
+        await asyncio.sleep(0.005)
     exporting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await exporting
@@ -163,6 +158,15 @@ def _job_of_this_process() -> int:
 
 
 def _jobs_of_this_process() -> list[int]:
+    return _children([os.getpid()], b"binlogd.snapshot.job")
+
+
+def _javas_of(jobs: list[int]) -> list[int]:
+    return _children(jobs, b"SparkSubmit")
+
+
+def _children(parents: list[int], word: bytes) -> list[int]:
+    """Those with a word in their command line."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -170,6 +174,6 @@ def _jobs_of_this_process() -> list[int]:
             command = (status.parent / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields[1]) == os.getpid() and b"binlogd.snapshot.job" in command:
+        if int(fields[1]) in parents and word in command:
             found.append(int(status.parent.name))
     return found

@@ -107,7 +107,7 @@ def check_holds(recording: Recording, name: str, mariadb: MariaDb) -> None:
         ("types", SKIPPED["types"]),
         ("keys", SKIPPED["keys"]),
         ("ddl", RECOVERED),
-        ("mixed", SKIPPED["mixed"]),
+        pytest.param("mixed", SKIPPED["mixed"], marks=pytest.mark.soak),  # in short: end to end
     ],
 )
 async def test_a_recording_spread_over_shards_arrives_exactly(
@@ -127,7 +127,7 @@ async def kill_soon(rng: Random) -> None:
     raise Killed
 
 
-@pytest.mark.parametrize("name", ["ddl", "mixed"])
+@pytest.mark.parametrize("name", ["ddl", pytest.param("mixed", marks=pytest.mark.soak)])
 async def test_a_drainer_that_is_killed_again_and_again_arrives_as_well(
     name: str, relay: RelayWriter, mariadb: MariaDb
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 
 import aiokafka
 import pytest
@@ -90,11 +89,9 @@ async def test_a_ddl_that_json_cannot_hold_stops_with_the_way_past(kafka: Kafka)
 
 
 async def test_whoever_writes_can_stop_while_kafka_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("binlogd.drainer.kafka.broker.END_WAIT_S", 0.2)
-    kafka = Kafka(tmp_path)
-    kafka.start()
     try:
         broker = Broker(options(kafka, "away"))
         await broker.start()
@@ -106,7 +103,7 @@ async def test_whoever_writes_can_stop_while_kafka_is_away(
             await broker.publish([message], b"2")
         await broker.stop()
     finally:
-        kafka.stop()
+        kafka.start()
 
 
 async def test_nobody_there_is_said_and_leaves_nothing_behind() -> None:

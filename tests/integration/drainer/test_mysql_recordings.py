@@ -47,7 +47,10 @@ async def test_a_recording_arrives_exactly(name: str, mariadb: MariaDb) -> None:
 
 @pytest.mark.parametrize(
     ("name", "lanes"),
-    [("keys", 1), ("keys", 2), ("keys", 8), ("mixed", 1), ("mixed", 2), ("mixed", 8)],
+    [
+        *(("keys", lanes) for lanes in (1, 2, 8)),
+        *(pytest.param("mixed", lanes, marks=pytest.mark.soak) for lanes in (1, 2, 8)),
+    ],
 )
 async def test_any_number_of_lanes_gives_the_same_tables(
     name: str, lanes: int, mariadb: MariaDb
@@ -76,7 +79,7 @@ def _kill_one(mariadb: MariaDb, rng: Random) -> None:
             mariadb.execute(f"KILL CONNECTION {int(rng.choice(found)[0] or 0)}")
 
 
-@pytest.mark.parametrize("name", ["keys", "mixed"])
+@pytest.mark.parametrize("name", ["keys", pytest.param("mixed", marks=pytest.mark.soak)])
 async def test_connections_that_are_killed_lose_and_double_nothing(
     name: str, mariadb: MariaDb
 ) -> None:
