@@ -8,12 +8,13 @@ BIN := $(VENV)/bin
 MYSQL_URL ?=
 TRANSACTIONS ?= 10000
 SEED ?= 1
-WORKERS ?= 2
+# on two cores: a third of the time of a test is waiting
+WORKERS ?= 3
 # the tests start some hundreds of processes: none of them compiles what another has compiled
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-test compile uncompile system demo test check format proto bench soak docs image-test lock clean
+.PHONY: help setup setup-test compile uncompile system demo test all-tests check format proto bench soak docs image-test lock clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,7 +75,10 @@ demo: setup ## run the appliance end to end, kill it in the middle, compare row 
 	@$(BIN)/python -m binlogd.workload.demo --transactions $(TRANSACTIONS) --seed $(SEED) \
 	  $(if $(MYSQL_URL),--mysql-url $(MYSQL_URL))
 
-test: setup-test compile check ## set up all that is needed and run every test
+test: setup-test ## set up all that is needed, check the code and run every test
+	@$(MAKE) --no-print-directory --jobs 2 check all-tests
+
+all-tests: compile
 	$(BIN)/pytest -m "not soak" --numprocesses $(WORKERS) --dist loadgroup
 
 check: $(VENV)/test.stamp ## lint, types, import contracts
