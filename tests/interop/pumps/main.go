@@ -129,21 +129,21 @@ func transact(pumps *client.PumpsClient, times pd.Client) (int64, error) {
 	return commit, pumps.WriteBinlog(&binlog.Binlog{Tp: binlog.BinlogType_Commit, StartTs: start, CommitTs: commit, PrewriteKey: []byte("k")})
 }
 
-// As a Go Drainer: compressed, without a limit, from the last that it has.
-func pull(ctx context.Context, place string, clusterID uint64, atLeast int) error {
-	options := []grpc.DialOption{
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.UseCompressor(gzip.Name)),
-	}
+func dial(ctx context.Context, place string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	tlsConfig, err := utils.ToTLSConfig(security.CAPath, security.CertPath, security.KeyPath)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if tlsConfig != nil {
-		options = append(options, grpc.WithTransportCredentials(credentials.NewTLS(tlsConfig)))
-	} else {
-		options = append(options, grpc.WithInsecure())
+	if tlsConfig == nil {
+		return grpc.DialContext(ctx, place, append(options, grpc.WithInsecure())...)
 	}
-	conn, err := grpc.DialContext(ctx, place, options...)
+	return grpc.DialContext(ctx, place, append(options, grpc.WithTransportCredentials(credentials.NewTLS(tlsConfig)))...)
+}
+
+// As a Go Drainer: compressed, without a limit, from the last that it has.
+func pull(ctx context.Context, place string, clusterID uint64, atLeast int) error {
+	conn, err := dial(ctx, place, grpc.WithDefaultCallOptions(
+		grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.UseCompressor(gzip.Name)))
 	if err != nil {
 		return err
 	}
@@ -250,6 +250,16 @@ func main() {
 
 	check("a Drainer pulls all of it, compressed, in order, and hears more while nobody writes", func() error {
 		return pull(ctx, place, times.GetClusterID(ctx), 40)
+	})
+
+	check("a Pump that starts tells the Drainer so", func() error {
+		conn, err := dial(ctx, place, grpc.WithBlock())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		// both messages are empty, as that one is
+		return conn.Invoke(ctx, "/binlog.Cistern/Notify", &binlog.WriteBinlogResp{}, &binlog.WriteBinlogResp{})
 	})
 
 	tlsConfig, err := utils.ToTLSConfig(security.CAPath, security.CertPath, security.KeyPath)
