@@ -178,8 +178,11 @@ class SqliteIndex:
         entries: Sequence[Entry],
         marks: Marks | None = None,
         segments: Iterable[Segment] = (),
+        *,
+        is_durable: bool = False,
     ) -> None:
-        """Files entries, marks and segments in one transaction; repeating it changes nothing.
+        """Files entries, marks and segments in one transaction; repeating it changes nothing. The
+        power may take it along with itself unless it `is_durable`.
 
         Raises IndexUnavailable (nothing was filed), or CorruptIndex before `on_damage`.
         """
@@ -194,7 +197,7 @@ class SqliteIndex:
             ),
             (_MARKS_SAVED, [] if marks is None else _mark_rows(marks)),
         ]
-        await self._transact(statements)
+        await self._transact(statements, is_durable=is_durable)
 
     async def forget_segments(self, fids: Sequence[FileId], *, marks: Marks) -> None:
         """Takes segments out, durably, before their files are deleted. Raises as `put` does."""

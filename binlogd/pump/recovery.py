@@ -104,7 +104,7 @@ async def make_again(directory: Path, disk: Disk, value_log: ValueLog, marks: Ma
     index = await SqliteIndex.open(directory / FILES[0])
     try:
         begin = replace(marks, head=FIRST, handle=FIRST, max_commit_ts=NO_TS)
-        await index.put((), begin, value_log.segments())
+        await index.put((), begin, value_log.segments(), is_durable=True)
         async for records in value_log.scan(FIRST):
             before = [(pointer, payload) for pointer, payload in records if pointer < marks.head]
             await index.put([entry_of(*each, value_log.path) for each in before])
@@ -139,7 +139,7 @@ async def _scan(  # noqa: PLR0913 - what an open shard consists of
         scanned += len(entries)
         max_seen_ts = max(max_seen_ts, *(entry.commit_ts for entry in entries))
     await value_log.begin()
-    oldest = sorter.oldest
+    oldest, former_boot = sorter.oldest, marks.boot_id
     marks = replace(
         marks,
         head=max(head, value_log.end),
@@ -150,7 +150,9 @@ async def _scan(  # noqa: PLR0913 - what an open shard consists of
         boot_id=boot_id,
     )
     changed = value_log.changed()
-    await index.put((), marks, changed)
+    # Once for each time that the machine is up: should it go down, the next start must know that it
+    # has, or what was torn then would look like damage.
+    await index.put((), marks, changed, is_durable=not boot_id or boot_id != former_boot)
     value_log.saved(changed)
     return Recovered(
         log=value_log,

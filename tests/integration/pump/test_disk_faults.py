@@ -6,12 +6,11 @@ that was acknowledged. Skipped where strace is missing or processes may not be t
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests import strace
 from tests.pump_lives import killed_writer, nothing_is_lost
 
 SEGMENTS = [f"value/{fid:06d}.vlog" for fid in range(40)]
@@ -19,11 +18,7 @@ SEGMENTS = [f"value/{fid:06d}.vlog" for fid in range(40)]
 
 @pytest.fixture(scope="module", autouse=True)
 def _needs_strace() -> None:
-    if shutil.which("strace") is None:
-        pytest.skip("strace is not installed: `make system` does")
-    probe = subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], capture_output=True)
-    if probe.returncode:
-        pytest.skip(f"strace cannot trace here: {probe.stderr.decode(errors='replace').strip()}")
+    strace.skip_without()
 
 
 FAULTS = {
