@@ -113,6 +113,8 @@ class FakeTikv:
     safe_point: Tso = NO_TS
     held: dict[str, Tso] = field(default_factory=dict)
     pd_is_down: bool = False
+    pd_refuses_to_let_go: bool = False
+    """Of what holds off garbage collection."""
     pd_has_just_started: bool = False
     """It knows the regions, and of none who leads it: no heartbeat has come yet."""
     errors: deque[errorpb.Error] = field(default_factory=deque)
@@ -174,6 +176,8 @@ class FakeTikv:
         """See Places."""
         self._ask("UpdateServiceGCSafePoint")
         lowest = min([self.safe_point or ts, *self.held.values()], default=ts)
+        if ttl_s <= 0 and self.pd_refuses_to_let_go:
+            raise UpstreamUnavailable("PD: connection refused")
         if ttl_s <= 0:
             self.held.pop(service, None)
         elif ts >= lowest or not self.safe_point:

@@ -77,6 +77,8 @@ class Leader:
         self._way: Way | None = None
         self._doubted: Address | None = None
         """Whoever named a leader that was none is asked last."""
+        self._silent: set[Address] = set()
+        """So are those that gave no answer when they were asked last: each costs `connect_s`."""
         self._finding = asyncio.Lock()
         self.cluster_id: int | None = None
         self.name = ""
@@ -109,6 +111,7 @@ class Leader:
         """It did not answer, or is not the leader: the next question looks for it anew."""
         if not isinstance(error, GRPCError):  # what hangs or is broken is dialled anew
             self._drop(way.address)
+            self._silent.add(way.address)
         if self._way is way:
             self._way, self._doubted = None, way.told_by
 
@@ -122,9 +125,10 @@ class Leader:
     async def _find(self) -> Way:
         failures: list[str] = []
         known = dict.fromkeys((*self._given, *self._learnt))
-        for address in sorted(known, key=lambda each: each == self._doubted):
+        for address in sorted(known, key=self._asked_late):
             try:
                 members = await self._ask(address)
+                self._silent.discard(address)
                 if not members.leader_addresses:
                     failures.append(
                         f"{shown(address)}: {members.trouble or 'no leader is elected'}"
@@ -134,6 +138,7 @@ class Leader:
                 way = await self._reach(members, address)
             except NO_ANSWER as error:
                 self._drop(address)
+                self._silent.add(address)
                 failures.append(f"{shown(address)}: {reason(error)}")
             except UpstreamUnavailable as error:
                 failures.append(str(error))
@@ -141,6 +146,9 @@ class Leader:
                 self._note(members, way)
                 return way
         raise UpstreamUnavailable(f"PD: {'; '.join(failures)}")
+
+    def _asked_late(self, address: Address) -> tuple[bool, bool]:
+        return address in self._silent, address == self._doubted
 
     async def _ask(self, address: Address) -> Members:
         async with asyncio.timeout(self._limits.connect_s):

@@ -122,7 +122,13 @@ class TikvSchema:
                 return None
             return found
         finally:
+            await self._let_go(ts)
+
+    async def _let_go(self, ts: Tso) -> None:
+        try:
             await self._places.hold_gc(self._service, ts, 0)
+        except UpstreamUnavailable as error:  # what was read is whole, and the hold ends by itself
+            log.warning("gc_hold_left", ts=ts, ends_after_s=_HOLD_S, cause=str(error))
 
     async def _read(self, ts: Tso) -> SchemaAt:
         version = await self._client.get(meta_keys.string_key(meta_keys.SCHEMA_VERSION), ts)

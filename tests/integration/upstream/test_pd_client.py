@@ -106,6 +106,17 @@ async def test_a_leader_that_hangs_is_left() -> None:
         assert await client.gc_safe_point(NO_TS) == 7
 
 
+async def test_a_member_that_hangs_costs_its_time_once() -> None:
+    limits = replace(QUICK, connect_s=0.5, question_s=0.4)
+    async with pd_cluster(3) as pd, opened(pd.addresses, limits=limits) as client:
+        pd.gc_safe_point, pd.leader = 7, pd.members[1]
+        pd.members[0].answers.clear()
+        await client.cluster_id(patience_s=5)
+        for leader in (2, 1):
+            pd.leader = pd.members[leader]
+            assert await client.gc_safe_point(NO_TS) == 7
+
+
 async def test_a_member_that_names_a_dead_leader_does_not_keep_others_from_being_asked() -> None:
     async with pd_cluster(2) as stale, pd_cluster(1) as pd:
         pd.gc_safe_point = 7

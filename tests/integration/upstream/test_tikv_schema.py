@@ -220,6 +220,9 @@ async def test_garbage_collection_is_held_off_and_a_schema_that_it_passed_is_not
         cluster.safe_point = Tso(ts - 5)
         assert await schema.at(ts) is not None
         assert set(held) == {ts}
+        cluster.before_call = lambda _, __: setattr(cluster, "pd_refuses_to_let_go", True)
+        assert await schema.at(ts) is not None, "what was read is whole"
+        cluster.pd_refuses_to_let_go = False
         later = cluster.tso.pass_s(600)
 
         def outlasts_the_hold(_: str, __: bytes) -> None:
