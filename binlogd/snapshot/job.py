@@ -68,6 +68,9 @@ from binlogd.tso import NO_TS, Tso
 EVENTS_FD = "BINLOGD_EVENTS_FD"
 """Environment variable: the descriptor that events are written to, one JSON object per line."""
 
+HEADS_FILE = "heads.parquet"
+"""Below the state of an export: what its first pass over the log found."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -121,7 +124,7 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
         raise ConfigError(f"an export spec of version {spec.version}, this is {SPEC_VERSION}")
     tasks = reader.tasks(reader.slices(spec.segments, spec.slice_bytes), spec.slice_bytes)
     with progress(spark, "transactions", say):
-        log = scan.log(spark, tasks)
+        log = scan.log(spark, tasks, Path(spec.state, HEADS_FILE) if spec.state else None)
         plan = _planned(spec, log)
     commit_ts, resolved_ts, known, _ = plan
     say(Planned(commit_ts, resolved_ts, len(known.tables), len(tasks)))

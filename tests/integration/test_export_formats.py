@@ -14,6 +14,7 @@ from binlogd.drainer.mysql.connection import Server
 from binlogd.snapshot import job as job_module
 from binlogd.snapshot.formats.file_kinds import FileKind, quoted
 from binlogd.snapshot.formats.read_files import decoded
+from binlogd.snapshot.log import reader, scan
 from binlogd.snapshot.publishing import marks
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import Manifest
@@ -131,6 +132,11 @@ def test_whatever_a_killed_export_left_is_gone_on_from(spark: WarmSpark, tmp_pat
     state, staging = Path(spec.state), Path(spec.staging)
     whole = marks.read_report(state)
     assert whole is not None
+    tasks = reader.tasks(reader.slices(spec.segments, spec.slice_bytes), spec.slice_bytes)
+    log = Path(spec.segments[0].path).parents[1]
+    gone = log.rename(log.with_name("gone"))  # its first pass is not made again
+    assert scan.log(spark.spark, tasks, state / job_module.HEADS_FILE).parts
+    gone.rename(log)
     rng = random.Random(7)
     parts = sorted((state / marks.PARTS).glob("*.json"))
     for kept in (len(parts), len(parts) // 2, 0):

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,17 +126,76 @@ async def test_a_killed_job_publishes_nothing_and_is_resumed(options: ExportOpti
             assert snapshot_reader.rows(result.path, entry) == wanted
 
 
+PHASES = ("starting", "transactions", "rows", "publishing")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("victim", ["job", "command"])
+@pytest.mark.parametrize("phase", PHASES)
+def test_an_export_that_is_killed_at_any_phase_is_gone_on_with(
+    phase: str, victim: str, options: ExportOptions, tmp_path: Path
+) -> None:
+    """kill -9 of the child, or of the command; then the same with --resume."""
+    if victim == "job" and phase in ("starting", "publishing"):
+        pytest.skip("there is no child yet, or nothing left for it to do")
+    at_phase = _killed(options, phase, victim)
+    assert at_phase != 0
+    assert not list(options.out.glob("snapshot-*"))
+    assert not (options.out / "LATEST").exists()
+    result = asyncio.run(export(replace(options, is_resumed=True)))
+    whole = asyncio.run(export(replace(options, out=tmp_path / "whole")))
+    sums, wanted = (
+        {each.table: each.checksum for each in read_manifest(path).tables}
+        for path in (result.path, whole.path)
+    )
+    assert sums == wanted
+    assert set(left_in(options.out)) - {FAILURE_LOG} == {"LATEST", result.path.name}
+
+
+def _killed(options: ExportOptions, phase: str, victim: str) -> int:
+    """The exit code of an export in a process of its own, in which somebody is killed."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def kill(progress: Progress) -> None:
+        if progress.stage == phase:
+            target = os.getpid() if victim == "command" else _job_of_this_process()
+            os.kill(target, signal.SIGKILL)
+
+    code = 0
+    try:
+        asyncio.run(export(options, kill))
+    except ExportFailed:
+        code = 1
+    finally:
+        os._exit(code)
+
+
 async def test_a_cancelled_export_ends_its_processes_and_leaves_nothing(
     options: ExportOptions,
 ) -> None:
+    (options.out / ".staging-orphan").mkdir(parents=True)
     exporting = asyncio.create_task(export(options))
     while not _javas_of(_jobs_of_this_process()):  # noqa: ASYNC110 - of another process
         await asyncio.sleep(0.005)
+    (job,) = _jobs_of_this_process()
+    assert os.getsid(job) == job
+    assert os.getpriority(os.PRIO_PROCESS, job) >= 10
+    assert _io_class_of(job) in ("best-effort: prio 7", "")
     exporting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await exporting
     assert left_in(options.out) == []
     assert _jobs_of_this_process() == []
+
+
+def _io_class_of(process: int) -> str:
+    """ "" where nobody can tell."""
+    if shutil.which("ionice") is None:
+        return ""
+    command = ["ionice", "--pid", str(process)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 async def test_a_directory_without_a_log_is_named(tmp_path: Path) -> None:

@@ -131,6 +131,28 @@ def test_snapshots_of_a_workload_hold_what_its_model_says(
         check_against_model(snapshot, workload, as_of or last)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_snapshots_of_many_moments_hold_what_the_model_says_from_the_log_and_from_a_base(
+    seed: int, spark: WarmSpark, tmp_path: Path
+) -> None:
+    workload = Workload(Options(seed=seed, transactions=2500, ddl_every=15))
+    write_log(tmp_path / "data", [record.payload for record in workload.records()])
+    moments, last = workload.model.moments(), workload.model.last_commit_ts
+    between = [Tso(moments[0] + (last - moments[0]) * part // 9) for part in range(1, 9)]
+    chosen = sorted({*between, *moments[2 :: max(1, len(moments) // 8)], last})
+    base: Path | None = None
+    for number, as_of in enumerate(chosen):
+        whole = spark.export(tmp_path / "data", workload.history(), as_of)
+        check_against_model(whole, workload, as_of)
+        if base is not None:
+            built = spark.export(tmp_path / "data", workload.history(), as_of, base=base)
+            check_against_model(built, workload, as_of)
+            base = built
+        if number % 4 == 0:
+            base = whole
+
+
 def transaction(start_ts: int, commit_ts: int) -> tuple[bytes, bytes]:
     prewrite = prewrite_binlog(Tso(start_ts), prewrite_value=encode_mutations(1, []))
     return prewrite, commit_binlog(Tso(start_ts), Tso(commit_ts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +14,7 @@ from binlogd.snapshot.formats.columns import spark_type
 from binlogd.snapshot.log import state
 from binlogd.snapshot.log.events import Reads, Wanted, events
 from binlogd.snapshot.log.heads import PACKED, Log, heads, packed, unpacked
+from binlogd.snapshot.log.kept_heads import keep_heads, kept_heads
 from binlogd.snapshot.log.packets import PACKETS, Spread
 from binlogd.snapshot.log.reader import Slice
 
@@ -20,10 +22,25 @@ Task = tuple[Slice, ...]
 Take = Callable[[Iterator[pa.RecordBatch], int], Iterator[pa.RecordBatch]]
 
 
-def log(spark: SparkSession, tasks: Sequence[Task]) -> Log:
-    """The heads of all binlogs of the log. Raises Refused where there is none."""
+def log(spark: SparkSession, tasks: Sequence[Task], kept: Path | None = None) -> Log:
+    """The heads of all binlogs of the log. Raises Refused where there is none.
+
+    What an earlier run of the same export found is in `kept`, and put there where it is not.
+    """
     if not tasks:
         raise Refused("the log holds no binlogs: there is nothing to export")
+    parts = [part for task in tasks for part in task]
+    found = kept_heads(kept, parts) if kept is not None else None
+    if found is None:
+        found = _read_heads(spark, tasks)
+        if kept is not None:
+            keep_heads(kept, parts, found)
+    numbers, told, ddl = (found.column(name).to_pylist() for name in PACKED.names)
+    order = sorted(range(len(numbers)), key=numbers.__getitem__)
+    return Log(parts, [unpacked(told[each], ddl[each]) for each in order])
+
+
+def _read_heads(spark: SparkSession, tasks: Sequence[Task]) -> pa.Table:
     begins = _begins(tasks)
 
     def read(number: int) -> Iterator[pa.RecordBatch]:
@@ -31,9 +48,11 @@ def log(spark: SparkSession, tasks: Sequence[Task]) -> Log:
             yield packed(place, heads(part))
 
     rows = _per_task(spark, len(tasks), read, PACKED).collect()
-    rows.sort(key=lambda row: row["number"])
-    parts = [part for task in tasks for part in task]
-    return Log(parts, [unpacked(bytes(row["heads"]), bytes(row["ddl"])) for row in rows])
+    found = [(row["number"], bytes(row["heads"]), bytes(row["ddl"])) for row in rows]
+    arrays = [
+        pa.array([row[place] for row in found], field.type) for place, field in enumerate(PACKED)
+    ]
+    return pa.Table.from_arrays(arrays, schema=PACKED)
 
 
 @dataclass(frozen=True, slots=True)
