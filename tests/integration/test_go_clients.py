@@ -20,36 +20,18 @@ import pytest
 from tests.appliance import Appliance
 from tests.appliance import run as command
 from tests.certificates import Authority
+from tests.go_programs import built
 from tests.recordings_reader import RECORDINGS, history
 
-PROGRAMS = Path(__file__).parents[1] / "interop"
 Build = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     """Compiles a program; skips where it cannot be made from what is on this machine."""
-    go = shutil.which("go")
 
     def compiled(folder: str, *flags: str) -> Path:
-        if go is None:
-            pytest.skip("go is not installed")
-        program = tmp_path_factory.mktemp("interop") / "program"
-        built = subprocess.run(
-            [go, "build", *flags, "-o", str(program), "."],
-            cwd=PROGRAMS / folder,
-            env={**os.environ, "GOPROXY": "off", "GOFLAGS": "-mod=readonly -buildvcs=false"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if "module lookup disabled" in built.stderr:
-            modules = " ".join(flag for flag in flags if flag.startswith("-modfile"))
-            pytest.skip(
-                f"modules are missing: cd tests/interop/{folder}; go mod download {modules}"
-            )
-        assert built.returncode == 0, built.stderr
-        return program
+        return built(folder, tmp_path_factory.mktemp("interop"), *flags)
 
     return compiled
 
