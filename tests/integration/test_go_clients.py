@@ -48,6 +48,18 @@ def appliance(tmp_path: Path) -> Iterator[Appliance]:
     appliance.close()
 
 
+def secured(directory: Path) -> tuple[str, dict[str, str]]:
+    """The configuration of a node with TLS, and what tells a program its certificates."""
+    authority = Authority(directory / "ca")
+    authority.issue("node", "binlog")
+    authority.issue("tidb", "binlog")
+    configuration = (
+        '[security]\nssl-ca = "ca/ca.pem"\nssl-cert = "ca/node.pem"\n'
+        'ssl-key = "ca/node.key"\ncert-allowed-cn = ["binlog"]\n'
+    )
+    return configuration, {"TLS": str(directory / "ca")}
+
+
 def run(program: Path, *arguments: str, **variables: str) -> None:
     """Every line of it says ok."""
     done = subprocess.run(
@@ -77,16 +89,7 @@ def test_the_pump_client_of_tidb_writes_and_the_tools_read_the_registry(
     build: Build, tmp_path: Path, *, is_secured: bool
 ) -> None:
     """Through PD and the port, and through the unix socket; a Drainer's pull has it all."""
-    security, given = "", dict[str, str]()
-    if is_secured:
-        authority = Authority(tmp_path / "ca")
-        authority.issue("node", "binlog")
-        authority.issue("tidb", "binlog")
-        security = (
-            '[security]\nssl-ca = "ca/ca.pem"\nssl-cert = "ca/node.pem"\n'
-            'ssl-key = "ca/node.key"\ncert-allowed-cn = ["binlog"]\n'
-        )
-        given = {"TLS": str(tmp_path / "ca")}
+    security, given = secured(tmp_path) if is_secured else ("", {})
     appliance = Appliance(tmp_path)
     socket = tmp_path / "pump.sock"
     appliance.configure(
@@ -171,11 +174,22 @@ def _node(directory: Path, name: str) -> Appliance:
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "TLS"])
 @pytest.mark.parametrize("flags", [(), ("-modfile=pd71.mod", "-tags=pd71")], ids=["8.3", "7.1"])
 def test_the_clients_of_newer_tidbs_find_a_pd_and_the_history(
-    build: Build, appliance: Appliance, flags: tuple[str, ...]
+    build: Build, tmp_path: Path, flags: tuple[str, ...], *, is_secured: bool
 ) -> None:
-    run(build("cluster", *flags), "{}:{}".format(*appliance.target))
+    security, given = secured(tmp_path) if is_secured else ("", {})
+    appliance = Appliance(tmp_path, history=history(RECORDINGS / "keys"))
+    appliance.configure(
+        f'[upstream]\nkind = "standalone"\nschema-history = "ddl_history.json"\n{security}'
+    )
+    try:
+        appliance.start(is_ready=False)
+        appliance.wait_for_log("service_started")
+        run(build("cluster", *flags), "{}:{}".format(*appliance.target), **given)
+    finally:
+        appliance.close()
 
 
 @pytest.mark.soak

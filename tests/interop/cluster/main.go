@@ -2,7 +2,8 @@
 // against a binlogd that stands in for PD: one argument, its host:port. Which versions they have is
 // said by the file that `go build -modfile` is given,
 // by a tag what they call things: -tags pd71. Each line says "ok" or "FAIL" and what was
-// asked; the exit code is 1 when something failed.
+// asked; the exit code is 1 when something failed. With TLS=DIRECTORY in the environment, with the
+// certificates there: ca.pem, tidb.pem, tidb.key.
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pingcap/kvproto/pkg/kvrpcpb"
+	"github.com/tikv/client-go/v2/config"
 	"github.com/tikv/client-go/v2/tikv"
 	"github.com/tikv/client-go/v2/tikvrpc"
 	"github.com/tikv/client-go/v2/txnkv"
@@ -62,7 +64,15 @@ func main() {
 }
 
 func askPd(ctx context.Context, place string) {
-	cli, err := pd.NewClientWithContext(ctx, []string{"http://" + place}, pd.SecurityOption{})
+	directory := os.Getenv("TLS")
+	url, security := "http://"+place, pd.SecurityOption{}
+	if directory != "" {
+		url = "https://" + place
+		security = pd.SecurityOption{
+			CAPath: directory + "/ca.pem", CertPath: directory + "/tidb.pem", KeyPath: directory + "/tidb.key",
+		}
+	}
+	cli, err := pd.NewClientWithContext(ctx, []string{url}, security)
 	if err != nil {
 		check("pd", func() error { return err })
 		return
@@ -73,7 +83,7 @@ func askPd(ctx context.Context, place string) {
 			return fmt.Errorf("no cluster id")
 		}
 		members, err := cli.GetAllMembers(ctx)
-		if err != nil || len(members) != 1 || members[0].ClientUrls[0] != "http://"+place {
+		if err != nil || len(members) != 1 || members[0].ClientUrls[0] != url {
 			return fmt.Errorf("%v %v", members, err)
 		}
 		return nil
@@ -177,6 +187,11 @@ func askPd(ctx context.Context, place string) {
 
 // A Drainer reads the history of DDL jobs from the end; a Pump asks what became of a transaction.
 func askTikv(ctx context.Context, place string) {
+	if directory := os.Getenv("TLS"); directory != "" {
+		config.UpdateGlobal(func(conf *config.Config) {
+			conf.Security = config.NewSecurity(directory+"/ca.pem", directory+"/tidb.pem", directory+"/tidb.key", nil)
+		})
+	}
 	cli, err := txnkv.NewClient([]string{place})
 	if err != nil {
 		check("tikv", func() error { return err })
