@@ -302,13 +302,18 @@ def compiled(
     Without a key the key of every row is 0.
     """
     assert all(each.column.not_null for each in key), "a key column may be NULL"
-    if any(_kind(column) is None for column in table.info.columns):
+    if not has_code(table):
         return None
     code = _Code(table, columns, key)
     source = code.insert() + code.update() + code.delete()
     scope = dict(_SCOPE)
     exec(compile(source, f"<plan of {table.info.name}>", "exec"), scope)
     return Decoders(scope["insert"], scope["update"], scope["delete"])
+
+
+def has_code(table: TableAt) -> bool:
+    """Whether every column is of a kind that has one layout."""
+    return all(_kind(column) is not None for column in table.info.columns)
 
 
 class _Code:
@@ -321,7 +326,7 @@ class _Code:
         self._key = key
         self._key_ids = {each.column.id for each in key}
         self._needed = self._written | self._key_ids
-        self._missing_is_null = _omitted_when_null(table)
+        self._missing_is_null = omitted_when_null(table)
         self._in_rows = [column for column in table.info.columns if column.is_public]
 
     def insert(self) -> str:
@@ -464,7 +469,7 @@ class _Code:
         return f"{form.encode()!r} % ({','.join(values)},)"
 
 
-def _omitted_when_null(table: TableAt) -> set[int]:
+def omitted_when_null(table: TableAt) -> set[int]:
     """Columns that an inserted row lacks when they are NULL: their default is NULL."""
     older = {column.id: column for column in (table.defaults_from or table.info).columns}
     omitted = set()

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from binlogd import native
 from binlogd.drainer import sql
 from binlogd.drainer.rows.conflict import seed_of
+from binlogd.drainer.rows.layout import laid_out
 from binlogd.drainer.rows.plan import ODD, Decoders, Key, compiled, generic
 from binlogd.drainer.rows.shape import Mode, Shape
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.row import RowDecoder
 
+_IS_COMPILED = native.is_compiled()
 COMPILE_AFTER_ROWS = 32
 """Generating code takes milliseconds; a table with a few rows is not worth it."""
 
@@ -91,7 +94,8 @@ class Reader:
 
     def _compile(self) -> None:
         shape, slow = self.target.shape, self._slow
-        fast = compiled(self.table, shape.columns, shape.key)
+        fast = laid_out(self.table, shape.columns, shape.key) if _IS_COMPILED else None
+        fast = fast or compiled(self.table, shape.columns, shape.key)
         if fast is not None:
             self._fast = fast
             self._either = Decoders(
