@@ -10,7 +10,7 @@ may have taken its record.
 | its rollback, alone or in the write of another at the same timestamp | rolled back |
 | its lock | let TiKV decide, by a clock that is GRACE_S slow: it ends one whose time is over |
 | nothing, and it is young | wait, unless its writer has sent a Rollback (`pump/verdict.py`) |
-| nothing, and it is old | let TiKV decide, if no garbage collection can have passed its commit |
+| nothing, it is old, and that was so GRACE_S ago | let TiKV decide, if no commit can be collected |
 
 Of a lock, the records have the transaction and no more: neither how long it lives nor whether an
 async commit holds it. CheckTxnStatus knows both, and does what follows from it in one step.
@@ -40,7 +40,8 @@ from binlogd.wire.generated.kvrpcpb import (
 YOUNG_S = 600.0
 """TiDB gives up a transaction after ten minutes; nobody is asked to roll back a younger one."""
 GRACE_S = 10.0
-"""A lock whose time is over is left to its writer for so long."""
+"""A lock whose time is over is left to its writer for so long; so is a prewrite that is not there
+yet, of a statement that ran for more than ten minutes: its binlog may be faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,17 @@ def from_records(start_ts: Tso, info: MvccInfo, now: Tso) -> TxnStatus | LetTikv
     return Pending(
         f"TiKV knows nothing of transaction start_ts {start_ts}, which is {age_s:.1f} s old;"
         f" it is decided at {YOUNG_S:g} s",
+        is_traceless=True,
+    )
+
+
+def absent_too_shortly(start_ts: Tso, for_s: float) -> Pending | None:
+    """Why it is too early to ask for a rollback; None: it is not."""
+    if for_s >= GRACE_S:
+        return None
+    return Pending(
+        f"TiKV knows nothing of transaction start_ts {start_ts}; its prewrite may be on its way: it"
+        f" is decided when that is so for {GRACE_S:g} s",
         is_traceless=True,
     )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from binlogd.errors import Unavailable, UpstreamUnavailable
 from binlogd.ports import Committed, OpenPrewrite, Pending, RolledBack, TsoSource, TxnStatus
-from binlogd.tso import Tso
+from binlogd.tso import Tso, physical_ms
 from binlogd.upstream.tikv import fate
 from binlogd.upstream.tikv.client import TikvClient
 from binlogd.upstream.tikv.places import Places
@@ -24,6 +24,8 @@ from binlogd.upstream.tikv.places import Places
 _AT_ONCE = 64
 _ANSWER_S = 20.0
 """For all who are asked about together; less than the Pump waits."""
+_ABSENT_MAX = 10_000
+"""That are remembered; beyond it all of them wait anew."""
 _Found = TxnStatus | Unavailable
 
 
@@ -58,6 +60,7 @@ class TikvTxnStatus:
         self._asking = asyncio.Semaphore(at_once)
         self._answers: Counter[type[TxnStatus]] = Counter()
         self._decided = 0
+        self._absent_since_ms: dict[Tso, int] = {}
 
     @property
     def verifies_rollbacks(self) -> bool:
@@ -143,6 +146,9 @@ class TikvTxnStatus:
         start_ts, key = prewrite.start_ts, prewrite.prewrite_key
         found = fate.from_records(start_ts, await self._client.records(key), now)
         if isinstance(found, fate.Absent):
+            early = fate.absent_too_shortly(start_ts, self._absent_for_s(start_ts, now))
+            if early is not None:
+                return early
             found = fate.from_absence(
                 start_ts,
                 await self._places.gc_safe_point(start_ts),
@@ -155,6 +161,12 @@ class TikvTxnStatus:
             key, start_ts, fate.slow_clock(now), makes_rollback=found.makes_rollback
         )
         return fate.from_check(start_ts, answer)
+
+    def _absent_for_s(self, start_ts: Tso, now: Tso) -> float:
+        if len(self._absent_since_ms) >= _ABSENT_MAX:
+            self._absent_since_ms.clear()
+        now_ms = physical_ms(now)
+        return (now_ms - self._absent_since_ms.setdefault(start_ts, now_ms)) / 1000
 
 
 def _answer(found: _Found) -> TxnStatus:
