@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -17,18 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.mariadb import MariaDb
+from tests.ports import free_port
 from tests.program import Program, said
 
 READY_S = 30.0
 STOP_S = 12.0
-
-
-def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def into_mariadb(server: MariaDb, *, lanes: int = 4, extra: str = "", relay: str = "relay") -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
@@ -20,15 +19,9 @@ from binlogd.placement.watches import PROGRESS_S, WatchService
 from binlogd.server import Server
 from binlogd.tls import ServerTls
 from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
+from tests.ports import free_port
 
 _START_S = 30.0
-
-
-def free_port() -> int:
-    """One that nobody listens on now."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

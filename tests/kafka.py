@@ -7,11 +7,13 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiokafka
+
+from tests.ports import free_port
 
 JARS = Path(__file__).parents[1] / ".venv" / "kafka"
 CLUSTER = "AAECAwQFBgcICQoLDA0ODw"
@@ -41,7 +43,7 @@ class Kafka:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.port, controller = _free_ports()
+        self.port, controller = free_port(), free_port()
         self._properties = directory / "server.properties"
         self._properties.write_text(
             _PROPERTIES.format(port=self.port, controller=controller, data=directory / "data")
@@ -124,10 +126,3 @@ async def _consumer(
         yield consumer
     finally:
         await consumer.stop()
-
-
-def _free_ports() -> Iterator[int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return iter((one.getsockname()[1], other.getsockname()[1]))

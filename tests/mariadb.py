@@ -10,7 +10,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,7 @@ from typing import Any
 
 import pymysql
 
+from tests.ports import free_port
 from tests.recordings_reader import SYSTEM_SCHEMAS, connect
 
 START_TIMEOUT_S = 60.0
@@ -63,7 +63,7 @@ class MariaDb:
         options: Sequence[str] = (),
     ) -> None:
         self.directory = directory
-        self.port = _free_port()
+        self.port = free_port()
         # a path of a socket may have about 100 characters: not below a directory of pytest
         self._short = Path(tempfile.mkdtemp(prefix="mdb"))
         self.socket = self._short / "s"
@@ -176,14 +176,6 @@ _COMMON = (
 def _as_user() -> Sequence[str]:
     """MariaDB refuses to run as root unless told to."""
     return ["--user=root"] if os.geteuid() == 0 else []
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    assert isinstance(port, int)
-    return port
 
 
 def _copy_template(target: Path) -> None:

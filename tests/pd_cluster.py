@@ -28,6 +28,7 @@ from binlogd.tls import ServerTls
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.pd.members import Address
 from binlogd.wire.generated import metapb, pdpb
+from tests.ports import free_port
 
 CLUSTER_ID = 7710478698719943560
 UNKNOWN = pdpb.ErrorType(pdpb.ErrorType.UNKNOWN)
@@ -116,7 +117,7 @@ class PdMember(pdpb.PdBase):
 
     def __init__(self, name: str, cluster: PdCluster, tls: ServerTls | None = None) -> None:
         self.name, self.cluster = name, cluster
-        self.address: Address = ("127.0.0.1", 0)
+        self.address: Address = ("127.0.0.1", free_port())
         self.answers = asyncio.Event()
         """Not set while it hangs."""
         self.answers.set()
@@ -138,7 +139,6 @@ class PdMember(pdpb.PdBase):
         listen(self._server, RecvRequest, _note_forwarding)
         context = self._tls.fresh() if self._tls is not None else None
         listening = socket.create_server(self.address)
-        self.address = listening.getsockname()
         await self._server.start(sock=listening, ssl=context)
 
     @property

@@ -27,7 +27,7 @@ from mysql_mimic import (
 from mysql_mimic.errors import MysqlError
 from mysql_mimic.types import ColumnType
 
-from tests.appliance import free_port
+from tests.ports import free_port
 
 NO_TABLE, NO_PRIVILEGE, SYNTAX = 1146, 1227, 1064
 Answer = tuple[Sequence[Sequence[Any]], Sequence[str | ResultColumn]]

@@ -27,8 +27,8 @@ from binlogd.upstream.pd.members import Address
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.upstream import OwnPd
-from tests.etcd import free_port
 from tests.pd_cluster import pd_cluster
+from tests.ports import free_port
 
 BRIEF = PdLimits(question_s=0.5, pause_s=0.01, tso_s=1.5)
 

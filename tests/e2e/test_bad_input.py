@@ -17,8 +17,9 @@ from binlogd.tso import Tso
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
 from binlogd.workload.recording import feed_recording
-from tests.appliance import Appliance, free_port, into_mariadb, run
+from tests.appliance import Appliance, into_mariadb, run
 from tests.mariadb import MariaDb
+from tests.ports import free_port
 from tests.recordings_reader import compare, connect, history, info
 
 KEYS = Path(__file__).parents[1] / "recordings" / "keys"

@@ -22,8 +22,9 @@ from binlogd.archive.upload import archive
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.workload.generator import Options
-from tests.appliance import free_port, run
+from tests.appliance import run
 from tests.logged import Logged, check_lake, read
+from tests.ports import free_port
 from tests.s3 import S3, s3_server
 
 SPARK = Path(pyspark.__file__).parent

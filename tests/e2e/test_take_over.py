@@ -7,11 +7,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.appliance import free_port, run
+from tests.appliance import run
 from tests.dying_proxy import DyingProxy
 from tests.integration.drainer.test_restore_crash_points import TABLES, Scene, scene
 from tests.integration.drainer.test_restore_original import LAST_TS, load, relay, tables
 from tests.mariadb import MariaDb
+from tests.ports import free_port
 from tests.replay import CLUSTER_ID as SCENE_CLUSTER_ID
 from tests.replay import server_of
 

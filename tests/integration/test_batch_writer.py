@@ -25,6 +25,7 @@ from binlogd.wire import batch as wire
 from binlogd.wire import codec, peek
 from binlogd.wire.generated import binlogd as pb
 from tests.memory_pump import Cluster, MemoryPump
+from tests.ports import free_port
 
 CLUSTER = 77
 QUICK = ClientLimits(
@@ -46,7 +47,7 @@ async def serving(
 ) -> AsyncIterator[tuple[PumpService, int]]:
     service = PumpService(pump, Cluster(CLUSTER), limits)
     server = Server([service], sinks=service.sinks())
-    _, port = await server.start("127.0.0.1", port)
+    _, port = await server.start("127.0.0.1", port or free_port())
     try:
         yield service, port
     finally:

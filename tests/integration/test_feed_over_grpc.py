@@ -16,6 +16,7 @@ from binlogd.workload.feed import Feeder
 from binlogd.workload.generator import Options, Workload
 from binlogd.workload.timeline import Record
 from tests.memory_pump import Cluster, MemoryPump
+from tests.ports import free_port
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
@@ -26,7 +27,7 @@ class Served:
     def __init__(self) -> None:
         self.pump = MemoryPump()
         self._cluster = Cluster()
-        self.target = ("127.0.0.1", 0)
+        self.target = ("127.0.0.1", free_port())
 
     async def start(self) -> None:
         self._service = PumpService(self.pump, self._cluster)

@@ -27,6 +27,7 @@ from binlogd.stream import merged
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
 from tests.memory_pump import Cluster, MemoryPump
+from tests.ports import free_port
 
 CLUSTER = 77
 QUICK = ClientLimits(
@@ -42,7 +43,7 @@ QUICK = ClientLimits(
 async def serving(pump: MemoryPump, port: int = 0) -> AsyncIterator[tuple[str, int]]:
     service = PumpService(pump, Cluster(CLUSTER), ServiceLimits(message_bytes_max=1 << 24))
     server = Server([service])
-    address = await server.start("127.0.0.1", port)
+    address = await server.start("127.0.0.1", port or free_port())
     try:
         yield address
     finally:

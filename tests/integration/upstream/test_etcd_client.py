@@ -14,7 +14,8 @@ from binlogd.tls import ClientTls, ServerTls
 from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.wire.generated.etcdserverpb import PutRequest, RangeRequest
 from tests.certificates import Authority
-from tests.etcd import free_port, own_etcd
+from tests.etcd import own_etcd
+from tests.ports import free_port
 from tests.pump_world import eventually
 
 KEY = RangeRequest(key=b"k")

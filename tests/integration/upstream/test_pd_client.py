@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,6 +21,7 @@ from binlogd.upstream.store import UpstreamStore
 from binlogd.wire.generated import metapb
 from tests.certificates import Authority
 from tests.pd_cluster import CLUSTER_ID, pd_cluster
+from tests.ports import free_port
 from tests.pump_world import eventually
 
 QUICK = PdLimits(
@@ -52,9 +52,7 @@ async def opened(
 
 def nobody() -> Address:
     """An address at which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return "127.0.0.1", taken.getsockname()[1]
+    return "127.0.0.1", free_port()
 
 
 # --- finding the leader ---------------------------------------------------------------------
