@@ -41,18 +41,21 @@ _SELDOM = frozenset({Flag.JSON.value, Flag.BYTES.value, Flag.VECTOR.value})
 _NOWHERE = -1
 
 
+@dataclass(frozen=True, slots=True)
 class Rows:
-    """Some rows, joined: their bytes, and where each begins and ends."""
+    """Some rows in one stretch of bytes: where each begins and ends."""
 
-    def __init__(self, raw: bytes, places: Longs) -> None:
-        """`places` has the end of the last one as well."""
-        self.raw, self.data = raw, padded(raw)
-        self.begins, self.ends = places[:-1], places[1:]
+    raw: bytes
+    data: Bytes
+    """The same, padded."""
+    begins: Longs
+    ends: Longs
 
     @classmethod
     def joined(cls, rows: list[bytes]) -> Rows:
-        """These."""
-        return cls(b"".join(rows), offsets(lengths(rows)))
+        """These, one behind the other."""
+        raw, places = b"".join(rows), offsets(lengths(rows))
+        return cls(raw, padded(raw), places[:-1], places[1:])
 
     @classmethod
     def of(cls, rows: pa.Array) -> Rows:
@@ -60,10 +63,31 @@ class Rows:
         _, places, data = rows.buffers()
         ends = np.frombuffer(places, np.int32, len(rows) + 1, 4 * rows.offset).astype(np.int64)
         raw = data[ends[0].item() : ends[-1].item()].to_pybytes() if data is not None else b""
-        return cls(raw, ends - ends[0])
+        ends -= ends[0]
+        return cls(raw, padded(raw), ends[:-1], ends[1:])
+
+    def within(self, begins: Longs, ends: Longs) -> Rows:
+        """Others in the same bytes."""
+        return Rows(self.raw, self.data, begins, ends)
 
     def __len__(self) -> int:
         return len(self.ends)
+
+    def __getitem__(self, number: int) -> bytes:
+        return self.raw[self.begins[number] : self.ends[number]]
+
+
+def stretches(rows: Rows, begins: Longs, ends: Longs, is_null: Mask | None = None) -> pa.Array:
+    """Stretches of the bytes that follow each other, as binary values.
+
+    What lies between two of them is a value as well, and is not taken.
+    """
+    size = len(begins)
+    places = np.empty(2 * size, np.int32)
+    places[::2], places[1::2] = begins, ends
+    buffers = [None, pa.py_buffer(places), pa.py_buffer(rows.raw)]
+    every = pa.Array.from_buffers(pa.binary(), max(2 * size - 1, 0), buffers)
+    return every.take(pa.array(np.arange(0, 2 * size, 2), mask=is_null))
 
 
 @dataclass(frozen=True, slots=True)

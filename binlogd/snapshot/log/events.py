@@ -14,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, UnreadableRow
+from binlogd.snapshot.log.datums import Rows
 from binlogd.snapshot.log.keys import KEY_BYTES
 from binlogd.snapshot.log.moves import Moves
+from binlogd.snapshot.log.prewrites import DELETE, INSERT, UPDATE, Told, told
 from binlogd.snapshot.log.reader import Slice, payloads_at
-from binlogd.snapshot.log.row_changes import Changed, Run, changed
+from binlogd.snapshot.log.row_changes import TableRows, changed
 from binlogd.snapshot.log.rowkey import (
     Handle,
     HandleKind,
@@ -36,6 +38,8 @@ from binlogd.wire.peek import Mutation, changes
 BATCH_ROWS_MAX = 131_072
 BATCH_BYTES_MAX = 16 << 20
 """A batch ends at whichever comes first; one row may be larger."""
+TOGETHER_BYTES = 8 << 20
+"""Of prewrites that are read together."""
 TOGETHER_ROWS_MIN = 64
 """Rows of a table in a batch below which there is nothing to gain from reading them together."""
 
@@ -101,91 +105,94 @@ def events(part: Slice, reads: Reads, wanted: Wanted) -> Iterator[pa.RecordBatch
 
     Raises CorruptRecord, UnreadableRow.
     """
-    one_by_one, together = _Events(wanted), _Together(wanted)
+    one_by_one = _Events(wanted)
+    waiting: list[_Prewrite] = []
+    size = 0
     places = reads.at.tolist()
-    for at, payload, commit_ts in zip(
-        places, payloads_at(part, places), reads.commit_ts.tolist(), strict=True
-    ):
-        try:
-            version, tables = changes(payload, wanted.has)
-        except MalformedBinlog as error:
-            raise CorruptRecord(part.path, at, f"no row changes: {error}") from error
-        is_large = len(payload) > LARGE_BYTES
-        for change in tables:
-            run = Run(change, commit_ts, version)
-            if wanted.moves.concerns(change.table_id, version):
-                yield from one_by_one.fill_moved(run)
-            elif not wanted.counts(change.table_id, commit_ts):
-                continue
-            elif is_large or not together.takes(change.table_id):
-                yield from one_by_one.fill(run)
-            else:
-                together.add(run)
-        if together.has_enough(len(payload)):
-            yield from together.take()
-    yield from together.take()
+    for each in map(_Prewrite, places, payloads_at(part, places), reads.commit_ts.tolist()):
+        if wanted.has_before or len(each.payload) > LARGE_BYTES:
+            yield from one_by_one.take_from(part, each)
+            continue
+        waiting.append(each)
+        size += len(each.payload)
+        if size >= TOGETHER_BYTES:
+            yield from _together(part, waiting, wanted, one_by_one)
+            waiting.clear()
+            size = 0
+    if waiting:
+        yield from _together(part, waiting, wanted, one_by_one)
     if one_by_one.keys:
         yield one_by_one.take()
 
 
-class _Together:
-    """Rows of tables whose handle is a number, whose keys are found many at a time."""
-
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted = wanted
-        self._handles = {
-            table_id: handle
-            for table_id, handle in wanted.handles.items()
-            if handle.kind is not HandleKind.COMMON and not wanted.has_before
-        }
-        self._clear()
-
-    def _clear(self) -> None:
-        self._runs: dict[int, list[Run]] = {}
-        self._rows = self._bytes = 0
-
-    def takes(self, table_id: int) -> bool:
-        """Whether rows of this table go this way."""
-        return table_id in self._handles
-
-    def add(self, run: Run) -> None:
-        """Takes the rows of a table in one transaction."""
-        self._runs.setdefault(run.change.table_id, []).append(run)
-        self._rows += len(run.change.sequence)
-
-    def has_enough(self, more_bytes: int) -> bool:
-        """Whether there is a batch, with so many bytes more."""
-        self._bytes += more_bytes
-        return self._rows >= BATCH_ROWS_MAX or self._bytes >= BATCH_BYTES_MAX
-
-    def take(self) -> Iterator[pa.RecordBatch]:
-        """What there is; then it begins anew. Raises UnreadableRow."""
-        few = _Events(self._wanted)
-        found = []
-        for table_id, runs in self._runs.items():
-            batch = self._batch(table_id, runs)
-            if batch is not None:
-                found.append(batch)
-                continue
-            for run in runs:
-                found += few.fill(run)
-        if few.keys:
-            found.append(few.take())
-        self._clear()
-        if found:
-            yield pa.concat_batches(found)
-
-    def _batch(self, table_id: int, runs: list[Run]) -> pa.RecordBatch | None:
-        """None for few rows, and where one is corrupt: read one by one, it tells where it is."""
-        if sum(len(run.change.sequence) for run in runs) < TOGETHER_ROWS_MIN:
-            return None
-        try:
-            return _batch(table_id, changed(self._handles[table_id], runs))
-        except CorruptRow:
-            return None
+class _Prewrite(NamedTuple):
+    at: int
+    payload: bytes
+    commit_ts: int
 
 
-def _batch(table_id: int, found: Changed) -> pa.RecordBatch:
+def _together(
+    part: Slice, prewrites: list[_Prewrite], wanted: Wanted, one_by_one: _Events
+) -> Iterator[pa.RecordBatch]:
+    """Tables whose handle is a number are read together; prewrites with others, and odd ones, are
+    gone through one by one for those."""
+    found = told(Rows.joined([each.payload for each in prewrites]), wanted.has)
+    commit_ts = np.fromiter((each.commit_ts for each in prewrites), np.int64, len(prewrites))
+    batches, done = [], set()
+    for table_id, rows in _tables(found, commit_ts, wanted):
+        batch = _batch(table_id, wanted.handles[table_id], rows)
+        if batch is not None:
+            batches.append(batch)
+            done.add(table_id)
+    if batches:
+        yield pa.concat_batches(batches)
+    is_left = found.is_odd.copy()
+    is_left[found.of_prewrite[~np.isin(found.table_id, list(done))]] = True
+    for number in np.flatnonzero(is_left).tolist():
+        is_whole = bool(found.is_odd[number])
+        passed = frozenset() if is_whole else frozenset(done)
+        yield from one_by_one.take_from(part, prewrites[number], passed)
+
+
+def _tables(found: Told, commit_ts: Longs, wanted: Wanted) -> Iterator[tuple[int, TableRows]]:
+    """The tables that are read together, with what counts of them."""
+    commit_ts = commit_ts[found.of_prewrite]
+    versions = found.schema_version[found.of_prewrite]
+    ids, of_mutation = np.unique(found.table_id, return_inverse=True)
+    counts = np.bincount(of_mutation[found.of_step], minlength=len(ids))
+    for number, table_id in enumerate(ids.tolist()):
+        handle = wanted.handles.get(table_id)
+        is_few = counts[number] < TOGETHER_ROWS_MIN
+        if handle is None or handle.kind is HandleKind.COMMON or is_few:
+            continue
+        if table_id in wanted.moves.known:
+            continue
+        is_ours = (of_mutation == number) & (commit_ts > wanted.since.get(table_id, 0))
+        local = np.cumsum(is_ours) - 1
+        rows, is_row = found.rows, is_ours[found.rows.of]
+        inserts, updates, deletes = (
+            found.prewrites.within(rows.begins[each], rows.ends[each])
+            for each in (is_row & (rows.kinds == kind) for kind in (INSERT, UPDATE, DELETE))
+        )
+        is_step = is_ours[found.of_step]
+        of_table = TableRows(
+            inserts,
+            updates,
+            deletes,
+            found.sequence[is_step],
+            local[found.of_step[is_step]],
+            commit_ts[is_ours],
+            versions[is_ours],
+        )
+        yield table_id, of_table
+
+
+def _batch(table_id: int, handle: Handle, rows: TableRows) -> pa.RecordBatch | None:
+    """None where a row is corrupt: one by one it is told with its transaction."""
+    try:
+        found = changed(handle, rows)
+    except CorruptRow:
+        return None
     size = len(found.keys)
     keys = found.keys.astype(">u8").tobytes()
     ends = np.arange(0, KEY_BYTES * size + 1, KEY_BYTES, dtype=np.int32)
@@ -197,9 +204,17 @@ def _batch(table_id: int, found: Changed) -> pa.RecordBatch:
         "seq": found.seq,
         "op": np.where(found.is_gone, _DELETE, _PUT).astype(np.int8),
         "schema_version": found.schema_version,
-        "row": _binary(found.rows),
+        "row": found.rows,
     }
     return pa.RecordBatch.from_pydict(columns, schema=EVENTS)
+
+
+class Run(NamedTuple):
+    """The rows of a table in one transaction."""
+
+    change: Mutation
+    commit_ts: int
+    schema_version: int
 
 
 _T = TypeVar("_T")
@@ -224,6 +239,24 @@ class _Events:
         self._ops: list[int] = []
         self._rows: list[bytes] = []
         self._before: list[bytes] = []
+
+    def take_from(
+        self, part: Slice, prewrite: _Prewrite, passed_over: Set[int] = frozenset()
+    ) -> Iterator[pa.RecordBatch]:
+        """Takes the rows of a prewrite, but for those of some tables. Raises CorruptRecord too."""
+        wanted = self._wanted
+        try:
+            version, tables = changes(prewrite.payload, wanted.has)
+        except MalformedBinlog as error:
+            raise CorruptRecord(part.path, prewrite.at, f"no row changes: {error}") from error
+        for change in tables:
+            run = Run(change, prewrite.commit_ts, version)
+            if change.table_id in passed_over:
+                continue
+            if wanted.moves.concerns(change.table_id, version):
+                yield from self.fill_moved(run)
+            elif wanted.counts(change.table_id, prewrite.commit_ts):
+                yield from self.fill(run)
 
     def _begin(self, run: _Run) -> None:
         self._runs.append(run)

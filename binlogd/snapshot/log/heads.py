@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, MalformedBinlog
+from binlogd.snapshot.log.datums import Rows
 from binlogd.snapshot.log.reader import Slice, payloads
-from binlogd.snapshot.log.vectors import Bytes, Longs, Mask, lengths, offsets, padded, uvarints
+from binlogd.snapshot.log.vectors import Bytes, Longs, Mask, offsets, uvarints
 from binlogd.wire.peek import body, peek
 
 PREWRITE, COMMIT, ROLLBACK, DDL_COMMIT, OTHER = range(5)
@@ -62,7 +63,7 @@ class Heads:
 def heads(part: Slice) -> Heads:
     """The heads of a slice. Raises CorruptRecord, also for a payload that is no binlog."""
     records = list(payloads(part))
-    found = _canonical([payload for _, payload in records])
+    found = canonical(Rows.joined([payload for _, payload in records]))
     at = np.fromiter((each for each, _ in records), np.int64, len(records))
     ddl = []
     for number in np.flatnonzero(~found.is_plain).tolist():
@@ -154,40 +155,46 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Canonical:
     """What was told of some payloads; nothing of those that are not plain."""
 
     is_plain: Mask
     kind: npt.NDArray[np.int8]
     start_ts: Longs
     commit_ts: Longs
+    rows_at: Longs
+    rows_end: Longs
+    """Where the row changes of a Prewrite are."""
 
 
-def _canonical(records: list[bytes]) -> _Found:
+def canonical(payloads_of: Rows) -> Canonical:
     """The heads of payloads that are canonical and no DDL.
 
     As `wire.peek.plain_head` tells them, which reads one at a time.
     """
-    places = offsets(lengths(records))
-    data, begins, ends = padded(b"".join(records)), places[:-1], places[1:]
+    data, begins, ends = payloads_of.data, payloads_of.begins, payloads_of.ends
     kind = data[begins + 1].astype(np.int8)
     is_plain = (ends - begins >= _LEAST_BYTES) & (data[begins] == 0x08) & (kind >= 0)
     is_plain &= data[begins + 2] == 0x10
     start_ts, at = _minimal(data, begins + 3, is_plain)
     is_plain &= data[at] == 0x18
     commit_ts, at = _minimal(data, at + 1, is_plain)
+    places = []
     for tag in b"\x22\x2a\x32":
         has = np.flatnonzero(is_plain & (data[at] == tag))
         size, begin = uvarints(data, at[has] + 1)
         after = begin + size.view(np.int64)
         is_wrong = (begin < 0) | (size > len(data)) | (after > ends[has])
         is_plain[has[is_wrong]] = False
+        content = at.copy()
+        content[has] = np.where(is_wrong, begins[has], begin)
         at[has] = np.where(is_wrong, begins[has], after)
+        places.append((content, at.copy()))
     is_plain &= at + len(_NO_DDL) == ends
     for place, byte in enumerate(_NO_DDL):
         is_plain &= data[at + place] == byte
     kind[kind > ROLLBACK] = OTHER
-    return _Found(is_plain, kind, start_ts, commit_ts)
+    return Canonical(is_plain, kind, start_ts, commit_ts, *places[1])
 
 
 def _minimal(data: Bytes, at: Longs, is_plain: Mask) -> tuple[Longs, Longs]:

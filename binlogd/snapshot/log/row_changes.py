@@ -6,29 +6,34 @@ and gets those that are odd: rows in a form that TiDB does not write, or damaged
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from binlogd.snapshot.log.datums import Columns, Rows, columns, integers
+from binlogd.snapshot.log.datums import Columns, Rows, columns, integers, stretches
+from binlogd.snapshot.log.prewrites import DELETE, INSERT, UPDATE
 from binlogd.snapshot.log.rowkey import Handle, deleted, inserted, updated
 from binlogd.snapshot.log.vectors import Longs, Mask, offsets
 from binlogd.tidb.datum import Flag, as_signed, varint
-from binlogd.wire.mutation import Mutation
 
-_INSERT, _UPDATE, _DELETE = 0, 1, 4
 _VARINT = Flag.VARINT.value
 Numbers = npt.NDArray[np.uint64]
 
 
-class Run(NamedTuple):
-    """The rows of a table in one transaction."""
+class TableRows(NamedTuple):
+    """The rows of one table in some transactions; `of` is the number of each kind's transaction."""
 
-    change: Mutation
-    commit_ts: int
-    schema_version: int
+    inserts: Rows
+    updates: Rows
+    deletes: Rows
+    sequence: npt.NDArray[np.uint8]
+    """The kinds of rows in the order of execution, transaction after transaction."""
+    of: Longs
+    commit_ts: Longs
+    schema_version: Longs
 
 
 class Changed(NamedTuple):
@@ -39,64 +44,57 @@ class Changed(NamedTuple):
     seq: npt.NDArray[np.int32]
     is_gone: Mask
     schema_version: Longs
-    rows: list[bytes]
+    rows: pa.Array
 
 
-def changed(handle: Handle, runs: list[Run]) -> Changed:
+def changed(handle: Handle, table: TableRows) -> Changed:
     """What some transactions changed in a table with a handle that is a number.
 
     Raises CorruptRow, of any of them.
     """
-    inserts = [*chain.from_iterable(run.change.inserted for run in runs)]
-    news = _updated(handle, [*chain.from_iterable(run.change.updated for run in runs)])
-    gone = _deleted(handle, [*chain.from_iterable(run.change.deleted for run in runs)])
-
-    sequences = [run.change.sequence for run in runs]
-    kinds = np.frombuffer(b"".join(sequences), np.uint8)
-    begins = offsets(np.fromiter(map(len, sequences), np.int64, len(sequences)))
-    of_run = np.repeat(np.arange(len(runs)), np.diff(begins))
-    is_update = kinds == _UPDATE
+    news = _updated(handle, table.updates)
+    gone = _deleted(handle, table.deletes)
+    kinds, of = table.sequence, table.of
+    is_update = kinds == UPDATE
     is_move = np.zeros(len(kinds), np.int64)
     is_move[is_update] = news.keys != news.old_keys
-    moves = offsets(is_move)
     # an update that leaves its key is two changes, and what follows it moves
-    seq = np.arange(len(kinds)) + moves[1:]
-    seq -= (begins[:-1] + moves[begins[:-1]])[of_run]
+    counts = np.bincount(of, minlength=len(table.commit_ts))
+    begins, moves = offsets(counts)[:-1], offsets(is_move)
+    seq = np.arange(len(kinds)) + moves[1:] - (begins + moves[begins])[of]
 
     left = np.flatnonzero(is_move)
-    places = [*(np.flatnonzero(kinds == each) for each in (_INSERT, _UPDATE, _DELETE)), left]
+    places = [*(np.flatnonzero(kinds == each) for each in (INSERT, UPDATE, DELETE)), left]
     of_change = np.concatenate(places)
-    counts = [len(each) for each in places]
+    sizes = [len(each) for each in places]
     seqs = seq[of_change]
     seqs[len(seqs) - len(left) :] -= 1
-    is_gone = np.repeat(np.array([False, False, True, True]), counts)
-    old_keys = news.old_keys[is_move[is_update] != 0]
-    commit_ts = np.array([run.commit_ts for run in runs], np.int64)
-    versions = np.array([run.schema_version for run in runs], np.int64)
+    inserts = table.inserts
+    nothing = pa.array([b""] * (sizes[2] + sizes[3]), pa.binary())
     return Changed(
-        np.concatenate([_inserted(handle, inserts), news.keys, gone, old_keys]),
-        commit_ts[of_run][of_change],
+        np.concatenate(
+            [_inserted(handle, inserts), news.keys, gone, news.old_keys[is_move[is_update] != 0]]
+        ),
+        table.commit_ts[of[of_change]],
         seqs.astype(np.int32),
-        is_gone,
-        versions[of_run][of_change],
-        [*inserts, *news.rows, *([b""] * (counts[2] + counts[3]))],
+        np.repeat(np.array([False, False, True, True]), sizes),
+        table.schema_version[of[of_change]],
+        pa.concat_arrays([stretches(inserts, inserts.begins, inserts.ends), news.rows, nothing]),
     )
 
 
-def _inserted(handle: Handle, rows: list[bytes]) -> Numbers:
-    many = Rows.joined(rows)
+def _inserted(handle: Handle, many: Rows) -> Numbers:
     keys, ends = integers(many.data, many.begins)
     for odd in np.flatnonzero((ends < 0) | (ends > many.ends)).tolist():
-        keys[odd] = int.from_bytes(inserted(handle, rows[odd]).key, "big")
+        keys[odd] = int.from_bytes(inserted(handle, many[odd]).key, "big")
     return keys
 
 
-def _deleted(handle: Handle, rows: list[bytes]) -> Numbers:
-    many = Rows.joined(rows)
+def _deleted(handle: Handle, many: Rows) -> Numbers:
     found = columns(many, many.begins)
     keys, is_plain = _keys(many, handle, found)
     for odd in np.flatnonzero(found.is_odd | ~is_plain).tolist():
-        keys[odd] = int.from_bytes(deleted(handle, rows[odd]).key, "big")
+        keys[odd] = int.from_bytes(deleted(handle, many[odd]).key, "big")
     return keys
 
 
@@ -104,49 +102,65 @@ class _News(NamedTuple):
     """Updates: the keys that rows have, the rows, and the keys that they had."""
 
     keys: Numbers
-    rows: list[bytes]
+    rows: pa.Array
     old_keys: Numbers
 
 
-def _updated(handle: Handle, rows: list[bytes]) -> _News:
-    many = Rows.joined(rows)
+def _updated(handle: Handle, many: Rows) -> _News:
     found = columns(many, many.begins)
-    news = _News(np.zeros(len(rows), np.uint64), [b""] * len(rows), np.zeros(len(rows), np.uint64))
+    keys, old_keys = np.zeros(len(many), np.uint64), np.zeros(len(many), np.uint64)
     is_odd = found.is_odd | (found.count % 2 == 1) | (found.count == 0)
+    parts: list[pa.Array] = []
+    places: list[Longs] = []
     for count in np.unique(found.count[~is_odd]).tolist():
         of_count = np.flatnonzero(~is_odd & (found.count == count))
-        alike = _first_pairs(found, of_count, count)
-        is_odd[of_count] = ~_take_updated(handle, many, alike, of_count, news)
+        plain = _plain_updates(handle, many, _first_pairs(found, of_count, count), of_count)
+        is_odd[of_count[~plain.is_plain]] = True
+        numbers = of_count[plain.is_plain]
+        keys[numbers], old_keys[numbers] = plain.keys, plain.old_keys
+        parts.append(plain.rows)
+        places.append(numbers)
+    rows = []
     for odd in np.flatnonzero(is_odd).tolist():
-        gone, put = updated(handle, rows[odd])
-        news.keys[odd] = int.from_bytes(put.key, "big")
-        news.old_keys[odd] = int.from_bytes((gone or put).key, "big")
-        news.rows[odd] = put.row
-    return news
+        gone, put = updated(handle, many[odd])
+        keys[odd] = int.from_bytes(put.key, "big")
+        old_keys[odd] = int.from_bytes((gone or put).key, "big")
+        rows.append(put.row)
+    if len(parts) == 1 and not rows:
+        return _News(keys, parts[0], old_keys)
+    parts.append(pa.array(rows, pa.binary()))
+    places.append(np.flatnonzero(is_odd))
+    order = np.empty(len(many), np.int64)
+    order[np.concatenate(places)] = np.arange(len(many))
+    return _News(keys, pa.concat_arrays(parts).take(pa.array(order)), old_keys)
 
 
-def _take_updated(handle: Handle, many: Rows, found: Columns, numbers: Longs, news: _News) -> Mask:
-    """Puts in the updates that have the same columns twice; which of them these are."""
+class _Plain(NamedTuple):
+    """Which updates are plain; keys and rows are of those only."""
+
+    is_plain: Mask
+    keys: Numbers
+    old_keys: Numbers
+    rows: pa.Array
+
+
+def _plain_updates(handle: Handle, many: Rows, found: Columns, numbers: Longs) -> _Plain:
+    """Updates that have the same columns twice."""
     old, new = _halves(found)
     keys, is_number = _keys(many, handle, new)
     old_keys, was_number = _keys(many, handle, old)
     is_plain: Mask = is_number & was_number & (old.ids == new.ids).all(axis=0) & _is_once(old.ids)
-    news.keys[numbers], news.old_keys[numbers] = keys, old_keys
     at = np.argmax(new.ids == handle.column_ids[0], axis=0)
     here = np.arange(len(at))
-    places = numbers, new.begins[at, here], new.ends[at, here], old.ends[-1], many.ends[numbers]
-    is_signed = many.data[new.begins[at, here]] == _VARINT
-    raw, rows = many.raw, news.rows
-    for number, begin, end, boundary, stop in zip(
-        *(each[is_plain & is_signed].tolist() for each in places), strict=True
-    ):
-        rows[number] = raw[begin:end] + raw[boundary:stop]
-    for number, key, boundary, stop in zip(
-        *(each[is_plain & ~is_signed].tolist() for each in (numbers, keys, *places[3:])),
-        strict=True,
-    ):
-        rows[number] = b"\x08" + varint(as_signed(key)) + raw[boundary:stop]
-    return is_plain
+    begins, ends = new.begins[at, here][is_plain], new.ends[at, here][is_plain]
+    keys, old_keys = keys[is_plain], old_keys[is_plain]
+    if (many.data[begins] == _VARINT).all():
+        handles = stretches(many, begins, ends)
+    else:
+        signed = (b"\x08" + varint(as_signed(key)) for key in keys.tolist())
+        handles = pa.array(signed, pa.binary())
+    contents = stretches(many, old.ends[-1][is_plain], many.ends[numbers][is_plain])
+    return _Plain(is_plain, keys, old_keys, pc.binary_join_element_wise(handles, contents, b""))
 
 
 def _first_pairs(found: Columns, rows: Longs, count: int) -> Columns:

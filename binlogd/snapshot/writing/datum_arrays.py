@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlogd.snapshot.formats.columns import ArrowColumn
-from binlogd.snapshot.log.datums import Rows
+from binlogd.snapshot.log.datums import Rows, stretches
 from binlogd.snapshot.log.vectors import Longs, Mask, signed, uvarints
 from binlogd.tidb.datum import Flag
 from binlogd.tidb.kinds import STRING_TYPES, Tp
@@ -147,19 +147,6 @@ def _texts(type_: pa.DataType) -> Way:
             return None
 
     return way
-
-
-def stretches(rows: Rows, begins: Longs, ends: Longs, is_null: Mask) -> pa.Array:
-    """Stretches of the rows' bytes that follow each other, as binary values.
-
-    What lies between two of them is a value as well, and is not taken.
-    """
-    size = len(begins)
-    places = np.empty(2 * size, np.int32)
-    places[::2], places[1::2] = begins, ends
-    buffers = [None, pa.py_buffer(places), pa.py_buffer(rows.raw)]
-    every = pa.Array.from_buffers(pa.binary(), max(2 * size - 1, 0), buffers)
-    return every.take(pa.array(np.arange(0, 2 * size, 2), mask=is_null))
 
 
 def _floats(type_: pa.DataType) -> Way:

@@ -9,9 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlogd.errors import CorruptRow
+from binlogd.errors import CorruptRow, MalformedBinlog
 from binlogd.snapshot.log.datums import Rows, columns
-from binlogd.snapshot.log.row_changes import Run, changed
+from binlogd.snapshot.log.events import Run
+from binlogd.snapshot.log.prewrites import told
+from binlogd.snapshot.log.row_changes import TableRows, changed
 from binlogd.snapshot.log.rowkey import (
     ROWID,
     Handle,
@@ -26,7 +28,9 @@ from binlogd.tidb.datum import read_uvarint, uvarint, varint
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED, Tp
 from binlogd.tidb.model import Column, FieldType, Table
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
+from binlogd.tso import Tso
 from binlogd.wire.mutation import Mutation
+from binlogd.wire.peek import changes, encode_mutations, prewrite_binlog
 
 KEY = FLAG_PRIMARY_KEY | FLAG_NOT_NULL
 
@@ -63,6 +67,7 @@ values = st.fixed_dictionaries(
         71: st.none() | st.sampled_from(["{}", '{"a": [1, "b"]}', "null"]),
     }
 )
+OTHER = Mutation(200, [b"other"], [], [], b"\0")
 row_changes = st.tuples(st.sampled_from([0, 1, 4]), values, values)
 
 
@@ -128,8 +133,30 @@ def one_by_one(handle: Handle, runs: list[Run]) -> list[tuple[Any, ...]]:
     return sorted(found)
 
 
+def table_rows(runs: list[Run]) -> TableRows:
+    """The rows of transactions, as they are found in their prewrites."""
+    prewrites = [
+        prewrite_binlog(
+            Tso(9), prewrite_value=encode_mutations(each.schema_version, [OTHER, each.change])
+        )
+        for each in runs
+    ]
+    found = told(Rows.joined(prewrites), lambda table_id: table_id != OTHER.table_id)
+    assert not found.is_odd.any()
+    assert set(found.table_id.tolist()) <= {runs[0].change.table_id}
+    lists = [
+        found.prewrites.within(found.rows.begins[each], found.rows.ends[each])
+        for each in (found.rows.kinds == kind for kind in (0, 1, 4))
+    ]
+    commit_ts = np.array([each.commit_ts for each in runs], np.int64)[found.of_prewrite]
+    versions = found.schema_version[found.of_prewrite]
+    return TableRows(
+        lists[0], lists[1], lists[2], found.sequence, found.of_step, commit_ts, versions
+    )
+
+
 def together(handle: Handle, runs: list[Run]) -> list[tuple[Any, ...]]:
-    found = changed(handle, runs)
+    found = changed(handle, table_rows(runs))
     keys = [each.to_bytes(8, "big") for each in found.keys.tolist()]
     columns_of = (found.commit_ts, found.seq, found.schema_version)
     return sorted(
@@ -137,7 +164,7 @@ def together(handle: Handle, runs: list[Run]) -> list[tuple[Any, ...]]:
             *(each.tolist() for each in columns_of),
             keys,
             found.is_gone.tolist(),
-            found.rows,
+            found.rows.to_pylist(),
             strict=True,
         )
     )
@@ -214,3 +241,62 @@ def test_pairs_are_what_they_are_one_by_one(rows: list[bytes]) -> None:
             )
         ]
         assert told == pairs(row, 0)
+
+
+@st.composite
+def prewrites(draw: st.DrawFn) -> list[bytes]:
+    tables = st.builds(
+        lambda table_id, kinds, row: Mutation(
+            table_id,
+            [row] * kinds.count(0),
+            [row * 30] * kinds.count(1),
+            [b""] * kinds.count(4),
+            bytes(kinds),
+        ),
+        st.sampled_from([1, 2, 300]),
+        st.lists(st.sampled_from([0, 1, 4]), max_size=4),
+        st.binary(max_size=9),
+    )
+    found = []
+    for version in draw(st.lists(st.sampled_from([0, 7, 4000]), max_size=6)):
+        value = encode_mutations(version, draw(st.lists(tables, max_size=3)))
+        payload = bytearray(
+            prewrite_binlog(
+                Tso(draw(st.integers(1, 2**62))),
+                prewrite_key=draw(st.none() | st.just(b"k" * 200)),
+                prewrite_value=draw(st.none() | st.just(value)),
+            )
+        )
+        if draw(st.integers(0, 2)) == 0:
+            at = draw(st.integers(0, len(payload) - 1))
+            payload[at] = draw(st.integers(0, 255))
+        found.append(bytes(payload))
+    return found
+
+
+def by_itself(payload: bytes) -> tuple[int, list[Mutation]] | None:
+    try:
+        return changes(payload, lambda table_id: table_id != 2)
+    except MalformedBinlog:
+        return None
+
+
+@settings(max_examples=200)
+@given(prewrites())
+def test_rows_of_prewrites_are_what_they_are_one_by_one(payloads: list[bytes]) -> None:
+    found = told(Rows.joined(payloads), lambda table_id: table_id != 2)
+    for number, payload in enumerate(payloads):
+        ours = np.flatnonzero(found.of_prewrite == number).tolist()
+        if found.is_odd[number]:
+            assert ours == []
+            continue
+        alone = by_itself(payload)
+        assert alone is not None
+        assert found.schema_version[number] == alone[0]
+        assert found.table_id[ours].tolist() == [each.table_id for each in alone[1]]
+        for mutation_number, table in zip(ours, alone[1], strict=True):
+            assert found.sequence[found.of_step == mutation_number].tobytes() == table.sequence
+            for kind, rows in ((0, table.inserted), (1, table.updated), (4, table.deleted)):
+                is_ours = (found.rows.of == mutation_number) & (found.rows.kinds == kind)
+                spans = found.prewrites.within(found.rows.begins[is_ours], found.rows.ends[is_ours])
+                assert [spans[each] for each in range(len(spans))] == rows
