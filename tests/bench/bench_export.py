@@ -47,6 +47,8 @@ from tests.data_directory import write_log
 
 ROWS_PER_TRANSACTION = 5
 CHANGES = 200_000
+TABLE_CHANGES_MAX = 1_000_000
+"""A log of more has several tables alike: making rows takes longer than exporting them."""
 TABLES = 100
 CORES = 2, 1
 POLL_S = 0.2
@@ -65,21 +67,23 @@ async def main(changes: int) -> None:
         report("export_class_archive", time.perf_counter() - began, "s", size_mib=size_mib)
         write_log(directory / "small", log(1_000))
         write_log(directory / "many", log(20_000, TABLES))
-        write_log(directory / "large", log(changes), segment_bytes=500 << 20)
-        by_python, cpu = changes_alone(directory, changes)
+        copies = max(1, changes // TABLE_CHANGES_MAX)
+        binlogs = log(changes // copies, copies=copies)
+        write_log(directory / "large", binlogs, segment_bytes=64 << 20)
+        by_python, cpu = changes_alone(directory, changes, copies)
         report("export_without_spark", by_python, "changes/s", cpu=cpu)
         for cores in CORES:
             job = Job(directory / f"on-{cores}", directory, cores, str(archive.path))
-            by_spark = await job.measure(changes)
+            by_spark = await job.measure(changes, copies)
             report("export", by_spark, "changes/s", cores=cores, ratio=by_spark / by_python)
         await Job(directory / "cold", directory, 2, "").start()
 
 
-def changes_alone(directory: Path, changes: int) -> tuple[float, float]:
+def changes_alone(directory: Path, changes: int, tables: int) -> tuple[float, float]:
     """Changes per second without Spark, and seconds of processor time."""
     with pinned(directory / "large", directory / "alone") as found:
         began, cpu = time.perf_counter(), time.process_time()
-        alone(found.segments, directory / "alone" / "out")
+        alone(found.segments, directory / "alone" / "out", tables)
         return changes / (time.perf_counter() - began), time.process_time() - cpu
 
 
@@ -96,15 +100,15 @@ class Job:
         async with running(self._session(), self._home / "job.log") as child:
             await self._started(child, began)
 
-    async def measure(self, changes: int) -> float:
+    async def measure(self, changes: int, copies: int) -> float:
         """Starts, the first export, the second, many tables, and changes per second at last."""
         began = time.perf_counter()
         async with running(self._session(), self._home / "job.log") as child:
             await self._started(child, began)
             await self._export(child, "small", "export_first")
             await self._export(child, "small", "export_second")
-            await self._export(child, "many", "export_100_tables")
-            seconds = await self._export(child, "large", "export_large")
+            await self._export(child, "many", "export_100_tables", TABLES)
+            seconds = await self._export(child, "large", "export_large", copies)
         return changes / seconds
 
     async def _started(self, child: JobProcess, began: float) -> None:
@@ -116,9 +120,8 @@ class Job:
         scratch = str(self._home / "spark")
         return SessionSpec(scratch=scratch, cores=self._cores, class_archive=self._classes)
 
-    async def _export(self, child: JobProcess, of: str, bench: str) -> float:
+    async def _export(self, child: JobProcess, of: str, bench: str, many: int = 1) -> float:
         place = self._home / bench
-        many = TABLES if of == "many" else 1
         with pinned(self._logs / of, place) as found:
             began, cpu = time.perf_counter(), cpu_s(child.pid)
             java = cpu_s(child.pid, is_java=True)
@@ -210,13 +213,12 @@ def spec(segments: tuple[Segment, ...], place: Path, tables: int, cores: int) ->
     )
 
 
-def alone(segments: tuple[Segment, ...], staging: Path) -> None:
+def alone(segments: tuple[Segment, ...], staging: Path, tables: int) -> None:
     """The same snapshot in one process, without a shuffle: all changes are folded at once."""
     parts = reader.slices(segments, 16 << 20)
     log = Log(parts, [heads(part) for part in parts])
-    known = catalog(
-        jobs_from_json(history(1)), ddl(1), log_begins=Tso(1), ignore_schemas=("mysql",)
-    )
+    jobs = jobs_from_json(history(tables))
+    known = catalog(jobs, ddl(tables), log_begins=Tso(1), ignore_schemas=("mysql",))
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
     wanted = Wanted(handles, frozenset())
     reads = transactions.reads(log, Tso(1 << 62), NO_TS)
@@ -276,11 +278,14 @@ def ddl(tables: int) -> list[DdlBinlog]:
     return [DdlBinlog(Tso(10 * number), number, 5, "") for number in range(1, tables + 2)]
 
 
-def log(changes: int, tables: int = 1) -> Iterator[bytes]:
-    """Inserts, updates and deletes 5 : 4 : 1, a fifth of the updates on a hundredth of the rows."""
+def log(changes: int, tables: int = 1, copies: int = 1) -> Iterator[bytes]:
+    """Inserts, updates and deletes 5 : 4 : 1, a fifth of the updates on a hundredth of the rows.
+
+    Of one table there may be copies, each written in transactions of its own.
+    """
     rng = random.Random(1)
     held: list[list[dict[int, Value]]] = [[] for _ in range(tables)]
-    for binlog in ddl(tables):
+    for binlog in ddl(tables * copies):
         start_ts = Tso(binlog.commit_ts - 1)
         yield prewrite_binlog(
             start_ts, ddl_query=b"-", ddl_job_id=binlog.job_id, ddl_schema_state=5
@@ -292,17 +297,20 @@ def log(changes: int, tables: int = 1) -> Iterator[bytes]:
             ddl_job_id=binlog.job_id,
             ddl_schema_state=5,
         )
-    ts = 10 * (tables + 10)
+    ts = 10 * (tables * copies + 10)
     for first in range(0, changes, ROWS_PER_TRANSACTION):
         place = first // ROWS_PER_TRANSACTION % tables
         rows: dict[int, list[bytes]] = {0: [], 1: [], 4: []}
         kinds = bytearray()
         for number in range(first, min(changes, first + ROWS_PER_TRANSACTION)):
             kinds.append(_change(rng, held[place], number, rows))
-        whole = Mutation(TABLE.id + place, rows[0], rows[1], rows[4], bytes(kinds))
-        ts += 10
-        yield prewrite_binlog(Tso(ts), prewrite_value=encode_mutations(1 + tables, [whole]))
-        yield commit_binlog(Tso(ts), Tso(ts + 5))
+        for copy in range(copies):
+            table_id = TABLE.id + place + copy
+            whole = Mutation(table_id, rows[0], rows[1], rows[4], bytes(kinds))
+            value = encode_mutations(1 + tables * copies, [whole])
+            ts += 10
+            yield prewrite_binlog(Tso(ts), prewrite_value=value)
+            yield commit_binlog(Tso(ts), Tso(ts + 5))
 
 
 def _change(
