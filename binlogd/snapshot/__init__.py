@@ -5,7 +5,7 @@ is needed, with `estimate` before it; `publication` makes it seen, `exports` and
 what was made. In the child process: `job`, told by `spec`. From below:
 
 - `formats`: values and tables as Parquet, ORC, CSV and JSON know them;
-- `log`: the segments as DataFrames, and the last of each row;
+- `log`: the segments read in columns by Spark tasks, and the last of each row;
 - `publishing`: what is on disk after a kill, the one rename, manifests, stores and lakes;
 - `bases`: snapshots and dumps to build on;
 - `process`: the Spark session's process, and where its files lie;

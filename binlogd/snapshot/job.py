@@ -134,7 +134,9 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     )
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
     wanted = Wanted(handles, known.passed_over, since, has_before, known.moves)
-    reads = transactions.reads(log, commit_ts, _read_behind(spec, known))
+    reads = [
+        each.packed() for each in transactions.reads(log, commit_ts, _read_behind(spec, known))
+    ]
     rows = scan.Rows(spark, tasks, reads, wanted)
     log_bytes = sum(part.end - part.start for part in log.parts)
     del log

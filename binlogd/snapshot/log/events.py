@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, UnreadableRow
+from binlogd.snapshot.log import numbers
 from binlogd.snapshot.log.datums import Rows
 from binlogd.snapshot.log.keys import KEY_BYTES
 from binlogd.snapshot.log.moves import Moves
@@ -67,6 +68,15 @@ class Reads(NamedTuple):
 
     at: Longs
     commit_ts: Longs
+
+    def packed(self) -> bytes:
+        """For a task."""
+        return numbers.packed(*self)
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Reads:
+        """What `packed` gave."""
+        return cls(*numbers.unpacked(data))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, MalformedBinlog
+from binlogd.snapshot.log import numbers
 from binlogd.snapshot.log.datums import Rows
 from binlogd.snapshot.log.reader import Slice, payloads
 from binlogd.snapshot.log.vectors import Bytes, Longs, Mask, offsets, uvarints
@@ -28,9 +29,8 @@ PREWRITE, COMMIT, ROLLBACK, DDL_COMMIT, OTHER = range(5)
 PACKED = pa.schema([("number", pa.int32()), ("heads", pa.binary()), ("ddl", pa.binary())])
 """The heads of one slice on their way to whoever asked."""
 
-_HEADS = pa.schema(
-    [("kind", pa.int8()), ("at", pa.int64()), ("start_ts", pa.int64()), ("commit_ts", pa.int64())]
-)
+_NO_COMMIT = 8
+"""Is added to the kind of a head without a commit_ts, on its way."""
 _LEAST_BYTES = 10
 """Of a canonical payload."""
 _NO_DDL = b"\x38\x00\x40\x00"
@@ -98,20 +98,17 @@ def heads(part: Slice) -> Heads:
 
 
 def packed(number: int, told: Heads) -> pa.RecordBatch:
-    """`PACKED` of one slice: differences, compressed."""
-    columns = [
-        pa.array(told.kind),
-        pa.array(np.diff(told.at, prepend=0)),
-        pa.array(np.diff(told.start_ts, prepend=0)),
-        pa.array(told.commit_ts - told.start_ts),
-    ]
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, _HEADS, options=options) as stream:
-        stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=_HEADS))
+    """`PACKED` of one slice."""
+    has_none = told.commit_ts == 0
+    columns = (
+        told.kind.astype(np.int64) + np.where(has_none, _NO_COMMIT, 0),
+        told.at,
+        told.start_ts,
+        np.where(has_none, 0, told.commit_ts - told.start_ts),
+    )
     row = {
         "number": [number],
-        "heads": [sink.getvalue().to_pybytes()],
+        "heads": [numbers.packed(*columns)],
         "ddl": [msgspec.msgpack.encode(told.ddl)],
     }
     return pa.RecordBatch.from_pydict(row, schema=PACKED)
@@ -119,16 +116,13 @@ def packed(number: int, told: Heads) -> pa.RecordBatch:
 
 def unpacked(told: bytes, ddl: bytes) -> Heads:
     """What `packed` put together."""
-    with pa.ipc.open_stream(told) as stream:
-        kind, at, start_ts, commit_ts = (
-            each.to_numpy(zero_copy_only=False) for each in stream.read_next_batch().columns
-        )
-    start_ts = np.cumsum(start_ts)
+    kind, at, start_ts, behind = numbers.unpacked(told)
+    commit_ts = np.where(kind >= _NO_COMMIT, 0, start_ts + behind)
     return Heads(
-        kind,
-        np.cumsum(at),
+        (kind % _NO_COMMIT).astype(np.int8),
+        at,
         start_ts,
-        commit_ts + start_ts,
+        commit_ts,
         msgspec.msgpack.decode(ddl, type=tuple[Ddl, ...]),
     )
 

@@ -61,7 +61,8 @@ class Rows:
 
     spark: SparkSession
     tasks: Sequence[Task]
-    reads: Sequence[Reads]
+    reads: Sequence[bytes]
+    """`events.Reads` of each slice, packed: every task is handed all of them."""
     wanted: Wanted
 
     def spread(self, to: Spread) -> DataFrame:
@@ -94,7 +95,7 @@ class Rows:
 
         def changes(number: int) -> Iterator[pa.RecordBatch]:
             for place, part in enumerate(tasks[number], begins[number]):
-                yield from events(part, reads[place], wanted)
+                yield from events(part, Reads.unpacked(reads[place]), wanted)
 
         return changes
 

@@ -6,12 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binlogd.errors import CorruptRow, MalformedBinlog
+from binlogd.snapshot.log import numbers
 from binlogd.snapshot.log.datums import Rows, columns
 from binlogd.snapshot.log.events import Run
+from binlogd.snapshot.log.heads import OTHER as OTHER_KIND
+from binlogd.snapshot.log.heads import Ddl, Heads, packed, unpacked
 from binlogd.snapshot.log.prewrites import told
 from binlogd.snapshot.log.row_changes import TableRows, changed
 from binlogd.snapshot.log.rowkey import (
@@ -300,3 +304,20 @@ def test_rows_of_prewrites_are_what_they_are_one_by_one(payloads: list[bytes]) -
                 is_ours = (found.rows.of == mutation_number) & (found.rows.kinds == kind)
                 spans = found.prewrites.within(found.rows.begins[is_ours], found.rows.ends[is_ours])
                 assert [spans[each] for each in range(len(spans))] == rows
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**62), st.integers(-(2**62), 2**62))))
+def test_packed_columns_come_back(pairs_of: list[tuple[int, int]]) -> None:
+    one, other = (np.array([each[place] for each in pairs_of], np.int64) for place in (0, 1))
+    found = numbers.unpacked(numbers.packed(one, other))
+    assert [each.tolist() for each in found] == [one.tolist(), other.tolist()]
+
+
+@pytest.mark.parametrize("commit_ts", [0, 1, 76, 77, 2**62])
+def test_packed_heads_come_back(commit_ts: int) -> None:
+    ddl = (Ddl(9, 8, 7, 5, b"create \xff"),)
+    for kind in range(OTHER_KIND + 1):
+        one = np.array([77], np.int64)
+        told_of = Heads(np.array([kind], np.int8), one, one, np.array([commit_ts], np.int64), ddl)
+        row = packed(3, told_of).to_pylist()[0]
+        assert repr(unpacked(row["heads"], row["ddl"])) == repr(told_of)
