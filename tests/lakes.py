@@ -62,7 +62,7 @@ class Pipeline:
                 *(rows.filter(is_ddl)[name].to_pylist() for name in DDL_NAMES), strict=True
             )
         ]
-        tracker = book.schema_at(begin) or schema_before(jobs, Tso(end), ddl)
+        tracker = book.schema_at(begin) or schema_before(jobs, begin, Tso(end), ddl)
         batch = planned(jobs, ddl, tracker, self._asked, start=begin, end=Tso(end))
         moving.check(now, batch, is_first=of.is_first)
         step()

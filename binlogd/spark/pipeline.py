@@ -143,7 +143,7 @@ class LakeTarget:
         rows = rows.where(F.col("commit_ts") > start).persist()
         try:
             jobs, ddl = source.jobs(), _ddl(rows)
-            tracker = book.schema_at(start) or schema_before(jobs, of.end, ddl)
+            tracker = book.schema_at(start) or schema_before(jobs, start, of.end, ddl)
             batch = planned(jobs, ddl, tracker, self.asked, start=start, end=of.end)
             moving.check(now, batch, is_first=of.is_first)
             heads = moving.prepare(self.lake, now, batch)

@@ -20,14 +20,17 @@ from binlogd.tso import Tso
 _CAME_BACK = "it came back (RECOVER, FLASHBACK) with rows that are in no binlog"
 
 
-def schema_before(jobs: Sequence[Job], end: Tso, ddl: Sequence[DdlBinlog]) -> bytes:
-    """The schema at the begin of the first batch, which has these DDL binlogs and goes to `end`.
+def schema_before(jobs: Sequence[Job], start: Tso, end: Tso, ddl: Sequence[DdlBinlog]) -> bytes:
+    """The schema at the begin of the first batch, (start, end], which has these DDL binlogs.
 
-    A job ends a little after its binlog: what was over by then and is not in the batch was before.
+    A job ends a little after its binlog: what was over by the end and is not in the batch was
+    before. But a job that began behind the start was not, though it has no binlog (ALTER TABLE
+    CACHE has none).
     """
     own = {each.job_id for each in ddl}
+    begins = start or min((each.commit_ts for each in ddl), default=end)
     tracker = SchemaTracker()
-    tracker.load(job for job in jobs if job.id not in own)
+    tracker.load(job for job in jobs if job.id not in own and job.start_ts <= begins)
     tracker.apply_finished_by(end)
     return tracker.snapshot()
 
@@ -56,7 +59,7 @@ def planned(
     if lost:
         raise PipelineStopped(
             f"between commit_ts {start} and {end} {'; '.join(map(str, lost))}. Leave the table out"
-            " (--except); `binlogd verify` and an export from the upstream tell what it holds now"
+            " (--except), or begin another lake with a later snapshot of `binlogd export` (--base)"
         )
     return Batch(
         end=end,
