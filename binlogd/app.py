@@ -43,6 +43,7 @@ from binlogd.node.closing import Closing
 from binlogd.node.consumers import RemoteDrainers
 from binlogd.node.membership import Identity, Membership
 from binlogd.node.operations import Node
+from binlogd.node.pd_first import serving_pd_first
 from binlogd.node.receiving import Receiving
 from binlogd.node.reloading import Reloading
 from binlogd.node.upstreams import ask_pd_the_time, open_registry, open_upstream
@@ -356,7 +357,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
                 working += archiving(setup, node, receiving.pump, upstream, group)
             if node.drainer is not None:
                 group.create_task(node.drainer.run(), name="drainer")
-            await _by_registry(setup, upstream, membership, membership.announce)
+            await _announce(setup, node, upstream, membership)
             passing = [
                 group.create_task(
                     membership.keep_fresh(_heartbeat_s(setup, upstream)), name="heartbeat"
@@ -434,6 +435,16 @@ def _heartbeat_s(setup: Setup, upstream: Upstream) -> float:
     if setup.has_drainer and upstream.shares_registry:
         return min(interval_s, DRAINER_HEARTBEAT_S)
     return interval_s
+
+
+async def _announce(setup: Setup, node: Node, upstream: Upstream, membership: Membership) -> None:
+    """In the registry, and known to the Drainers, which may look there in the PD of this node."""
+    if node.stand_in is None or not await membership.has_to_tell():
+        await _by_registry(setup, upstream, membership, membership.announce)
+        return
+    where = listen_address(setup.config.addr)
+    async with serving_pd_first(node.stand_in.services(), *where, server_tls(setup)):
+        await membership.announce()
 
 
 async def _by_registry(

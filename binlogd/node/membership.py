@@ -88,13 +88,11 @@ class Membership:
         there is no registry.
         """
         entries = self._entries()
-        pump = entries[0] if entries[0].kind == PUMP else None
-        if pump is not None and self._is_new is None:
-            before = await self._registry.node(PUMP, pump.node_id)
-            self._is_new = before is None or before.state == NodeState.OFFLINE.value
+        is_new = await self._is_unknown(entries)
         await self._registry.keep(entries)
-        if pump is None or not self._is_new:
+        if not is_new:
             return
+        pump = entries[0]
         try:
             async with asyncio.timeout(NOTIFY_S):
                 await self._tell_drainers({entry.node_id for entry in entries})
@@ -106,6 +104,13 @@ class Membership:
                 f"fail to notify all living drainer: {error or f'no answer in {NOTIFY_S:g} s'};"
                 " bring it back, or, if it is dead, `binlogd nodes ID --mark paused`"
             ) from error
+
+    async def has_to_tell(self) -> bool:
+        """Whether there are Drainers that `announce` has to tell. Raises UpstreamUnavailable."""
+        entries = self._entries()
+        return await self._is_unknown(entries) and bool(
+            await self._drainers_online({entry.node_id for entry in entries})
+        )
 
     async def patiently(
         self, act: Callable[[], Awaitable[None]], say: Callable[[str], Awaitable[None]]
@@ -151,12 +156,28 @@ class Membership:
         own = {entry.node_id for entry in self._entries() if entry.kind == kind}
         return [node for node in await self._registry.nodes(kind) if node.node_id not in own]
 
+    async def _is_unknown(self, entries: Sequence[NodeStatus]) -> bool:
+        """Whether the Drainers cannot know the Pump among these."""
+        pump = entries[0]
+        if pump.kind != PUMP:
+            return False
+        if self._is_new is None:
+            before = await self._registry.node(PUMP, pump.node_id)
+            self._is_new = before is None or before.state == NodeState.OFFLINE.value
+        return self._is_new
+
+    async def _drainers_online(self, own: set[str]) -> Sequence[NodeStatus]:
+        return [
+            drainer
+            for drainer in await self._registry.nodes(DRAINER)
+            if drainer.state == NodeState.ONLINE.value and drainer.node_id not in own
+        ]
+
     async def _tell_drainers(self, own: set[str]) -> None:
-        for drainer in await self._registry.nodes(DRAINER):
-            if drainer.state == NodeState.ONLINE.value and drainer.node_id not in own:
-                try:
-                    host, port = listen_address(drainer.host)
-                except ConfigError as error:
-                    raise DrainerUnavailable(f"drainer {drainer.node_id}: {error}") from error
-                await notify(drainer.node_id, host, port, tls=self._tls)
-                log.info("drainer_notified", drainer=drainer.node_id, host=drainer.host)
+        for drainer in await self._drainers_online(own):
+            try:
+                host, port = listen_address(drainer.host)
+            except ConfigError as error:
+                raise DrainerUnavailable(f"drainer {drainer.node_id}: {error}") from error
+            await notify(drainer.node_id, host, port, tls=self._tls)
+            log.info("drainer_notified", drainer=drainer.node_id, host=drainer.host)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from grpclib.const import Handler
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
 
 from binlogd.placement.calls import refused
+from binlogd.pump.messages import BytesStream
 
 _ONE_MEMBER = "it has one member, and no other can join; for more take a real PD"
 _NO_USERS = (
@@ -42,6 +44,20 @@ class Refusals:
             **refused("resource_manager.ResourceManager", _GROUPS, _NO_GROUPS),
             **refused("meta_storagepb.MetaStorage", ("Get", "Put", "Watch"), _NO_GROUPS),
         }
+
+
+class PumpToCome:
+    """`binlog.Pump` while the PD of its node serves and it may not take anything yet: clients come
+    back with a new connection, which finds it."""
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        """The methods, for grpclib's server with a `BytesCodec`."""
+
+        async def refuse(_: BytesStream) -> None:
+            raise GRPCError(Status.UNAVAILABLE, "this Pump is about to start")
+
+        handler = Handler(refuse, Cardinality.UNARY_STREAM, bytes, bytes)
+        return {"/binlog.Pump/WriteBinlog": handler, "/binlog.Pump/PullBinlogs": handler}
 
 
 _MEMBERS = ("MemberAdd", "MemberRemove", "MemberUpdate", "MemberPromote")

@@ -197,6 +197,14 @@ def test_a_drainer_elsewhere_finds_pump_schema_and_time_there(tmp_path: Path) ->
         drainer.wait_until_applied(info(RECORDING)["last_tso"])
         listed = command(pump, "ctl", "drainers", "--json")
         assert [each["nodeId"] for each in json.loads(listed.stdout)["drainers"]] == ["drainer-c"]
+        # one that was offline tells the Drainer, who looks for it in the registry that it serves
+        assert command(pump, "ctl", "offline-pump", "--node-id", "pump-a").returncode == 0
+        assert pump.end() == 0
+        pump.start()
+        assert "pd_serves_first" in pump.log_file.read_text()
+        drainer.wait(
+            lambda status: [each["state"] for each in status["drainer"]["sources"]] == ["online"]
+        )
         assert drainer.stop() == 0
         assert pump.stop() == 0
         replica = tmp_path / "drainer/data/drainer/replica.db"
