@@ -205,8 +205,10 @@ def warm_up(*, anew: bool) -> Archive:
 def export(
     setup: Setup, request: ExportRequest, progress: Callable[[Progress], None]
 ) -> ExportResult:
-    """Publishes what is asked for of the data directory's log."""
-    telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+    """Publishes what is asked for of the data directory's log. On a terminal bars say how it goes,
+    elsewhere the log."""
+    level = "warn" if sys.stderr.isatty() else setup.config.log_level
+    telemetry.set_up_logging(level, sys.stderr)
     return run(ended_by_term(export_for(setup, request, progress)))
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from binlogd.archive.task import CATALOG_NAME, check_installed
+from binlogd.errors import ConfigError
 from binlogd.node.upstreams import open_upstream
 from binlogd.quantities import size_bytes
 from binlogd.setup import Setup
 from binlogd.snapshot.desk import Desk, Wish
 from binlogd.snapshot.estimate import Estimate, estimate
-from binlogd.snapshot.export import ExportOptions, ExportResult
-from binlogd.snapshot.process.jobdir import job_directory
+from binlogd.snapshot.export import ExportOptions, ExportResult, checked
+from binlogd.snapshot.process.jobdir import job_directory, log_files
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
 from binlogd.snapshot.publication import Destination, published
 from binlogd.snapshot.spec import ChangesOptions, Layout, TypeOptions
@@ -75,6 +76,7 @@ async def plan_for(setup: Setup, request: ExportRequest) -> Estimate:
 async def _options(setup: Setup, request: ExportRequest) -> AsyncIterator[ExportOptions]:
     """The options with the log that is read, which is there as long as the block."""
     _, out = _where(setup, request.out)
+    checked(_plain_options(request, out, setup.data_dir, b""))
     if request.archive and _holds_segments(request.archive):
         # An archive brings its own DDL history, so no appliance is asked.
         check_installed(request.archive)
@@ -87,6 +89,7 @@ async def _options(setup: Setup, request: ExportRequest) -> AsyncIterator[Export
                 resolved_ts=view.resolved_ts,
             )
         return
+    _check_data_dir(setup.data_dir, has_log=not request.archive)
     jobs, cluster_id = await _history(setup)
     history = b"[" + b",".join(jobs) + b"]"
     options = _plain_options(request, out, setup.data_dir, history)
@@ -98,6 +101,20 @@ async def _options(setup: Setup, request: ExportRequest) -> AsyncIterator[Export
         parsed = [job_from_json(job) for job in jobs]
         write_archive_log(Path(request.archive), parsed, directory / "log")
         yield replace(options, data_dir=directory / "log")
+
+
+def _check_data_dir(data_dir: Path, *, has_log: bool) -> None:
+    """A wrong directory is said, and nothing is made in it. Raises ConfigError."""
+    try:
+        if has_log:
+            log_files(data_dir.absolute())
+        elif not data_dir.is_dir():
+            raise ConfigError(f"data-dir {data_dir}: there is no such directory")
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}; name the directory of the binlogd that is meant, by --data-dir or the"
+            " --config that it is started with"
+        ) from None
 
 
 def desk_for(setup: Setup, upstream: Upstream, vouched_ts: Callable[[], Tso]) -> Desk | None:
@@ -152,6 +169,8 @@ def _where(setup: Setup, out: str) -> tuple[Destination, Path]:
     parts = urlsplit(out)
     if parts.scheme == "file" and not parts.netloc:
         return None, Path(parts.path)
+    if not parts.netloc:
+        raise ConfigError(f"--out {out}: name a bucket: {parts.scheme}://bucket/prefix")
     name = hashlib.sha256(f"{parts.netloc.rpartition('@')[2]}{parts.path}".encode()).hexdigest()
     return out, setup.data_dir / STAGED / name[:16]
 

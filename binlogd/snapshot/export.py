@@ -130,7 +130,7 @@ async def export(
     bytes, rows that contradict the schema, a job that died; what is finished then stays for who
     resumes). Cancelled, it ends the job and leaves nothing.
     """
-    as_of = _checked(options)
+    as_of = checked(options)
     try:
         from_ts = Tso(options.changes.from_ts if options.changes else NO_TS)
         if as_of.ts and not options.is_again:
@@ -269,8 +269,11 @@ def _form(data_format: str, layout: Layout) -> tuple[str, Layout]:
     return "parquet" if data_format in PARQUET_KINDS else data_format, layout
 
 
-def _checked(options: ExportOptions) -> Moment:
-    """The moment; everything that can be told without the job."""
+def checked(options: ExportOptions) -> Moment:
+    """The moment, when everything is well that can be told without looking anywhere.
+
+    Raises ConfigError.
+    """
     as_of = moment(options.as_of)
     if options.format not in FORMATS or (options.format == "sql" and options.layout != "dumpling"):
         raise ConfigError(
@@ -284,6 +287,8 @@ def _checked(options: ExportOptions) -> Moment:
     _check_types(options)
     if options.changes is not None and options.format != "parquet":
         raise ConfigError(f"--format {options.format}: changes are written as parquet")
+    if options.changes is not None and 0 < as_of.ts < options.changes.from_ts:
+        raise ConfigError(f"--from {options.changes.from_ts} lies behind --to {as_of.ts}")
     if options.keep < 0:
         raise ConfigError(f"--keep {options.keep}: keep at least one snapshot, or say nothing")
     return as_of

@@ -182,6 +182,12 @@ def test_a_moment_that_is_not_decided_is_refused(spark: WarmSpark, tmp_path: Pat
         spark.export(tmp_path / "data", b"[]", Tso(21))
 
 
+def test_a_moment_before_the_log_is_refused(spark: WarmSpark, tmp_path: Path) -> None:
+    write_log(tmp_path / "data", transaction(10, 20))
+    with pytest.raises(Refused, match=r"9 \(.*\) lies before 10 \(.*\), where the log begins"):
+        spark.export(tmp_path / "data", b"[]", Tso(9))
+
+
 def test_a_commit_without_its_prewrite_ends_the_export(spark: WarmSpark, tmp_path: Path) -> None:
     write_log(tmp_path / "data", [*transaction(10, 20), transaction(30, 40)[1]])
     with pytest.raises(Corrupt, match="transaction 30 committed at 40: the log does not hold"):

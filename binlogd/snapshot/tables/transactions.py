@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from binlogd.errors import Corrupt, Refused
+from binlogd.moment import wall_clock
 from binlogd.snapshot.log.events import Reads
 from binlogd.snapshot.log.heads import COMMIT, DDL_COMMIT, PREWRITE, ROLLBACK, Log
 from binlogd.snapshot.log.vectors import Longs, Mask
@@ -40,7 +41,13 @@ def moment(log: Log, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
         raise Refused(
             f"{commit_ts} lies before the base, {spec.base_ts}; name an older base by --base"
         )
-    return Tso(int(log.start_ts[log.start_ts != 0].min())), commit_ts, resolved
+    begins = Tso(int(log.start_ts[log.start_ts != 0].min()))
+    if commit_ts < begins and not spec.base:
+        raise Refused(
+            f"{commit_ts} ({wall_clock(commit_ts)}) lies before {begins} ({wall_clock(begins)}),"
+            " where the log begins: there is nothing to export; name a later moment, or a base"
+        )
+    return begins, commit_ts, resolved
 
 
 def _floors(log: Log) -> Longs:
