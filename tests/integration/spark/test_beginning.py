@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from binlogd.archive.store import Store
 from binlogd.errors import Refused
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark.beginning import Beginning, beginning
@@ -13,12 +14,15 @@ from binlogd.spark.lake.book import PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
+from binlogd.spark.pipeline import LakeTarget, PipelineOptions, seed, start
+from binlogd.spark.request import request
 from binlogd.tso import Tso
 from binlogd.workload.generator import Options
 from tests import dumps
 from tests.data_directory import collect_garbage
 from tests.lakes import Pipeline, moments
 from tests.logged import Logged, check_lake
+from tests.s3 import s3_server
 from tests.spark import WarmSpark
 
 
@@ -93,6 +97,31 @@ def test_a_lake_begins_with_a_dump_but_for_tables_whose_rows_nothing_tells_apart
     end = last(logged)
     pipeline.run(base_ts, end, is_first=True)
     check_lake(logged, lake, end, only="bank.accounts")
+
+
+@pytest.mark.soak
+def test_spark_puts_a_snapshot_of_an_object_store_into_a_lake_in_one_and_goes_on(
+    logged: Logged, base_ts: int, snapshot: Path, spark: WarmSpark, tmp_path: Path
+) -> None:
+    with s3_server() as s3:
+        exports = s3.url("exports")
+        store = Store.open(exports)
+        for path in snapshot.rglob("*"):
+            if path.is_file():
+                name = f"snapshot-1/{path.relative_to(snapshot)}"
+                store.put_file(name, path, path.stat().st_size)
+        store.put("LATEST", b"snapshot-1\n")
+        lake = Lake(place_of(f"delta:{s3.url('lake')}"))
+        source = logged.options(form="changes", maxTransactionsPerTrigger="40")
+        asked = request(source)
+        begin = beginning(exports, "", asked, tmp_path, asked.wants, needs_keys=True)
+        seed(spark.spark, lake, begin)
+        check_lake(logged, lake, base_ts)
+        checkpoint = str(tmp_path / "checkpoint")
+        options = PipelineOptions({**source, "from": str(base_ts)}, checkpoint, None)
+        target = LakeTarget(lake, request(options.source), checkpoint)
+        start(spark.spark, options, target).awaitTermination()
+        check_lake(logged, lake, last(logged))
 
 
 def test_a_base_behind_which_the_log_has_a_gap_is_refused(

@@ -6,6 +6,7 @@ One suite for every kind of lake.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,17 @@ from binlogd.archive import store
 from binlogd.archive.store import ArchiveUnavailable
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
-from binlogd.spark.lake.book import Claim, PipelineStopped
+from binlogd.errors import ConfigError
+from binlogd.snapshot.tables.catalog import DdlBinlog
+from binlogd.spark.lake import delta, iceberg, rows
+from binlogd.spark.lake.book import Claim, LakeTables, PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
+from binlogd.spark.plan import planned, schema_before
+from binlogd.spark.request import request
+from binlogd.tidb.kinds import ActionType, SchemaState
+from binlogd.tidb.model import jobs_from_json
+from binlogd.tso import MAX_TS, Tso
 from binlogd.workload.generator import Options
 from tests.lakes import Killed, Pipeline, moments
 from tests.logged import Logged, check_lake
@@ -62,14 +71,51 @@ def test_a_batch_that_was_killed_is_done_again_from_any_step_and_in_other_parts(
 
 
 def test_a_pipeline_whose_checkpoint_was_lost_goes_on_where_the_lake_is(
-    logged: Logged, lake: Lake
+    logged: Logged, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rows, "PIECE_ROWS", 4)  # as if a batch were larger than memory
+    monkeypatch.setattr(delta, "TIDY_EVERY", 3)
+    monkeypatch.setattr(iceberg, "SMALL_MAX", 1)
+    monkeypatch.setattr(iceberg, "SNAPSHOTS_MAX", 1)
     pipeline = Pipeline(logged, lake)
     first, second, end = moments(logged, 3)
     pipeline.run(0, second)
     pipeline.run(0, first)
     pipeline.run(first, end)
     check_lake(logged, lake, end)
+
+
+def test_two_pipelines_do_not_keep_one_lake(lake: Lake) -> None:
+    book, mine, other = lake.book(), Claim("a", "here"), Claim("b", "there")
+    book.claim(mine)
+    with pytest.raises(PipelineStopped, match="whose checkpoint is here"):
+        book.claim(other)
+    book.claim(other, takes_over=True)
+    with pytest.raises(PipelineStopped, match="whose checkpoint is there"):
+        book.check_claim(mine)
+
+
+def test_a_lake_of_one_kind_is_not_taken_for_one_of_the_other(tmp_path: Path) -> None:
+    of_delta, of_iceberg = (Lake(place_of(f"{kind}:{tmp_path}")) for kind in KINDS)
+    of_delta.book().turn(LakeTables(1, {}, "delta"), b"{}")
+    with pytest.raises(ConfigError, match="is a lake of delta: --into delta:"):
+        of_iceberg.book().read()
+
+
+def test_a_table_that_comes_back_with_its_rows_is_told(logged: Logged) -> None:
+    jobs = jobs_from_json(logged.history.read_bytes())
+    made = next(each for each in jobs if each.type == ActionType.CREATE_TABLE)
+    before = schema_before([each for each in jobs if each.id < made.id], Tso(0), MAX_TS, ())
+    back = replace(made, id=1 << 40, type=ActionType.RECOVER_TABLE)
+    asked = request(logged.options(form="changes"))
+    for job, came_back in ((made, False), (back, True)):
+        ddl = [DdlBinlog(Tso(made.finished_ts), job.id, int(SchemaState.PUBLIC), job.query)]
+        words = ([*jobs, back], ddl, before, asked)
+        if not came_back:
+            assert made.table_id in planned(*words, start=Tso(1), end=MAX_TS).after
+            continue
+        with pytest.raises(PipelineStopped, match="it came back"):
+            planned(*words, start=Tso(1), end=MAX_TS)
 
 
 def test_a_lake_that_lacks_what_was_before_a_batch_is_told(logged: Logged, lake: Lake) -> None:
