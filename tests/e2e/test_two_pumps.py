@@ -54,7 +54,11 @@ def is_waiting_for(name: str) -> Any:
     def condition(status: dict[str, Any]) -> bool:
         drainer = status["drainer"]
         sources = {each["name"]: each for each in drainer.get("sources", ())}
-        return bool(drainer.get("blocking") == name and sources[name]["trouble"])
+        if name not in sources or not sources[name]["trouble"]:
+            return False
+        # what is fed waits for it as well: perhaps nobody had anything more
+        is_all_there = len({each["resolved_ts"] for each in sources.values()}) == 1
+        return bool(drainer["blocking"] == name or is_all_there)
 
     return condition
 
