@@ -8,9 +8,10 @@ one, never half of one; what it leaves of its own is swept by the next export in
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,7 @@ from binlogd.snapshot.spec import (
 from binlogd.tso import NO_TS, Tso, compose, plus_ms
 
 JOB_LOG = "job.log"
+_NO_SPACE = ": free some, choose another --out, or build on a base, whose files are linked"
 FAILURE_LOG = "failed-export.log"
 PARTITION_BYTES = 16 << 20
 """Of the log, for one partition of the rows; there are few, as each makes files of its own."""
@@ -141,6 +143,11 @@ async def export(
         result = await _export(options, as_of, found, progress, borrow)
     except AlreadyThere as error:
         result = _as_it_is(options, Path(str(error)))
+    except OSError as error:
+        raise ExportFailed(
+            f"{error.filename or options.out}: {error.strerror or error}; nothing was published"
+            + (_NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else "")
+        ) from error
     if options.keep:
         removed = tuple(remove_surplus(options.out, options.keep))
         result = replace(result, removed=removed)
@@ -224,7 +231,8 @@ async def _staged(
             return await child.export(spec, progress)
     except ExportFailed as error:
         kept = options.out / FAILURE_LOG
-        shutil.copyfile(log_path, kept)
+        with suppress(OSError):  # the disk may be full
+            shutil.copyfile(log_path, kept)
         hint = "; what is finished is kept: --resume goes on from there" if _has_any(job) else ""
         raise ExportFailed(f"{error}\nAll that Spark said: {kept}{hint}") from error
 

@@ -22,6 +22,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,6 +73,7 @@ HEADS_FILE = "heads.parquet"
 """Below the state of an export: what its first pass over the log found."""
 
 _PR_SET_PDEATHSIG = 1
+_NO_SPACE = "No space left on device"
 
 
 def main() -> int:
@@ -104,7 +106,7 @@ def run(spark: SparkSession, spec: ExportSpec, say: Say) -> int:
         say(Failed(type(error).__name__, str(error)))
         return EXIT_SPEC if isinstance(error, ConfigError) else EXIT_DATA
     except (PySparkException, Py4JError) as error:
-        say(_failed_in_spark(error))
+        say(failed_in_spark(error, spec.out))
         return EXIT_DATA
     return EXIT_DONE
 
@@ -247,16 +249,20 @@ def _base(spec: ExportSpec, changes_from: Tso) -> Base | None:
     return open_base(Path(spec.base), spec.types, spec.base_time_zone) if spec.base else None
 
 
-_OURS = re.compile(r"binlogd\.(?:errors|snapshot\.\w+)\.(\w+): (.+)")
+_OURS = re.compile(r"binlogd\.(?:errors|(?:snapshot|tidb)[.\w]*)\.(\w+): (.+)")
 
 
-def _failed_in_spark(error: PySparkException | Py4JError) -> Failed:
+def failed_in_spark(error: PySparkException | Py4JError, out: str) -> Failed:
     """An error of ours that a worker raised, found again in Spark's text; or Spark's own."""
     text = str(error)
     ours = _OURS.findall(text)
     if ours:
         return Failed(*ours[-1])
-    sys.stderr.write(text + "\n")
+    with suppress(OSError):  # its log may be on the disk that is full
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    if _NO_SPACE in text:
+        return Failed("OSError", f"{out}: {_NO_SPACE} while the rows were written: free some")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return Failed(type(error).__name__, " ... ".join(lines[:1] + lines[-1:]))
 

@@ -1,0 +1,26 @@
+"""What Spark says went wrong, in a sentence for whoever asked."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PySparkException
+
+from binlogd.snapshot.job import failed_in_spark
+
+TRACE = "An exception was thrown from the Python worker:\n  File writer.py\n{said}\n\tat Task.run\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "text"),
+    [
+        ("OSError: [Errno 28] No space left on device", "OSError", "/out: No space left on device"),
+        ("binlogd.errors.UnreadableRow: table s.t: bad", "UnreadableRow", "table s.t: bad"),
+        ("binlogd.snapshot.log.moves.Odd: two", "Odd", "two"),
+        ("something else", "PySparkException", "An exception was thrown"),
+    ],
+)
+def test_the_reason_is_found_in_what_spark_says(said: str, kind: str, text: str) -> None:
+    failed = failed_in_spark(PySparkException(TRACE.format(said=said)), "/out")
+    assert failed.kind == kind
+    assert failed.text.startswith(text)
+    assert "\n" not in failed.text
