@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
-from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
+from pyarrow.fs import SubTreeFileSystem
 
 from binlogd.spark.lake.book import LakeTable, LakeTables
 from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
@@ -68,7 +68,8 @@ class Delta:
         """See Kind."""
         table = self._at(head)
         # not by delta-rs: what reads by it cannot be read while it writes
-        files = SubTreeFileSystem(*self._directory(head))
+        system, path = self._place.filesystem(head.directory)
+        files = SubTreeFileSystem(path, system)
         rows = table.to_pyarrow_dataset(filesystem=files).to_batches(batch_size=READ_ROWS)
         adapted = (adapt(pa.Table.from_batches([each])) for each in rows if each.num_rows)
         self._write(table, schema, adapted, end, mode="overwrite")
@@ -138,12 +139,6 @@ class Delta:
             )
         except _FAILS as error:
             raise LakeFailed(f"{table.table_uri}: {_first_lines(error)}") from error
-
-    def _directory(self, head: LakeTable) -> tuple[str, FileSystem]:
-        if self._place.is_local:
-            return f"{self._place.url}/{head.directory}", LocalFileSystem()
-        system, root = FileSystem.from_uri(self._place.url)
-        return f"{root}/{head.directory}", system
 
     def _failed(self, head: LakeTable, error: Exception) -> LakeFailed:
         return LakeFailed(f"{self._place.shown}/{head.directory}: {_first_lines(error)}")

@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow.fs import FileSelector, FileSystem
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, ValidationError
 from pyiceberg.io import OutputStream
@@ -43,8 +44,10 @@ FILE_BYTES = 128 << 20
 """About where a data file ends."""
 SMALL_BYTES, SMALL_MAX = 8 << 20, 16
 """When more files than that are smaller than that, the next batch puts them together."""
-SNAPSHOT_AGE, SNAPSHOTS_MAX = timedelta(days=7), 200
-"""Of more versions than that, those are forgotten that are older."""
+SNAPSHOT_AGE = timedelta(days=1)
+"""So long a version can be read behind the next one."""
+TIDY_EVERY = 500
+"""Versions after which older ones are forgotten, with the files that only they have."""
 READ_ROWS = 32_768
 
 _CATALOG = "binlogd"
@@ -168,8 +171,8 @@ class Iceberg:
                     table.io, changes.table_metadata, iter(paths)
                 ):
                     snapshot.append_data_file(file)
-        if len(table.snapshots()) > SNAPSHOTS_MAX:
-            _expire(table)
+        if len(table.snapshots()) % TIDY_EVERY == 0:
+            _forget(table, *self._place.filesystem(head.directory))
         return _head(head, table)
 
 
@@ -179,11 +182,32 @@ def _head(head: LakeTable, table: Table) -> LakeTable:
     return LakeTable(head.table_id, head.directory, number, table.metadata_location)
 
 
-def _expire(table: Table) -> None:
-    """Forgets versions that are old."""
-    before = datetime.fromtimestamp(WallClock().wall_ms() / 1000, UTC) - SNAPSHOT_AGE
-    with table.maintenance.expire_snapshots() as expiring:
-        expiring.older_than(before)
+def _forget(table: Table, system: FileSystem, path: str) -> None:
+    """Versions that are old, and files that are old and in no version: of those, or of a batch that
+    was killed."""
+    now = datetime.fromtimestamp(WallClock().wall_ms() / 1000, UTC)
+    table.maintenance.expire_snapshots().older_than(now - SNAPSHOT_AGE).commit()
+    kept = {name.removeprefix(table.location() + "/") for name in _named(table)}
+    for info in system.get_file_info(FileSelector(path, recursive=True)):
+        name = info.path.removeprefix(path + "/")
+        if info.is_file and name not in kept and info.mtime < now - SNAPSHOT_AGE:
+            system.delete_file(info.path)
+
+
+def _named(table: Table) -> Iterator[str]:
+    """The files that a table still needs."""
+    yield table.metadata_location
+    yield from (each.metadata_file for each in table.metadata.metadata_log)
+    seen = set[str]()
+    for snapshot in table.snapshots():
+        yield snapshot.manifest_list
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path in seen:
+                continue
+            seen.add(manifest.manifest_path)
+            yield manifest.manifest_path
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                yield entry.data_file.file_path
 
 
 # --- files ---------------------------------------------------------------------------------------

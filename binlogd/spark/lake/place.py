@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from pyarrow.fs import FileSystem, LocalFileSystem
+
 from binlogd.errors import ConfigError
 
 Kind = Literal["delta", "iceberg"]
@@ -49,6 +51,13 @@ class Place:
     def table(self, directory: str) -> str:
         """The URL of a table; for a lake of this machine its path."""
         return f"{self.url if self.is_local else self.bare}/{directory}"
+
+    def filesystem(self, directory: str) -> tuple[FileSystem, str]:
+        """By pyarrow, with the path of a table."""
+        if self.is_local:
+            return LocalFileSystem(), f"{self.url}/{directory}"
+        system, root = FileSystem.from_uri(self.url)
+        return system, f"{root.rstrip('/')}/{directory}"
 
     def delta_options(self) -> dict[str, str]:
         """For delta-rs. Source: object_store, AmazonS3ConfigKey."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pyiceberg.table import StaticTable
 
 from binlogd.archive import store
 from binlogd.archive.store import ArchiveUnavailable
@@ -76,13 +78,19 @@ def test_a_pipeline_whose_checkpoint_was_lost_goes_on_where_the_lake_is(
     monkeypatch.setattr(rows, "PIECE_ROWS", 4)  # as if a batch were larger than memory
     monkeypatch.setattr(delta, "TIDY_EVERY", 3)
     monkeypatch.setattr(iceberg, "SMALL_MAX", 1)
-    monkeypatch.setattr(iceberg, "SNAPSHOTS_MAX", 1)
+    monkeypatch.setattr(iceberg, "TIDY_EVERY", 1)
+    monkeypatch.setattr(iceberg, "SNAPSHOT_AGE", timedelta(0))
     pipeline = Pipeline(logged, lake)
     first, second, end = moments(logged, 3)
     pipeline.run(0, second)
     pipeline.run(0, first)
     pipeline.run(first, end)
     check_lake(logged, lake, end)
+    if lake.place.kind == "iceberg":
+        for table in lake.book().read().tables.values():
+            files = Path(lake.place.table(table.directory)).rglob("*.parquet")
+            named = StaticTable.from_metadata(table.metadata).scan().plan_files()
+            assert {path.as_uri() for path in files} == {each.file.file_path for each in named}
 
 
 def test_two_pipelines_do_not_keep_one_lake(lake: Lake) -> None:
