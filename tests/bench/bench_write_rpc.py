@@ -77,6 +77,8 @@ CASES = [
     Case("unary_256", in_flight=256),
     Case("unary_c4_256", connections=4, in_flight=256),
     Case("unary_1k", size=1024),
+    Case("unary_1k_c4", connections=4, size=1024),
+    Case("unary_1k_c16", connections=16, size=1024),
     Case("unary_1k_c4_256", connections=4, in_flight=256, size=1024),
     Case("batched", in_flight=512, is_batched=True),
     Case("batched_c4", connections=4, in_flight=2048, is_batched=True),
