@@ -23,6 +23,8 @@ JUDGES = (
     "tests/unit/drainer/test_pb_rows.py",
     "tests/unit/drainer/test_plan.py",
     "tests/unit/drainer/test_translate.py",
+    "tests/unit/pump/test_binlog_kinds.py",
+    "tests/unit/pump/test_pump_decisions.py",
     "tests/unit/snapshot/test_rowkey.py",
     "tests/unit/wire",
     "tests/unit/tidb/test_jsonb.py",
