@@ -17,7 +17,7 @@ from binlogd.snapshot import job as job_module
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.formats.file_kinds import PLAIN_PARQUET, FileKind
 from binlogd.snapshot.process.jobdir import pinned
-from binlogd.snapshot.process.session import session
+from binlogd.snapshot.process.session import EXPORT_SETTINGS, session
 from binlogd.snapshot.publishing.publish import publish
 from binlogd.snapshot.spec import (
     ChangesOptions,
@@ -41,7 +41,7 @@ class WarmSpark:
         self._numbers = itertools.count()
         scratch = directory / "scratch"
         scratch.mkdir()
-        self.spark = session(SessionSpec(scratch=str(scratch)))
+        self.spark = session(SessionSpec(scratch=str(scratch)), EXPORT_SETTINGS)
 
     def export(
         self,

@@ -39,7 +39,13 @@ from binlogd.snapshot.log import reader, scan
 from binlogd.snapshot.log.events import Wanted
 from binlogd.snapshot.log.heads import Log
 from binlogd.snapshot.log.packets import Spread
-from binlogd.snapshot.process.session import Say, progress, rehearse, session
+from binlogd.snapshot.process.session import (
+    EXPORT_SETTINGS,
+    Say,
+    progress,
+    rehearse,
+    session,
+)
 from binlogd.snapshot.publishing import marks
 from binlogd.snapshot.publishing.publish import check_free
 from binlogd.snapshot.spec import (
@@ -84,7 +90,7 @@ def main() -> int:
     asked = iter(sys.stdin.buffer)
     first = msgspec.json.decode(next(asked), type=SessionSpec)
     try:
-        spark = session(first)
+        spark = session(first, EXPORT_SETTINGS)
     except (PySparkException, Py4JError, OSError) as error:
         say(Failed(type(error).__name__, f"Spark did not start: {error}"))
         return EXIT_ENVIRONMENT

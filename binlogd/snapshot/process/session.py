@@ -7,7 +7,7 @@ are DataFrames.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,8 +22,19 @@ _POLL_S = 0.25
 Say = Callable[[Event], None]
 
 
-def session(spec: SessionSpec) -> SparkSession:
-    """A local session on loopback, without UI, with everything it writes under `scratch`."""
+EXPORT_SETTINGS = {
+    "spark.python.daemon.module": "binlogd.snapshot.workers",
+    # plans move a few packets: what is made for many rows would cost more than it saves
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""What suits exports, and only those."""
+
+
+def session(spec: SessionSpec, more: Mapping[str, str] | None = None) -> SparkSession:
+    """A local session on loopback, without UI, with everything it writes under `scratch`; with some
+    settings more."""
     settings = {
         "spark.driver.memory": f"{spec.memory_mb}m",
         "spark.driver.extraJavaOptions": " ".join(_java_options(spec)),
@@ -46,7 +57,7 @@ def session(spec: SessionSpec) -> SparkSession:
     }
     # a Python worker that dies is tried once more
     builder: Any = SparkSession.builder.appName("binlogd-export").master(f"local[{spec.cores},2]")
-    for key, value in settings.items():
+    for key, value in (settings | dict(more or {})).items():
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
     return spark

@@ -181,7 +181,7 @@ def outcome(read: Callable[[], object]) -> object:
         return "corrupt"
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.sampled_from(sorted(TABLES)), st.lists(st.lists(row_changes, min_size=1), min_size=1))
 def test_keys_and_rows_are_what_they_are_one_by_one(
     name: str, transactions: list[list[tuple[int, dict[int, Value], dict[int, Value]]]]
@@ -194,7 +194,7 @@ def test_keys_and_rows_are_what_they_are_one_by_one(
     assert together(handle, runs) == one_by_one(handle, runs)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.sampled_from(sorted(TABLES)),
     st.sampled_from([0, 1, 4]),
@@ -285,7 +285,7 @@ def by_itself(payload: bytes) -> tuple[int, list[Mutation]] | None:
         return None
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(prewrites())
 def test_rows_of_prewrites_are_what_they_are_one_by_one(payloads: list[bytes]) -> None:
     found = told(Rows.joined(payloads), lambda table_id: table_id != 2)

@@ -143,7 +143,7 @@ def tables(draw: st.DrawFn) -> tuple[Table, list[bytes]]:
     return table, rows
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(tables(), options)
 def test_columns_hold_what_rows_hold_one_by_one(
     made: tuple[Table, list[bytes]], types: TypeOptions
