@@ -73,6 +73,7 @@ def extensions(paths: Sequence[str]) -> list[Extension]:
     """What mypyc makes of them: a library, and a small module for each."""
     from mypyc.build import mypycify
 
+    sys.stdout.write(f"compiling {len(paths)} modules, once for these sources\n")
     options = ["--config-file=pyproject.toml", "--cache-dir=build/mypy", "--follow-imports=silent"]
     with redirect_stdout(StringIO()) as said:
         try:

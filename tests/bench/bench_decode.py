@@ -1,6 +1,6 @@
-"""Row bytes to key and SQL literal: generated decoders and the generic one, on one core.
+"""Row bytes to key and SQL literal: the fast decoders of this process, and the generic one.
 
-Rows as in `load`: five columns, 230 bytes. CPU time, best round.
+Rows as in `load`: five columns, 230 bytes. CPU time of one core, best round.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import json
 from collections.abc import Callable, Sequence
 from time import process_time
 
+from binlogd import native
+from binlogd.drainer.rows.layout import laid_out
 from binlogd.drainer.rows.plan import KeyColumn, compiled, generic, written_columns
 from binlogd.drainer.txn import Dml, TableChange
 from tests.bench.bench_translate import prepared
@@ -43,7 +45,8 @@ def main() -> None:
         first, changes = first_table(load)
         info = first.table.info
         columns, key = written_columns(info), [KeyColumn(info.columns[0])]
-        fast, slow = compiled(first.table, columns, key), generic(first.table, columns, key)
+        fast_of = laid_out if native.is_compiled() else compiled
+        fast, slow = fast_of(first.table, columns, key), generic(first.table, columns, key)
         assert fast is not None
         for kind in ("insert", "update", "delete"):
             field = {"insert": "inserted", "update": "updated", "delete": "deleted"}[kind]
@@ -58,6 +61,7 @@ def main() -> None:
                 "bench": f"decode_{kind}",
                 "value": round(1e6 / fast_us),
                 "unit": "rows/s",
+                "form": native.form(),
                 "cpu_us_per_row": round(fast_us, 2),
                 "generic_rows_per_s": round(1e6 / slow_us),
                 "ratio": round(slow_us / fast_us, 2),
