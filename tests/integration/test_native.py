@@ -22,7 +22,6 @@ COMPILED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["binlogd
 JUDGES = (
     "tests/unit/drainer/test_pb.py",
     "tests/unit/drainer/test_pb_rows.py",
-    "tests/unit/drainer/test_plan.py",
     "tests/unit/drainer/test_translate.py",
     "tests/unit/pump/test_binlog_kinds.py",
     "tests/unit/pump/test_pump_decisions.py",
