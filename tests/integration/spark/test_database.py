@@ -82,6 +82,7 @@ def test_a_database_holds_what_was_recorded_wherever_batches_end_or_die(
         connection.close()
 
 
+@pytest.mark.soak
 def test_a_database_begins_with_a_snapshot_however_often_that_is_killed(
     mariadb: MariaDb, options: dict[str, str], spark: WarmSpark, tmp_path: Path
 ) -> None:

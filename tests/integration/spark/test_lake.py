@@ -146,7 +146,7 @@ def s3() -> Iterator[S3]:
         yield server
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.soak)])
 def test_a_lake_in_an_object_store_is_fed_from_an_archive_in_one(
     kind: str, s3: S3, tmp_path: Path
 ) -> None:

@@ -37,8 +37,8 @@ def recorded(name: str, directory: Path) -> Logged:
 @pytest.mark.parametrize(
     ("name", "kind", "parts"),
     [
-        ("keys", "delta", 2),
         ("ddl", "delta", 1),
+        pytest.param("keys", "delta", 2, marks=pytest.mark.soak),
         pytest.param("keys", "iceberg", 2, marks=pytest.mark.soak),
         pytest.param("ddl", "iceberg", 23, marks=pytest.mark.soak),
         pytest.param("mixed", "delta", 4, marks=pytest.mark.soak),
