@@ -91,7 +91,8 @@ class Partitioned:
         if self.rng.random() < 0.6:
             self.transact()
             return
-        self.rng.choice([self.drop, self.truncate, self.reorganize, self.exchange])()
+        changes = [self.drop, self.truncate, self.reorganize, self.exchange, self.exchange]
+        self.rng.choice([*changes, self.repartition])()
 
     # --- rows --------------------------------------------------------------------------------
 
@@ -206,6 +207,16 @@ class Partitioned:
         self._job(
             ActionType.EXCHANGE_TABLE_PARTITION, part.id, self._parts_info(), query="EXCHANGE"
         )
+
+    def repartition(self) -> None:
+        """PARTITION BY: the table and its partitions get new ids, and the rows go along."""
+        old_id, self.table_id = self.table_id, self._new_id()
+        for part in self.parts:
+            rows = self.held.pop(part.id)
+            part.id = self._new_id()
+            self.held[part.id] = rows
+        self._version += 4
+        self._job(ActionType.ALTER_TABLE_PARTITIONING, old_id, self._parts_info())
 
     # --- what is written ---------------------------------------------------------------------
 

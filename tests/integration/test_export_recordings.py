@@ -132,15 +132,16 @@ def test_snapshots_of_a_workload_hold_what_its_model_says(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_snapshots_of_many_moments_hold_what_the_model_says_from_the_log_and_from_a_base(
     seed: int, spark: WarmSpark, tmp_path: Path
 ) -> None:
-    workload = Workload(Options(seed=seed, transactions=2500, ddl_every=15))
+    workload = Workload(Options(seed=seed, transactions=1500, ddl_every=15))
     write_log(tmp_path / "data", [record.payload for record in workload.records()])
     moments, last = workload.model.moments(), workload.model.last_commit_ts
-    between = [Tso(moments[0] + (last - moments[0]) * part // 9) for part in range(1, 9)]
-    chosen = sorted({*between, *moments[2 :: max(1, len(moments) // 8)], last})
+    between = [Tso(moments[0] + (last - moments[0]) * part // 6) for part in range(1, 6)]
+    chosen = sorted({*between, *moments[2 :: max(1, len(moments) // 5)], last})
     base: Path | None = None
     for number, as_of in enumerate(chosen):
         whole = spark.export(tmp_path / "data", workload.history(), as_of)
@@ -149,7 +150,7 @@ def test_snapshots_of_many_moments_hold_what_the_model_says_from_the_log_and_fro
             built = spark.export(tmp_path / "data", workload.history(), as_of, base=base)
             check_against_model(built, workload, as_of)
             base = built
-        if number % 4 == 0:
+        if number % 3 == 0:
             base = whole
 
 
