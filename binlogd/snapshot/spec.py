@@ -21,7 +21,7 @@ PARQUET_KINDS = ("parquet", "delta", "iceberg")
 """Formats whose data files are Parquet."""
 Layout = Literal["plain", "dumpling"]
 
-SPEC_VERSION = 1
+SPEC_VERSION = 2
 MANIFEST_FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 
