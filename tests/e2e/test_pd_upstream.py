@@ -133,9 +133,15 @@ async def _lead(cluster: ClusterThread, number: int) -> None:
 
 
 def _expect_metrics(appliance: Appliance) -> None:
-    url = f"http://127.0.0.1:{appliance.port}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        text = answer.read().decode()
+    lines = (
+        'binlogd_upstream_up{part="pd"} 1',
+        'binlogd_upstream_up{part="tikv"} 1',
+        'binlogd_upstream_tikv_calls{method="KvScan"}',
+        'binlogd_upstream_leader_changes{part="pd"}',
+    )
+    # who was away is up again with the first answer to whoever asks next
+    appliance.wait(lambda _: all(line in _metrics(appliance) for line in lines), timeout_s=60)
+    text = _metrics(appliance)
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     own = {name for name in names if name.startswith("binlogd_upstream_")}
     assert len(own) == 19
@@ -146,10 +152,13 @@ def _expect_metrics(appliance: Appliance) -> None:
             or (f"`{name.removeprefix('binlogd')}`" in METRICS)
             or (f"`{name.removeprefix('binlogd_upstream_tikv')}`" in METRICS)
         ), name
-    assert 'binlogd_upstream_up{part="pd"} 1' in text
-    assert 'binlogd_upstream_up{part="tikv"} 1' in text
-    assert 'binlogd_upstream_tikv_calls{method="KvScan"}' in text
-    assert 'binlogd_upstream_leader_changes{part="pd"}' in text
+
+
+def _metrics(appliance: Appliance) -> str:
+    url = f"http://127.0.0.1:{appliance.port}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        said: str = answer.read().decode()
+        return said
 
 
 def test_a_restart_while_pd_is_away_goes_on_when_it_is_back(tmp_path: Path) -> None:
