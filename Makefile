@@ -34,7 +34,8 @@ $(VENV)/test.stamp: $(VENV)/run.stamp
 	@touch $@
 
 setup: $(VENV)/run.stamp ## install binlogd into .venv/, compiled where there is a C compiler
-	@$(MAKE) --no-print-directory compile || $(MAKE) --no-print-directory uncompile
+	@$(MAKE) --no-print-directory compile || { \
+	  $(MAKE) --no-print-directory uncompile && echo "compiling failed, see above: it runs as plain Python, slower"; }
 
 # Once for the sources as they are; mypyc comes with mypy.
 compile: $(VENV)/run.stamp ## compile the hot modules beside their sources, where there is a C compiler
