@@ -52,7 +52,7 @@ from binlogd.placement.pd_service import Place
 from binlogd.placement.stand_in import StandIn
 from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.pump import LOCK_FILE, Pump
-from binlogd.pump.service import CisternService, PumpService, ServiceLimits
+from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
 from binlogd.quantities import listen_address, size_bytes
 from binlogd.routes.application import application

@@ -29,7 +29,7 @@ from h2.connection import ConnectionInputs, ConnectionState
 from h2.exceptions import FlowControlError, FrameTooLargeError, ProtocolError
 
 from binlogd.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable
-from binlogd.pump.sink import CallSink
+from binlogd.pump.rpc.sink import CallSink
 from binlogd.wire import http2 as wire
 from binlogd.wire.blocks import Field
 from binlogd.wire.calls import Call, CallTable, Gathered, Inlet, Shape, by_owner, shape_of

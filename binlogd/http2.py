@@ -29,7 +29,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame, GoAwayFrame
 
 from binlogd.channel import BytesCodec
-from binlogd.pump.messages import CallStream
+from binlogd.pump.rpc.messages import CallStream
 from binlogd.wire import http2 as frames
 
 log = structlog.get_logger(__name__)

@@ -26,7 +26,7 @@ from binlogd.errors import ConfigError
 from binlogd.fastlane import FastGrpcHalf
 from binlogd.host.socket_file import SocketFile
 from binlogd.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable
-from binlogd.pump.sink import CallSink
+from binlogd.pump.rpc.sink import CallSink
 from binlogd.telemetry import Seldom
 from binlogd.tls import ServerTls
 

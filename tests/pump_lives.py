@@ -13,7 +13,7 @@ from pathlib import Path
 from binlogd.binlog import CommittedBinlog
 from binlogd.host.disk import PosixDisk
 from binlogd.ports import RolledBack
-from binlogd.pump.check import check
+from binlogd.pump.checking.check import check
 from binlogd.wire.peek import body
 from tests.pump_world import BASE, at, numbers, posix_world, prewrite, pulled, until_released
 from tests.pump_writer import OPTIONS, WRITERS

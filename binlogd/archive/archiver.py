@@ -22,8 +22,8 @@ import structlog
 from binlogd.archive.task import Archived, Mark, Task
 from binlogd.errors import Unavailable
 from binlogd.host.child import answered
-from binlogd.pump.gc import Segment
-from binlogd.pump.pointer import ValuePointer
+from binlogd.pump.log.gc import Segment
+from binlogd.pump.log.pointer import ValuePointer
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
 SEGMENTS_AT_ONCE = 16

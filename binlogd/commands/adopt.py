@@ -15,11 +15,11 @@ from binlogd import app, telemetry
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.console import BytesProgress
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.adopt import Adopted
-from binlogd.pump.adopt import adopt as adopt_directories
-from binlogd.pump.check import Told
-from binlogd.pump.shard import ShardOptions
-from binlogd.pump.valuelog import LogLimits
+from binlogd.pump.checking.adopt import Adopted
+from binlogd.pump.checking.adopt import adopt as adopt_directories
+from binlogd.pump.checking.check import Told
+from binlogd.pump.log.valuelog import LogLimits
+from binlogd.pump.shard.shard import ShardOptions
 from binlogd.quantities import size_bytes
 from binlogd.setup import Setup
 

@@ -17,10 +17,10 @@ from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, lo
 from binlogd.console import BytesProgress
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.check import CheckReport, Told
-from binlogd.pump.repair import Checked, Repaired, check_and_repair
-from binlogd.pump.shard import ShardOptions
-from binlogd.pump.valuelog import LogLimits
+from binlogd.pump.checking.check import CheckReport, Told
+from binlogd.pump.checking.repair import Checked, Repaired, check_and_repair
+from binlogd.pump.log.valuelog import LogLimits
+from binlogd.pump.shard.shard import ShardOptions
 from binlogd.quantities import size_bytes
 from binlogd.setup import Setup
 

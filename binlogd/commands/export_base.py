@@ -15,7 +15,7 @@ from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, lo
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.bases import Bases
-from binlogd.pump.gc import Hold
+from binlogd.pump.log.gc import Hold
 from binlogd.tso import Tso
 
 

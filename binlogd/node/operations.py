@@ -29,7 +29,7 @@ from binlogd.placement.metrics import say_stand_in
 from binlogd.placement.stand_in import StandIn
 from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
 from binlogd.pulse import Counts
-from binlogd.pump.shard import ShardStatistics
+from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import Action, NodeState
 from binlogd.routes.application import Reply
 from binlogd.telemetry import Exposition

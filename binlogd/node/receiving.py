@@ -16,8 +16,8 @@ from binlogd.node.closing import Closing
 from binlogd.ports import NodeStatus
 from binlogd.pump.metrics import say_pump, say_service
 from binlogd.pump.pump import Pump
+from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.score import score
-from binlogd.pump.service import PumpService
 from binlogd.pump.state import NodeState
 from binlogd.telemetry import Exposition
 from binlogd.tso import compose, physical_ms

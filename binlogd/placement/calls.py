@@ -14,7 +14,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.errors import BinlogdError, EtcdRefused, Unavailable
-from binlogd.pump.messages import (
+from binlogd.pump.rpc.messages import (
     BytesStream,
     Incoming,
     begin_answer,

@@ -17,7 +17,7 @@ from binlogd.placement.calls import (
     streamed,
     unary,
 )
-from binlogd.pump.messages import BytesStream, begin_answer
+from binlogd.pump.rpc.messages import BytesStream, begin_answer
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.wire.generated.etcdserverpb import (
     CompactionRequest,

@@ -16,7 +16,7 @@ from grpclib.const import Handler
 
 from binlogd.errors import Corrupt, UpstreamUnavailable
 from binlogd.placement.calls import OpenStreams, requests, send, streamed, unary
-from binlogd.pump.messages import BytesStream, begin_answer
+from binlogd.pump.rpc.messages import BytesStream, begin_answer
 from binlogd.tidb.meta_keys import HISTORY, field_of, job_id_of, job_key
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.upstream import History

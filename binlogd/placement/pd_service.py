@@ -20,7 +20,7 @@ from grpclib.exceptions import GRPCError
 
 from binlogd.placement.calls import OpenStreams, requests, said, send, streamed, unary
 from binlogd.ports import Clock, ClusterIdentity
-from binlogd.pump.messages import BytesStream, begin_answer
+from binlogd.pump.rpc.messages import BytesStream, begin_answer
 from binlogd.tso import Tso, logical, physical_ms
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import TAKE_MAX, ClockTso

@@ -13,7 +13,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.placement.calls import refused
-from binlogd.pump.messages import BytesStream
+from binlogd.pump.rpc.messages import BytesStream
 
 _ONE_MEMBER = "it has one member, and no other can join; for more take a real PD"
 _NO_USERS = (

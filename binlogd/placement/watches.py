@@ -28,7 +28,7 @@ from binlogd.placement.calls import (
     send,
     streamed,
 )
-from binlogd.pump.messages import BytesStream, begin_answer
+from binlogd.pump.rpc.messages import BytesStream, begin_answer
 from binlogd.upstream.keyspace.requests import event, is_empty_range
 from binlogd.upstream.keyspace.store import Changes, KeyspaceStore
 from binlogd.upstream.keyspace.versions import Version

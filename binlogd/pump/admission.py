@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import BinlogdError, DiskFull, MalformedBinlog, NotOnline, RecordTooLarge
-from binlogd.pump.entry import Item
+from binlogd.pump.log.entry import Item
 from binlogd.pump.state import NodeState
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire.peek import head_and_canonical, plain_numbers

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from binlogd.errors import ConfigError, LogFailed
 from binlogd.ports import Disk
-from binlogd.pump.gc import Hold
+from binlogd.pump.log.gc import Hold
 from binlogd.tso import Tso
 
 BASES_DIRECTORY = "bases"

@@ -20,8 +20,8 @@ from binlogd.errors import ConfigError, Corrupt, Unavailable
 from binlogd.ports import Clock, Disk, Space
 from binlogd.pump.admission import Admission
 from binlogd.pump.bases import Bases
-from binlogd.pump.gc import GcPlan, Hold
-from binlogd.pump.shard import Shard
+from binlogd.pump.log.gc import GcPlan, Hold
+from binlogd.pump.shard.shard import Shard
 from binlogd.pump.signal import is_set_within
 from binlogd.tso import Tso, compose, physical_ms
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from binlogd.histogram import together
 from binlogd.pump.pump import PumpStatistics
-from binlogd.pump.service import ServiceStatistics
-from binlogd.pump.shard import ShardStatistics
+from binlogd.pump.rpc.service import ServiceStatistics
+from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import NodeState
 from binlogd.telemetry import Exposition
 from binlogd.tso import Tso, physical_ms

@@ -31,19 +31,19 @@ from binlogd.pump.admission import Admission
 from binlogd.pump.bases import Bases
 from binlogd.pump.budget import Budget
 from binlogd.pump.caretaker import Caretaker, CaretakerOptions, CaretakerStatistics
-from binlogd.pump.entry import Item
-from binlogd.pump.filing import FilingOptions
-from binlogd.pump.gc import GcPlan, Segment
 from binlogd.pump.kept_routing import routing_of
-from binlogd.pump.pointer import Place, ValuePointer
-from binlogd.pump.pull import PullOptions, ShardSource
+from binlogd.pump.log.entry import Item
+from binlogd.pump.log.gc import GcPlan, Segment
+from binlogd.pump.log.pointer import Place, ValuePointer
+from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.resolver import Resolver, ResolverStatistics
-from binlogd.pump.rounds import Rounds
 from binlogd.pump.route import Router, Routing, Share, bytes_held, newest
-from binlogd.pump.shard import Shard, ShardOptions, ShardStatistics
+from binlogd.pump.shard.filing import FilingOptions
+from binlogd.pump.shard.pull import PullOptions, ShardSource
+from binlogd.pump.shard.rounds import Rounds
+from binlogd.pump.shard.shard import Shard, ShardOptions, ShardStatistics
 from binlogd.pump.signal import is_set_within
 from binlogd.pump.state import Action, NodeState, asked, given_up, settled
-from binlogd.pump.valuelog import LogLimits
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import fake
 

@@ -21,9 +21,9 @@ import structlog
 
 from binlogd.errors import BinlogdError, Unavailable
 from binlogd.ports import OpenPrewrite, TxnStatus, TxnStatusSource
-from binlogd.pump.shard import Shard
+from binlogd.pump.shard.shard import Shard
+from binlogd.pump.shard.sorter import Open
 from binlogd.pump.signal import is_set_within
-from binlogd.pump.sorter import Open
 from binlogd.pump.verdict import AskAgain, Settle, Write, decide
 from binlogd.tso import Tso
 from binlogd.wire.peek import begin, prewrite_key

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NewType
 
 from binlogd.binlog import BinlogType
-from binlogd.pump.entry import WITNESS, Item
+from binlogd.pump.log.entry import WITNESS, Item
 from binlogd.tso import NO_TS, Tso
 
 ShardId = NewType("ShardId", int)

@@ -22,8 +22,8 @@ from typing import NamedTuple
 from binlogd import record
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord
-from binlogd.pump.index import FORMAT
-from binlogd.pump.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
+from binlogd.pump.log.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
+from binlogd.pump.shard.index import FORMAT
 from binlogd.tools.transaction import Meter, Place, Window
 from binlogd.tso import Tso
 from binlogd.wire.peek import join, peek

@@ -22,7 +22,7 @@ from binlogd.client.directory import FixedPumps
 from binlogd.client.pump_client import PumpClient
 from binlogd.client.pumps_client import PumpsClient
 from binlogd.client.strategy import Strategy
-from binlogd.pump.service import PumpService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import peek

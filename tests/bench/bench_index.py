@@ -11,9 +11,9 @@ import structlog
 import uvloop
 
 from binlogd.binlog import BinlogType
-from binlogd.pump.entry import Entry
-from binlogd.pump.index import Marks, SqliteIndex
-from binlogd.pump.pointer import FileId
+from binlogd.pump.log.entry import Entry
+from binlogd.pump.log.pointer import FileId
+from binlogd.pump.shard.index import Marks, SqliteIndex
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from tests.bench.pump_load import BASE, report
 

@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 import structlog
 import uvloop
 
-from binlogd.pump.pointer import FileId, Place
+from binlogd.pump.log.pointer import FileId, Place
 from binlogd.pump.pump import Pump
-from binlogd.pump.sorter import Sorter
+from binlogd.pump.shard.sorter import Sorter
 from binlogd.tso import Tso
 from binlogd.wire.peek import commit_binlog, prewrite_binlog
 from tests.bench.pump_load import BASE, batches, report, running_pump

@@ -20,7 +20,7 @@ import structlog
 import uvloop
 
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.check import check
+from binlogd.pump.checking.check import check
 from tests.bench.pump_load import batches, last_commit, report, running_pump
 
 SHARDS = 4

@@ -36,7 +36,7 @@ from binlogd.channel import BytesCodec
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import Pump, PumpOptions
-from binlogd.pump.service import PumpService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.server import Server
 from binlogd.tso import Tso, compose
 from binlogd.upstream.cluster import StoredClusterIdentity

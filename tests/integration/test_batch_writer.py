@@ -18,7 +18,7 @@ from binlogd.channel import BytesCodec
 from binlogd.client.batch_writer import BatchedPumpClient
 from binlogd.client.pump_client import ClientLimits
 from binlogd.errors import BinlogdError, DiskFull, Refused
-from binlogd.pump.service import PumpService, ServiceLimits
+from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import batch as wire

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import BinlogdError
 from binlogd.http2 import Http2Limits
-from binlogd.pump.service import CisternService, PumpService, ServiceLimits
-from binlogd.pump.sink import CallSink
+from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
+from binlogd.pump.rpc.sink import CallSink
 from binlogd.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec, http2, peek

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from binlogd.client.pump_client import ClientLimits, PumpClient
-from binlogd.pump.service import PumpService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.server import Server
 from binlogd.workload import recording
 from binlogd.workload.feed import Feeder

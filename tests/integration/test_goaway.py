@@ -11,7 +11,7 @@ from grpclib.client import Channel
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.http2 import Http2Limits
-from binlogd.pump.service import PumpService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec, http2, peek

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from binlogd.pump.service import PumpService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.routes.application import application
 from binlogd.routes.events import Hub, event
 from binlogd.routes.guard import Guard

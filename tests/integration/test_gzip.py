@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.pump.messages import compressed, inflated
-from binlogd.pump.service import PumpService, ServiceLimits
+from binlogd.pump.rpc.messages import compressed, inflated
+from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from binlogd.pump.service import PumpService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.server import Server
 from tests.go_programs import built
 from tests.memory_pump import Cluster, MemoryPump

@@ -25,7 +25,7 @@ from binlogd.node.operations import Node
 from binlogd.node.receiving import Receiving
 from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.pump import Pump
-from binlogd.pump.service import PumpService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.state import Action
 from binlogd.routes.application import Reply
 from binlogd.setup import Setup

@@ -19,7 +19,7 @@ from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.metrics import say_pump, say_service
 from binlogd.pump.pump import Pump, PumpOptions
-from binlogd.pump.service import PumpService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.state import Action
 from binlogd.server import Server
 from binlogd.telemetry import Exposition

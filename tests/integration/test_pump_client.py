@@ -20,7 +20,7 @@ from binlogd.errors import (
     PumpUnavailable,
     Refused,
 )
-from binlogd.pump.service import PumpService, ServiceLimits
+from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.pump.state import NodeState
 from binlogd.server import Server
 from binlogd.stream import merged

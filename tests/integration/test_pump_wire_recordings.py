@@ -22,7 +22,7 @@ from grpclib.server import Stream
 from binlogd.binlog import CommittedBinlog
 from binlogd.channel import PlainChannel
 from binlogd.client.pump_client import RemoteSource
-from binlogd.pump.service import PumpService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.server import Server
 from binlogd.stream import merged
 from binlogd.tso import NO_TS, Tso

@@ -15,7 +15,7 @@ from binlogd.client.pump_client import ClientLimits
 from binlogd.client.pumps_client import PumpsClient, PumpsLimits
 from binlogd.client.strategy import Strategy
 from binlogd.errors import PumpUnavailable, Refused
-from binlogd.pump.service import PumpService, ServiceLimits
+from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.pump.state import NodeState
 from binlogd.server import Server
 from binlogd.tso import Tso

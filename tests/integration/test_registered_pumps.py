@@ -16,7 +16,7 @@ from binlogd.client.pump_list import PumpAddress
 from binlogd.client.registered_pumps import RegisteredPumps
 from binlogd.errors import UpstreamUnavailable
 from binlogd.ports import NodeStatus, SourceState
-from binlogd.pump.service import CisternService, PumpService
+from binlogd.pump.rpc.service import CisternService, PumpService
 from binlogd.server import Server
 from binlogd.stream import MergedStream, MergeLimits, merged
 from binlogd.tso import NO_TS, Tso

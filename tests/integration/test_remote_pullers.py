@@ -9,7 +9,7 @@ from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.client.pump_client import RemoteSource
 from binlogd.errors import BinlogdError
 from binlogd.ports import BinlogSource
-from binlogd.pump.service import CisternService, PumpService
+from binlogd.pump.rpc.service import CisternService, PumpService
 from binlogd.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import peek

@@ -12,7 +12,7 @@ import uvloop
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
-from binlogd.pump.service import CisternService, PumpService, ServiceLimits
+from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
 from binlogd.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek

@@ -21,7 +21,7 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.channel import BytesCodec
 from binlogd.errors import ConfigError, CorruptRecord, RecordTooLarge, Refused
 from binlogd.finder import Question
-from binlogd.pump.service import (
+from binlogd.pump.rpc.service import (
     CisternService,
     PumpService,
     ServiceLimits,

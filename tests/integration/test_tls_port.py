@@ -20,7 +20,7 @@ from aiohttp import web
 from binlogd.client.notify import notify
 from binlogd.client.pump_client import PumpClient, RemoteSource
 from binlogd.errors import ConfigError, PumpUnavailable, UpstreamUnavailable
-from binlogd.pump.service import CisternService, PumpService
+from binlogd.pump.rpc.service import CisternService, PumpService
 from binlogd.server import Server, ServerLimits
 from binlogd.tls import ClientTls, ServerTls, TlsFiles
 from binlogd.tso import NO_TS, Tso

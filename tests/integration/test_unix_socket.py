@@ -15,7 +15,7 @@ from grpclib.client import Channel
 
 from binlogd.errors import ConfigError
 from binlogd.host.socket_file import SocketFile
-from binlogd.pump.service import PumpService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import peek

@@ -13,7 +13,7 @@ from binlogd.binlog import Pulled
 from binlogd.channel import PlainChannel
 from binlogd.client.pump_client import RemoteSource
 from binlogd.http2 import Http2Limits
-from binlogd.pump.service import PumpService
+from binlogd.pump.rpc.service import PumpService
 from binlogd.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec

@@ -16,10 +16,10 @@ from binlogd import record
 from binlogd.binlog import BinlogType, CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRecord
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.adopt import Adopted, adopt
-from binlogd.pump.check import check
-from binlogd.pump.shard import ShardOptions
-from binlogd.pump.valuelog import LogLimits
+from binlogd.pump.checking.adopt import Adopted, adopt
+from binlogd.pump.checking.check import check
+from binlogd.pump.log.valuelog import LogLimits
+from binlogd.pump.shard.shard import ShardOptions
 from binlogd.tso import MAX_TS, Tso
 from binlogd.wire.peek import join, peek
 from tests.pump_world import at, commit, numbers, posix_world, prewrite, pulled, written

@@ -15,12 +15,12 @@ from binlogd import record
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRecord
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.check import CheckReport, check
-from binlogd.pump.index import FILES
-from binlogd.pump.repair import Checked, check_and_repair
+from binlogd.pump.checking.check import CheckReport, check
+from binlogd.pump.checking.repair import Checked, check_and_repair
+from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.route import Routing
-from binlogd.pump.shard import ShardOptions
-from binlogd.pump.valuelog import LogLimits
+from binlogd.pump.shard.index import FILES
+from binlogd.pump.shard.shard import ShardOptions
 from tests.pump_world import (
     ROOMY,
     at,

@@ -15,12 +15,12 @@ import pytest
 from binlogd import record
 from binlogd.binlog import BinlogType
 from binlogd.errors import DiskFull, LogFailed
-from binlogd.pump.entry import Item
-from binlogd.pump.filing import FilingOptions
-from binlogd.pump.index import FILES
-from binlogd.pump.pointer import FIRST, FileId, ValuePointer
-from binlogd.pump.shard import Shard, ShardOptions
-from binlogd.pump.valuelog import Acknowledged, LogLimits, ValueLog
+from binlogd.pump.log.entry import Item
+from binlogd.pump.log.pointer import FIRST, FileId, ValuePointer
+from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
+from binlogd.pump.shard.filing import FilingOptions
+from binlogd.pump.shard.index import FILES
+from binlogd.pump.shard.shard import Shard, ShardOptions
 from binlogd.tso import MAX_TS, NO_TS
 from tests.pump_world import at, commit, eventually, prewrite
 from tests.sim.disk import SimDisk, SimFile

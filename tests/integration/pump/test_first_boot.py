@@ -15,7 +15,7 @@ import pytest
 
 from binlogd import record
 from binlogd.host import disk as host_disk
-from binlogd.pump.index import FILES
+from binlogd.pump.shard.index import FILES
 from tests import strace
 from tests.pump_lives import killed_writer, nothing_is_lost
 from tests.pump_world import posix_world, prewrite

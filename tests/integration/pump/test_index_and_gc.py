@@ -12,9 +12,9 @@ import pytest
 
 from binlogd.binlog import Pulled
 from binlogd.errors import Behind, IndexUnavailable
-from binlogd.pump.gc import Segment
-from binlogd.pump.index import FILES, Marks, SqliteIndex
-from binlogd.pump.pointer import FileId
+from binlogd.pump.log.gc import Segment
+from binlogd.pump.log.pointer import FileId
+from binlogd.pump.shard.index import FILES, Marks, SqliteIndex
 from tests.pump_world import ROOMY, at, commit, eventually, posix_world, prewrite, pulled, written
 
 

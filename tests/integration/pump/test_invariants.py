@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.ports import Committed, RolledBack
-from binlogd.pump.index import FILES
-from binlogd.pump.pull import ShardSource
 from binlogd.pump.pump import Pump, PumpOptions
+from binlogd.pump.shard.index import FILES
+from binlogd.pump.shard.pull import ShardSource
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
 from tests.interleavings import any_order, arrivals

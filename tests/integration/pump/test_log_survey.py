@@ -13,7 +13,7 @@ import pytest
 
 from binlogd import record
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.logscan import Survey, Unreadable, resumes
+from binlogd.pump.log.logscan import Survey, Unreadable, resumes
 from binlogd.tso import Tso
 
 

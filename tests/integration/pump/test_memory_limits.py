@@ -14,8 +14,8 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.errors import CorruptRecord
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.budget import Budget
-from binlogd.pump.pull import PullOptions, ShardSource
 from binlogd.pump.pump import Pump
+from binlogd.pump.shard.pull import PullOptions, ShardSource
 from binlogd.wire import peek
 from tests.pump_world import (
     ROOMY,

@@ -13,9 +13,9 @@ import pytest
 
 from binlogd.errors import CorruptIndex, IndexUnavailable
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.gc import Segment
-from binlogd.pump.index import FILES, Marks, SqliteIndex
+from binlogd.pump.log.gc import Segment
 from binlogd.pump.pump import Pump
+from binlogd.pump.shard.index import FILES, Marks, SqliteIndex
 from tests.pump_world import (
     ROOMY,
     World,

@@ -21,11 +21,11 @@ from msgspec.structs import replace
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import Unavailable
-from binlogd.pump.entry import Item
-from binlogd.pump.filing import FilingOptions
-from binlogd.pump.index import FILES
-from binlogd.pump.shard import Shard, ShardOptions
-from binlogd.pump.valuelog import LogLimits
+from binlogd.pump.log.entry import Item
+from binlogd.pump.log.valuelog import LogLimits
+from binlogd.pump.shard.filing import FilingOptions
+from binlogd.pump.shard.index import FILES
+from binlogd.pump.shard.shard import Shard, ShardOptions
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.wire.peek import fake
 from tests.pump_world import at, commit, prewrite, rollback

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from binlogd.errors import CorruptRecord, DiskFull, LogFailed
-from binlogd.pump.pointer import FIRST, ValuePointer
-from binlogd.pump.valuelog import Acknowledged, LogLimits, ValueLog
+from binlogd.pump.log.pointer import FIRST, ValuePointer
+from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.tso import Tso
 from tests.sim.disk import SimDisk
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from binlogd.errors import BinlogdError, MalformedBinlog
 from binlogd.pump.admission import Admission
-from binlogd.pump.entry import kind_of
+from binlogd.pump.log.entry import kind_of
 from binlogd.pump.state import NodeState
 from binlogd.wire.fields import uvarint
 

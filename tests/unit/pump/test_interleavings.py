@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from binlogd.binlog import BinlogType
-from binlogd.pump.entry import Item
-from binlogd.pump.pointer import FileId, Place
+from binlogd.pump.log.entry import Item
+from binlogd.pump.log.pointer import FileId, Place
 from binlogd.pump.route import Router, Routing
-from binlogd.pump.sorter import Sorter
+from binlogd.pump.shard.sorter import Sorter
 from binlogd.tso import NO_TS, Tso
 from tests.interleavings import Arrival, all_orders, any_order, arrivals
 from tests.recordings_reader import records

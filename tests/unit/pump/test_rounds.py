@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from binlogd.pump.rounds import Rounds
+from binlogd.pump.shard.rounds import Rounds
 
 
 async def test_what_comes_during_a_round_begins_together_when_all_of_it_has_ended() -> None:

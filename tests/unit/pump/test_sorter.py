@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlogd.pump.pointer import FileId, Place
-from binlogd.pump.sorter import Sorter
+from binlogd.pump.log.pointer import FileId, Place
+from binlogd.pump.shard.sorter import Sorter
 from binlogd.tso import NO_TS, Tso
 
 

@@ -11,7 +11,7 @@ import google_crc32c
 from binlogd import record
 from binlogd.errors import CorruptRecord, LogFailed
 from binlogd.ports import Disk
-from binlogd.pump.pointer import Place
+from binlogd.pump.log.pointer import Place
 
 _PIECE_BYTES = 4 << 20
 LARGE_BYTES = 8 << 20

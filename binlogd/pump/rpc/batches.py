@@ -15,7 +15,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.errors import MalformedBinlog
-from binlogd.pump.messages import BytesStream, Incoming, begin_answer, in_time, send_joined
+from binlogd.pump.rpc.messages import BytesStream, Incoming, begin_answer, in_time, send_joined
 from binlogd.wire import batch as wire
 from binlogd.wire import codec
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from binlogd.pump.entry import Entry
-from binlogd.pump.pointer import ValuePointer
+from binlogd.pump.log.entry import Entry
+from binlogd.pump.log.pointer import ValuePointer
 from binlogd.tso import Tso
 
 TURN_ON_AFTER_S = 3.0

@@ -26,11 +26,11 @@ from msgspec.structs import replace
 from binlogd import record
 from binlogd.errors import ConfigError, CorruptRecord, DiskFull, LogFailed
 from binlogd.ports import AppendFile, Disk
-from binlogd.pump import logscan, pieces
-from binlogd.pump.gc import Segment
-from binlogd.pump.logscan import SegmentScan
-from binlogd.pump.measures import Measures
-from binlogd.pump.pointer import FIRST, FileId, Place, ValuePointer, segment_fid, segment_name
+from binlogd.pump.log import logscan, pieces
+from binlogd.pump.log.gc import Segment
+from binlogd.pump.log.logscan import SegmentScan
+from binlogd.pump.log.measures import Measures
+from binlogd.pump.log.pointer import FIRST, FileId, Place, ValuePointer, segment_fid, segment_name
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)

@@ -15,16 +15,16 @@ from pathlib import Path
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, LogFailed
 from binlogd.ports import Disk
-from binlogd.pump import logscan
-from binlogd.pump.entry import Entry, entry_of
-from binlogd.pump.gc import Segment
-from binlogd.pump.index import FILES, Marks
-from binlogd.pump.index_audit import IndexAudit, Row
+from binlogd.pump.checking.index_audit import IndexAudit, Row
 from binlogd.pump.kept_routing import kept_routing
-from binlogd.pump.logscan import Survey
-from binlogd.pump.pointer import FileId, ValuePointer, segment_fid, segment_name
+from binlogd.pump.log import logscan
+from binlogd.pump.log.entry import Entry, entry_of
+from binlogd.pump.log.gc import Segment
+from binlogd.pump.log.logscan import Survey
+from binlogd.pump.log.pointer import FileId, ValuePointer, segment_fid, segment_name
+from binlogd.pump.log.valuelog import gone
 from binlogd.pump.route import Routing
-from binlogd.pump.valuelog import gone
+from binlogd.pump.shard.index import FILES, Marks
 from binlogd.record import FOOTER_BYTES, HEADER_BYTES, decode
 from binlogd.tso import NO_TS, Tso
 

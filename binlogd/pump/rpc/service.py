@@ -31,9 +31,9 @@ from binlogd.errors import (
 )
 from binlogd.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.ports import BinlogSource, ClusterIdentity
-from binlogd.pump.batches import BatchPorts, BatchService
 from binlogd.pump.budget import Budget
-from binlogd.pump.messages import (
+from binlogd.pump.rpc.batches import BatchPorts, BatchService
+from binlogd.pump.rpc.messages import (
     PIECE_BYTES,
     BytesStream,
     announced,
@@ -48,7 +48,7 @@ from binlogd.pump.messages import (
     send_empty,
     send_joined,
 )
-from binlogd.pump.sink import CallSink
+from binlogd.pump.rpc.sink import CallSink
 from binlogd.stream import MergeLimits, merged
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek

@@ -22,11 +22,11 @@ from msgspec.structs import replace
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptIndex, LogFailed
 from binlogd.ports import Disk
-from binlogd.pump.entry import Entry, entry_of
-from binlogd.pump.index import FILES, Marks, SqliteIndex
-from binlogd.pump.pointer import FIRST, FileId, ValuePointer
-from binlogd.pump.sorter import Sorter
-from binlogd.pump.valuelog import Acknowledged, LogLimits, ValueLog, gone
+from binlogd.pump.log.entry import Entry, entry_of
+from binlogd.pump.log.pointer import FIRST, FileId, ValuePointer
+from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog, gone
+from binlogd.pump.shard.index import FILES, Marks, SqliteIndex
+from binlogd.pump.shard.sorter import Sorter
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)

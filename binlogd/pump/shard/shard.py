@@ -23,19 +23,19 @@ import structlog
 
 from binlogd.errors import BinlogdError, IndexUnavailable, NotOnline, Unavailable
 from binlogd.ports import Disk
-from binlogd.pump.chaser import ChaserStatistics
-from binlogd.pump.entry import WITNESS, Item
-from binlogd.pump.filing import Filer, FilingOptions
-from binlogd.pump.gc import GcPlan, Hold, Resume, Segment, plan
-from binlogd.pump.index import SqliteIndex
-from binlogd.pump.measures import MeasuresStatistics
-from binlogd.pump.pointer import FIRST, FileId, Place, ValuePointer
-from binlogd.pump.recovery import Recovered, Sorting, recover
-from binlogd.pump.rounds import Rounds
+from binlogd.pump.log.entry import WITNESS, Item
+from binlogd.pump.log.gc import GcPlan, Hold, Resume, Segment, plan
+from binlogd.pump.log.measures import MeasuresStatistics
+from binlogd.pump.log.pointer import FIRST, FileId, Place, ValuePointer
+from binlogd.pump.log.valuelog import LogLimits
+from binlogd.pump.shard.chaser import ChaserStatistics
+from binlogd.pump.shard.filing import Filer, FilingOptions
+from binlogd.pump.shard.index import SqliteIndex
+from binlogd.pump.shard.recovery import Recovered, Sorting, recover
+from binlogd.pump.shard.rounds import Rounds
+from binlogd.pump.shard.sorting import sort
+from binlogd.pump.shard.window import Window
 from binlogd.pump.signal import Signal
-from binlogd.pump.sorting import sort
-from binlogd.pump.valuelog import LogLimits
-from binlogd.pump.window import Window
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from binlogd.binlog import BinlogType
-from binlogd.pump.entry import WITNESS, Entry, Item
-from binlogd.pump.pointer import FileId, Place, ValuePointer
-from binlogd.pump.sorter import Sorter
-from binlogd.pump.window import Window
+from binlogd.pump.log.entry import WITNESS, Entry, Item
+from binlogd.pump.log.pointer import FileId, Place, ValuePointer
+from binlogd.pump.shard.sorter import Sorter
+from binlogd.pump.shard.window import Window
 from binlogd.record import HEADER_BYTES
 from binlogd.tso import NO_TS, Tso
 

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptIndex, IndexUnavailable, LogFailed
-from binlogd.pump.chaser import ChaserStatistics, SlowChaser, Tail
-from binlogd.pump.entry import Entry, entry_of
-from binlogd.pump.index import Marks, SqliteIndex
-from binlogd.pump.pointer import FileId, ValuePointer
-from binlogd.pump.recovery import note_needed
+from binlogd.pump.log.entry import Entry, entry_of
+from binlogd.pump.log.pointer import FileId, ValuePointer
+from binlogd.pump.log.valuelog import ValueLog
+from binlogd.pump.shard.chaser import ChaserStatistics, SlowChaser, Tail
+from binlogd.pump.shard.index import Marks, SqliteIndex
+from binlogd.pump.shard.recovery import note_needed
 from binlogd.pump.signal import Signal, is_set_within
-from binlogd.pump.valuelog import ValueLog
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
