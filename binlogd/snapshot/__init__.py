@@ -2,7 +2,8 @@
 
 In the service or the command: `export` (or `desk`, for those who ask a running binlogd) says what
 is needed, with `estimate` before it; `publication` makes it seen, `exports` and `check` look at
-what was made. In the child process: `job`, told by `spec`, with `workers`. From below:
+what was made. In the process that is its own: `child`, told by `spec`, `job` and
+`workers`. From below:
 
 - `formats`: values and tables as Parquet, ORC, CSV and JSON know them;
 - `log`: the segments read in columns by Spark tasks, and the last of each row;

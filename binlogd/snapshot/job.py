@@ -1,38 +1,29 @@
-"""The PySpark program that builds a snapshot.
-
-    python -m binlogd.snapshot.job      a SessionSpec and then ExportSpecs, one line of stdin each;
-                                        events on a pipe
+"""How a snapshot is built on a Spark session, from the log to a staging directory.
 
 One job reads the heads of all binlogs, which tell what is committed and which DDL lies before the
 moment; a second one reads the rows of those transactions. Of all changes of a key the last one
 wins, and only winners are decoded: raw bytes go through the shuffle, one scan serves all tables.
 
-Runs in a process of its own, started by `export`: a JVM must not share the memory or the fate of
-whoever asks. It stages and syncs; publishing is left to its parent. When the parent dies, it dies.
+It stages and syncs; publishing is left to the parent of its process (`child`).
 """
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import hashlib
-import os
 import re
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships no types
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
-from binlogd.host.child import step_back
 from binlogd.snapshot import dumpling
 from binlogd.snapshot.formats.file_kinds import FileKind
 from binlogd.snapshot.log import reader, scan
@@ -40,18 +31,14 @@ from binlogd.snapshot.log.events import Wanted
 from binlogd.snapshot.log.heads import Log
 from binlogd.snapshot.log.packets import Spread
 from binlogd.snapshot.process.session import (
-    EXPORT_SETTINGS,
     Say,
     progress,
-    rehearse,
-    session,
 )
 from binlogd.snapshot.publishing import marks
 from binlogd.snapshot.publishing.publish import check_free
 from binlogd.snapshot.spec import (
     EXIT_DATA,
     EXIT_DONE,
-    EXIT_ENVIRONMENT,
     EXIT_SPEC,
     SPEC_VERSION,
     Event,
@@ -59,9 +46,7 @@ from binlogd.snapshot.spec import (
     Failed,
     Planned,
     Report,
-    SessionSpec,
     Staged,
-    Started,
     Wrote,
 )
 from binlogd.snapshot.tables import transactions
@@ -72,36 +57,10 @@ from binlogd.snapshot.writing.files import Target, Written
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
 
-EVENTS_FD = "BINLOGD_EVENTS_FD"
-"""Environment variable: the descriptor that events are written to, one JSON object per line."""
-
 HEADS_FILE = "heads.parquet"
 """Below the state of an export: what its first pass over the log found."""
 
-_PR_SET_PDEATHSIG = 1
 _NO_SPACE = "No space left on device"
-
-
-def main() -> int:
-    """Serves specs until stdin ends; the exit code is that of the last one."""
-    _die_with_parent()
-    step_back()
-    say = _speaker(int(os.environ[EVENTS_FD]))
-    asked = iter(sys.stdin.buffer)
-    first = msgspec.json.decode(next(asked), type=SessionSpec)
-    try:
-        spark = session(first, EXPORT_SETTINGS)
-    except (PySparkException, Py4JError, OSError) as error:
-        say(Failed(type(error).__name__, f"Spark did not start: {error}"))
-        return EXIT_ENVIRONMENT
-    say(Started(spark.version))
-    code = EXIT_DONE
-    if first.archive_to:
-        rehearse(spark)
-    for line in asked:
-        code = run(spark, msgspec.json.decode(line, type=ExportSpec), say)
-    spark.stop()
-    return code
 
 
 def run(spark: SparkSession, spec: ExportSpec, say: Say) -> int:
@@ -271,24 +230,3 @@ def failed_in_spark(error: PySparkException | Py4JError, out: str) -> Failed:
         return Failed("OSError", f"{out}: {_NO_SPACE} while the rows were written: free some")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return Failed(type(error).__name__, " ... ".join(lines[:1] + lines[-1:]))
-
-
-def _speaker(descriptor: int) -> Say:
-    os.set_inheritable(descriptor, False)
-
-    def say(event: Event) -> None:
-        os.write(descriptor, msgspec.json.encode(event) + b"\n")
-
-    return say
-
-
-def _die_with_parent() -> None:
-    """A job whose parent was killed has nobody to publish it."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-
-
-if __name__ == "__main__":
-    # Under its own name, so that workers import functions instead of unpickling them.
-    from binlogd.snapshot import job
-
-    sys.exit(job.main())

@@ -25,6 +25,9 @@ SPEC_VERSION = 2
 MANIFEST_FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 
+EVENTS_FD = "BINLOGD_EVENTS_FD"
+"""Environment variable: the descriptor that a job writes its events to, a JSON object a line."""
+
 EXIT_DONE, EXIT_SPEC, EXIT_DATA, EXIT_CANCELLED, EXIT_ENVIRONMENT = 0, 2, 3, 4, 5
 """Exit codes of the job."""
 

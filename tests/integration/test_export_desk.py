@@ -263,6 +263,6 @@ def children() -> list[int]:
             command = (status.parent / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields[1]) == os.getpid() and b"binlogd.snapshot.job" in command:
+        if int(fields[1]) == os.getpid() and b"binlogd.snapshot.child" in command:
             found.append(int(status.parent.name))
     return found

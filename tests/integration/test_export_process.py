@@ -218,7 +218,7 @@ def _job_of_this_process() -> int:
 
 
 def _jobs_of_this_process() -> list[int]:
-    return _children([os.getpid()], b"binlogd.snapshot.job")
+    return _children([os.getpid()], b"binlogd.snapshot.child")
 
 
 def _javas_of(jobs: list[int]) -> list[int]:

@@ -24,6 +24,7 @@ import structlog
 from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.snapshot.publishing.publish import AlreadyThere
 from binlogd.snapshot.spec import (
+    EVENTS_FD,
     Advanced,
     Event,
     ExportSpec,
@@ -36,8 +37,7 @@ from binlogd.snapshot.spec import (
     Wrote,
 )
 
-JOB_MODULE = "binlogd.snapshot.job"
-EVENTS_FD = "BINLOGD_EVENTS_FD"
+JOB_MODULE = "binlogd.snapshot.child"
 EVENT_BYTES_MAX = 64 << 20
 """The report of all tables is one line."""
 TERMINATION_GRACE_S = 10.0
