@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from binlogd.archive.task import check_installed
 from binlogd.errors import ConfigError, Unavailable
+from binlogd.host.disk import sync_directory
 
 T = TypeVar("T")
 
@@ -188,11 +189,7 @@ class Store:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(target)
-        descriptor = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(target.parent)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")

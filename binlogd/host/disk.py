@@ -22,7 +22,7 @@ import google_crc32c
 
 from binlogd.errors import ConfigError
 from binlogd.host.threads import Threads
-from binlogd.ports import Space
+from binlogd.ports import AppendFile, DiskLock, Space
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GAP_BYTES = 16 << 10  # reading over a gap is cheaper than a second system call
@@ -46,7 +46,7 @@ class PosixDisk:
 
     async def sync_directory(self, directory: Path) -> None:
         """Syncs the names in a directory."""
-        await self._hop(lambda: _sync_directory(directory))
+        await self._hop(lambda: sync_directory(directory))
 
     async def sizes(self, directory: Path) -> dict[str, int]:
         """The plain files of a directory by name, with their sizes in bytes."""
@@ -189,6 +189,17 @@ class PosixLock:
             _close(descriptor)
 
 
+async def let_go(file: AppendFile | None, lock: DiskLock | None) -> None:
+    """Closes the file of a log and gives up the lock of its directory, that also where the close
+    fails."""
+    try:
+        if file is not None:
+            await file.close()
+    finally:
+        if lock is not None:
+            await lock.release()
+
+
 # --- what the threads do -------------------------------------------------------------------
 
 
@@ -199,7 +210,8 @@ def _read_boot_id() -> str:
         return ""
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """`Disk.sync_directory`, for a process without an event loop."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -215,7 +227,7 @@ def _make_directory(directory: Path) -> None:
     for each in reversed(missing):
         with contextlib.suppress(FileExistsError):
             each.mkdir()
-        _sync_directory(each.parent)
+        sync_directory(each.parent)
 
 
 def _sizes(directory: Path) -> dict[str, int]:
@@ -259,9 +271,9 @@ class _Packing:
             status = os.fstat(self._from.fileno())
             os.utime(self._beside, ns=(status.st_atime_ns, status.st_mtime_ns))
             self._beside.replace(self._target)
-            _sync_directory(self._target.parent)
+            sync_directory(self._target.parent)
             self._source.unlink()
-            _sync_directory(self._target.parent)
+            sync_directory(self._target.parent)
 
     def close(self) -> None:
         """Lets go of the files; what is not finished goes."""
@@ -278,7 +290,7 @@ def _open_append(path: Path, *, create: bool) -> tuple[int, int]:
     descriptor = os.open(path, flags, 0o666)
     try:
         if create:
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
         return descriptor, os.fstat(descriptor).st_size
     except OSError:
         os.close(descriptor)
@@ -377,25 +389,25 @@ def _remove(paths: Sequence[Path]) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
     for directory in sorted({path.parent for path in paths}):
-        _sync_directory(directory)
+        sync_directory(directory)
 
 
 def _rename(source: Path, target: Path) -> None:
     source.replace(target)
-    _sync_directory(target.parent)
+    sync_directory(target.parent)
 
 
 def _copy(source: Path, target: Path, *, may_link: bool) -> None:
     if may_link:
         with contextlib.suppress(OSError):  # another file system, or one without links
             os.link(source, target)
-            _sync_directory(target.parent)
+            sync_directory(target.parent)
             return
     with source.open("rb", buffering=0) as original, target.open("xb", buffering=0) as copy:
         while part := original.read(_CHECKSUM_BYTES):
             _write_all(copy.fileno(), part)
         os.fsync(copy.fileno())
-    _sync_directory(target.parent)
+    sync_directory(target.parent)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -408,7 +420,7 @@ def write_whole(path: Path, content: bytes) -> None:
     finally:
         os.close(descriptor)
     beside.replace(path)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def _space(directory: Path) -> Space:

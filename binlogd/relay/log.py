@@ -21,6 +21,7 @@ from pathlib import Path
 import structlog
 
 from binlogd.errors import CorruptRelay, LogFailed
+from binlogd.host.disk import let_go
 from binlogd.ports import AppendFile, Disk, DiskLock
 from binlogd.relay.frame import (
     FrameKind,
@@ -197,12 +198,7 @@ class RelayWriter:
         """Lets go of the file and the lock. Safe to call twice."""
         file, self._file = self._file, None
         lock, self._lock = self._lock, None
-        try:
-            if file is not None:
-                await file.close()
-        finally:
-            if lock is not None:
-                await lock.release()
+        await let_go(file, lock)
 
     @property
     def last_ts(self) -> Tso:

@@ -43,8 +43,6 @@ class JsonType(IntEnum):
 DEPTH_MAX = 128
 """Containers inside each other; TiDB and MySQL stop at 100."""
 
-_U16 = struct.Struct("<H")
-_U32 = struct.Struct("<I")
 _I64 = struct.Struct("<q")
 _U64 = struct.Struct("<Q")
 _F64 = struct.Struct("<d")

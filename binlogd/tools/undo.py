@@ -18,6 +18,7 @@ from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.named import NamedColumn, NamedRow, NamedTransaction, RowKind
 from binlogd.drainer.mysql.connection import Server
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, NamedOptions
+from binlogd.drainer.mysql.named_sql import is_binary, value_literal
 from binlogd.errors import BinlogdError
 from binlogd.moment import wall_clock
 from binlogd.tidb.columns import Value
@@ -33,7 +34,6 @@ _INVERSE = {
     RowKind.UPDATE: RowKind.UPDATE,
     RowKind.DELETE: RowKind.INSERT,
 }
-_BINARY = ("blob", "binary", "geometry")
 
 
 class CannotUndo(BinlogdError):
@@ -189,18 +189,11 @@ def _equals(column: NamedColumn) -> bytes:
 
 
 def _literal(value: Value, mysql_type: str) -> bytes:
-    if value is None:
-        return sql.NULL
-    if isinstance(value, int):
-        return b"%d" % value
-    if isinstance(value, float):
-        return sql.float_literal(value)
     if isinstance(value, bytes):
-        is_binary = any(word in mysql_type for word in _BINARY)
-        if is_binary or not _is_text(value):  # a script is text, which cannot hold it
+        if is_binary(mysql_type) or not _is_text(value):  # a script is text, which cannot hold it
             return b"x'" + value.hex().encode() + b"'"
         return sql.quoted(value)
-    return value.encode() if mysql_type == "decimal" else sql.text(value)
+    return value_literal(value, mysql_type)
 
 
 def _is_text(value: bytes) -> bool:

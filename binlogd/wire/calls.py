@@ -17,8 +17,6 @@ from binlogd.wire.http2 import OK_DATA_BYTES, ok_answer
 _HEAD_BYTES = 9
 _FRAME_BYTES_MAX = 16_384
 _PREFIX_BYTES = 5
-_HEADERS_WHOLE = (1, 4)  # kind and flags: END_HEADERS alone
-_DATA_WHOLE = (0, 1)  # END_STREAM alone
 _FIELDS_MAX = 64
 _TIMEOUT_DIGITS_MAX = 8
 _UNITS = b"HMSmun"

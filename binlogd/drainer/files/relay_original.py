@@ -39,6 +39,7 @@ from binlogd.drainer.messages.pb import head_of
 from binlogd.drainer.messages.secondary_write import SecondaryEncoder, ddl_message, dml_message
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.errors import CorruptPayload, CorruptRelay, CorruptRow, LogFailed, RowMismatch
+from binlogd.host.disk import let_go
 from binlogd.ports import AppendFile, Clock, Disk, DiskLock
 from binlogd.relay.frame import UNWRITTEN_BYTES
 from binlogd.relay.log import RelayStatistics
@@ -249,12 +250,7 @@ class OriginalRelay:
         """Lets go of the file and the lock. Safe to call twice."""
         file, self._file = self._file, None
         lock, self._lock = self._lock, None
-        try:
-            if file is not None:
-                await file.close()
-        finally:
-            if lock is not None:
-                await lock.release()
+        await let_go(file, lock)
 
     def statistics(self) -> RelayStatistics:
         """How it stands; cheap."""

@@ -33,6 +33,7 @@ from binlogd.drainer.messages.pb_write import ddl_binlog, ddl_text, dml_binlog
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import BinlogdError, CorruptRow, LogFailed, RowMismatch
+from binlogd.host.disk import let_go
 from binlogd.ports import AppendFile, Clock, Disk, DiskLock
 from binlogd.tidb.model import ActionType, TableAt
 from binlogd.tso import NO_TS, Tso
@@ -310,12 +311,7 @@ class FileSink:
         async with self._writing:
             file, self._file = self._file, None
             lock, self._lock = self._lock, None
-            try:
-                if file is not None:
-                    await file.close()
-            finally:
-                if lock is not None:
-                    await lock.release()
+            await let_go(file, lock)
 
     def statistics(self) -> SinkStatistics:
         """How it stands; cheap."""

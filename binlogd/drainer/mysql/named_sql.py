@@ -70,12 +70,12 @@ class NamedTable:
         head = self._heads.get((verb, names))
         if head is None:
             head = self._heads[verb, names] = sql.write_head(verb, self._name, names)
-        literals = [_literal(column.new, column.mysql_type) for column, _ in written]
+        literals = [value_literal(column.new, column.mysql_type) for column, _ in written]
         return Piece(head, b"(" + b",".join(literals) + b")")
 
     def _update(self, row: NamedRow) -> Piece:
         pairs = [
-            (column.name, _literal(column.new, column.mysql_type))
+            (column.name, value_literal(column.new, column.mysql_type))
             for column, there in self._known(row)
             if not there.is_generated
         ]
@@ -113,7 +113,7 @@ class NamedTable:
                 value = None if column is None else column.new if is_new else column.old
                 if column is None or value is None:
                     break
-                found.append((name, _literal(value, column.mysql_type)))
+                found.append((name, value_literal(value, column.mysql_type)))
             else:
                 return found
         return []
@@ -128,7 +128,7 @@ class NamedTable:
 
     def _equals(self, column: NamedColumn, there: DownstreamColumn) -> bytes:
         """Exactly this value, NULL included; text by its bytes, whatever the collation says."""
-        name, literal = sql.ident(column.name), _literal(column.old, column.mysql_type)
+        name, literal = sql.ident(column.name), value_literal(column.old, column.mysql_type)
         if literal == sql.NULL:
             return name + b" IS NULL"
         if there.is_json:
@@ -139,7 +139,8 @@ class NamedTable:
         return plain
 
 
-def _literal(value: Value, mysql_type: str) -> bytes:
+def value_literal(value: Value, mysql_type: str) -> bytes:
+    """A value as a server reads it in a statement, whatever its character set."""
     if value is None:
         return sql.NULL
     if isinstance(value, int):
@@ -147,6 +148,10 @@ def _literal(value: Value, mysql_type: str) -> bytes:
     if isinstance(value, float):
         return sql.float_literal(value)
     if isinstance(value, bytes):
-        is_binary = any(word in mysql_type for word in _BINARY)
-        return (b"_binary" if is_binary else b"") + sql.quoted(value)
+        return (b"_binary" if is_binary(mysql_type) else b"") + sql.quoted(value)
     return value.encode() if mysql_type == "decimal" else sql.text(value)
+
+
+def is_binary(mysql_type: str) -> bool:
+    """Whether its values are bytes, and no text of some character set."""
+    return any(word in mysql_type for word in _BINARY)

@@ -51,7 +51,8 @@ async def warm_up(*, anew: bool = False) -> Archive:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".warmup-", dir=path.parent) as name:
             made = await _made_in(Path(name))
-            _sync(made)  # Java dies of an archive that is cut
+            with made.open("rb") as file:  # Java dies of an archive that is cut
+                os.fsync(file.fileno())
             made.replace(path)
     except OSError as error:
         raise ConfigError(
@@ -76,14 +77,6 @@ async def _made_in(directory: Path) -> Path:
                 "this Java wrote no class archive; exports work without it, each start takes longer"
             )
     return made
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _archive(path: Path, found: Machine, *, is_new: bool) -> Archive:

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from binlogd.errors import Refused
+from binlogd.host.disk import sync_directory
 from binlogd.snapshot.spec import MANIFEST_NAME, Manifest
 from binlogd.tso import NO_TS, Tso
 
@@ -74,7 +75,7 @@ def publish(staged: Path, out: Path, manifest: Manifest, *, is_again: bool = Fal
     target = out / _numbered(name, number)
     write_manifest(staged, manifest)
     staged.rename(target)
-    _sync(out)
+    sync_directory(out)
     point_to_latest(out)
     return target
 
@@ -86,7 +87,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
         file.write(document + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    _sync(directory)
+    sync_directory(directory)
 
 
 def point_to_latest(out: Path) -> None:
@@ -99,7 +100,7 @@ def point_to_latest(out: Path) -> None:
     making.unlink(missing_ok=True)
     making.symlink_to(newest.name)
     making.replace(pointer)
-    _sync(out)
+    sync_directory(out)
 
 
 def snapshots(out: Path) -> Iterator[Path]:
@@ -124,18 +125,10 @@ def remove_surplus(out: Path, keep: int) -> list[Path]:
             path.rename(going)
         shutil.rmtree(going, ignore_errors=True)
     if removed:
-        _sync(out)
+        sync_directory(out)
     return removed
 
 
 def read_manifest(snapshot: Path) -> Manifest:
     """The manifest of a published snapshot. Raises OSError, msgspec.DecodeError."""
     return msgspec.json.decode((snapshot / MANIFEST_NAME).read_bytes(), type=Manifest)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

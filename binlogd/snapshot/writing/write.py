@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from msgspec import structs
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from binlogd.host.disk import sync_directory
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column, spark_type
 from binlogd.snapshot.formats.create_table import create_database, create_table, primary_key
 from binlogd.snapshot.formats.file_kinds import FileKind
@@ -112,7 +112,7 @@ def entries(
         if files:
             _keep_only(directory, names)
         tables.append(_entry(plan, files, target))
-    _sync(Path(target.staging))
+    sync_directory(Path(target.staging))
     return tuple(tables), left_out
 
 
@@ -169,12 +169,4 @@ def _keep_only(directory: Path, names: set[str]) -> None:
     for path in directory.iterdir():
         if path.name not in names:
             path.unlink()
-    _sync(directory)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(directory)
