@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from binlogd.binlog import CommittedBinlog
@@ -23,10 +23,17 @@ Commits = list[tuple[int, int]]
 
 
 async def killed_writer(
-    directory: Path, first: int, enough: int, *, under: Sequence[str] = (), refusals: int = 0
+    directory: Path,
+    first: int,
+    enough: int,
+    *,
+    under: Sequence[str] = (),
+    refusals: int = 0,
+    is_due: Callable[[], bool] = lambda: True,
 ) -> tuple[Commits, int]:
-    """Runs a writing process, kills it after `enough` commits and `refusals`, and returns the
-    commits that it was told are durable, and how many binlogs were refused.
+    """Runs a writing process, kills it after `enough` commits and `refusals` as soon as it
+    `is_due`, and returns the commits that it was told are durable, and how many binlogs were
+    refused.
 
     `under` is a command that runs it, such as strace.
     """
@@ -44,7 +51,9 @@ async def killed_writer(
         elif b"[" not in line:  # no line of the log
             start, commit_ts = map(int, line.split())
             committed.append((start, commit_ts))
-        if len(committed) >= enough and refused >= refusals and not is_killed:
+        if is_killed or len(committed) < enough or refused < refusals:
+            continue
+        if is_due():
             is_killed = True
             os.kill(_writer(process.pid) if under else process.pid, signal.SIGKILL)
     await process.wait()
