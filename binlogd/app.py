@@ -260,7 +260,8 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
             known_jobs=upstream.history.known_jobs,
             stand_in=_stand_in(setup, upstream, names, pump),
         )
-        return await _live(setup, node, upstream, Guard(lambda: reloading.admin_token))
+        guard = Guard(lambda: reloading.admin_token, lambda: reloading.operators)
+        return await _live(setup, node, upstream, guard)
     finally:
         if lock is not None:
             await lock.release()

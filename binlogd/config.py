@@ -12,7 +12,6 @@ nothing and refused at any other. Source: tidb-binlog cmd/drainer/drainer.toml, 
 from __future__ import annotations
 
 import difflib
-import re
 import socket
 import tomllib
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from binlogd.errors import ConfigError
+from binlogd.operators import check_operators, check_token
 from binlogd.quantities import (
     address_of,
     duration_s,
@@ -36,7 +36,6 @@ _WILDCARDS = ("0.0.0.0", "::")
 HIDDEN = "***"
 SECRETS = frozenset({"password", "encrypted_password", "admin_token"})
 """Fields whose values are never shown."""
-TOKEN_CHARS_MIN = 16
 TIDB_STATUS_PORT = 10080
 
 
@@ -65,6 +64,8 @@ class SecurityConfig(TlsConfig, frozen=True):
 
     admin_token: str = ""
     admin_token_file: str = ""
+    operators_from: tuple[str, ...] = ()
+    operators_cn: tuple[str, ...] = ()
     connections_max: int = 1024
     connections_per_client_max: int = 512
     connection_idle_timeout: float = 3600
@@ -396,6 +397,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
     if config.node_id and config.node_id == config.drainer.node_id:
         raise ConfigError(f"{source}: node-id and drainer.node-id: must differ")
     try:
+        check_operators(config.security)
         listen_address(config.addr)
         pump_addresses(config.upstream.pumps)
         advertised(config)
@@ -486,15 +488,6 @@ def _check_upstream(upstream: UpstreamConfig, source: str) -> None:
         raise ConfigError(
             f'{source}: upstream.tso: goes with kind = "standalone" only; with "{upstream.kind}"'
             " the cluster tells the time; remove the key"
-        )
-
-
-def check_token(token: str, name: str) -> None:
-    """Raises ConfigError for one that is too short, or that no header can carry."""
-    if token and (len(token) < TOKEN_CHARS_MIN or not re.fullmatch(r"[!-~]+", token)):
-        raise ConfigError(
-            f"{name}: expected at least {TOKEN_CHARS_MIN} letters, digits and signs of ASCII"
-            " without spaces; `openssl rand -hex 32` makes one"
         )
 
 

@@ -20,6 +20,7 @@ import msgspec
 from binlogd import config, passwords
 from binlogd.config import Config, DownstreamConfig
 from binlogd.errors import ConfigError
+from binlogd.operators import check_token
 
 PREFIX = "BINLOGD_"
 CONFIG_VARIABLE = "BINLOGD_CONFIG"
@@ -220,7 +221,7 @@ def _with_secrets(
         token = read_secret(path, f"{_TOKEN_KEY}-file")
         if not token:
             raise ConfigError(f"{_TOKEN_KEY}-file: {path} is empty")
-        config.check_token(token, f"{_TOKEN_KEY}-file: {path}")
+        check_token(token, f"{_TOKEN_KEY}-file: {path}")
         found = replaced(found, _TOKEN_KEY, token)
         origins[_TOKEN_KEY] = str(path)
     tables: dict[str, config.UpstreamConfig | DownstreamConfig | config.CheckpointConfig] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from binlogd.config import Config, TlsConfig
@@ -84,7 +84,10 @@ def tls_files(setup: Setup, table: TlsConfig) -> TlsFiles | None:
 def server_tls(setup: Setup) -> ServerTls | None:
     """Of the port. Raises ConfigError when its files do not load."""
     files = tls_files(setup, setup.config.security)
-    return ServerTls(files) if files is not None else None
+    if files is None:
+        return None
+    asks = bool(setup.config.security.operators_cn)
+    return ServerTls(replace(files, asks_for_certificate=asks))
 
 
 def client_tls(setup: Setup) -> ClientTls | None:

@@ -39,6 +39,7 @@ class TlsFiles:
     cert: Path | None = None
     key: Path | None = None
     allowed_names: tuple[str, ...] = ()
+    asks_for_certificate: bool = False  # of clients that may have none
 
     def stamp(self) -> _Stamp:
         """What differs after a change. Raises OSError."""
@@ -108,6 +109,8 @@ class ServerTls(_Followed):
         context.set_alpn_protocols(_PROTOCOLS)
         if self.files.allowed_names:
             context.verify_mode = ssl.CERT_REQUIRED
+        elif self.files.asks_for_certificate:
+            context.verify_mode = ssl.CERT_OPTIONAL
         self.files.load_into(context)
         return context
 

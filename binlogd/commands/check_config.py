@@ -19,6 +19,7 @@ from binlogd.commands.options import (
     JsonOption,
     load_settings,
 )
+from binlogd.config import SecurityConfig
 from binlogd.console import upstream_text
 from binlogd.node.assembly import table_filter
 from binlogd.node.upstreams import look
@@ -63,6 +64,7 @@ def check_config(
         highlight=False,
         soft_wrap=True,
     )
+    console.print(_who_may_act(found.config.security), highlight=False, soft_wrap=True)
     if told:
         upstream = told["upstream"]
         console.print(
@@ -80,6 +82,18 @@ def check_config(
             table.add_row(key, text, found.origins.get(key, _DEFAULT))
     if table.row_count:
         console.print(table, highlight=False, markup=False, soft_wrap=True)
+
+
+def _who_may_act(security: SecurityConfig) -> str:
+    """In one sentence, as binlogd/routes/guard.py lets through."""
+    who = ["whoever has the admin token" if security.admin_token else "this machine alone"]
+    if security.operators_cn:
+        who.append(f"certificates of {', '.join(security.operators_cn)}")
+    if security.operators_from:
+        who.append(
+            f"{', '.join(security.operators_from)} (states of nodes only, as binlogctl changes)"
+        )
+    return f"actions are taken from: {'; '.join(who)}"
 
 
 def _ask(setup: Setup) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Taking a changed configuration while the node runs: filters, lanes, log level and admin token.
+"""Taking a changed configuration while the node runs: filters, lanes, log level, who may act.
 
 All or nothing: a configuration that is wrong anywhere is refused whole, and the one before stays.
 Filters and lanes belong to a Drainer; it finishes what it has pulled and another one goes on, so
@@ -19,6 +19,7 @@ from binlogd.config import Config
 from binlogd.errors import ConfigError
 from binlogd.node.assembly import table_filter
 from binlogd.node.operations import DONE_CODE, REFUSED_CODE
+from binlogd.operators import Operators, operators
 from binlogd.routes.application import Reply
 from binlogd.settings import flattened, replaced
 from binlogd.setup import Setup
@@ -26,7 +27,9 @@ from binlogd.setup import Setup
 log = structlog.get_logger(__name__)
 
 LOG_LEVEL = "log-level"
-TOKEN_KEYS = frozenset({"security.admin-token", "security.admin-token-file"})
+ACTING_KEYS = frozenset(
+    {"security.admin-token", "security.admin-token-file", "security.operators-from"}
+)
 DRAINER_KEYS = frozenset(
     {
         "syncer.worker-count",
@@ -40,7 +43,7 @@ DRAINER_KEYS = frozenset(
         "syncer.case-sensitive",
     }
 )
-RELOADABLE = DRAINER_KEYS | TOKEN_KEYS | {LOG_LEVEL}
+RELOADABLE = DRAINER_KEYS | ACTING_KEYS | {LOG_LEVEL}
 
 
 class Reloading:
@@ -55,6 +58,12 @@ class Reloading:
     def admin_token(self) -> str:
         """What actions ask for; "" when there is none."""
         return self.setup.config.security.admin_token
+
+    @property
+    def operators(self) -> Operators:
+        """Who may act without it."""
+        security = self.setup.config.security
+        return operators(security.operators_from, security.operators_cn)
 
     def reload(self, renew_drainer: Callable[[], None]) -> Reply:
         """Reads again, and takes what can be taken; `renew_drainer` is called where needed."""

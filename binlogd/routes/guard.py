@@ -2,20 +2,21 @@
 
 An action is what changes something, or shows the inside of the process (`/debug/`: profiles, the
 rows of a binlog) or rows (`/transactions`). With a token, an action needs it, from wherever it
-comes. Without one, actions are taken from this machine only: by the unix socket, or from a loopback
-address, and not from a page of another site that is open in a browser on this machine, nor through
-a proxy.
+comes. Without one, actions are taken from this machine only: by the unix socket, from a loopback
+address or from the very address that was asked, and not from a page of another site that is open in
+a browser on this machine, nor through a proxy.
 
-The originals have no such rule; their binlogctl, which knows no token, works from this machine.
+The originals have no such rule; their binlogctl, which knows no token, works from this machine, and
+from where `operators.py` says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,15 +24,18 @@ import structlog
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
+from binlogd.operators import Address, Operators, address
 from binlogd.telemetry import Seldom
+from binlogd.tls import common_names
 
 log = structlog.get_logger(__name__)
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 INSIDE = ("/debug/", "/transactions")
+_STATES = "/state/"
 _REFUSED_CODE = 3
-_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
 _NEEDS_TOKEN = (
     "this needs the admin token: send it as `Authorization: Bearer TOKEN`; commands of binlogd take"
     " it from BINLOGD_ADMIN_TOKEN or security.admin-token-file"
@@ -39,6 +43,10 @@ _NEEDS_TOKEN = (
 _NOT_FROM_THERE = (
     "no admin token is configured, so this is taken from the unix socket and from 127.0.0.1 alone;"
     " set security.admin-token to allow it from elsewhere"
+)
+_NOT_BY_PROXY = (
+    "the request came through a proxy, whose address says nothing of who asks; it needs the admin"
+    " token (security.admin-token)"
 )
 _ANOTHER_SITE = "the request comes from a page of another site"
 HEADERS = {
@@ -53,26 +61,57 @@ HEADERS = {
 """On every answer, unless a route says something else."""
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Of an action: the status and the reason of the answer, and for this node's operator the
+    setting that would have let it through."""
+
+    status: int
+    reason: str
+    way_past: str = "security.admin-token"
+
+
 class Guard:
-    """Lets actions pass. `token` is asked at each of them; "" stands for none."""
+    """Lets actions pass. Token and operators are asked for at each of them; "" stands for none."""
 
-    def __init__(self, token: Callable[[], str]) -> None:
+    def __init__(
+        self, token: Callable[[], str], operators: Callable[[], Operators] = Operators
+    ) -> None:
         self._token = token
+        self._operators = operators
 
-    def refusal(self, request: web.Request) -> tuple[int, str] | None:
-        """The status and the reason of an answer that refuses; None lets it pass."""
+    def refusal(self, request: web.Request) -> Refusal | None:
+        """None lets a request pass."""
         if request.method in _READS and not request.path.startswith(INSIDE):
             return None
         if _is_of_another_site(request):
-            return 403, _ANOTHER_SITE
+            return Refusal(403, _ANOTHER_SITE)
+        is_direct = not any(name in request.headers for name in _FORWARDED)
+        if is_direct and self._is_of_an_operator(request):
+            return None
         token = self._token()
         if not token:
-            return None if _is_from_here(request) else (403, _NOT_FROM_THERE)
+            if _is_from_here(request, is_direct=is_direct):
+                return None
+            return _told(403, _NOT_FROM_THERE if is_direct else _NOT_BY_PROXY, request)
         scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
         is_right = hmac.compare_digest(
             given.strip().encode(errors="surrogateescape"), token.encode()
         )
-        return None if is_right and scheme.lower() == "bearer" else (401, _NEEDS_TOKEN)
+        return (
+            None if is_right and scheme.lower() == "bearer" else _told(401, _NEEDS_TOKEN, request)
+        )
+
+    def _is_of_an_operator(self, request: web.Request) -> bool:
+        if request.transport is None:
+            return False
+        operators = self._operators()
+        if operators.may_act(common_names(request.transport.get_extra_info("peercert"))):
+            return True
+        peer = _peer(request)
+        return (
+            peer is not None and _is_binlogctl_like(request) and operators.may_change_states(peer)
+        )
 
 
 def guarding(guard: Guard) -> Middleware:
@@ -84,7 +123,6 @@ def guarding(guard: Guard) -> Middleware:
         refused = guard.refusal(request)
         if refused is None:
             return await handler(request)
-        status, reason = refused
         untold = seldom.due(asyncio.get_running_loop().time())
         if untold is not None:
             log.warning(
@@ -92,14 +130,17 @@ def guarding(guard: Guard) -> Middleware:
                 method=request.method,
                 path=request.path[:200],
                 client=request.remote or "",
-                status=status,
+                status=refused.status,
+                cause=refused.reason,
+                setting=refused.way_past,
                 others_untold=untold,
             )
-        body = msgspec.json.encode({"message": reason, "code": _REFUSED_CODE, "data": None})
+        document = {"message": refused.reason, "code": _REFUSED_CODE, "data": None}
         headers = {"Content-Type": "application/json; charset=UTF-8"}
-        if status == 401:
+        if refused.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        return web.Response(status=status, body=body + b"\n", headers=headers)
+        body = msgspec.json.encode(document) + b"\n"
+        return web.Response(status=refused.status, body=body, headers=headers)
 
     return guarded
 
@@ -111,18 +152,59 @@ async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers[hdrs.SERVER] = "binlogd"  # aiohttp would tell its version
 
 
-def _is_from_here(request: web.Request) -> bool:
+def _told(status: int, reason: str, request: web.Request) -> Refusal:
+    """With the setting that is for binlogctl, where it would have let the request through."""
+    peer = _peer(request)
+    is_direct = not any(name in request.headers for name in _FORWARDED)
+    has_tried = hdrs.AUTHORIZATION in request.headers
+    if peer is None or has_tried or not is_direct or not _is_binlogctl_like(request):
+        return Refusal(status, reason)
+    setting = f'security.operators-from = ["{peer}"]'
+    return Refusal(
+        status,
+        f"{reason}. The original's binlogctl sends none: {setting} lets {peer} change states",
+        f"{setting}, or security.admin-token and binlogd ctl",
+    )
+
+
+def _is_binlogctl_like(request: web.Request) -> bool:
+    """What the original's binlogctl asks, and no browser: at a PUT those say where it is from."""
+    return (
+        request.method == "PUT"
+        and request.path.startswith(_STATES)
+        and not _is_of_a_browser(request)
+    )
+
+
+def _is_of_a_browser(request: web.Request) -> bool:
+    return any(name in request.headers for name in (hdrs.ORIGIN, "Sec-Fetch-Site"))
+
+
+def _is_from_here(request: web.Request, *, is_direct: bool) -> bool:
     """Whether a request was made on this machine, as far as can be told."""
-    if request.transport is None or any(name in request.headers for name in _FORWARDED):
+    if request.transport is None or not is_direct:
         return False
     if request.transport.get_extra_info("socket").family == socket.AF_UNIX:
         return True
-    peer = ipaddress.ip_address(request.transport.get_extra_info("peername")[0])
-    peer = getattr(peer, "ipv4_mapped", None) or peer
-    if not peer.is_loopback:
+    peer = _peer(request)
+    if peer is None:
         return False
-    is_browser = hdrs.ORIGIN in request.headers or "Sec-Fetch-Site" in request.headers
-    return not is_browser or _is_loopback_name(urlsplit(f"//{request.host}").hostname or "")
+    if not peer.is_loopback:
+        # to an address of its own a machine speaks from that address
+        own = address(request.transport.get_extra_info("sockname")[0])
+        return peer == own and not _is_of_a_browser(request)
+    return not _is_of_a_browser(request) or _is_loopback_name(
+        urlsplit(f"//{request.host}").hostname or ""
+    )
+
+
+def _peer(request: web.Request) -> Address | None:
+    """The address at the other end; None by the unix socket, and of a connection that is gone."""
+    transport = request.transport
+    if transport is None or transport.get_extra_info("socket").family == socket.AF_UNIX:
+        return None
+    name = transport.get_extra_info("peername")
+    return address(name[0]) if name else None
 
 
 def _is_loopback_name(name: str) -> bool:
@@ -130,7 +212,7 @@ def _is_loopback_name(name: str) -> bool:
     if name == "localhost":
         return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        return address(name).is_loopback
     except ValueError:
         return False
 

@@ -161,11 +161,13 @@ def test_a_changed_file_is_taken_by_signal_and_request(appliance: Appliance) -> 
     configure(
         appliance,
         "[syncer]\nworker-count = 3\nignore-schemas = 'x'\n",
-        f'log-level = "debug"\nadvertise-addr = "a:1"\nsecurity.admin-token = "{TOKEN}"\n',
+        f'log-level = "debug"\nadvertise-addr = "a:1"\nsecurity.admin-token = "{TOKEN}"\n'
+        'security.operators-from = ["198.51.100.7"]\n',
     )
     _, taken = ask(appliance, "POST", "/reload")
     assert taken["message"] == (
-        "taken: log-level, security.admin-token, syncer.ignore-schemas, syncer.worker-count;"
+        "taken: log-level, security.admin-token, security.operators-from, syncer.ignore-schemas,"
+        " syncer.worker-count;"
         " needs a restart: advertise-addr"
     )
     assert ask(appliance, "POST", "/reload")[0] == 401, "the token counts from now on"
@@ -293,6 +295,13 @@ def test_the_configuration_is_explained_without_its_secrets(tmp_path: Path) -> N
     path.write_text('[syncer.to]\npassword = "hunter2"\n[pump]\nshards = 2\n')
     shown = said("check-config", "-c", str(path), "--addr", "127.0.0.1:1")
     assert shown.returncode == 0
+    assert "actions are taken from: this machine alone\n" in shown.stdout
+    open_to = path.with_name("open.toml")
+    open_to.write_text(f'[security]\nadmin-token = "{TOKEN}"\noperators-from = ["10.1.2.0/24"]\n')
+    assert (
+        "actions are taken from: whoever has the admin token; 10.1.2.0/24 (states of nodes only"
+        in said("check-config", "-c", str(open_to)).stdout
+    )
     lines = [line.split() for line in shown.stdout.splitlines()]
     assert ["pump.shards", "2", str(path)] in lines
     assert ["syncer.to.password", '"***"', str(path)] in lines

@@ -5,16 +5,21 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
+import structlog
 
+from binlogd.operators import Operators, operators
 from binlogd.pump.rpc.service import PumpService
 from binlogd.routes.application import application
 from binlogd.routes.events import Hub, event
 from binlogd.routes.guard import Guard
 from binlogd.server import Server
+from binlogd.tls import ClientTls, ServerTls
+from tests.certificates import Authority
 from tests.integration.test_service import Operations
 from tests.memory_pump import Cluster, MemoryPump
 
@@ -41,19 +46,31 @@ def address_of_this_machine() -> str:
         return str(probe.getsockname()[0])
 
 
+NOBODY = Operators()
+
+
 @asynccontextmanager
-async def guarded(token: str = "", socket_file: Path | None = None) -> AsyncIterator[int]:
+async def guarded(
+    token: str = "",
+    socket_file: Path | None = None,
+    who: Operators = NOBODY,
+    tls: ServerTls | None = None,
+) -> AsyncIterator[int]:
     service = PumpService(MemoryPump(), Cluster(7))
-    server = Server(
-        [service],
-        application(Operations(), Guard(lambda: token), Hub(lambda: event("past", b"[]"))),
-    )
+    guard = Guard(lambda: token, lambda: who)
+    routes = application(Operations(), guard, Hub(lambda: event("past", b"[]")))
+    server = Server([service], routes, tls=tls)
     _, port = await server.start("0.0.0.0", 0, socket_file)
     try:
         yield port
     finally:
         await service.close()
         await server.close()
+
+
+def elsewhere(source: str) -> aiohttp.BaseConnector:
+    """Connects from `source`: asked at a loopback address, that is another machine's."""
+    return aiohttp.TCPConnector(local_addr=(source, 0))
 
 
 async def ask(
@@ -83,11 +100,93 @@ async def test_without_a_token_nobody_else_may() -> None:
     here = address_of_this_machine()
     async with guarded() as port:
         for method, route in ACTIONS:
-            status, said = await ask(f"http://{here}:{port}{route}", method)
+            status, said = await ask(f"http://127.0.0.1:{port}{route}", method, elsewhere(here))
             assert status == 403, route
             assert "set security.admin-token" in said
+            is_state = route.startswith("/state/")
+            assert (f'security.operators-from = [\\"{here}\\"]' in said) is is_state, said
         for route in LOOKS:
-            assert (await ask(f"http://{here}:{port}{route}"))[0] == 200, route
+            assert (await ask(f"http://127.0.0.1:{port}{route}", "GET", elsewhere(here)))[0] == 200
+
+
+async def test_a_machine_that_asks_its_own_address_is_itself() -> None:
+    here = address_of_this_machine()
+    async with guarded() as port:
+        for method, route in ACTIONS:
+            assert (await ask(f"http://{here}:{port}{route}", method))[0] == 200, route
+        url = f"http://{here}:{port}/reload"
+        for headers in ({"Origin": f"http://{here}:{port}"}, {"Via": "1.1 proxy"}):
+            assert (await ask(url, "POST", headers=headers))[0] == 403, headers
+
+
+@pytest.mark.parametrize("token", ["", TOKEN])
+async def test_an_address_of_an_operator_changes_states_and_nothing_else(token: str) -> None:
+    here = address_of_this_machine()
+    async with guarded(token, who=operators([here], ())) as port:
+        for method, route in ACTIONS:
+            status, _ = await ask(f"http://127.0.0.1:{port}{route}", method, elsewhere(here))
+            refused = 401 if token else 403
+            assert status == (200 if route.startswith("/state/") else refused), route
+        url = f"http://127.0.0.1:{port}/state/pump0/close"
+        assert (await ask(url, "PUT", elsewhere(here)))[0] == 200
+
+
+@pytest.mark.parametrize("who", [["198.51.100.0/24"], ["fd00::/8"]])
+async def test_another_address_than_that_of_an_operator_does_not(who: list[str]) -> None:
+    here = address_of_this_machine()
+    async with guarded(who=operators(who, ())) as port:
+        url = f"http://127.0.0.1:{port}/state/pump0/pause"
+        assert (await ask(url, "PUT", elsewhere(here)))[0] == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example", "Host": "evil.example"},  # a name that was bound anew
+        {"Origin": "http://evil.example"},
+        {"Sec-Fetch-Site": "same-origin"},
+        {"X-Forwarded-For": "198.51.100.7"},
+        {"X-Real-IP": "198.51.100.7"},
+        {"Via": "1.1 squid"},
+    ],
+)
+async def test_a_browser_or_a_proxy_at_the_address_of_an_operator_does_not(
+    headers: dict[str, str],
+) -> None:
+    here = address_of_this_machine()
+    async with guarded(who=operators([here], ())) as port:
+        url = f"http://127.0.0.1:{port}/state/pump0/pause"
+        assert (await ask(url, "PUT", elsewhere(here), headers))[0] == 403
+
+
+async def test_the_certificate_of_an_operator_acts_and_that_of_a_tidb_does_not(
+    tmp_path: Path,
+) -> None:
+    here, authority = address_of_this_machine(), Authority(tmp_path)
+    files = replace(authority.files(authority.issue("node")), asks_for_certificate=True)
+    ops, tidb = (authority.files(authority.issue(name, name)) for name in ("ops", "tidb"))
+    who = operators((), ["ops"])
+    async with guarded(TOKEN, who=who, tls=ServerTls(files)) as port:
+        for shown, status in ((ops, 200), (tidb, 401), (authority.files(), 401)):
+            for method, route in ACTIONS:
+                tls = ClientTls(shown).fresh()
+                connector = aiohttp.TCPConnector(ssl=tls, local_addr=(here, 0))
+                url = f"https://127.0.0.1:{port}{route}"
+                assert (await ask(url, method, connector))[0] == status, (shown, route)
+        connector = aiohttp.TCPConnector(ssl=ClientTls(ops).fresh())
+        by_proxy = {"X-Forwarded-For": "198.51.100.7"}
+        url = f"https://127.0.0.1:{port}/reload"
+        assert (await ask(url, "POST", connector, by_proxy))[0] == 401
+
+
+async def test_the_log_names_the_setting_that_would_have_let_binlogctl_through() -> None:
+    here = address_of_this_machine()
+    async with guarded() as port:
+        with structlog.testing.capture_logs() as events:
+            await ask(f"http://127.0.0.1:{port}/state/pump0/pause", "PUT", elsewhere(here))
+    refused = [each for each in events if each["event"] == "action_refused"]
+    assert refused[0]["client"] == here
+    assert refused[0]["setting"].startswith(f'security.operators-from = ["{here}"]')
 
 
 async def test_with_a_token_it_is_needed_from_everywhere(tmp_path: Path) -> None:

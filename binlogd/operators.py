@@ -1,0 +1,116 @@
+"""Who may act over HTTP without the admin token, because the configuration says so.
+
+The original's binlogctl sends no credentials: only its address or its certificate tells who it is.
+An address stands for whatever runs there, so it may do what binlogctl does, change the state of a
+node, and nothing else. A certificate that the CA has signed stands for its owner, as the token
+does.
+
+A browser has the address of an operator and the mind of whoever wrote the page that is open in it;
+a proxy has an address and speaks for anybody. Neither is let through by where it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+from typing import Protocol
+
+from binlogd.errors import ConfigError
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+TOKEN_CHARS_MIN = 16
+FROM = "security.operators-from"
+NAMES = "security.operators-cn"
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """Networks whose peers may change states, and common names whose owners may act."""
+
+    networks: tuple[Network, ...] = ()
+    names: frozenset[str] = frozenset()
+
+    def may_change_states(self, peer: Address) -> bool:
+        """Whether a peer may do what binlogctl does, by its address."""
+        return any(peer in network for network in self.networks)
+
+    def may_act(self, common_names: Sequence[str]) -> bool:
+        """Whether the owner of a verified certificate may act."""
+        return not self.names.isdisjoint(common_names)
+
+
+def operators(networks: Sequence[str], names: Sequence[str]) -> Operators:
+    """As the configuration names them. Raises ConfigError that names the key and what is wrong."""
+    found = tuple(_network(text.strip()) for text in networks)
+    wanted = frozenset(name.strip() for name in names)
+    if not wanted.isdisjoint(("", "*")):
+        raise ConfigError(
+            f"{NAMES}: name each operator; every TiDB has a certificate of this CA as well"
+        )
+    return Operators(found, wanted)
+
+
+class _Security(Protocol):
+    @property
+    def ssl_ca(self) -> str: ...
+    @property
+    def cert_allowed_cn(self) -> Sequence[str]: ...
+    @property
+    def operators_from(self) -> Sequence[str]: ...
+    @property
+    def operators_cn(self) -> Sequence[str]: ...
+
+
+def check_operators(security: _Security) -> None:
+    """Raises ConfigError for operators that could never act, or that would be everybody."""
+    names = operators(security.operators_from, security.operators_cn).names
+    if names and not security.ssl_ca:
+        raise ConfigError(f"{NAMES}: goes with security.ssl-ca only; there are no certificates")
+    allowed = {name.strip() for name in security.cert_allowed_cn}
+    left_out = sorted(names - allowed)
+    if allowed and "*" not in allowed and left_out:
+        raise ConfigError(
+            f"{NAMES}: {', '.join(left_out)}: may not even connect; name it in"
+            " security.cert-allowed-cn as well"
+        )
+
+
+def _network(text: str) -> Network:
+    try:
+        network = ip_network(text)
+    except ValueError as error:
+        raise ConfigError(
+            f'{FROM}: "{text}": {error}; write an address, or a network as in "10.1.2.0/24"'
+        ) from error
+    if not network.prefixlen:
+        raise ConfigError(
+            f'{FROM}: "{text}" is everybody; name the networks of the operators, or set'
+            " security.admin-token"
+        )
+    return network
+
+
+def address(text: str) -> Address:
+    """Of a peer; an IPv4 address that came by an IPv6 socket is what it is in IPv4."""
+    found = ip_address(text)
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def check_token(token: str, name: str) -> None:
+    """Raises ConfigError for one that is too short, or that no header can carry."""
+    if token and (len(token) < TOKEN_CHARS_MIN or not re.fullmatch(r"[!-~]+", token)):
+        raise ConfigError(
+            f"{name}: expected at least {TOKEN_CHARS_MIN} letters, digits and signs of ASCII"
+            " without spaces; `openssl rand -hex 32` makes one"
+        )
