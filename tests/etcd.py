@@ -21,7 +21,7 @@ from binlogd.tls import ServerTls
 from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
 from tests.ports import free_port
 
-_START_S = 30.0
+_START_S = 120.0
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def _wait_until_healthy(port: int, process: subprocess.Popen[bytes], log: Path) 
     until = monotonic() + _START_S
     while True:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
                 if b'"true"' in answer.read():
                     return
         except (OSError, urllib.error.URLError):

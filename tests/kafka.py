@@ -17,10 +17,10 @@ from tests.ports import free_port
 
 JARS = Path(__file__).parents[1] / ".venv" / "kafka"
 CLUSTER = "AAECAwQFBgcICQoLDA0ODw"
-START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 120.0
 READ_WAIT_MS = 500
-READ_S = 60.0
+READ_S = 120.0
 _PROPERTIES = """
 process.roles=broker,controller
 node.id=1

@@ -22,8 +22,8 @@ import pymysql
 from tests.ports import free_port
 from tests.recordings_reader import SYSTEM_SCHEMAS, connect
 
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 120.0
 SEARCHED = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec", "/usr/local/mysql/bin")
 
 

@@ -188,7 +188,7 @@ class Conversation:
         _, answer_type = _STREAMS[made.method]
         answer = answer_type().parse(message)
         made.real.append(answer)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while _answers(made.own) < _answers(made.real):  # each answer wakes us
                 made.told.clear()
                 await made.told.wait()

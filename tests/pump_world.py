@@ -21,6 +21,9 @@ from binlogd.wire.peek import commit_binlog, prewrite_binlog, rollback_binlog
 BASE = compose(1_700_000_000_000)
 ROOMY = PumpOptions(free_bytes_min=1)
 """The defaults, on a machine with little space."""
+PATIENCE_S = 120.0
+"""For what must happen, on any machine; less than a whole test may take, so that it says what."""
+_LOOKS_AT_ONCE = 100
 
 
 def at(number: int) -> Tso:
@@ -155,7 +158,7 @@ async def pulled(pump: Pump, *, upto: Tso, after: Tso = NO_TS) -> list[Committed
     found: list[CommittedBinlog] = []
     for source in pump.sources():
         position = after
-        async with AsyncExitStack() as stack, asyncio.timeout(20):
+        async with AsyncExitStack() as stack, asyncio.timeout(120):
             batches = source.pull(after)
             await stack.enter_async_context(aclosing(batches))
             async for batch in batches:
@@ -177,14 +180,16 @@ def numbers(binlogs: Iterable[CommittedBinlog]) -> list[tuple[int, int]]:
 
 async def until_released(pump: Pump, number: int) -> None:
     """Waits until everything up to `at(number)` can be pulled."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await pulled(pump, upto=at(number))
 
 
-async def eventually(happened: Callable[[], bool]) -> None:
-    """Looks every few milliseconds, for what nothing wakes us for."""
-    for _ in range(2_000):
-        if happened():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it did not happen within ten seconds")
+async def eventually(happened: Callable[[], object]) -> None:
+    """Looks all the time at first, then every few milliseconds, for what nothing wakes us for."""
+    loop = asyncio.get_running_loop()
+    begin_s, looks = loop.time(), 0
+    while not happened():
+        if loop.time() > begin_s + PATIENCE_S:
+            raise AssertionError(f"it did not happen within {PATIENCE_S:g} s")
+        await asyncio.sleep(0 if looks < _LOOKS_AT_ONCE else 0.005)
+        looks += 1

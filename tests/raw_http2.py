@@ -134,14 +134,14 @@ class RawClient:
     async def wait(self, *streams: int) -> list[Answer]:
         """The answers of these streams, by default of all, or until the connection ends."""
         wanted = streams or tuple(self.answers)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not self.is_closed and not all(self.answers[s].is_over for s in wanted):
                 await self._receive()
         return [self.answers[stream] for stream in wanted]
 
     async def wait_closed(self) -> None:
         """Until the other side hangs up."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not self.is_closed:
                 await self._receive()
 
@@ -150,7 +150,7 @@ class RawClient:
         assert self._writer is not None
         self.h2.ping(b"12345678")
         self._writer.write(self.taken())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not any(type(e).__name__ == "PingAckReceived" for e in await self._receive()):
                 assert not self.is_closed
 

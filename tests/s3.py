@@ -61,5 +61,5 @@ def s3_server() -> Iterator[S3]:
         yield S3(int(process.stdout.readline()))
     finally:
         process.stdin.close()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
         process.stdout.close()

@@ -150,7 +150,7 @@ async def test_who_leaves_ends_the_claim_at_once(place: Place) -> None:
 
 
 async def test_who_watches_is_told_of_every_change(place: Place) -> None:
-    async with asyncio.timeout(20), aclosing(place.registry.watch(PUMP)) as seen:
+    async with asyncio.timeout(120), aclosing(place.registry.watch(PUMP)) as seen:
         assert await anext(seen) == []
         await place.registry.register(PUMP0)
         assert await anext(seen) == [PUMP0]
@@ -163,7 +163,7 @@ async def test_who_watches_is_told_of_every_change(place: Place) -> None:
 
 
 async def test_who_watches_and_is_overtaken_by_a_compaction_reads_anew(place: Place) -> None:
-    async with asyncio.timeout(20), aclosing(place.registry.watch(PUMP)) as seen:
+    async with asyncio.timeout(120), aclosing(place.registry.watch(PUMP)) as seen:
         assert await anext(seen) == []
         for state in ("paused", "closing", "online"):
             await place.registry.register(replace(PUMP0, state=state))

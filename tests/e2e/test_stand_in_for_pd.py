@@ -119,7 +119,7 @@ async def test_what_is_changed_by_one_way_is_seen_by_every_other(appliance: Appl
         registry = NodeRegistry(etcd)
         far = NodeStatus(DRAINER, "far", "10.0.0.9:8249", "online", BASE, BASE)
         await registry.register(far)
-        async with asyncio.timeout(60), aclosing(registry.watch(DRAINER)) as seen:
+        async with asyncio.timeout(120), aclosing(registry.watch(DRAINER)) as seen:
             assert {node.node_id for node in await anext(seen)} == {"far", "pump0-drainer"}
             listed = json.loads(command(appliance, "ctl", "drainers", "--json").stdout)
             assert {each["nodeId"] for each in listed["drainers"]} == {"far", "pump0-drainer"}
@@ -130,7 +130,7 @@ async def test_what_is_changed_by_one_way_is_seen_by_every_other(appliance: Appl
         # as binlogctl does it, from anywhere; a living node puts it right with its next heartbeat
         words = ("ctl", "update-pump", "--node-id", "pump0", "--state", "paused", *pd)
         assert run(appliance.directory, *words).returncode == 0
-        async with asyncio.timeout(60), aclosing(registry.watch(PUMP)) as seen:
+        async with asyncio.timeout(120), aclosing(registry.watch(PUMP)) as seen:
             while (await anext(seen))[0].state != "online":  # ends with a heartbeat
                 pass
     meta = run(appliance.directory, "ctl", "generate_meta", *pd, "--time-zone", "Asia/Shanghai")

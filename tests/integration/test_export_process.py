@@ -177,7 +177,8 @@ async def test_a_cancelled_export_ends_its_processes_and_leaves_nothing(
 ) -> None:
     (options.out / ".staging-orphan").mkdir(parents=True)
     exporting = asyncio.create_task(export(options))
-    while not _javas_of(_jobs_of_this_process()):  # noqa: ASYNC110 - of another process
+    while not _javas_of(_jobs_of_this_process()):
+        assert not exporting.done(), exporting
         await asyncio.sleep(0.005)
     (job,) = _jobs_of_this_process()
     assert os.getsid(job) == job

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import repeat
 
 import msgspec
 import pytest
@@ -59,7 +60,7 @@ def test_a_moment_is_waited_for_until_it_is_decided() -> None:
 
 def test_a_moment_that_does_not_come_is_told_with_how_far_it_is() -> None:
     with (
-        vouching(iter([39] * 100), []) as setup,
+        vouching(repeat(39), []) as setup,
         pytest.raises(Refused, match=r"after 0\.3 s everything is decided up to 39 only"),
     ):
         asyncio.run(waited(setup, WANTED, 0.3))

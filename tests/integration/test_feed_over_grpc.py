@@ -70,7 +70,7 @@ async def test_what_was_not_acknowledged_comes_again_after_a_restart(served: Ser
     limits = ClientLimits(prewrite_retry_interval_s=0.01, outcome_retry_interval_s=0.01)
     async with PumpClient(*served.target, cluster_id=7, limits=limits) as client:
         feeder = Feeder([client])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await feeder.feed(records())
     assert feeder.statistics().acknowledged == len(sent)
     assert set(served.pump.stored) == set(sent)

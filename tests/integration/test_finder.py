@@ -117,7 +117,8 @@ async def test_a_prewrite_without_an_outcome_is_shown_as_what_it_is(scene: Scene
         await client.write(prewrite)
         found = await scene.find(ts=scene.shop.changes[-1] - 1)
         assert found["transactions"] == []
-        assert [each["kind"] for each in found["records"]] == ["prewrite"]
+        kinds = {each["kind"] for each in found["records"]}
+        assert kinds - {"fake"} == {"prewrite"}, "a fake may have been written at that moment"
         await client.write(commit)
 
 
@@ -154,7 +155,7 @@ async def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
 
 
 async def test_a_child_that_hangs_talks_too_much_or_fails_is_gone_afterwards() -> None:
-    async def ask(program: str, timeout_s: float = 20.0) -> bytes:
+    async def ask(program: str, timeout_s: float = 120.0) -> bytes:
         command = (PYTHON, "-c", program)
         return await answered(command, b"hello", timeout_s=timeout_s, answer_bytes_max=1000)
 
@@ -177,7 +178,7 @@ async def test_a_child_goes_with_who_waits_for_it(tmp_path: Path) -> None:
     program = f"import os, time; open({str(sign)!r}, 'w').write(str(os.getpid())); time.sleep(1000)"
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(
-            answered((PYTHON, "-c", program), b"", timeout_s=60, answer_bytes_max=10)
+            answered((PYTHON, "-c", program), b"", timeout_s=120, answer_bytes_max=10)
         )
         await eventually(lambda: sign.exists() and sign.read_text() != "")
         waiting.cancel()

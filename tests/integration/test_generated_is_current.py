@@ -29,7 +29,7 @@ def test_the_generated_code_is_what_the_protos_say(tmp_path: Path) -> None:
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr

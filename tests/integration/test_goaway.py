@@ -19,6 +19,9 @@ from binlogd.wire.generated import binlog as pb
 from tests.memory_pump import Cluster, MemoryPump
 from tests.raw_http2 import RawClient
 
+PATIENT = ServerLimits(leave_timeout_s=60)
+"""A server that waits for the answers of its Pump, however slow all of them are."""
+
 
 def request(start_ts: int) -> bytes:
     return codec.encode_write_request(7, peek.prewrite_binlog(Tso(start_ts), prewrite_value=b"v"))
@@ -26,7 +29,7 @@ def request(start_ts: int) -> bytes:
 
 @asynccontextmanager
 async def serving(
-    pump: MemoryPump, *, fast_lane: bool, limits: ServerLimits | None = None
+    pump: MemoryPump, *, fast_lane: bool, limits: ServerLimits = PATIENT
 ) -> AsyncIterator[tuple[Server, RawClient]]:
     service = PumpService(pump, Cluster(7))
     server = Server([service], limits=limits, sinks=service.sinks() if fast_lane else None)
@@ -94,11 +97,11 @@ async def test_a_connection_without_calls_is_left_and_one_with_a_call_is_not(
 ) -> None:
     pump = MemoryPump()
     pump.gate.clear()
-    limits = ServerLimits(http2=Http2Limits(idle_s=0.05))
+    limits = ServerLimits(http2=Http2Limits(idle_s=0.4))
     async with serving(pump, fast_lane=fast_lane, limits=limits) as (server, client):
         waiting = client.call(request(1))
         await client.send()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.6)
         await client.pinged()
         assert client.goaway is None
         pump.gate.set()
@@ -113,7 +116,7 @@ async def test_a_peer_without_calls_that_answers_no_ping_is_let_go() -> None:
     limits = ServerLimits(http2=Http2Limits(ping_after_s=0.1, ping_timeout_s=0.2))
     async with serving(MemoryPump(), fast_lane=True, limits=limits) as (server, client):
         await client.send()  # the greeting, and nothing that comes is read
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while server.connections:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.02)
 
@@ -157,7 +160,7 @@ async def test_our_client_gets_its_answers_from_a_server_that_closes(fast_lane: 
     pump = MemoryPump()
     pump.gate.clear()
     service = PumpService(pump, Cluster(7))
-    server = Server([service], sinks=service.sinks() if fast_lane else None)
+    server = Server([service], limits=PATIENT, sinks=service.sinks() if fast_lane else None)
     host, port = await server.start("127.0.0.1", 0)
     async with PumpClient(host, port, cluster_id=7) as client, asyncio.TaskGroup() as group:
         writing = group.create_task(client.write(peek.prewrite_binlog(Tso(1), prewrite_value=b"v")))

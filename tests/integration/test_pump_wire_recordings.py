@@ -81,7 +81,7 @@ async def pulled(channel: Channel, request: bytes, up_to: int) -> list[bytes]:
     """What the Drainer's request is answered with, as far as a commit_ts."""
     found: list[bytes] = []
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(120),
         channel.request(PULL, Cardinality.UNARY_STREAM, bytes, bytes) as stream,
     ):
         await stream.send_message(request, end=True)
@@ -161,7 +161,7 @@ async def go_pump(answers: Sequence[bytes]) -> AsyncIterator[tuple[GoPump, Remot
 
 async def read(source: RemoteSource, after: Tso, last: int) -> list[CommittedBinlog]:
     found: list[CommittedBinlog] = []
-    async with asyncio.timeout(20), aclosing(source.pull(after)) as batches:
+    async with asyncio.timeout(120), aclosing(source.pull(after)) as batches:
         async for batch in batches:
             found += batch.binlogs
             if batch.resolved_ts >= last:
@@ -190,7 +190,7 @@ async def test_two_go_pumps_are_merged_into_the_order_of_one() -> None:
     async with go_pump(shares[0]) as (_, first), go_pump(shares[1]) as (_, second):
         second._name = "pump1"
         found: list[CommittedBinlog] = []
-        async with asyncio.timeout(20), merged([first, second], NO_TS) as stream:
+        async with asyncio.timeout(120), merged([first, second], NO_TS) as stream:
             async for batch in stream:
                 found += batch.binlogs
                 if batch.resolved_ts >= last:

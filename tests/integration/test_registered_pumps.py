@@ -87,7 +87,7 @@ class Cluster7:
 
     async def read_up_to(self, stream: MergedStream, ts: int) -> list[int]:
         seen: list[int] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             async for pulled in stream:
                 seen += [binlog.commit_ts for binlog in pulled.binlogs]
                 if pulled.resolved_ts >= ts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +35,7 @@ from binlogd.tso import Tso
 from binlogd.wire import codec, peek
 from binlogd.wire.generated import binlog as pb
 from tests.memory_pump import Cluster, MemoryPump, nothing_to_do
+from tests.pump_world import eventually
 from tests.raw_http2 import RawClient, call_headers
 
 CLUSTER = 6791641053252586769
@@ -126,14 +127,6 @@ async def running(
 async def pump_stub(to: Running) -> AsyncIterator[pb.PumpStub]:
     async with Channel(to.host, to.port) as channel:
         yield pb.PumpStub(channel)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(100_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it does not come true")
 
 
 def request(payload: bytes, cluster_id: int = CLUSTER) -> pb.WriteBinlogReq:
@@ -264,9 +257,9 @@ async def test_writers_are_held_back_by_bytes_in_flight_and_refused_when_too_muc
         at.pump.gate.clear()
         async with asyncio.TaskGroup() as group:
             held = group.create_task(stub.write_binlog(request(b"\x2a\xa0\x1f" + b"x" * 4000)))
-            await until(lambda: at.service.statistics().writes_in_flight == 1)
+            await eventually(lambda: at.service.statistics().writes_in_flight == 1)
             waits = group.create_task(stub.write_binlog(request(b"\x2a\xa0\x1f" + b"x" * 4000)))
-            await until(lambda: at.service.statistics().writes_held_back == 1)
+            await eventually(lambda: at.service.statistics().writes_held_back == 1)
             assert at.service.statistics().writes_in_flight == 1
             error = await refused(stub, request(b"\x2a\xa0\x1f" + b"x" * 4000))
             assert error.status is Status.UNAVAILABLE
@@ -283,7 +276,7 @@ async def test_more_calls_than_grpclib_allows_by_itself_are_in_flight_at_once() 
         async with asyncio.TaskGroup() as group:
             for start_ts in range(1, 501):
                 group.create_task(stub.write_binlog(request(prewrite(start_ts))))
-            await until(lambda: at.service.statistics().writes_in_flight == 500)
+            await eventually(lambda: at.service.statistics().writes_in_flight == 500)
             at.pump.gate.set()
         statistics = at.service.statistics()
         assert (len(at.pump.stored), statistics.writes) == (500, 500)
@@ -370,7 +363,7 @@ async def test_a_puller_that_leaves_is_forgotten() -> None:
             at.pump.source.add(*binlogs(1, 1))
             await anext(stub.pull_binlogs(pull_request()))
             assert at.service.statistics().pullers == 1
-        await until(lambda: at.service.statistics().pullers == 0)
+        await eventually(lambda: at.service.statistics().pullers == 0)
 
 
 async def test_a_puller_that_does_not_read_holds_nobody_up() -> None:
@@ -396,7 +389,7 @@ async def test_a_puller_never_starves_writers() -> None:
         await puller.send()
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(puller.wait())
-            await until(lambda: at.service.statistics().bytes_sent > 0)
+            await eventually(lambda: at.service.statistics().bytes_sent > 0)
             most = 0
             for start_ts in range(1, 21):
                 before = at.service.statistics().bytes_sent

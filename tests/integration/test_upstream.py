@@ -9,6 +9,7 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,8 @@ async def test_a_missing_job_is_waited_for_and_then_given_up(
     history = SchemaHistory(job_source(str(path), QUICK), store, QUICK)
     assert (await history.job(2)) is not None
     assert await history.job(3) is None
+    patient = replace(QUICK, missing_in_file_s=60)
+    history = SchemaHistory(job_source(str(path), patient), store, patient)
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(history.job(3))
         await asyncio.sleep(0)

@@ -71,7 +71,7 @@ async def until(service: PumpService, pullers: int) -> None:
 async def test_a_puller_that_answers_no_ping_is_given_up_and_one_that_does_is_kept() -> None:
     silent = Silent()
     service = PumpService(silent, silent)
-    limits = ServerLimits(http2=Http2Limits(ping_after_s=0.1, ping_timeout_s=0.3))
+    limits = ServerLimits(http2=Http2Limits(ping_after_s=0.1, ping_timeout_s=2.0))
     server = Server([service], limits=limits)
     host, port = await server.start("127.0.0.1", 0)
 

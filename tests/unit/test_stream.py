@@ -127,7 +127,7 @@ async def test_of_large_binlogs_one_is_read_at_a_time_whatever_their_order(
     held: list[int] = []
     sources = [Large(str(number), each, held) for number, each in enumerate(times)]
     seen: list[int] = []
-    async with asyncio.timeout(20), merged(sources, NO_TS) as stream:
+    async with asyncio.timeout(120), merged(sources, NO_TS) as stream:
         async for pulled in stream:
             assert len(held) <= 1
             seen += [binlog.commit_ts for binlog in pulled.binlogs]

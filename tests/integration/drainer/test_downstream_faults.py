@@ -61,7 +61,7 @@ async def holding(db: MariaDb, *statements: str) -> AsyncIterator[Any]:
 
 
 async def until(condition: Any, *, every_s: float = 0.01) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 - it asks from outside, as status does
             await asyncio.sleep(every_s)
 

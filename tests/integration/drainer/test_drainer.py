@@ -208,7 +208,7 @@ class Place:
         return +found
 
 
-async def until(*conditions: object, timeout_s: float = 20.0) -> None:
+async def until(*conditions: object, timeout_s: float = 120.0) -> None:
     """Waits for a condition (a function) to hold."""
     async with asyncio.timeout(timeout_s):
         for condition in conditions:

@@ -103,7 +103,7 @@ async def test_the_sink_itself_packs_behind_its_savepoint_and_goes_on_after_a_re
             await sink.flush()
             newest = log_files(os.listdir(tmp_path / "out"))[-1]
             await sink.save(Checkpoint(part[-1].commit_ts))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while not all(  # noqa: ASYNC110 - what happens to a file has no event
                     file.name.endswith(".tar.gz")
                     for file in log_files(os.listdir(tmp_path / "out"))

@@ -45,14 +45,13 @@ def db(mariadb: MariaDb) -> MariaDb:
 
 async def until_waiting(db: MariaDb) -> None:
     """Until some connection waits for the test's lock."""
-    for _ in range(200):
+    while True:  # ends by the timeout of the test, if nothing waits
         states = [
             state for (state,) in db.execute("SELECT state FROM information_schema.processlist")
         ]
         if any(state and b"lock" in state.lower() for state in states):
             return
         await asyncio.sleep(0.02)
-    raise AssertionError("nothing waits")
 
 
 async def closed_in_the_middle(sink: MySqlSink, db: MariaDb, *txns: Txn) -> list[BaseException]:
@@ -103,7 +102,7 @@ def leaves(errors: Sequence[BaseException]) -> list[BaseException]:
 async def test_a_sink_closed_in_the_middle_of_a_statement_ends_with_errors_of_ours(
     txns: list[Txn], lanes: int, db: MariaDb
 ) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         errors = await closed_in_the_middle(sink_for(db, lanes=lanes), db, *txns)
     assert all(isinstance(each, BinlogdError) for each in leaves(errors)), errors
     again = sink_for(db, lanes=lanes)

@@ -123,7 +123,7 @@ async def test_settings_of_the_cluster_are_kept_and_told(channel: Channel) -> No
             told = pdpb.WatchGlobalConfigResponse().parse(await watch.recv_message() or b"")
             return [(each.name, each.kind, each.payload) for each in told.changes]
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await put(a=b"1", b=b"\xff")
             assert await next_told() == [(path + "a", 0, b"1"), (path + "b", 0, b"\xff")]
             gone = pdpb.GlobalConfigItem(name="a", kind=pdpb.EventType(pdpb.EventType.DELETE))

@@ -133,7 +133,7 @@ async def test_writers_who_give_up_leave_no_room_until_their_binlogs_are_written
 
 async def batches_of(source: ShardSource, upto: int) -> list[list[tuple[int, int]]]:
     found: list[list[tuple[int, int]]] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         async for batch in source.pull(at(5)):
             if batch.binlogs:
                 found.append(numbers(batch.binlogs))

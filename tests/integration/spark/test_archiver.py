@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from binlogd.archive.archiver import Archiver, ArchiverOptions
@@ -14,6 +14,7 @@ from binlogd.telemetry import Exposition
 from binlogd.tso import NO_TS, Tso
 from binlogd.workload.generator import Options
 from tests.logged import Logged
+from tests.pump_world import eventually
 
 
 def segments(directory: Path) -> list[Segment]:
@@ -23,14 +24,6 @@ def segments(directory: Path) -> list[Segment]:
         Segment(FileId(at), at + 1 < len(paths), path.stat().st_size, max_ts=Tso(1000 + at))
         for at, path in enumerate(paths)
     ]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(2_000):
-        if condition():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("not so within 100 s")
 
 
 async def test_an_archive_out_of_reach_holds_everything_until_it_is_back(tmp_path: Path) -> None:
@@ -55,13 +48,13 @@ async def test_an_archive_out_of_reach_holds_everything_until_it_is_back(tmp_pat
     )
     async with asyncio.TaskGroup() as group:
         running = group.create_task(archiver.run())
-        await until(lambda: archiver.statistics().failures > 0)
+        await eventually(lambda: archiver.statistics().failures > 0)
         failed = archiver.statistics()
         assert "nothing is lost" in failed.failed
         assert failed.segments == 0
         assert set(held) == {NO_TS}
         blocked.unlink()
-        await until(lambda: archiver.statistics().segments > 0)
+        await eventually(lambda: held[-1] > NO_TS)
         running.cancel()
     sealed = sum(each.is_sealed for shard in shards for each in segments(shard))
     done = archiver.statistics()

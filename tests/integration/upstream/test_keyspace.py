@@ -69,7 +69,7 @@ async def test_all_of_it_is_there_after_a_restart(tmp_path: Path) -> None:
 async def test_what_another_process_writes_is_seen_and_watched(tmp_path: Path) -> None:
     async with opened(tmp_path) as one, opened(tmp_path) as other:
         await put(one, b"a", b"1")
-        async with asyncio.timeout(20), aclosing(one.watch(b"a", b"z", 3)) as seen:
+        async with asyncio.timeout(120), aclosing(one.watch(b"a", b"z", 3)) as seen:
             await put(other, b"b", b"2")
             (event,) = await anext(seen)
             assert event.kv is not None

@@ -127,7 +127,7 @@ async def test_a_member_that_names_a_dead_leader_does_not_keep_others_from_being
 async def test_a_leader_that_moves_without_an_error_is_followed() -> None:
     async with pd_cluster(2) as pd, opened(pd.addresses) as client:
         await client.cluster_id()
-        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             following = group.create_task(client.run())
             pd.leader = pd.members[1]
             await eventually(lambda: client.statistics().leader == "pd1")
@@ -155,7 +155,7 @@ async def test_a_pd_that_is_away_is_said_with_its_addresses_and_found_again_by_i
         assert f"upstream.pd-urls: 127.0.0.1:{pd.members[0].address[1]}" in str(refused.value)
         assert "PD" in client.statistics().trouble
         await pd.members[0].start()
-        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as group:
             following = group.create_task(client.run())
             await eventually(lambda: not client.statistics().trouble)
             following.cancel()
