@@ -132,13 +132,14 @@ async def test_a_thousand_orphans_cost_a_few_questions_that_are_asked_together(
     fates = world.fates = SlowFates()
     for number in range(1, 1_001):
         fates.known[at(number)] = Committed(at(3_000 + number)) if number % 2 else RolledBack()
-    async with world.pump(replace(SOON, resolve_batch_max=100)) as pump:
+    options = replace(ROOMY, resolve_after_s=0.3, resolve_batch_max=100)
+    async with world.pump(options) as pump:
         await written(pump, *(prewrite(number) for number in range(1, 1_001)))
         await written(pump, prewrite(2_000), commit(2_000, 4_500))
         await until_released(pump, 4_500)
         found = numbers(await pulled(pump, upto=at(4_500)))
         assert found == [*((n, 3_000 + n) for n in range(1, 1_001, 2)), (2_000, 4_500)]
-        assert len(fates.asked) <= 12
+        assert len(fates.asked) <= 20  # more than ten where writing them took its time
         assert 2 <= fates.together_max <= 8
         assert sum(map(len, fates.asked)) == 1_000  # nobody twice
 

@@ -368,7 +368,9 @@ async def test_a_data_directory_keeps_its_shard_count(world: World) -> None:
 
 async def test_an_idle_pump_moves_the_watermark_by_fakes(world: World) -> None:
     async with world.pump(replace(ROOMY, fake_interval_s=0.01), shards=3) as pump:
+        world.times.is_down = True  # else one may come while this is still being written
         await written(pump, prewrite(1), commit(1, 2))
+        world.times.is_down = False
         world.times.says = at(100)
         await until_released(pump, 100)
         statistics = pump.statistics()
@@ -383,7 +385,9 @@ async def test_an_idle_pump_moves_the_watermark_by_fakes(world: World) -> None:
 
 async def test_no_fake_is_written_for_what_is_known(world: World) -> None:
     async with world.pump(replace(ROOMY, fake_interval_s=0.01)) as pump:
+        world.times.is_down = True  # else one may come while this is still being written
         await written(pump, prewrite(1), commit(1, 2))
+        world.times.is_down = False
         await asyncio.sleep(0.1)
         assert pump.statistics().fakes == 0
         world.times.is_down = True
@@ -422,7 +426,8 @@ async def test_a_thousand_orphans_do_not_cost_a_thousand_seconds(world: World) -
         await written(pump, prewrite(2_000), commit(2_000, 2_001))
         async with asyncio.timeout(120):
             assert numbers(await pulled(pump, upto=at(2_001))) == [(2_000, 2_001)]
-        assert [len(asked) for asked in world.fates.asked] == [100] * 10
+        assert sum(map(len, world.fates.asked)) == 1_000, "nobody twice"
+        assert len(world.fates.asked) <= 20  # more than ten where writing them took its time
 
 
 async def test_an_undecided_transaction_waits_and_says_why(world: World) -> None:
@@ -499,7 +504,7 @@ async def test_the_index_is_made_again_from_the_log(world: World, damage: str) -
         for number in range(1, 100, 2):
             await written(pump, prewrite(number), commit(number, number + 1))
             if number == 49:
-                await asyncio.sleep(0.1)
+                await until_filed(pump)
                 older = index.read_bytes()
         await written(pump, prewrite(201))
     match damage:
@@ -559,9 +564,11 @@ async def test_damage_in_what_is_scanned_stops_the_start(world: World) -> None:
 
 async def test_writers_and_pullers_do_not_wait_for_a_locked_index(world: World) -> None:
     """The queue overflows, slowChaser turns on, and reads the log once the lock is gone."""
-    options = replace(ROOMY, index_queue_max=10, slow_chaser_after_s=0.1)
+    options = replace(ROOMY, index_queue_max=10, slow_chaser_after_s=1.0)
     async with world.pump(options) as pump:
         await written(pump, prewrite(1), commit(1, 2))
+        await until_filed(pump)
+        before = pump.statistics().shards[0].chaser
         lock = sqlite3.connect(world.directory / "pump/shard-0/index.db")
         lock.execute("BEGIN IMMEDIATE")
         try:
@@ -572,14 +579,14 @@ async def test_writers_and_pullers_do_not_wait_for_a_locked_index(world: World) 
             await eventually(lambda: pump.statistics().shards[0].chaser.is_on)
             shard = pump.statistics().shards[0]
             assert shard.index_queue_records > 3_000
-            assert shard.chaser.turned_on == 1
+            assert shard.chaser.turned_on == before.turned_on + 1
         finally:
             lock.rollback()
             lock.close()
-        await eventually(lambda: pump.statistics().shards[0].index_queue_records == 0)
+        await eventually(lambda: not pump.statistics().shards[0].chaser.is_on)
+        await until_filed(pump)
         shard = pump.statistics().shards[0]
-        assert not shard.chaser.is_on
-        assert shard.chaser.recoveries == 1
+        assert shard.chaser.recoveries > before.recoveries
         assert shard.chaser.records_read > 3_000
         assert shard.filed_ts == at(4_002)
     async with world.pump() as pump:
@@ -626,11 +633,21 @@ DAY = 86_400_000 << 18
 
 
 async def many_segments(pump: Pump, days: int) -> None:
-    """One transaction a day, a segment for every few of them."""
+    """One transaction a day, a segment for every few of them; all is filed and measured."""
     for day in range(days):
         await written(pump, prewrite(day * DAY + 1, 200), commit(day * DAY + 1, day * DAY + 2))
-    await eventually(lambda: pump.statistics().shards[0].index_queue_records == 0)
-    await asyncio.sleep(0.05)
+    await until_filed(pump)
+
+
+async def until_filed(pump: Pump) -> None:
+    shard = pump._shards[0]
+    await eventually(
+        lambda: (
+            not shard.filer.waiting
+            and all(each.checksum for each in shard.log.segments() if each.is_sealed)
+            and (shard.sorter.open_count or shard.filer.resume == shard.log.end)
+        )
+    )
 
 
 async def test_old_binlogs_go_and_newer_ones_stay(world: World) -> None:
@@ -682,7 +699,7 @@ async def test_an_open_prewrite_keeps_everything_behind_it(world: World) -> None
         assert pump.statistics().shards[0].gc_ts == NO_TS
         await written(pump, commit(3, 30 * DAY + 5))
         await until_released(pump, 30 * DAY + 5)
-        await asyncio.sleep(0.1)
+        await until_filed(pump)
         await pump.collect_garbage()
         # The prewrite is a month old, its commit is new: its segment must stay.
         assert pump.statistics().shards[0].gc_ts == NO_TS

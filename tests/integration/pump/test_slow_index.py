@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -37,27 +37,30 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 @contextmanager
-def slow_sqlite(path: Path, *, hold_s: float = 0.15) -> Iterator[None]:
-    """Another connection takes the write lock again and again, and gives it up for an instant: what
-    a transaction of ours needs is there, but comes late each time."""
-    stop, holds = threading.Event(), threading.Event()
+def slow_sqlite(path: Path) -> Iterator[Callable[[], None]]:
+    """Another connection holds the write lock, and gives it up for an instant when it is asked to:
+    what a transaction of ours needs is there, but comes late each time."""
+    stop, holds, gives_way = threading.Event(), threading.Event(), threading.Event()
 
     def hold() -> None:
-        connection = sqlite3.connect(path, timeout=10, isolation_level=None)
+        connection = sqlite3.connect(path, timeout=120, isolation_level=None)
         while not stop.is_set():
             connection.execute("BEGIN IMMEDIATE")
             holds.set()
-            stop.wait(hold_s)
+            gives_way.wait()
+            gives_way.clear()
             connection.execute("ROLLBACK")
+            stop.wait(0.05)
         connection.close()
 
     holder = threading.Thread(target=hold)
     holder.start()
     holds.wait()
     try:
-        yield
+        yield gives_way.set
     finally:
         stop.set()
+        gives_way.set()
         holder.join()
 
 
@@ -80,21 +83,21 @@ async def test_acknowledgements_stay_fast_and_the_chaser_catches_up_twice_in_a_r
     expected: list[tuple[int, int]] = []
     async with world.pump(options) as pump:
         for times in (1, 2):
-            begin, most_waiting, was_shown = 10_000 * times, 0, False
+            begin, most_waiting = 10_000 * times, 0
             before = pump.statistics().shards[0].chaser
-            with slow_sqlite(world.directory / INDEX):
+            with slow_sqlite(world.directory / INDEX) as give_way:
                 for number in range(begin, begin + 3_000, 2):
+                    if number % 500 == 0:
+                        give_way()
                     await written(pump, prewrite(number), commit(number, number + 1))
                     expected.append((number, number + 1))
-                    shard = pump.statistics().shards[0]
                     # Every writer has its answer while what was written before waits.
-                    most_waiting = max(most_waiting, shard.index_queue_records)
-                    if shard.chaser.is_on and not was_shown:
-                        shown = exposed(pump)
-                        was_shown = shown['binlogd_shard_chaser_on{shard="shard-0"}'] == "1"
-                        assert shard.chaser.on_since_s is not None
-                assert was_shown
+                    waiting = pump.statistics().shards[0].index_queue_records
+                    most_waiting = max(most_waiting, waiting)
                 assert most_waiting > 300  # the queue has room for 50
+                await eventually(lambda: pump.statistics().shards[0].chaser.is_on)
+                assert pump.statistics().shards[0].chaser.on_since_s is not None
+                assert exposed(pump)['binlogd_shard_chaser_on{shard="shard-0"}'] == "1"
                 # And who reads does not wait for the index either.
                 assert numbers(await pulled(pump, after=at(1), upto=at(begin + 2_999))) == expected
             await eventually(lambda: not pump.statistics().shards[0].chaser.is_on)
@@ -114,7 +117,7 @@ async def test_a_transaction_of_sqlite_that_takes_long_turns_the_chaser_on_by_th
     world: World,
 ) -> None:
     async with world.pump(replace(ROOMY, slow_chaser_after_s=0.3)) as pump:
-        with slow_sqlite(world.directory / INDEX, hold_s=60):
+        with slow_sqlite(world.directory / INDEX):
             await written(pump, prewrite(1), commit(1, 2))  # a queue with much room
             await eventually(lambda: pump.statistics().shards[0].chaser.is_on)
             assert pump.statistics().shards[0].chaser.catch_ups == 0
@@ -124,13 +127,14 @@ async def test_a_transaction_of_sqlite_that_takes_long_turns_the_chaser_on_by_th
 
 async def test_a_pump_that_stops_while_the_chaser_is_on_has_lost_nothing(world: World) -> None:
     expected = [(number, number + 1) for number in range(1, 1_001, 2)]
-    async with world.pump(replace(ROOMY, index_queue_max=10)) as pump:
+    options = replace(ROOMY, index_queue_max=10, slow_chaser_after_s=0.5)
+    async with world.pump(options) as pump:
         filer = pump._shards[0].filer
         filer._options = replace(filer._options, patience_s=0.5)
-        with slow_sqlite(world.directory / INDEX, hold_s=60):
+        with slow_sqlite(world.directory / INDEX):
             for start, commit_ts in expected:
                 await written(pump, prewrite(start), commit(start, commit_ts))
-            assert pump.statistics().shards[0].chaser.is_on
+            await eventually(lambda: pump.statistics().shards[0].chaser.is_on)
             await pump.close()
     async with world.pump() as pump:
         assert numbers(await pulled(pump, upto=at(1_000))) == expected
