@@ -18,7 +18,7 @@ from binlogd.snapshot.bases import choice
 from binlogd.snapshot.formats.file_kinds import PLAIN_PARQUET, FileKind
 from binlogd.snapshot.process.jobdir import pinned
 from binlogd.snapshot.process.session import EXPORT_SETTINGS, session
-from binlogd.snapshot.publishing.publish import publish
+from binlogd.snapshot.publishing.publish import publish, read_manifest
 from binlogd.snapshot.spec import (
     ChangesOptions,
     ExportSpec,
@@ -74,16 +74,21 @@ class WarmSpark:
 
     def stage(self, data_dir: Path, history: bytes) -> ExportSpec:
         """The spec of an export that is staged with marks, and not published."""
-        job = self._directory / f"job-{next(self._numbers)}"
-        staging = job / "staging"
-        staging.mkdir(parents=True)
-        jobs = job / "history.json"
-        jobs.write_bytes(history)
-        with pinned(data_dir, job) as log_files:
-            spec = self._spec(log_files.segments, jobs, NO_TS, staging)
-            spec = msgspec.structs.replace(spec, state=str(job / "state"))
-            job_module.build(self.spark, spec, lambda _: None)
+        spec = self.spec(data_dir, history)
+        job_module.build(self.spark, spec, lambda _: None)
         return spec
+
+    def spec(self, data_dir: Path, history: bytes, base: Path | None = None) -> ExportSpec:
+        """That of an export with marks, on a base; its input stays pinned."""
+        job, staging, _, jobs = self._begun(history)
+        with pinned(data_dir, job) as log_files:
+            return msgspec.structs.replace(
+                self._spec(log_files.segments, jobs, NO_TS, staging),
+                state=str(job / "state"),
+                base=str(base or ""),
+                base_ts=read_manifest(base).commit_ts if base else NO_TS,
+                is_headless=log_files.gone_ts > NO_TS,
+            )
 
     def changes(
         self,

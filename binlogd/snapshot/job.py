@@ -120,10 +120,10 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
             written = changes.every(rows, known, target, spec.changes)
         else:
             written = changes.net(rows.spread(to), known, target, spec.changes)
-    shutil.rmtree(keys, ignore_errors=True)
     report = _reported(spec, plan, written, target, spark.version)
     if spec.state:
         marks.keep_report(Path(spec.state), report)
+    shutil.rmtree(keys, ignore_errors=True)  # until then whoever goes on needs them
     return report
 
 

@@ -106,6 +106,8 @@ class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     `as_of` 0 means the latest that is resolved, or so many milliseconds before it. `base` is the
     directory of the snapshot to build on, with its commit_ts; `is_headless` says that the segments
     hold everything behind `base_ts` only. `base_time_zone` is that of the TIMESTAMPs in a dump.
+    `data_dir` and `base_asked` are whose log it is and which base was asked for; the job needs
+    neither, but whoever goes on with an export that was killed does.
 
     The job writes below `staging`, `scratch` and `state`, where marks of what is finished are; it
     looks into `out` only to see whether the moment has its snapshot already, unless `is_again`.
@@ -120,6 +122,8 @@ class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     base_ts: int = 0
     base_time_zone: str = ""
     is_headless: bool = False
+    data_dir: str = ""
+    base_asked: str = ""
     changes: ChangesOptions | None = None
     known_resolved_ts: int
     out: str

@@ -15,7 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from binlogd.snapshot import job as job_module
 from binlogd.snapshot.publishing.publish import read_manifest
+from binlogd.snapshot.spec import TableEntry
+from binlogd.snapshot.writing.write import SCHEMA_FILE
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, table_to_json
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
@@ -137,7 +140,11 @@ def _shown(row: dict[int, Value]) -> tuple[Any, ...]:
 
 def rows_of(snapshot: Path, table_id: int) -> Counter[tuple[Any, ...]]:
     entry = next(each for each in read_manifest(snapshot).tables if each.table_id == table_id)
-    tables = (pq.read_table(snapshot / file.name) for file in entry.files)
+    return held_in(snapshot, entry)
+
+
+def held_in(directory: Path, entry: TableEntry) -> Counter[tuple[Any, ...]]:
+    tables = (pq.read_table(directory / file.name) for file in entry.files)
     return Counter(tuple(row.values()) for table in tables for row in table.to_pylist())
 
 
@@ -220,6 +227,30 @@ def _check_net(directory: Path, fold: Fold, first: int, last: int) -> None:
             if row["_op"] == "U"
         )
         assert Counter((_shown(a), _shown(b)) for a, b in stayed) - updated == Counter()
+
+
+def test_an_export_that_died_when_its_rows_were_written_still_knows_which_changed(
+    spark: WarmSpark, tmp_path: Path
+) -> None:
+    """Of files of a base of which no row is left there is no mark: they are gone through again."""
+    fold = Fold()
+    fold.transact([(table_id, key, 1) for table_id in TABLES for key in range(6)], fate="commit")
+    base_ts = max(fold.states)
+    fold.transact([(100, key, 2) for key in range(6)], fate="commit")
+    fold.transact([(101, key, -1) for key in range(6)], fate="commit")
+    fold.transact([(102, key, 3) for key in range(0, 6, 2)], fate="commit")
+    write_log(tmp_path / "data", fold.payloads)
+    base = spark.export(tmp_path / "data", HISTORY, Tso(base_ts))
+    spec = spark.spec(tmp_path / "data", HISTORY, base)
+    in_the_way = Path(spec.staging, SCHEMA_FILE)
+    in_the_way.mkdir()
+    with pytest.raises(IsADirectoryError):
+        job_module.build(spark.spark, spec, lambda _: None)
+    in_the_way.rmdir()
+    report = job_module.build(spark.spark, spec, lambda _: None)
+    for entry in report.tables:
+        rows = fold.rows(max(fold.states), entry.table_id)
+        assert held_in(Path(spec.staging), entry) == rows, entry.table
 
 
 def test_a_dump_that_lacks_a_row_of_a_table_without_key_is_told(

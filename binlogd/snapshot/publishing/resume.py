@@ -24,8 +24,8 @@ def save(job: Path, spec: ExportSpec) -> None:
 
 
 def resumable(job: Path, wanted: ExportSpec, as_of: Moment) -> ExportSpec | None:
-    """The spec to go on with, if the directory holds what is wanted; of `wanted` the format, the
-    layout, the types and the schemas count. None also where everything had to be done again."""
+    """The spec to go on with, if the directory holds what is wanted: of the same log, on the base
+    that was asked for, in the same form. None also where everything had to be done again."""
     try:
         spec = msgspec.json.decode((job / SPEC_FILE).read_bytes(), type=ExportSpec)
     except (OSError, msgspec.DecodeError):
@@ -49,6 +49,7 @@ def resumable(job: Path, wanted: ExportSpec, as_of: Moment) -> ExportSpec | None
 
 def _is_alike(one: ExportSpec, other: ExportSpec) -> bool:
     def told(spec: ExportSpec) -> tuple[object, ...]:
-        return spec.format, spec.layout, spec.types, spec.ignore_schemas, spec.out
+        of_log = spec.data_dir, spec.base_asked, spec.base_time_zone, spec.ignore_schemas
+        return *of_log, spec.changes, spec.format, spec.layout, spec.types, spec.out
 
     return told(one) == told(other)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from binlogd.errors import Corrupt, Refused
@@ -106,19 +108,19 @@ def ddl_binlogs(log: Log, commit_ts: Tso) -> list[DdlBinlog]:
 
 def reads(log: Log, commit_ts: Tso, since_ts: Tso) -> list[Reads]:
     """Of each slice the prewrites of rows that were committed behind `since_ts`, up to the
-    moment."""
+    moment; of one that was sent again the first."""
     start_ts, first, _ = _extremes(log, (log.kind == COMMIT) & (log.commit_ts <= commit_ts))
-    found = []
-    for begin, end in zip(log.begins[:-1].tolist(), log.begins[1:].tolist(), strict=True):
-        is_prewrite = log.kind[begin:end] == PREWRITE
-        of_prewrites = log.start_ts[begin:end][is_prewrite]
-        places = np.searchsorted(start_ts, of_prewrites)
-        places[places == len(start_ts)] = 0
-        is_read = np.zeros(len(places), bool)
-        if len(start_ts):
-            is_read = (start_ts[places] == of_prewrites) & (first[places] > since_ts)
-        found.append(Reads(log.at[begin:end][is_prewrite][is_read], first[places[is_read]]))
-    return found
+    is_news = first > since_ts
+    start_ts, first = start_ts[is_news], first[is_news]
+    numbers = np.flatnonzero(log.kind == PREWRITE)
+    numbers = numbers[_has(start_ts, log.start_ts[numbers])]
+    _, once = np.unique(log.start_ts[numbers], return_index=True)
+    numbers = numbers[np.sort(once)]
+    at, of_prewrites = log.at[numbers], first[np.searchsorted(start_ts, log.start_ts[numbers])]
+    bounds = np.searchsorted(numbers, log.begins).tolist()
+    return [
+        Reads(at[begin:end], of_prewrites[begin:end]) for begin, end in itertools.pairwise(bounds)
+    ]
 
 
 def _extremes(log: Log, counts: Mask) -> tuple[Longs, Longs, Longs]:

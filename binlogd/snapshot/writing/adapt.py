@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from binlogd.errors import CorruptRow
+from binlogd.errors import Corrupt, CorruptRow
 from binlogd.snapshot.bases.dump import DumpFile
 from binlogd.snapshot.bases.dump_rows import Raw, Rows, rows_of
 from binlogd.snapshot.bases.dump_values import Read, reader_of, time_zone
@@ -23,6 +23,7 @@ from binlogd.snapshot.tables.built_on import Dumped, Source
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.tables.rewrite import Convert, converter
 from binlogd.snapshot.writing.changed import keys_as, keys_of, type_of_keys
+from binlogd.snapshot.writing.files import KEY_COLUMN
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.model import Column
 from binlogd.tidb.row import Value
@@ -51,18 +52,43 @@ def sources_of(plan: TablePlan) -> tuple[Source | None, ...]:
 
 
 def keys_in(directory: Path, plan: TablePlan, file: FileEntry) -> Iterator[pa.Array]:
-    """The keys of a file of a snapshot, row group by row group."""
+    """The keys of a file of a snapshot, for each row group of its rows.
+
+    Raises Corrupt where there are more or fewer keys than rows.
+    """
+    rows = pq.ParquetFile(directory / file.name)
     if file.keys is not None:
-        held = pq.ParquetFile(directory / file.keys.name)
-        for group in range(held.num_row_groups):
-            yield held.read_row_group(group).column(0).combine_chunks()
+        told = rows.metadata
+        sizes = [told.row_group(group).num_rows for group in range(told.num_row_groups)]
+        keys = _groups(directory / file.keys.name, KEY_COLUMN)
+        yield from _regrouped(keys, sizes, f"{directory}: {file.keys.name}")
         return
     handle = plan.handle.column_ids[0]
     pairs = zip(plan.columns, sources_of(plan), strict=True)
     name = next(source.name for column, source in pairs if column.id == handle and source)
-    held = pq.ParquetFile(directory / file.name)
+    for group in range(rows.num_row_groups):
+        yield keys_of(rows.read_row_group(group, [name]).column(0).combine_chunks())
+
+
+def _groups(path: Path, column: str) -> Iterator[pa.Array]:
+    held = pq.ParquetFile(path)
     for group in range(held.num_row_groups):
-        yield keys_of(held.read_row_group(group, [name]).column(0).combine_chunks())
+        yield held.read_row_group(group, [column]).column(0).combine_chunks()
+
+
+def _regrouped(keys: Iterator[pa.Array], sizes: Sequence[int], name: str) -> Iterator[pa.Array]:
+    """So many keys at a time: files of handles had row groups of their own once."""
+    waiting = next(keys, None)
+    for size in sizes:
+        while waiting is not None and len(waiting) < size:
+            more = next(keys, None)
+            waiting = pa.concat_arrays([waiting, more]) if more is not None else None
+        if waiting is None:
+            raise Corrupt(f"{name}: fewer handles than rows; export with --base none")
+        yield waiting.slice(0, size)
+        waiting = waiting.slice(size) if len(waiting) > size else next(keys, None)
+    if waiting is not None and len(waiting):
+        raise Corrupt(f"{name}: more handles than rows; export with --base none")
 
 
 class ParquetAdapter:

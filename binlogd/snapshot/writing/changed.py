@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from binlogd.snapshot.log.keys import key_numbers
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.writing.files import KEY_COLUMN
+from binlogd.snapshot.writing.files import KEY_COLUMN, put
 
 PIECE_KEYS = 1 << 20
 """Keys that are looked up at a time."""
@@ -67,11 +67,11 @@ class ChangedKeys:
             self._flush()
 
     def close(self) -> None:
-        """Finishes the file; one that is not whole is not seen."""
+        """Finishes the file; one that is not whole is not seen. A mark may follow: it is synced."""
         if self._keys:
             self._flush()
         self._file.close()
-        self._making.replace(self._path)
+        put(self._making, self._path)
 
     def _flush(self) -> None:
         keys = pa.chunked_array(self._keys, self._type)

@@ -17,13 +17,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from binlogd.host.disk import sync_directory
 from binlogd.snapshot.formats import file_kinds
-from binlogd.snapshot.formats.file_kinds import PLAIN_PARQUET, FileKind
+from binlogd.snapshot.formats.file_kinds import PLAIN_PARQUET, ROW_GROUP_ROWS, FileKind
 from binlogd.snapshot.formats.texts import CHECKSUM_BITS, checksum
 from binlogd.snapshot.publishing import marks
 from binlogd.snapshot.spec import KeysEntry, TypeOptions
 
-ROW_GROUP_ROWS = 131_072
 ROW_GROUP_BYTES = 64 << 20
 KEY_COLUMN = "key"
 
@@ -193,7 +193,7 @@ class TableFiles:
             self._checksum += checksum(batch.columns)
         if self._keys_file is not None:
             keys = pa.table({KEY_COLUMN: pa.chunked_array(self._keys, self.key_type)})
-            self._keys_file.write_table(keys)  # one row group, as the rows are
+            self._keys_file.write_table(keys, row_group_size=ROW_GROUP_ROWS)  # as the rows are
         self._rows += self._waiting_rows
         self._waiting.clear()
         self._keys.clear()
@@ -254,6 +254,14 @@ class TableFiles:
 def checksum_text(total: int) -> str:
     """A row checksum as manifests have it: 16 hexadecimal digits."""
     return f"{total % (1 << CHECKSUM_BITS):016x}"
+
+
+def put(making: Path, path: Path) -> None:
+    """Gives a finished file its name; it is on the disk from now on, name and all."""
+    with making.open("rb") as file:
+        os.fsync(file.fileno())
+    making.replace(path)
+    sync_directory(path.parent)
 
 
 def synced(path: Path) -> tuple[int, str]:

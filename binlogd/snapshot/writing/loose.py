@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from binlogd.errors import Refused
 from binlogd.snapshot.writing.changed import keys_as
-from binlogd.snapshot.writing.files import KEY_COLUMN
+from binlogd.snapshot.writing.files import KEY_COLUMN, put
 
 GONE_ROWS_MAX = 20_000_000
 """Changed rows of one table that are held in memory while its base is read."""
@@ -54,9 +54,9 @@ class GoneRows:
         )
 
     def close(self) -> None:
-        """Finishes the file; one that is not whole is not seen."""
+        """Finishes the file; one that is not whole is not seen. A mark may follow: it is synced."""
         self._file.close()
-        self._making.replace(self._path)
+        put(self._making, self._path)
 
 
 class LooseRows:

@@ -23,7 +23,7 @@ from binlogd.errors import Corrupt, CorruptRow, UnknownTable, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column, mysql_type
 from binlogd.snapshot.log.keys import is_first, longs
 from binlogd.snapshot.log.rowkey import HandleKind, Op
-from binlogd.snapshot.spec import TypeOptions
+from binlogd.snapshot.spec import MANIFEST_NAME, TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.tables.rewrite import Unconvertible
 from binlogd.snapshot.writing.changed import ChangedKeys, keys_of_changes
@@ -112,10 +112,14 @@ def _winners(batch: pa.RecordBatch) -> Iterator[Winner]:
 
 
 def directory_name(plan: TablePlan) -> str:
-    """The directory of a table inside a snapshot; the manifest tells which is whose."""
+    """The directory of a table inside a snapshot; the manifest tells which is whose.
+
+    None begins with `_`: that is how files of our own do, and what readers pass over.
+    """
     parts = (_quoted(plan.database), _quoted(plan.info.name))
-    name = ".".join(parts)
-    return name if len(name.encode()) <= _NAME_BYTES_MAX else f"table-{plan.info.id}"
+    name = re.sub("^_", "%5F", ".".join(parts))
+    is_free = len(name.encode()) <= _NAME_BYTES_MAX and name != MANIFEST_NAME
+    return name if is_free else f"table-{plan.info.id}"
 
 
 _NAME_BYTES_MAX = 200
