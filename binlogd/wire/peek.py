@@ -22,6 +22,7 @@ from binlogd.wire.fields import (
     BYTES,
     VARINT,
     each_field,
+    end_of,
     int64,
     read_uvarint,
     signed,
@@ -82,7 +83,7 @@ def plain_head(payload: bytes) -> PlainHead | None:
                 size, at = payload[at + 1], at + 2
                 if size > 0x7F:
                     size, at = read_uvarint(payload, at - 1)
-                at += size
+                at = end_of(payload, at, size)
     except (IndexError, MalformedBinlog):
         return None
     if payload[at:] != _NO_DDL:
@@ -390,14 +391,14 @@ def _marks(payload: bytes) -> _Marks | None:
 
 def _content(payload: bytes, at: int) -> tuple[int, int]:
     """Begin and end of the bytes whose length is at `at`. Raises MalformedBinlog if that is not
-    canonical, IndexError."""
+    canonical, or too large to go on with, IndexError."""
     size = payload[at]
     if size < 0x80:
         return at + 1, at + 1 + size
     size, begin = read_uvarint(payload, at)
     if payload[begin - 1] == 0:
         raise MalformedBinlog("a length with a byte too many")
-    return begin, begin + size
+    return begin, end_of(payload, begin, size)
 
 
 # --- any other bytes: field by field -----------------------------------------------------

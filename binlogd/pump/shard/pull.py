@@ -83,12 +83,14 @@ class ShardSource:
                 await changed.wait()
                 continue
             filed_ts = min(self._shard.filer.filed_ts, watermark)
-            if position < self._shard.window.floor and position >= filed_ts:
-                await filed.wait()  # pushed out of memory before the index had it
+            if self._is_nowhere(position, filed_ts):
+                await filed.wait()
                 continue
             if announced:
                 await self._room.take(announced)
             try:
+                if self._is_nowhere(position, filed_ts):  # by now
+                    continue
                 pulled = await self._next(position, watermark, filed_ts, alone=announced > 0)
                 position, next_bytes = pulled.resolved_ts, pulled.next_bytes
                 yield pulled
@@ -97,6 +99,10 @@ class ShardSource:
                 if announced:
                     self._room.give(announced)
             announced = next_bytes
+
+    def _is_nowhere(self, after: Tso, filed_ts: Tso) -> bool:
+        """Whether what follows was pushed out of memory before the index had it."""
+        return filed_ts <= after < self._shard.window.floor
 
     def _check_not_gone(self, after: Tso) -> None:
         gc_ts = self._shard.filer.marks.gc_ts

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import sqlite3
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from binlogd.binlog import Pulled
+from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.errors import Behind, IndexUnavailable
 from binlogd.pump.log.gc import Segment
 from binlogd.pump.log.pointer import FileId
 from binlogd.pump.shard.index import FILES, Marks, SqliteIndex
-from tests.pump_world import ROOMY, at, commit, eventually, posix_world, prewrite, pulled, written
+from binlogd.tso import Tso
+from tests.pump_world import (
+    ROOMY,
+    at,
+    commit,
+    eventually,
+    numbers,
+    posix_world,
+    prewrite,
+    pulled,
+    written,
+)
 
 
 async def test_segments_are_forgotten_durably_before_they_are_deleted(tmp_path: Path) -> None:
@@ -94,6 +106,51 @@ async def test_a_puller_that_waits_while_what_it_needs_is_deleted_is_told_so(
                     pump._reading.give(1 << 40)
                 assert isinstance(following.result(), Behind)
             assert pump._reading.size == 0
+
+
+async def test_a_puller_that_waits_while_the_window_leaves_it_behind_hears_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    """It had looked at how far the index is before it waited for room: what it was given out of
+    memory meanwhile, the index does not have yet."""
+    options = replace(ROOMY, pull_bytes_max=100, window_bytes_max=4_000)
+    async with posix_world(tmp_path) as world, world.pump(options) as pump:
+        await written(pump, prewrite(1, 1), commit(1, 2))
+        await eventually(lambda: pump._shards[0].filer.filed_ts == at(2))
+        lock = sqlite3.connect(tmp_path / "pump" / "shard-0" / FILES[0])
+        lock.execute("BEGIN IMMEDIATE")
+        await written(pump, prewrite(3, 1), commit(3, 4), prewrite(5, 200), commit(5, 6))
+        (source,) = pump.sources()
+        pulling = source.pull(at(2))
+        assert isinstance(pulling, AsyncGenerator)
+        async with aclosing(pulling) as batches:
+            announcing = await anext(batches)
+            assert numbers(announcing.binlogs) == [(3, 4)]
+            assert announcing.next_bytes
+            pump._reading.add(1 << 40)
+            async with asyncio.TaskGroup() as group:
+                following = group.create_task(_first_with_binlogs(batches, announcing.resolved_ts))
+                await eventually(lambda: pump._reading.waiting == 1)
+                for start in range(7, 47, 2):
+                    await written(pump, prewrite(start, 100), commit(start, start + 1))
+                assert pump._shards[0].window.floor > at(6)
+                pump._reading.give(1 << 40)
+                await asyncio.sleep(0.02)
+                lock.rollback()
+                lock.close()
+            assert numbers(following.result()) == [(5, 6)]
+        assert pump._reading.size == 0
+
+
+async def _first_with_binlogs(
+    batches: AsyncGenerator[Pulled, None], resolved_ts: Tso
+) -> Sequence[CommittedBinlog]:
+    async for pulled_next in batches:
+        assert pulled_next.resolved_ts >= resolved_ts
+        resolved_ts = pulled_next.resolved_ts
+        if pulled_next.binlogs:
+            return pulled_next.binlogs
+    return []
 
 
 async def _next_or_error(batches: AsyncGenerator[Pulled, None]) -> Pulled | Behind:

@@ -54,7 +54,10 @@ _PAYLOADS = st.one_of(
         TIMESTAMPS,
         TIMESTAMPS,
         st.sampled_from(
-            [b"", b"\x38\x00\x40\x00", b"\x2a\x01x\x38\x00\x40\x00", b"\x38\x05\x40\x02"]
+            [
+                *(b"", b"\x38\x00\x40\x00", b"\x2a\x01x\x38\x00\x40\x00", b"\x38\x05\x40\x02"),
+                *(tag + uvarint((1 << 64) - 1) + b"\x38\x00\x40\x00" for tag in (b"\x22", b"\x32")),
+            ]
         ),
     ),
     st.binary(max_size=12),

@@ -105,6 +105,26 @@ def test_malformed_payloads_are_refused_in_the_words_of_the_go_decoder(
         assert str(caught.value) == words
 
 
+@pytest.mark.parametrize("length", [1 << 61, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+@pytest.mark.parametrize("field", [4, 5, 6])
+def test_a_length_beyond_every_memory_is_malformed_to_whoever_looks(
+    field: int, length: int
+) -> None:
+    begin = peek.commit_binlog(Tso(TS), Tso(TS + 1))[:-4] + uvarint(field << 3 | 2)
+    for rest in (b"", b"\x38\x00\x40\x00", b"\x2a\x01a\x32\x01b\x38\x00\x40\x00"):
+        payload = begin + uvarint(length) + rest
+        for read in (
+            *(peek.peek, peek.canonical, peek.head_and_canonical, peek.body, peek.prewrite_key),
+            *(peek.changes, lambda each: peek.join(each, each)),
+        ):
+            with pytest.raises(MalformedBinlog):
+                read(payload)
+        assert peek.plain_head(payload) is None
+        assert peek.plain_numbers(payload) is None
+        assert not peek.is_canonical(payload)
+        assert field != 4 or peek.begin(payload) is None
+
+
 @given(int64s, int64s, optional_blobs, optional_blobs, optional_blobs, int64s, st.integers(0, 5))
 def test_betterproto_reads_what_the_builders_write(
     start_ts: int,
