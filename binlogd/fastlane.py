@@ -28,7 +28,7 @@ from grpclib.exceptions import GRPCError
 from h2.connection import ConnectionInputs, ConnectionState
 from h2.exceptions import FlowControlError, FrameTooLargeError, ProtocolError
 
-from binlogd.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable
+from binlogd.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable, Unread
 from binlogd.pump.rpc.sink import CallSink
 from binlogd.wire import http2 as wire
 from binlogd.wire.blocks import Field
@@ -188,8 +188,10 @@ class FastLane:
 class FastLaneProtocol(GrpcProtocol):
     """grpclib's protocol; calls of a path that has a sink leave it early."""
 
-    def __init__(self, lane: FastLane, handler: Any, config: Any, limits: Http2Limits) -> None:
-        super().__init__(handler, config, limits)
+    def __init__(
+        self, lane: FastLane, handler: Any, config: Any, limits: Http2Limits, unread: Unread
+    ) -> None:
+        super().__init__(handler, config, limits, unread)
         self._lane = lane
         self._decoder = SharedDecoder()
         self._calls = CallTable(self, self._decoder.reader)
@@ -409,7 +411,7 @@ class FastLaneProtocol(GrpcProtocol):
         try:
             self._decline(call)
         except (ProtocolError, UnicodeDecodeError) as error:
-            self._break_off(error)
+            self.break_off(error)
         return True
 
     def _ping(self, flags: int, stream: int, body: bytes) -> bool:
@@ -553,4 +555,4 @@ class FastGrpcHalf(GrpcHalf):
 
     def protocol(self) -> GrpcProtocol:
         """For one more connection."""
-        return FastLaneProtocol(self._lane, self.calls(), self._config, self._limits)
+        return FastLaneProtocol(self._lane, self.calls(), self._config, self._limits, self._unread)

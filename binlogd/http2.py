@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 import grpclib.const
@@ -22,7 +23,13 @@ from grpclib.utils import Wrapper
 from h2.config import H2Configuration
 from h2.connection import ConnectionState, H2Connection
 from h2.errors import ErrorCodes
-from h2.events import ConnectionTerminated, Event, PingAckReceived, UnknownFrameReceived
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    PingAckReceived,
+    UnknownFrameReceived,
+)
 from h2.exceptions import ProtocolError
 from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
@@ -48,14 +55,58 @@ class Servable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Http2Limits:
-    """What one peer may make us hold on one connection."""
+    """What one peer may make us hold on one connection, and all of them together."""
 
     streams_max: int = 1024
     connection_window_bytes: int = 64 << 20  # received, unread; twice what writes may leave so
     stream_window_bytes: int = 4 << 20
+    unread_bytes_max: int = 512 << 20  # of all connections together, by grpclib's streams
     ping_after_s: float = 60.0  # again and again; a peer may have vanished without a word
     ping_timeout_s: float = 20.0
     idle_s: float = 3600.0  # without a call, a connection is left
+
+
+class TooMuchUnread(ProtocolError):
+    """Above the limit of all connections; this one has the most."""
+
+    error_code = ErrorCodes.ENHANCE_YOUR_CALM
+
+
+class Unread:
+    """What has come on all connections and no handler has read yet, in bytes.
+
+    A connection has its window, and there may be a thousand of them. Handlers read at once what
+    there is room for, so it is much only where peers send what nobody waits for, or where very many
+    wait. Above the limit, the connection that has the most is left: nothing on it was acknowledged.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.size = 0
+        self._bytes_max = bytes_max
+        self._of: dict[GrpcProtocol, int] = {}
+
+    def arrived(self, owner: GrpcProtocol, size: int) -> None:
+        """Counts what has come. Raises TooMuchUnread if it is the owner who must go."""
+        self.size += size
+        self._of[owner] = self._of.get(owner, 0) + size
+        while self.size > self._bytes_max:  # ends: each turn forgets one, or raises
+            most = max(self._of, key=self._of.__getitem__)
+            error = TooMuchUnread(
+                f"{self.size} bytes of all connections are unread, {self._of[most]} of this one"
+            )
+            if most is owner:
+                raise error
+            most.break_off(error)
+
+    def taken(self, owner: GrpcProtocol, size: int) -> None:
+        """A handler has read it, or nobody will."""
+        if owner in self._of:
+            self.size -= size
+            self._of[owner] -= size
+
+    def forget(self, owner: GrpcProtocol) -> None:
+        """The connection is over, and what it held is gone."""
+        self.size -= self._of.pop(owner, 0)
 
 
 class GrpcHalf(GrpcServer):
@@ -71,10 +122,11 @@ class GrpcHalf(GrpcServer):
         )
         super().__init__(cast(Any, services), codec=BytesCodec(), config=keepalive)
         self._limits = limits
+        self._unread = Unread(limits.unread_bytes_max)
 
     def protocol(self) -> GrpcProtocol:
         """For one more connection."""
-        return GrpcProtocol(self.calls(), self._config, self._limits)
+        return GrpcProtocol(self.calls(), self._config, self._limits, self._unread)
 
     def calls(self) -> Handler:
         """What a connection hands its requests to."""
@@ -157,7 +209,24 @@ class Http2Connection(H2Connection):
 
 
 class _Connection(Connection):
-    """grpclib's connection, with streams that remember how their messages are encoded."""
+    """grpclib's connection, with streams that remember how their messages are encoded; `on_read` is
+    told of what a handler has read, in bytes."""
+
+    def __init__(
+        self,
+        connection: H2Connection,
+        transport: asyncio.Transport,
+        *,
+        config: Configuration,
+        on_read: Callable[[int], None],
+    ) -> None:
+        super().__init__(connection, transport, config=config)
+        self._on_read = on_read
+
+    def ack(self, stream_id: int, size: int) -> None:
+        """Gives back the window of what was read."""
+        self._on_read(size)
+        super().ack(stream_id, size)
 
     def create_stream(
         self, *, stream_id: int | None = None, wrapper: Wrapper | None = None
@@ -169,11 +238,25 @@ class _Connection(Connection):
 
 
 class _Processor(EventsProcessor):
-    """grpclib's table of streams; that one tells nobody when a stream has gone."""
+    """grpclib's table of streams; that one tells nobody when a stream has gone or what has come,
+    and takes an empty frame in the middle of a message for the end."""
 
-    def __init__(self, handler: Any, connection: Connection, on_gone: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        handler: Any,
+        connection: Connection,
+        on_gone: Callable[[], None],
+        on_data: Callable[[int], None],
+    ) -> None:
         super().__init__(handler, connection)
         self._on_gone = on_gone
+        self._on_data = on_data
+
+    def process_data_received(self, event: DataReceived) -> None:
+        """Takes what a frame brings, if it brings anything; its end is an event of its own."""
+        if event.flow_controlled_length:
+            self._on_data(event.flow_controlled_length)
+            super().process_data_received(event)
 
     def register(self, stream: Stream) -> Callable[[], None]:
         """Takes a stream in; what is returned lets go of it."""
@@ -194,7 +277,7 @@ class GrpcProtocol(H2Protocol):
     and keeps reading a peer that does not read.
     """
 
-    def __init__(self, handler: Any, config: Any, limits: Http2Limits) -> None:
+    def __init__(self, handler: Any, config: Any, limits: Http2Limits, unread: Unread) -> None:
         checked = H2Configuration(  # of what goes out, h2 need not check our own
             client_side=False,
             header_encoding="ascii",
@@ -203,6 +286,7 @@ class GrpcProtocol(H2Protocol):
         )
         super().__init__(handler, config, checked)
         self._limits = limits
+        self._unread = unread
         self._is_leaving = False  # one side has said GOAWAY
         self._may_close = False  # and whatever the peer sent before it heard that, is here
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -211,6 +295,7 @@ class GrpcProtocol(H2Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greets the peer: settings, and windows of our size."""
         self._transport = cast(asyncio.Transport, transport)
+        unread = self._unread
         self._h2 = h2 = Http2Connection(self.h2_config, self._limits.streams_max)
         h2.local_settings = Settings(
             client=False,
@@ -223,10 +308,14 @@ class GrpcProtocol(H2Protocol):
         h2.incoming_buffer = _Frames(h2.max_inbound_frame_size)
         h2.initiate_connection()
         h2.increment_flow_control_window(self._limits.connection_window_bytes - 65_535)
-        self.connection = _Connection(h2, self._transport, config=self.config)
+        self.connection = _Connection(
+            h2, self._transport, config=self.config, on_read=partial(unread.taken, self)
+        )
         self.connection.flush()
         self.connection.initialize()
-        self.processor = _Processor(self.handler, self.connection, self._close_if_idle)
+        self.processor = _Processor(
+            self.handler, self.connection, self._close_if_idle, partial(unread.arrived, self)
+        )
         self._look_later()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -234,6 +323,7 @@ class GrpcProtocol(H2Protocol):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         super().connection_lost(exc)
+        self._unread.forget(self)
 
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -255,7 +345,7 @@ class GrpcProtocol(H2Protocol):
         try:
             self.read(data)
         except (ProtocolError, UnicodeDecodeError) as error:
-            self._break_off(error)
+            self.break_off(error)
 
     def read(self, data: bytes) -> None:
         """Takes what has arrived. Raises ProtocolError or UnicodeDecodeError."""
@@ -304,12 +394,16 @@ class GrpcProtocol(H2Protocol):
                 self._transport.write(frames.goaway(last, frames.NO_ERROR))
             self.processor.close("the connection was left")
 
-    def _break_off(self, error: ProtocolError | UnicodeDecodeError) -> None:
-        log.info("peer_broke_http2", cause=str(error) or type(error).__name__)
-        if self._h2.state_machine.state is not ConnectionState.CLOSED:
-            self._h2.close_connection(getattr(error, "error_code", ErrorCodes.PROTOCOL_ERROR))
-        self.connection.flush()
-        self.processor.close(f"Protocol error: {error}")
+    def break_off(self, error: ProtocolError | UnicodeDecodeError) -> None:
+        """Leaves the peer, with a word of why."""
+        tell = log.warning if isinstance(error, TooMuchUnread) else log.info
+        tell("peer_broke_http2", cause=str(error) or type(error).__name__)
+        if not self._transport.is_closing():
+            if self._h2.state_machine.state is not ConnectionState.CLOSED:
+                self._h2.close_connection(getattr(error, "error_code", ErrorCodes.PROTOCOL_ERROR))
+            self.connection.flush()
+            self.processor.close(f"Protocol error: {error}")
+        self._unread.forget(self)
 
     def pause_writing(self) -> None:
         """A peer that does not read is not read either, so that answers cannot pile up."""

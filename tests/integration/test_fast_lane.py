@@ -169,6 +169,7 @@ def calls() -> st.SearchStrategy[list[Call]]:
         how=st.sampled_from(
             ["plain"] * 8
             + ["end alone", "padded", "priority", "ping", "window", "table", "trailers", "reset"]
+            + ["empty frames"]
         ),
     )
     return st.lists(one, min_size=1, max_size=12)
@@ -202,6 +203,8 @@ def encode(client: RawClient, call: Call) -> None:
     for number, piece in enumerate(pieces):
         is_last = number == len(pieces) - 1 and not ends_alone
         padding = 9 if call.how == "padded" else None
+        if call.how == "empty frames":
+            client.h2.send_data(stream, b"")
         client.h2.send_data(stream, piece, end_stream=is_last, pad_length=padding)
     if call.how == "end alone":
         client.h2.end_stream(stream)
@@ -329,6 +332,19 @@ async def test_a_body_in_frames_of_one_byte_and_an_end_alone_are_taken() -> None
         await client.send()
         assert (await client.wait())[0].is_ok
         assert at.fast == [request(1)]
+
+
+@pytest.mark.parametrize("fast_lane", [True, False], ids=["fast lane", "grpclib"])
+async def test_an_empty_frame_is_not_the_end_of_a_message(fast_lane: bool) -> None:  # noqa: FBT001
+    async with running(fast_lane=fast_lane) as at:
+        client = await at.client()
+        stream = client.open()
+        for begin in range(0, len(BODIES["fine"]), 9):
+            client.h2.send_data(stream, b"")
+            client.h2.send_data(stream, BODIES["fine"][begin : begin + 9])
+        client.h2.end_stream(stream)
+        await client.send()
+        assert (await client.wait(stream))[0].is_ok
 
 
 async def test_a_table_made_smaller_is_for_grpclib_from_then_on() -> None:
@@ -533,6 +549,34 @@ async def test_more_streams_than_allowed_are_refused_one_by_one() -> None:
         assert {answer.reset for answer in refused} == {http2.REFUSED_STREAM}
         at.pump.gate.set()
         assert all(answer.is_ok for answer in await client.wait(*streams[:10]))
+
+
+@pytest.mark.parametrize("fast_lane", [True, False], ids=["fast lane", "grpclib"])
+async def test_what_all_connections_leave_unread_has_a_limit_together(fast_lane: bool) -> None:  # noqa: FBT001
+    """Each of them stays within its windows. The one that holds most of it is sent away, and
+    whoever writes meanwhile does not notice."""
+    limits = Http2Limits(unread_bytes_max=1_000_000)
+    async with running(fast_lane=fast_lane, http2_limits=limits) as at:
+        pullers = [await at.client() for _ in range(3)]
+        for puller, extra in zip(pullers, (250_000, 600_000, 250_000), strict=True):
+            await puller.pinged()  # the greeting is here, and with it the windows
+            stream = puller.open(call_headers("/binlog.Pump/PullBinlogs"))
+            pull = codec.prefixed(codec.encode_pull_request(CLUSTER, Tso(0)))
+            puller.body(stream, pull + bytes(extra), ends=False)
+            await puller.send()
+            if puller is not pullers[2]:
+                await puller.pinged()
+        await pullers[1].wait_closed()
+        assert pullers[1].goaway == 11  # ENHANCE_YOUR_CALM
+        for other in (pullers[0], pullers[2], await at.client()):
+            await other.pinged()
+            stream = other.call(request(1, 300_000))
+            await other.send()
+            assert (await other.wait(stream))[0].is_ok
+        assert at.service.statistics().pullers == 2
+        for puller in pullers:
+            puller.hang_up()
+        await until(lambda: at.server._grpc._unread.size == 0)
 
 
 @pytest.mark.parametrize("encoding", [None, "gzip"])
