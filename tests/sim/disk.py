@@ -208,6 +208,7 @@ class SimAppendFile:
         self._size += sum(map(len, parts))
 
     async def close(self) -> None:
+        await asyncio.sleep(0)  # a hop to a thread, which who is cancelled may never make
         self._is_open = False
 
 

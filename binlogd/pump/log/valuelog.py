@@ -489,8 +489,8 @@ class ValueLog:
         self._is_poisoned = True  # a footer that half got there must be cut away
         await self._seal(full)
         self._is_poisoned = False
+        self._current = None  # first: who is cancelled at the next step must not seal it again
         await full.close()
-        self._current = None
         await self._create(FileId(max(self._segments) + 1))
         self.measures.rotate_s.observe(clock() - begin_s)
 
@@ -569,8 +569,8 @@ class ValueLog:
         self._current = reopened
         await self._seal(reopened)
         self._is_poisoned = False
-        await reopened.close()
         self._current = None
+        await reopened.close()
         log.warning("segment_repaired", path=str(path), size_bytes=size)
 
     async def _failure(self, error: OSError) -> DiskFull | LogFailed:

@@ -159,3 +159,38 @@ async def test_acknowledged_bytes_that_the_kernel_lost_stop_the_log() -> None:
     disk.files[HOME / "000000.vlog"].content[18] ^= 1
     with pytest.raises(CorruptRecord, match="offset 0"):
         await value_log.append([b"third"], [Tso(3)])
+
+
+@pytest.mark.parametrize("is_poisoned", [False, True], ids=["rotates", "is repaired"])
+async def test_a_log_that_is_given_up_at_any_moment_and_closed_reads_again(
+    is_poisoned: bool,  # noqa: FBT001
+) -> None:
+    """As a shard that is cancelled does: whatever was under way, it closes its log."""
+    limits = LogLimits(segment_bytes_max=60_000, flush_bytes_max=2_000)
+    moment, was_given_up = 0, True
+    while was_given_up:  # at one moment after the other, until it ends by itself
+        disk = SimDisk(random.Random(moment))
+        value_log = await ValueLog.open(HOME, disk=disk, limits=limits)
+        async for _ in value_log.recover(FIRST, Acknowledged(upto=FIRST, same_boot=True)):
+            pass
+        await value_log.begin()
+        size = 5_700 if is_poisoned else 7_000
+        kept = [bytes([number]) * size for number in range(9)]
+        await value_log.append(kept, [Tso(1)] * 9)  # the next one rotates
+        if is_poisoned:
+            disk.fail_syncs = 1
+            with pytest.raises(LogFailed):
+                await value_log.append([b"failed"], [Tso(2)])
+        writing = asyncio.get_running_loop().create_task(
+            value_log.append([b"more" * 200] * 4, [Tso(2)] * 4)
+        )
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        was_given_up = writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+        await value_log.close()
+        _, found = await opened(disk.kill(), FIRST, disk.boot_id())
+        assert [payload for _, payload in found][:9] == kept
+        moment += 1
+    assert moment > 5
