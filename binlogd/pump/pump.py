@@ -518,10 +518,11 @@ class Pump:
                 return ts
 
     async def _fake_loop(self) -> None:
-        """Moves the watermark when nothing is written, so that readers hear how far time is."""
-        before, said = self._accepted, NO_TS
+        """Moves the watermark when no commit does, so that readers hear how far time is: neither
+        prewrites nor rollbacks tell them, nor writes that fail."""
+        before, said = self._router.high, NO_TS
         while not await is_set_within(self._stopping, self._options.fake_interval_s):
-            if self._accepted == before:
+            if self._router.high == before:
                 try:
                     ts = await self._world.tso.next()
                     if ts > self.max_commit_ts and ts != said:
@@ -529,7 +530,7 @@ class Pump:
                         said = ts  # once: behind an open prewrite it waits like everything else
                 except (Unavailable, NotOnline) as error:
                     log.warning("fake_binlog_failed", cause=str(error))
-            before = self._accepted
+            before = self._router.high
 
 
 async def _read_one(shard: Shard, place: Place, bytes_max: int | None) -> bytes:

@@ -383,6 +383,18 @@ async def test_an_idle_pump_moves_the_watermark_by_fakes(world: World) -> None:
         assert pump.max_commit_ts == at(100)
 
 
+async def test_rollbacks_do_not_keep_the_watermark_from_moving(world: World) -> None:
+    """A TiDB that rolls all back would stop whoever merges this Pump with others."""
+    async with world.pump(replace(ROOMY, fake_interval_s=0.3), shards=3) as pump:
+        await written(pump, prewrite(1), commit(1, 2))
+        world.times.says = at(100_000)
+        for start in range(3, 100_000):
+            await written(pump, prewrite(start), rollback(start))
+            if pump.max_commit_ts >= at(100_000):
+                break
+        assert pump.max_commit_ts == at(100_000)
+
+
 async def test_no_fake_is_written_for_what_is_known(world: World) -> None:
     async with world.pump(replace(ROOMY, fake_interval_s=0.01)) as pump:
         world.times.is_down = True  # else one may come while this is still being written
