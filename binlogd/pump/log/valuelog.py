@@ -426,9 +426,18 @@ class ValueLog:
                 cut_bytes=size - scan.end,
                 reason=scan.fault,
             )
+        self._check_footer(fid, scan.footer_ts)
         if scan.footer_ts is not None or not is_last:
             max_ts = max(scan.footer_ts or NO_TS, self._segments[fid].max_ts)
             self._set(replace(self._segments[fid], is_sealed=True, max_ts=max_ts))
+
+    def _check_footer(self, fid: FileId, footer_ts: Tso | None) -> None:
+        """A footer has no checksum, and a time source goes on from what it says."""
+        known = self._segments[fid]
+        if footer_ts is not None and known.is_sealed and footer_ts != known.max_ts != NO_TS:
+            at = known.size_bytes - record.FOOTER_BYTES
+            reason = f"the footer says {footer_ts}, the index remembers {known.max_ts}"
+            raise CorruptRecord(self.path(fid), at, reason)
 
     async def _is_torn(self, fid: FileId, scan: SegmentScan, acknowledged: Acknowledged) -> bool:
         """Whether the bytes at the end of the scan can be an append that nobody was told of.

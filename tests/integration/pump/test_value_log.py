@@ -384,6 +384,17 @@ async def test_a_sealed_segment_is_held_to_what_is_remembered(
         path.write_bytes(whole[:-1] + b"x")
         with pytest.raises(CorruptRecord, match="not as remembered"):
             await value_log.confirm([FileId(0)])
+        path.write_bytes(whole)
+    for bit in range(64):  # too large, time would go on from there
+        damaged = bytearray(whole)
+        damaged[len(whole) - 12 + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptRecord, match="the footer says"):
+            async with log_in(tmp_path, disk, known=[sealed]):
+                pass
+    path.write_bytes(whole)
+    async with log_in(tmp_path, disk, known=[sealed]):
+        pass
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(CorruptRecord, match="sealed with"):
         async with log_in(tmp_path, disk, known=[sealed]):
