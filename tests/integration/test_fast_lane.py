@@ -576,7 +576,7 @@ async def test_what_all_connections_leave_unread_has_a_limit_together(fast_lane:
         assert at.service.statistics().pullers == 2
         for puller in pullers:
             puller.hang_up()
-        await until(lambda: at.server._grpc._unread.size == 0)
+        await eventually(lambda: at.server._grpc._unread.size == 0)
 
 
 @pytest.mark.parametrize("encoding", [None, "gzip"])
