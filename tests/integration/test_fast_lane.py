@@ -175,6 +175,13 @@ def calls() -> st.SearchStrategy[list[Call]]:
     return st.lists(one, min_size=1, max_size=12)
 
 
+def frames_of(call: Call, body: bytes) -> list[bytes]:
+    size = min(-(-len(body) // call.frames) or 1, 16_000)
+    pieces = [body[at : at + size] for at in range(0, len(body), size)] or [b""]
+    is_interspersed = call.how == "empty frames"
+    return [each for piece in pieces for each in ((b"", piece) if is_interspersed else (piece,))]
+
+
 def encode(client: RawClient, call: Call) -> None:
     headers = written(call.headers)
     if call.timeout and "grpc_timeout" not in call.headers:
@@ -197,14 +204,11 @@ def encode(client: RawClient, call: Call) -> None:
         client.h2.reset_stream(stream)
         del client.answers[stream]
         return
-    size = min(-(-len(body) // call.frames) or 1, 16_000)
-    pieces = [body[at : at + size] for at in range(0, len(body), size)] or [b""]
+    pieces = frames_of(call, body)
     ends_alone = call.how in ("end alone", "trailers")
     for number, piece in enumerate(pieces):
         is_last = number == len(pieces) - 1 and not ends_alone
         padding = 9 if call.how == "padded" else None
-        if call.how == "empty frames":
-            client.h2.send_data(stream, b"")
         client.h2.send_data(stream, piece, end_stream=is_last, pad_length=padding)
     if call.how == "end alone":
         client.h2.end_stream(stream)
