@@ -46,6 +46,7 @@ from binlogd.node.operations import Node
 from binlogd.node.pd_first import serving_pd_first
 from binlogd.node.receiving import Receiving
 from binlogd.node.reloading import Reloading
+from binlogd.node.starting import RELOAD_SIGNAL, STOP_S, STOP_SIGNALS, Start
 from binlogd.node.upstreams import ask_pd_the_time, open_registry, open_upstream
 from binlogd.node.watching import Sight, Watch
 from binlogd.placement.pd_service import Place
@@ -83,11 +84,7 @@ TICK_S = 10.0
 DRAINERS_EVERY_S = 600.0
 """Between two looks at who is behind what garbage collection deletes."""
 DRAINER_HEARTBEAT_S = 1.0
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-RELOAD_SIGNAL = signal.SIGHUP
 ABANDON_S = 3.0
-STOP_S = 9.5
-"""SIGTERM ends the process within ten seconds, drained or not."""
 
 log = structlog.get_logger(__name__)
 
@@ -98,7 +95,9 @@ def serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
     telemetry.set_up_logging(setup.config.log_level)
     sys.setswitchinterval(GIL_SWITCH_S)
     try:
-        return run(_serve(setup, read_again))
+        reloading = Reloading(setup, read_again)
+        start = Start(lambda: reloading.reload(lambda: None))
+        return run(start.run(_serve(reloading)))
     except TimeoutError:
         # A thread may be in a system call that does not return, and would keep the process alive.
         # Nothing acknowledged depends on it: the log is read again at the next start.
@@ -218,8 +217,8 @@ def plan_export(setup: Setup, request: ExportRequest) -> Estimate:
     return run(plan_for(setup, request))
 
 
-async def _serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
-    reloading = Reloading(setup, read_again)
+async def _serve(reloading: Reloading) -> int:
+    setup = reloading.setup
     disk = PosixDisk()
     store = await _open_store(setup, disk)
     try:
@@ -260,6 +259,7 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
             known_jobs=upstream.history.known_jobs,
             stand_in=_stand_in(setup, upstream, names, pump),
         )
+        asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, node.take_configuration)
         guard = Guard(lambda: reloading.admin_token, lambda: reloading.operators)
         return await _live(setup, node, upstream, guard)
     finally:

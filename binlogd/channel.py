@@ -34,6 +34,7 @@ _ASKS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
 """Whether, after seconds of silence, again after seconds, and how often in vain."""
+_FAREWELL_S = 1.0
 
 
 @contextmanager
@@ -82,6 +83,7 @@ class PlainChannel(Channel):
     """
 
     _is_closed = False
+    _secured: tuple[_WakingOnce, asyncio.Transport] | None = None
 
     def __init__(self, host: str | Path, port: int = 0, tls: ClientTls | None = None) -> None:
         self._tls = None if isinstance(host, Path) else tls
@@ -114,12 +116,27 @@ class PlainChannel(Channel):
             if refusal:
                 transport.abort()
                 raise ConnectionError(refusal)
+            assert isinstance(protocol, _WakingOnce), "of our own factory"
+            self._secured = protocol, transport
         return protocol
 
     def close(self) -> None:
         """Ends the connection and what is in flight on it."""
         self._is_closed = True
         super().close()
+
+    async def ended(self) -> None:
+        """Waits, after `close`, for the end of a TLS connection, of which both sides have to be
+        told; cuts it off when the other side takes its time."""
+        if self._secured is None:
+            return
+        protocol, transport = self._secured
+        try:
+            async with asyncio.timeout(_FAREWELL_S):
+                await protocol.lost.wait()
+        except TimeoutError:
+            transport.abort()
+            await protocol.lost.wait()
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
@@ -138,8 +155,13 @@ class _WakingOnce(H2Protocol):
     of the connection, and `woken_cleanly` could not tell that from somebody's cancellation."""
 
     def connection_made(self, transport: BaseTransport) -> None:
+        self.lost = asyncio.Event()
         super().connection_made(transport)
         self.processor = _Processor(self.handler, self.connection)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.lost.set()
 
 
 class _Processor(EventsProcessor):

@@ -90,6 +90,7 @@ class PumpClient:
     async def __aexit__(self, *_: object) -> None:
         """Closes."""
         self.close()
+        await self._channel.ended()
 
     def close(self) -> None:
         """Ends the connection and what is in flight on it."""
@@ -174,7 +175,7 @@ class PumpClient:
             self._reconnected += 1
             broken.close()
 
-    def _dial(self) -> Channel:
+    def _dial(self) -> LastingChannel:
         return LastingChannel(self._host, self._port, self._tls)
 
     def _said(self, what: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import json
 import signal
 import time
 import urllib.request
@@ -15,9 +17,11 @@ import pytest
 
 from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.errors import BinlogdError
+from binlogd.pump.pump import LOCK_FILE
 from binlogd.tso import Tso, compose
 from binlogd.wire import peek
 from tests.appliance import Appliance, run
+from tests.ports import free_port
 
 BASE = compose(1_700_000_000_000)
 IMPATIENT = ClientLimits(deadline_s=2.0, prewrite_retry_s=0.0, outcome_retry_s=0.0)
@@ -98,3 +102,28 @@ def test_a_restore_beside_a_running_node_is_refused(tmp_path: Path) -> None:
         assert "is in use by process" in answer.stderr
     finally:
         machine.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_start_that_waits_for_pd_reloads_and_ends_in_good_order(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    appliance = Appliance(tmp_path)
+    nobody = f'[upstream]\nkind = "pd"\npd-urls = "127.0.0.1:{free_port()}"\ncluster-id = 7\n'
+    appliance.configure(nobody)
+    try:
+        appliance.start(is_ready=False)
+        appliance.wait_for_log("port_answers_that_it_waits")
+        appliance.configure(nobody, 'log-level = "debug"\n')
+        appliance.signal(signal.SIGHUP)
+        appliance.wait_for_log('"applied": ["log-level"]')
+        appliance.signal(number)
+        assert appliance.end() == 0, appliance.log()
+        events = [json.loads(line) for line in appliance.log_file.read_text().splitlines()]
+        assert [(each["state"], each["cause"]) for each in events[-1:]] == [
+            ("not started", number.name)
+        ]
+        with (appliance.data_dir / LOCK_FILE).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        appliance.close()
