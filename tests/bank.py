@@ -143,7 +143,7 @@ def transfers(count: int, seed: int = 1) -> Iterator[Record]:
 
 async def feed(records: Iterator[Record], target: tuple[str, int], *, pace_s: float = 0.0) -> None:
     """Feeds them in their order; a server that dies and comes back is waited for."""
-    limits = ClientLimits(prewrite_retry_s=60, outcome_retry_s=60, outcome_retry_interval_s=0.1)
+    limits = ClientLimits(prewrite_retry_s=200, outcome_retry_s=200, outcome_retry_interval_s=0.1)
     host, port = target
     async with PumpClient(host, port, cluster_id=CLUSTER_ID, limits=limits) as client:
         await Feeder([client], in_flight=64, patience_s=0).feed(_paced(records, pace_s))

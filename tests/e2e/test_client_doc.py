@@ -24,7 +24,7 @@ def test_the_example_of_the_client_runs(tmp_path: Path) -> None:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=240,
             check=False,
         )
         assert answer.stdout == "pump0 2\n", answer.stderr

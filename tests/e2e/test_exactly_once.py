@@ -84,7 +84,8 @@ def survives(
     try:
         appliance.start()
         with watched(server, seen), both_killed_at_random(appliance, server, rng, kills):
-            asyncio.run(bank.feed(bank.transfers(txns, seed), appliance.target))
+            # however fast the machine is, there is something to see on the way
+            asyncio.run(bank.feed(bank.transfers(txns, seed), appliance.target, pace_s=0.001))
         appliance.wait_until_applied(bank.commit_ts_of(txns - 1))
         assert appliance.stop() == 0
     finally:

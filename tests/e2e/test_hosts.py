@@ -30,6 +30,7 @@ from binlogd.upstream.pd.tso import PdTso
 from binlogd.wire import peek
 from tests import bank
 from tests.appliance import Appliance, run
+from tests.pump_world import PATIENCE_S, eventually
 from tests.scripted_tidb import ScriptedTidb
 
 WRITERS = 4
@@ -37,7 +38,7 @@ PATIENT = PumpsLimits(
     each=ClientLimits(
         deadline_s=5,
         prewrite_retry_s=30,
-        outcome_retry_s=60,
+        outcome_retry_s=200,
         outcome_retry_interval_s=0.1,
     ),
     probe_every_s=0.5,
@@ -83,8 +84,10 @@ class Hosts:
         self, node: Appliance, condition: Callable[[dict[str, Any]], bool]
     ) -> dict[str, Any]:
         last: Any = None
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + PATIENCE_S
         async with aiohttp.ClientSession() as session:
-            for _ in range(1200):
+            while loop.time() < until_s:
                 try:
                     async with session.get(f"http://127.0.0.1:{node.port}/status") as answer:
                         last = await answer.json()
@@ -94,7 +97,7 @@ class Hosts:
                     if condition(last):
                         return dict(last)
                 await asyncio.sleep(0.05)
-        raise AssertionError(f"not so within a minute: {last}\n{node.log()}")
+        raise AssertionError(f"not so within {PATIENCE_S:g} s: {last}\n{node.log()}")
 
     async def pulls(self, **states: str) -> None:
         """Until the Drainer has these Pumps, in these states, and no others."""
@@ -109,7 +112,7 @@ class Hosts:
     async def some_more(self, count: int = 20) -> None:
         """Until that many more transactions are acknowledged."""
         wanted = len(self.written) + count
-        await _in_a_minute(lambda: len(self.written) >= wanted)
+        await eventually(lambda: len(self.written) >= wanted)
 
     def ledger(self) -> list[int]:
         path = self.drainer.data_dir / "drainer" / "replica.db"
@@ -136,7 +139,7 @@ class Hosts:
             ]
             yield
             over.set()
-            await _in_a_minute(lambda: all(each.done() for each in writers))
+            await eventually(lambda: all(each.done() for each in writers))
             for each in serving:
                 each.cancel()
         await pd.close()
@@ -166,23 +169,15 @@ class Hosts:
 
     async def _told(self, tso: PdTso) -> Tso:
         """A timestamp; waits while the Pump that tells the time is away."""
-        for _ in range(300):
-            try:
-                told = await tso.next()
-            except UpstreamUnavailable:
-                await asyncio.sleep(0.1)
-            else:
-                self._now = max(self._now, told)
-                return told
-        raise AssertionError("nobody tells the time")
-
-
-async def _in_a_minute(happened: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if happened():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not happen within a minute")
+        async with asyncio.timeout(PATIENCE_S):
+            while True:  # until somebody tells the time
+                try:
+                    told = await tso.next()
+                except UpstreamUnavailable:
+                    await asyncio.sleep(0.1)
+                else:
+                    self._now = max(self._now, told)
+                    return told
 
 
 @pytest.fixture
@@ -228,7 +223,7 @@ async def lose_nothing(hosts: Hosts, *, kills: Sequence[Appliance]) -> None:
 
             await hosts.until(hosts.second, lambda status: status["state"] == "online")
             await ctl(hosts.second, "pause-pump", "second")
-            await _in_a_minute(lambda: hosts.second.exit_code == 0)
+            await eventually(lambda: hosts.second.exit_code == 0)
             await hosts.pulls(first="online", second="paused", third="online")
             await hosts.some_more()
             hosts.second.start(is_ready=False)
@@ -237,7 +232,7 @@ async def lose_nothing(hosts: Hosts, *, kills: Sequence[Appliance]) -> None:
             await hosts.until(third, lambda status: status["state"] == "online")
             await ctl(hosts.first, "offline-pump", "third")
             await hosts.until(hosts.drainer, lambda status: len(status["drainer"]["sources"]) == 2)
-            await _in_a_minute(lambda: third.exit_code == 0)
+            await eventually(lambda: third.exit_code == 0)
             await hosts.pulls(first="online", second="online")
             await hosts.some_more()
         finally:

@@ -62,9 +62,8 @@ def test_pd_may_move_and_be_away_while_binlogs_are_received(tmp_path: Path) -> N
             feeding.join()  # everything is acknowledged, whether PD is there or not
             said = appliance.wait(lambda now: part(now)["trouble"])
             assert said["refuses_because"] == ""
-            assert (
-                part(said)["trouble"] in run(tmp_path, "status", "--config", "binlogd.toml").stdout
-            )
+            shown = ("status", "--config", "binlogd.toml")
+            appliance.wait(lambda now: part(now)["trouble"] in run(tmp_path, *shown).stdout)
             cluster.pass_until(LAST_TS)
             for number in (0, 1, 2):
                 cluster.do(cluster.pd.members[number].start)
@@ -140,7 +139,7 @@ def _expect_metrics(appliance: Appliance) -> None:
         'binlogd_upstream_leader_changes{part="pd"}',
     )
     # who was away is up again with the first answer to whoever asks next
-    appliance.wait(lambda _: all(line in _metrics(appliance) for line in lines), timeout_s=60)
+    appliance.wait(lambda _: all(line in _metrics(appliance) for line in lines))
     text = _metrics(appliance)
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     own = {name for name in names if name.startswith("binlogd_upstream_")}
@@ -156,7 +155,7 @@ def _expect_metrics(appliance: Appliance) -> None:
 
 def _metrics(appliance: Appliance) -> str:
     url = f"http://127.0.0.1:{appliance.port}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         said: str = answer.read().decode()
         return said
 

@@ -48,7 +48,7 @@ async def one_transaction(machine: Appliance) -> None:
 def ask(appliance: Appliance, route: str, method: str = "GET") -> tuple[int, str]:
     request = urllib.request.Request(f"http://127.0.0.1:{appliance.port}{route}", method=method)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -130,8 +130,13 @@ def test_a_running_process_can_be_profiled(appliance: Appliance) -> None:
     assert ";" in stack
     assert int(count) > 0
     assert ask(appliance, "/debug/pprof/profile?seconds=nan")[0] == 400
-    with ThreadPoolExecutor() as asking:
-        both = asking.map(lambda _: ask(appliance, "/debug/pprof/profile?seconds=1")[0], range(2))
-        assert sorted(both) == [200, 503]
+    both: list[int] = []
+    for seconds in (1, 5, 25):  # longer where they did not meet
+        route = f"/debug/pprof/profile?seconds={seconds}"
+        with ThreadPoolExecutor() as asking:
+            both = sorted(asking.map(lambda route: ask(appliance, route)[0], [route] * 2))
+        if both != [200, 200]:
+            break
+    assert both == [200, 503]
     assert ask(appliance, "/debug/pprof/heap")[0] == 501
     assert ask(appliance, "/debug/metrics")[0] == 501

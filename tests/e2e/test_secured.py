@@ -27,7 +27,7 @@ from binlogd.tls import ClientTls
 from binlogd.tso import Tso, compose
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
-from tests.appliance import Appliance
+from tests.appliance import READY_S, Appliance
 from tests.certificates import Authority
 
 TOKEN = "a-token-of-this-test-0123456789"
@@ -76,7 +76,7 @@ def ask(machine: Appliance, method: str, route: str, token: str = "") -> tuple[i
     url = f"http://127.0.0.1:{machine.port}{route}"
     request = urllib.request.Request(url, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -110,7 +110,7 @@ def test_a_secured_node_is_written_to_asked_and_stopped(
         '[syncer.to]\npassword = "hunter2"\n',
     )
     appliance.start(is_ready=False)
-    until_s = time.monotonic() + 30
+    until_s = time.monotonic() + READY_S
     while (healthy := command(appliance, "health", "--ready")).returncode:
         assert time.monotonic() < until_s, appliance.log()
     assert healthy.stdout == "ready\n"
@@ -183,7 +183,7 @@ def test_a_changed_file_is_taken_by_signal_and_request(appliance: Appliance) -> 
 
     configure(appliance, "[syncer]\nworker-count = 4\n")
     appliance.signal(signal.SIGHUP)
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + READY_S
     while ask(appliance, "POST", "/reload")[0] == 401:  # the token has gone from the file
         assert time.monotonic() < until_s
     asyncio.run(one_transaction(appliance, 3))
@@ -274,7 +274,7 @@ def test_status_follows_a_node_until_it_is_left(appliance: Appliance) -> None:
     except OSError:  # how the end of a terminal reads
         pass
     os.close(primary)
-    assert watching.wait(10) == 0
+    assert watching.wait(READY_S) == 0
     assert b"Traceback" not in left
 
 

@@ -30,9 +30,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     try:
         machine.start()
         asyncio.run(feed_recording(RECORDING, machine.target))
-        machine.wait(
-            lambda status: status["archive"]["segments"] > 3 and not waits(status), timeout_s=40
-        )
+        machine.wait(lambda status: status["archive"]["segments"] > 3 and not waits(status))
         yield machine
     finally:
         machine.close()
@@ -95,7 +93,7 @@ def test_segments_are_deleted_behind_the_archive_alone(machine: Appliance) -> No
 def test_a_snapshot_comes_out_of_the_archive_alone(machine: Appliance) -> None:
     archive = str(machine.directory / "archive")
     words = ("export", "--archive", archive, "--out", "snapshots", "--json")
-    done = run(machine.directory, *words, timeout_s=120)
+    done = run(machine.directory, *words, timeout_s=240)
     assert done.returncode == 0, done.stderr
     snapshot = json.loads(done.stdout)
     assert snapshot["commit_ts"] == machine.status()["archive"]["resolved_ts"]

@@ -64,7 +64,7 @@ async def found_by_its_address(appliance: Appliance) -> tuple[int, int]:
 
 def pd_api(url: str, word: str) -> Any:
     """What scripts that wait for a PD ask over HTTP."""
-    with urllib.request.urlopen(f"{url}/pd/api/v1/{word}", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/pd/api/v1/{word}", timeout=60) as answer:
         return json.load(answer)
 
 
@@ -154,7 +154,7 @@ async def test_what_is_changed_by_one_way_is_seen_by_every_other(appliance: Appl
 
 def _put(appliance: Appliance, path: str) -> bytes:
     request = urllib.request.Request(f"http://127.0.0.1:{appliance.port}{path}", method="PUT")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         body: bytes = answer.read()
         return body
 

@@ -24,7 +24,7 @@ from tests.appliance import Appliance, run
 from tests.nodes import own_registry
 
 BASE = compose(1_700_000_000_000)
-QUICK = ClientLimits(deadline_s=2.0, prewrite_retry_s=0.0, outcome_retry_s=0.0)
+QUICK = ClientLimits(deadline_s=60.0, prewrite_retry_s=0.0, outcome_retry_s=0.0)
 NO_ROWS = peek.encode_mutations(1, [])
 
 
@@ -59,7 +59,7 @@ def commit(number: int, at: int) -> bytes:
 
 def put(appliance: Appliance, node_id: str, action: str) -> dict[str, Any]:
     url = f"http://127.0.0.1:{appliance.port}/state/{node_id}/{action}"
-    with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=5) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=60) as answer:
         assert answer.status == 200
         document: dict[str, Any] = json.load(answer)
         return document
@@ -95,7 +95,7 @@ def test_the_drainer_is_paused_and_resumed_while_the_pump_goes_on(appliance: App
     again = put(appliance, "pump0-drainer", "close")
     assert again["message"] == "this pump's state is paused, apply close failed!"
     write(appliance, prewrite(3), commit(3, 4))
-    assert appliance.status()["lag_s"] > 0
+    appliance.wait(lambda status: status["lag_s"] > 0)
     assert put(appliance, "pump0-drainer", "resume")["code"] == 200
     appliance.wait(lambda status: status["lag_s"] == 0)
     assert put(appliance, "pump0-drainer", "resume")["code"] == 3
@@ -264,11 +264,11 @@ def test_the_command_line_pauses_and_resumes(appliance: Appliance) -> None:
     asyncio.run(before)  # what an earlier version called the halves holds nobody
     appliance.start()
     write(appliance, prewrite(1), commit(1, 2))
-    assert state("pause", "--drainer", "--wait", "30") == (0, "the drainer is paused\n")
+    assert state("pause", "--drainer", "--wait", "120") == (0, "the drainer is paused\n")
     code, said = state("pause", "--drainer", "--json")
     assert (code, json.loads(said)["code"]) == (1, 3)
-    assert state("resume", "--drainer", "--wait", "30") == (0, "the drainer is online\n")
-    code, said = state("close", "--wait", "30")
+    assert state("resume", "--drainer", "--wait", "120") == (0, "the drainer is online\n")
+    code, said = state("close", "--wait", "120")
     assert code == 0, said
     assert "the node has ended" in said
     assert appliance.end() == 0

@@ -18,7 +18,7 @@ from binlogd.client.pump_client import PumpClient
 from binlogd.tso import Tso
 from binlogd.wire import peek
 from tests import bank
-from tests.appliance import Appliance
+from tests.appliance import READY_S, Appliance
 from tests.scripted_tidb import ScriptedTidb
 
 BEFORE = 30
@@ -49,8 +49,10 @@ class Scene:
     async def until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Asks beside the two TiDBs, which live in this loop."""
         last: Any = None
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + READY_S
         async with aiohttp.ClientSession() as session:
-            for _ in range(600):
+            while loop.time() < until_s:
                 try:
                     async with session.get(f"http://127.0.0.1:{self.node.port}/status") as answer:
                         last = await answer.json()
@@ -60,7 +62,7 @@ class Scene:
                     if condition(last):
                         return dict(last)
                 await asyncio.sleep(0.05)
-        raise AssertionError(f"not so within half a minute: {last}\n{self.node.log()}")
+        raise AssertionError(f"not so within {READY_S:g} s: {last}\n{self.node.log()}")
 
     async def applied(self, number: int) -> None:
         """Until everything up to a transaction is downstream."""

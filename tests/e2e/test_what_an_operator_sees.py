@@ -33,7 +33,7 @@ async def test_a_base_declared_by_command_is_held_by_the_running_process(
     declared = run(appliance.directory, *words, "--at", str(at(2)))
     assert json.loads(declared.stdout) == {"nightly": at(2)}
 
-    status = appliance.wait(lambda now: now["gc"]["holds"], timeout_s=30)
+    status = appliance.wait(lambda now: now["gc"]["holds"])
     assert status["gc"] == {
         "holds": {"export base nightly": at(2)},
         "held_by": [],
@@ -50,6 +50,6 @@ async def test_a_base_declared_by_command_is_held_by_the_running_process(
             "records_read": 0,
         }
     assert run(appliance.directory, *words, "--withdraw").returncode == 0
-    appliance.wait(lambda now: not now["gc"]["holds"], timeout_s=30)
+    appliance.wait(lambda now: not now["gc"]["holds"])
     assert run(appliance.directory, *words, "--withdraw").returncode == 2
     assert appliance.stop() == 0
