@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 import structlog
 import uvloop
 
-from binlogd import telemetry
 from binlogd.archive.beside import archiving
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
@@ -31,7 +30,6 @@ from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
 from binlogd.exporting import ExportRequest, desk_for, export_for, plan_for
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
-from binlogd.http2 import Http2Limits, Servable
 from binlogd.node.assembly import (
     identity,
     make_finder,
@@ -55,12 +53,13 @@ from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.pump import LOCK_FILE, Pump
 from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
-from binlogd.quantities import listen_address, size_bytes
-from binlogd.routes.application import application
-from binlogd.routes.awaiting import Awaiting
-from binlogd.routes.guard import Guard
-from binlogd.server import Server, ServerLimits
-from binlogd.setup import Setup, client_tls, server_tls
+from binlogd.serving.http2 import Http2Limits, Servable
+from binlogd.serving.routes.application import application
+from binlogd.serving.routes.awaiting import Awaiting
+from binlogd.serving.routes.guard import Guard
+from binlogd.serving.server import Server, ServerLimits
+from binlogd.settings.quantities import listen_address, size_bytes
+from binlogd.settings.setup import Setup, client_tls, server_tls
 from binlogd.snapshot.desk import Desk
 from binlogd.snapshot.estimate import Estimate
 from binlogd.snapshot.export import ExportResult
@@ -68,6 +67,7 @@ from binlogd.snapshot.metrics import DeskReport
 from binlogd.snapshot.process.launcher import Progress
 from binlogd.snapshot.process.warmup import Archive
 from binlogd.snapshot.process.warmup import warm_up as make_archive
+from binlogd.telemetry.logs import set_up_logging
 from binlogd.tools.restoring import read_checkpoint, restore_from
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.registry import DRAINER, PUMP
@@ -92,7 +92,7 @@ log = structlog.get_logger(__name__)
 def serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
     """Runs the appliance until it is told to stop; the exit code. `read_again` reads the
     configuration anew when that is asked for, and may raise ConfigError."""
-    telemetry.set_up_logging(setup.config.log_level)
+    set_up_logging(setup.config.log_level)
     sys.setswitchinterval(GIL_SWITCH_S)
     try:
         reloading = Reloading(setup, read_again)
@@ -107,13 +107,13 @@ def serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
 
 def restore(setup: Setup, to_ts: Tso | None = None) -> Restored:
     """Brings the downstream to a consistent state from the relay log alone."""
-    telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+    set_up_logging(setup.config.log_level, sys.stderr)
     return run(_restore(setup, to_ts=to_ts))
 
 
 def stored_checkpoint(setup: Setup) -> Checkpoint | None:
     """The checkpoint that the downstream holds; nothing is changed there. Raises ConfigError."""
-    telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+    set_up_logging(setup.config.log_level, sys.stderr)
     return run(read_checkpoint(setup))
 
 
@@ -197,7 +197,7 @@ async def ended_by_term(work: Awaitable[T]) -> T:
 
 def warm_up(*, anew: bool) -> Archive:
     """Makes Spark's class archive for this machine."""
-    telemetry.set_up_logging("warn", sys.stderr)
+    set_up_logging("warn", sys.stderr)
     return run(make_archive(anew=anew))
 
 
@@ -207,13 +207,13 @@ def export(
     """Publishes what is asked for of the data directory's log. On a terminal bars say how it goes,
     elsewhere the log."""
     level = "warn" if sys.stderr.isatty() else setup.config.log_level
-    telemetry.set_up_logging(level, sys.stderr)
+    set_up_logging(level, sys.stderr)
     return run(ended_by_term(export_for(setup, request, progress)))
 
 
 def plan_export(setup: Setup, request: ExportRequest) -> Estimate:
     """What `export` would do, and how long it would take."""
-    telemetry.set_up_logging("warn", sys.stderr)
+    set_up_logging("warn", sys.stderr)
     return run(plan_for(setup, request))
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from binlogd.errors import BinlogdError
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
+from binlogd.merge.stream import MergedStream, merged
 from binlogd.pump.pump import Pump, PumpOptions
-from binlogd.stream import MergedStream, merged
 from binlogd.tso import Tso
 from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.txn_status import LocalTxnStatus

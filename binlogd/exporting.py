@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 from binlogd.archive.task import CATALOG_NAME, check_installed
 from binlogd.errors import ConfigError
 from binlogd.node.upstreams import open_upstream
-from binlogd.quantities import size_bytes
-from binlogd.setup import Setup
+from binlogd.settings.quantities import size_bytes
+from binlogd.settings.setup import Setup
 from binlogd.snapshot.desk import Desk, Wish
 from binlogd.snapshot.estimate import Estimate, estimate
 from binlogd.snapshot.export import ExportOptions, ExportResult, checked

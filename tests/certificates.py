@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trustme
 
-from binlogd.tls import TlsFiles
+from binlogd.host.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)

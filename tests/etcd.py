@@ -12,12 +12,12 @@ from pathlib import Path
 from random import Random
 from time import monotonic, sleep
 
+from binlogd.host.tls import ServerTls
 from binlogd.placement.calls import OpenStreams
 from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
 from binlogd.placement.maintenance import AuthService, HealthService, MaintenanceService
 from binlogd.placement.watches import PROGRESS_S, WatchService
-from binlogd.server import Server
-from binlogd.tls import ServerTls
+from binlogd.serving.server import Server
 from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
 from tests.ports import free_port
 

@@ -9,9 +9,9 @@ import google_crc32c
 from grpclib.client import Channel
 from grpclib.const import Cardinality
 
-from binlogd.channel import BytesCodec
 from binlogd.tso import Tso
 from binlogd.wire import codec
+from binlogd.wire.channel import BytesCodec
 from binlogd.wire.fields import uvarint
 
 PIECE = bytes(range(256)) * 4096

@@ -21,10 +21,10 @@ from grpclib.exceptions import GRPCError
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server
 
+from binlogd.host.tls import ServerTls
 from binlogd.placement.calls import OpenStreams
 from binlogd.placement.etcd_services import KeyValueService, LeaseService
 from binlogd.placement.watches import WatchService
-from binlogd.tls import ServerTls
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.pd.members import Address
 from binlogd.wire.generated import metapb, pdpb

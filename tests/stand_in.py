@@ -10,7 +10,7 @@ from random import Random
 from binlogd.host.clock import WallClock
 from binlogd.placement.pd_service import Place
 from binlogd.placement.stand_in import StandIn
-from binlogd.server import Server
+from binlogd.serving.server import Server
 from binlogd.tso import NO_TS
 from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.history import SchemaHistory

@@ -21,8 +21,8 @@ from grpclib.exceptions import GRPCError
 from grpclib.server import Server
 
 from binlogd.errors import UpstreamUnavailable
+from binlogd.host.tls import ClientTls, ServerTls
 from binlogd.tidb.meta_keys import key_of_pd, pd_key
-from binlogd.tls import ClientTls, ServerTls
 from binlogd.tso import NO_TS, Tso, compose, plus_ms
 from binlogd.upstream.tikv.client import TikvClient, TikvLimits
 from binlogd.upstream.tikv.places import Place

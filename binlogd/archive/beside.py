@@ -9,7 +9,7 @@ from binlogd.archive.metrics import ArchiverReport
 from binlogd.archive.task import check_installed
 from binlogd.node.operations import Node
 from binlogd.pump.pump import Pump
-from binlogd.setup import Setup
+from binlogd.settings.setup import Setup
 from binlogd.upstream.upstream import Upstream
 
 HOLD = "archive"

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from binlogd.archive.archiver import Archiver
-from binlogd.telemetry import Exposition
+from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import physical_ms
 
 

@@ -11,9 +11,9 @@ import structlog
 from grpclib.const import Cardinality
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
-from binlogd.channel import PlainChannel, woken_cleanly
 from binlogd.errors import DrainerUnavailable
-from binlogd.tls import ClientTls
+from binlogd.host.tls import ClientTls
+from binlogd.wire.channel import PlainChannel, woken_cleanly
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from binlogd.binlog import Pulled
 from binlogd.client.pump_client import RemoteSource
+from binlogd.host.tls import ClientTls
 from binlogd.ports import BinlogSource, Member
-from binlogd.tls import ClientTls
 from binlogd.tso import Tso
 
 

@@ -22,7 +22,7 @@ from binlogd.client.directory import ONLINE, Directory, PumpNode
 from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.client.strategy import Candidate, Selector, Strategy
 from binlogd.errors import PumpUnavailable, Refused
-from binlogd.tls import ClientTls
+from binlogd.host.tls import ClientTls
 from binlogd.wire import peek
 
 log = structlog.get_logger(__name__)

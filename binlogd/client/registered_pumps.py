@@ -23,8 +23,8 @@ from binlogd.binlog import Pulled
 from binlogd.client.pump_client import RemoteSource
 from binlogd.client.pump_list import Observed, PumpAddress
 from binlogd.errors import PumpUnavailable, UpstreamUnavailable
+from binlogd.host.tls import ClientTls
 from binlogd.ports import BinlogSource, Member, NodeStatus, Registry, SourceState
-from binlogd.tls import ClientTls
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)

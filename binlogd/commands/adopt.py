@@ -11,17 +11,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from binlogd import app, telemetry
+from binlogd import app
+from binlogd.commands.console import BytesProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
-from binlogd.console import BytesProgress
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.checking.adopt import Adopted
 from binlogd.pump.checking.adopt import adopt as adopt_directories
 from binlogd.pump.checking.check import Told
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.shard import ShardOptions
-from binlogd.quantities import size_bytes
-from binlogd.setup import Setup
+from binlogd.settings.quantities import size_bytes
+from binlogd.settings.setup import Setup
+from binlogd.telemetry.logs import set_up_logging
 
 
 def adopt(
@@ -43,7 +44,7 @@ def adopt(
     its shard. Records that a crash cut short were never acknowledged; they are left out and named.
     """
     setup = load_setup(config_file, data_dir)
-    telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+    set_up_logging(setup.config.log_level, sys.stderr)
     with BytesProgress(Console(stderr=True)) as shown:
         done = app.run(_adopted(setup, directories, shown.told, skip_damaged=skip_damaged))
     if as_json:

@@ -12,10 +12,10 @@ import typer
 from rich.console import Console
 
 from binlogd.archive.task import Task, check_installed
+from binlogd.commands.console import BytesProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
-from binlogd.console import BytesProgress
 from binlogd.errors import ConfigError
-from binlogd.moment import wall_clock
+from binlogd.settings.moment import wall_clock
 from binlogd.tso import Tso
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from binlogd import app, telemetry
+from binlogd import app
 from binlogd.commands.options import JsonOption
 from binlogd.errors import ConfigError
+from binlogd.telemetry.logs import set_up_logging
 from binlogd.workload.measure import Measured, Measurement, measure
 
 
@@ -40,7 +41,7 @@ def bench(
     """
     if directory is not None and not directory.is_dir():
         raise ConfigError(f"--dir {directory}: is no directory")
-    telemetry.set_up_logging("error", sys.stderr)
+    set_up_logging("error", sys.stderr)
     errors = Console(stderr=True)
     wanted = Measurement(seconds, writers, row_bytes)
     with (

@@ -12,17 +12,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from binlogd import app, telemetry
+from binlogd import app
+from binlogd.commands.console import BytesProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
-from binlogd.console import BytesProgress
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.checking.check import CheckReport, Told
 from binlogd.pump.checking.repair import Checked, Repaired, check_and_repair
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.shard import ShardOptions
-from binlogd.quantities import size_bytes
-from binlogd.setup import Setup
+from binlogd.settings.quantities import size_bytes
+from binlogd.settings.setup import Setup
+from binlogd.telemetry.logs import set_up_logging
 
 _SHOWN_MAX = 40
 
@@ -53,7 +54,7 @@ def check(
     if copy_to is not None and not repair:
         raise ConfigError("--copy-to says where --repair may copy to: give both, or none")
     setup = load_setup(config_file, data_dir)
-    telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+    set_up_logging(setup.config.log_level, sys.stderr)
     with BytesProgress(Console(stderr=True)) as shown:
         checked = app.run(_checked(setup, shown.told, repairs=repair, copy_to=copy_to))
     if as_json:

@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from binlogd import app, telemetry
+from binlogd import app
+from binlogd.commands.console import upstream_text
 from binlogd.commands.options import (
     AddrOption,
     ConfigOption,
@@ -19,12 +20,12 @@ from binlogd.commands.options import (
     JsonOption,
     load_settings,
 )
-from binlogd.config import SecurityConfig
-from binlogd.console import upstream_text
 from binlogd.node.assembly import table_filter
 from binlogd.node.upstreams import look
-from binlogd.settings import Settings, flattened, shown
-from binlogd.setup import Setup, server_tls
+from binlogd.settings.config import SecurityConfig
+from binlogd.settings.setup import Setup, server_tls
+from binlogd.settings.sources import Settings, flattened, shown
+from binlogd.telemetry.logs import set_up_logging
 from binlogd.upstream.metrics import upstream_json
 
 _DEFAULT = "default"
@@ -85,7 +86,7 @@ def check_config(
 
 
 def _who_may_act(security: SecurityConfig) -> str:
-    """In one sentence, as binlogd/routes/guard.py lets through."""
+    """In one sentence, as binlogd/serving/routes/guard.py lets through."""
     who = ["whoever has the admin token" if security.admin_token else "this machine alone"]
     if security.operators_cn:
         who.append(f"certificates of {', '.join(security.operators_cn)}")
@@ -97,7 +98,7 @@ def _who_may_act(security: SecurityConfig) -> str:
 
 
 def _ask(setup: Setup) -> dict[str, Any]:
-    telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+    set_up_logging(setup.config.log_level, sys.stderr)
     cluster_id, _, statistics = app.run(look(setup))
     return {"upstream": {"cluster_id": cluster_id, **upstream_json(statistics)}}
 

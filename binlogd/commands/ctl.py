@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from binlogd import __version__, app, passwords
+from binlogd import __version__, app
 from binlogd.commands.as_binlogctl import LogLines
 from binlogd.commands.nodes import show_nodes
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
@@ -32,8 +32,9 @@ from binlogd.errors import ConfigError, NotRunning
 from binlogd.node.membership import mark
 from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.state import NodeState
-from binlogd.quantities import pd_addresses
-from binlogd.setup import Setup
+from binlogd.settings import passwords
+from binlogd.settings.quantities import pd_addresses
+from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
 from binlogd.upstream.registry import DRAINER, PUMP
 

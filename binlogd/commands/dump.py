@@ -11,6 +11,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from binlogd.commands.console import ReadingProgress, is_coloured
 from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
 from binlogd.commands.reading import (
     FromOption,
@@ -23,7 +24,6 @@ from binlogd.commands.reading import (
     quiet_on_broken_pipe,
     window_of,
 )
-from binlogd.console import ReadingProgress, is_coloured
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.errors import CorruptPayload, CorruptRow
 from binlogd.tools.chosen import chosen, table_patterns

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from binlogd import app
 from binlogd.commands import export_options as options
+from binlogd.commands.console import ExportProgress
 from binlogd.commands.export_check import check_snapshot, say_plan
 from binlogd.commands.export_via import check_words, export_via, setup_for
 from binlogd.commands.options import (
@@ -24,12 +25,11 @@ from binlogd.commands.options import (
     load_setup,
 )
 from binlogd.commands.running import get_json
-from binlogd.console import ExportProgress
 from binlogd.errors import ConfigError, NotRunning, Refused
 from binlogd.exporting import ExportRequest
-from binlogd.moment import wall_clock
-from binlogd.quantities import duration_s
-from binlogd.setup import Setup
+from binlogd.settings.moment import wall_clock
+from binlogd.settings.quantities import duration_s
+from binlogd.settings.setup import Setup
 from binlogd.snapshot.desk import Wish
 from binlogd.snapshot.export import ExportResult
 from binlogd.snapshot.spec import Layout, moment, type_options

@@ -19,7 +19,7 @@ from binlogd.commands.options import (
 )
 from binlogd.errors import ConfigError
 from binlogd.exporting import ExportRequest
-from binlogd.quantities import duration_s
+from binlogd.settings.quantities import duration_s
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import MANIFEST_NAME, ChangesOptions, moment, type_options
 from binlogd.tso import Tso

@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from binlogd import app
+from binlogd.commands.console import BytesProgress
 from binlogd.commands.replay import server_of
-from binlogd.console import BytesProgress
 from binlogd.drainer.mysql.connection import Server
 from binlogd.errors import ConfigError
 from binlogd.snapshot.estimate import Estimate

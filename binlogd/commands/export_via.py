@@ -17,11 +17,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from binlogd import app
+from binlogd.commands.console import ExportProgress
 from binlogd.commands.options import load_asking
 from binlogd.commands.running import asked
-from binlogd.console import ExportProgress
 from binlogd.errors import BinlogdError, ConfigError, NotRunning, Refused
-from binlogd.setup import Setup
+from binlogd.settings.setup import Setup
 from binlogd.snapshot.desk import WRONG_EXIT, Ticket, Wish
 from binlogd.snapshot.process.launcher import Progress, Stage
 

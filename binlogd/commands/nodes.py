@@ -14,9 +14,9 @@ from rich.table import Table
 from binlogd import app
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.errors import ConfigError
-from binlogd.moment import wall_clock_ms
 from binlogd.node.membership import mark as mark_node
 from binlogd.ports import NodeStatus, Registry
+from binlogd.settings.moment import wall_clock_ms
 from binlogd.tso import physical_ms
 from binlogd.upstream.registry import DRAINER, PUMP, status_json
 

@@ -9,16 +9,16 @@ from typing import Annotated
 import msgspec
 import typer
 
-from binlogd import settings
-from binlogd.settings import Settings
-from binlogd.setup import Setup
+from binlogd.settings import sources
+from binlogd.settings.setup import Setup
+from binlogd.settings.sources import Settings
 
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
         "--config",
         "-c",
-        envvar=settings.CONFIG_VARIABLE,
+        envvar=sources.CONFIG_VARIABLE,
         help="TOML file; without it the built-in defaults hold, and variables BINLOGD_... .",
     ),
 ]
@@ -38,7 +38,7 @@ def load_settings(path: Path | None, **words: str | None) -> Settings:
     Raises ConfigError.
     """
     given = {key.replace("_", "-"): word for key, word in words.items() if word is not None}
-    return settings.read(path, os.environ, given)
+    return sources.read(path, os.environ, given)
 
 
 def load_setup(

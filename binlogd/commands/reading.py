@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from binlogd.errors import ConfigError
-from binlogd.moment import first_ts, last_ts
+from binlogd.settings.moment import first_ts, last_ts
 from binlogd.tools.transaction import Window
 from binlogd.tso import MAX_TS, NO_TS
 

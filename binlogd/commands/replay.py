@@ -13,7 +13,8 @@ import msgspec
 import typer
 from rich.console import Console
 
-from binlogd import app, telemetry
+from binlogd import app
+from binlogd.commands.console import ReadingProgress, is_coloured
 from binlogd.commands.reading import (
     FromOption,
     JsonLinesOption,
@@ -21,10 +22,10 @@ from binlogd.commands.reading import (
     quiet_on_broken_pipe,
     window_of,
 )
-from binlogd.console import ReadingProgress, is_coloured
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.drainer.mysql.connection import Server
 from binlogd.errors import ConfigError
+from binlogd.telemetry.logs import set_up_logging
 from binlogd.tools.chosen import chosen, table_patterns
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import Replayed, only_named
@@ -84,7 +85,7 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
     )
     window, sources = window_of(start, stop), find_sources(paths)
     only_named(sources)
-    telemetry.set_up_logging("info", sys.stderr)
+    set_up_logging("info", sys.stderr)
     with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
         found = transactions(sources, window, meter=shown.meter)
         if into is None:

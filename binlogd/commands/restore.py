@@ -10,13 +10,13 @@ import typer
 from rich.console import Console
 
 from binlogd import app
+from binlogd.commands.console import ReadingProgress, is_coloured
 from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
 from binlogd.commands.reading import quiet_on_broken_pipe
-from binlogd.console import ReadingProgress, is_coloured
 from binlogd.errors import ConfigError
-from binlogd.moment import last_ts
 from binlogd.node.assembly import table_filter
-from binlogd.setup import Setup
+from binlogd.settings.moment import last_ts
+from binlogd.settings.setup import Setup
 from binlogd.tools.chosen import chosen
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.shown import JsonWriter, TextWriter

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from binlogd.errors import NotRunning, Unavailable
-from binlogd.quantities import listen_address
-from binlogd.setup import Setup, http_tls
+from binlogd.settings.quantities import listen_address
+from binlogd.settings.setup import Setup, http_tls
 
 ANSWER_S = 10.0
 _ANSWER_BYTES_MAX = 64 << 20

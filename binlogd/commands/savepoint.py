@@ -15,7 +15,7 @@ from rich.console import Console
 
 from binlogd import app
 from binlogd.errors import ConfigError
-from binlogd.setup import Setup
+from binlogd.settings.setup import Setup
 from binlogd.tso import Tso, physical_ms
 
 _DIRECTORY_MODE, _FILE_MODE = 0o700, 0o644

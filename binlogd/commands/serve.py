@@ -6,7 +6,7 @@ import typer
 
 from binlogd import app
 from binlogd.commands.options import AddrOption, ConfigOption, DataDirOption, load_setup
-from binlogd.setup import Setup
+from binlogd.settings.setup import Setup
 
 
 def serve(

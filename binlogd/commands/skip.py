@@ -22,7 +22,7 @@ from binlogd.commands.options import (
 )
 from binlogd.commands.running import get_json, put
 from binlogd.errors import ConfigError, NotRunning
-from binlogd.moment import wall_clock_ms
+from binlogd.settings.moment import wall_clock_ms
 from binlogd.tso import Tso
 
 _DONE = 200

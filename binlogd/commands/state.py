@@ -16,7 +16,7 @@ from binlogd import app
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import get_json, put
 from binlogd.errors import ConfigError, NotRunning, Unavailable
-from binlogd.setup import Setup
+from binlogd.settings.setup import Setup
 
 _ACTIONS = ("pause", "close", "resume")
 _DONE = 200

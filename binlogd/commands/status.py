@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 
 from binlogd import app
+from binlogd.commands.console import StatusScreen, print_status
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import get_json
-from binlogd.console import StatusScreen, print_status
 from binlogd.errors import NotRunning
-from binlogd.setup import Setup
+from binlogd.settings.setup import Setup
 
 
 def status(

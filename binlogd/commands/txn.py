@@ -10,10 +10,10 @@ import msgspec
 import typer
 from rich.console import Console
 
+from binlogd.commands.console import ReadingProgress, is_coloured
 from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
 from binlogd.commands.reading import HistoryOption, JsonLinesOption, quiet_on_broken_pipe
-from binlogd.console import ReadingProgress, is_coloured
-from binlogd.moment import wall_clock
+from binlogd.settings.moment import wall_clock
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.lookup import find_transaction, records_of_transaction
 from binlogd.tools.reading import find_sources

@@ -10,7 +10,8 @@ import msgspec
 import typer
 from rich.console import Console
 
-from binlogd import app, telemetry
+from binlogd import app
+from binlogd.commands.console import ReadingProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
 from binlogd.commands.reading import (
     FromOption,
@@ -22,9 +23,9 @@ from binlogd.commands.reading import (
     window_of,
 )
 from binlogd.commands.replay import server_of
-from binlogd.console import ReadingProgress
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.errors import ConfigError
+from binlogd.telemetry.logs import set_up_logging
 from binlogd.tools.chosen import table_patterns
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.reading import find_sources
@@ -66,7 +67,7 @@ def undo(  # noqa: PLR0913 - typer makes each parameter an option
         ignored_databases=DEFAULT_IGNORED_SCHEMAS,
     )
     log = Log(sources, window_of(start, stop), known_jobs(sources, schema_history), wanted)
-    telemetry.set_up_logging("info", sys.stderr)
+    set_up_logging("info", sys.stderr)
     with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
         found = taken_back(log, shown.meter)
         if into is not None:

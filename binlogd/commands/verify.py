@@ -12,14 +12,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from binlogd import app
+from binlogd.commands.console import VerifyProgress
 from binlogd.commands.options import ConfigOption, load_setup
 from binlogd.commands.replay import server_of
-from binlogd.console import VerifyProgress
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.drainer.mysql.connection import Server
 from binlogd.errors import ConfigError
 from binlogd.node.assembly import downstream_server, table_filter
-from binlogd.setup import Setup
+from binlogd.settings.setup import Setup
 from binlogd.tools.chosen import table_patterns
 from binlogd.tools.verify import Request, TableVerdict, saved_checkpoint
 from binlogd.tools.verify import verify as verify_tables

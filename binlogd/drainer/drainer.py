@@ -22,7 +22,7 @@ from binlogd.drainer.measures import DrainerMeasuresStatistics
 from binlogd.drainer.session import DrainerOptions, DrainerPorts, Session, leading_error
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.errors import BinlogdError, Corrupt, RowMismatch, Unavailable, UnknownTable
-from binlogd.merge import MergeStatistics
+from binlogd.merge.merge import MergeStatistics
 from binlogd.relay.log import RelayStatistics
 from binlogd.tso import Tso, physical_ms
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from binlogd.binlog import Pulled
 from binlogd.drainer.txn import Ddl, Dml, Txn
-from binlogd.histogram import Histogram, HistogramStatistics, SizeHistogram, doubling
 from binlogd.ports import BinlogSource, Clock, Member, Sources
+from binlogd.telemetry.histogram import Histogram, HistogramStatistics, SizeHistogram, doubling
 from binlogd.tso import Tso, physical_ms
 
 _SECONDS = doubling(0.00005, 18)

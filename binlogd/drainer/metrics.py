@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from binlogd.drainer.drainer import DrainerState, DrainerStatistics
 from binlogd.drainer.measures import DrainerMeasuresStatistics, FileStatistics
 from binlogd.drainer.sink import SinkStatistics
-from binlogd.histogram import together
-from binlogd.merge import MergeStatistics
+from binlogd.merge.merge import MergeStatistics
 from binlogd.relay.log import RelayStatistics
-from binlogd.telemetry import Exposition
+from binlogd.telemetry.exposition import Exposition
+from binlogd.telemetry.histogram import together
 from binlogd.tso import physical_ms
 
 

@@ -38,11 +38,11 @@ from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Ddl, Dml, Skip, Txn
 from binlogd.errors import BinlogdError, Corrupt, MissingDdlJob, Stuck, Unavailable
-from binlogd.merge import MergeStatistics
+from binlogd.merge.merge import MergeStatistics
+from binlogd.merge.stream import MergedStream, MergeLimits, merged
 from binlogd.ports import BinlogSource, Sources
 from binlogd.relay.frame import RelayEntry
 from binlogd.relay.log import RelayWriter
-from binlogd.stream import MergedStream, MergeLimits, merged
 from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job, SchemaState
 from binlogd.tidb.schema import SchemaTracker

@@ -14,7 +14,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.trash_names import TrashStatistics
 from binlogd.drainer.measures import FileStatistics, RunningDdl
 from binlogd.drainer.txn import Txn
-from binlogd.histogram import HistogramStatistics
+from binlogd.telemetry.histogram import HistogramStatistics
 from binlogd.tso import Tso
 
 

@@ -9,10 +9,8 @@ import socket
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
-from binlogd import config
 from binlogd.client.pump_list import PumpAddress, PumpList
 from binlogd.client.registered_pumps import RegisteredPumps
-from binlogd.config import DownstreamConfig, SyncerConfig
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
@@ -44,15 +42,23 @@ from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.errors import ConfigError, LogFailed
-from binlogd.finder import Finder
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.node.membership import Identity
 from binlogd.node.replication import Replication
 from binlogd.pump.pump import Pump, PumpOptions
-from binlogd.quantities import duration_s, gc_keep_s, listen_address, pump_addresses, size_bytes
 from binlogd.relay.log import RelayWriter
-from binlogd.setup import Setup, client_tls, plain_tls
+from binlogd.serving.finder import Finder
+from binlogd.settings import config
+from binlogd.settings.config import DownstreamConfig, SyncerConfig
+from binlogd.settings.quantities import (
+    duration_s,
+    gc_keep_s,
+    listen_address,
+    pump_addresses,
+    size_bytes,
+)
+from binlogd.settings.setup import Setup, client_tls, plain_tls
 from binlogd.tso import Tso
 from binlogd.upstream.upstream import Upstream
 

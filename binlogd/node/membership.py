@@ -17,10 +17,10 @@ import structlog
 
 from binlogd.client.notify import notify
 from binlogd.errors import ConfigError, DrainerUnavailable, UpstreamUnavailable
+from binlogd.host.tls import ClientTls
 from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.state import NodeState
-from binlogd.quantities import listen_address
-from binlogd.tls import ClientTls
+from binlogd.settings.quantities import listen_address
 from binlogd.upstream.entry import DRAINER, PUMP, node_key
 
 log = structlog.get_logger(__name__)

@@ -14,25 +14,25 @@ from typing import Any, Protocol
 
 import structlog
 
-from binlogd import __version__, native, telemetry
+from binlogd import __version__, native
 from binlogd.client.registered_pumps import RegisteredPumps
 from binlogd.drainer.ddl.trash_names import TrashStatistics
 from binlogd.drainer.drainer import DrainerState
 from binlogd.drainer.measures import RunningDdl
 from binlogd.drainer.metrics import say_drainer
 from binlogd.errors import RecordTooLarge, Refused, UpstreamUnavailable
-from binlogd.finder import Finder, Question
 from binlogd.node.membership import Identity
+from binlogd.node.pulse import Counts
 from binlogd.node.receiving import NOTHING_RECEIVED, Receiving
 from binlogd.node.replication import Replication
 from binlogd.placement.metrics import say_stand_in
 from binlogd.placement.stand_in import StandIn
 from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
-from binlogd.pulse import Counts
 from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import Action, NodeState
-from binlogd.routes.application import Reply
-from binlogd.telemetry import Exposition
+from binlogd.serving.finder import Finder, Question
+from binlogd.serving.routes.application import Reply
+from binlogd.telemetry.exposition import Exposition, process_metrics
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
 from binlogd.upstream.metrics import say_upstream, upstream_json
 from binlogd.upstream.registry import DRAINER, PUMP, status_json
@@ -195,7 +195,7 @@ class Node:
         say_upstream(out, self.upstream())
         if self.stand_in is not None:
             say_stand_in(out, self.stand_in.statistics())
-        return out.text() + telemetry.process_metrics()
+        return out.text() + process_metrics()
 
     def counts(self) -> Counts:
         """Binlogs that were taken, rows that were applied; the latter by this session."""

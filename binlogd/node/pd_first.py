@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from binlogd.http2 import Servable
+from binlogd.host.tls import ServerTls
 from binlogd.placement.refusals import PumpToCome
-from binlogd.server import Server, ServerLimits
-from binlogd.tls import ServerTls
+from binlogd.serving.http2 import Servable
+from binlogd.serving.server import Server, ServerLimits
 
 log = structlog.get_logger(__name__)
 

@@ -19,7 +19,7 @@ from binlogd.pump.pump import Pump
 from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.score import score
 from binlogd.pump.state import NodeState
-from binlogd.telemetry import Exposition
+from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import compose, physical_ms
 
 log = structlog.get_logger(__name__)

@@ -14,15 +14,16 @@ from dataclasses import replace
 import msgspec
 import structlog
 
-from binlogd import config, telemetry
-from binlogd.config import Config
 from binlogd.errors import ConfigError
 from binlogd.node.assembly import table_filter
 from binlogd.node.operations import DONE_CODE, REFUSED_CODE
-from binlogd.operators import Operators, operators
-from binlogd.routes.application import Reply
-from binlogd.settings import flattened, replaced
-from binlogd.setup import Setup
+from binlogd.serving.routes.application import Reply
+from binlogd.settings import config
+from binlogd.settings.config import Config
+from binlogd.settings.operators import Operators, operators
+from binlogd.settings.setup import Setup
+from binlogd.settings.sources import flattened, replaced
+from binlogd.telemetry.logs import set_up_logging
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +79,7 @@ class Reloading:
         self.setup = replace(self.setup, config=taken)
         applied, waiting = sorted(changed & RELOADABLE), sorted(changed - RELOADABLE)
         if LOG_LEVEL in changed:
-            telemetry.set_up_logging(taken.log_level)
+            set_up_logging(taken.log_level)
         if changed & DRAINER_KEYS:
             renew_drainer()
         log.info("configuration_reloaded", applied=applied, needs_restart=waiting)

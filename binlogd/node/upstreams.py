@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from binlogd.config import advertised, tidb_addresses
 from binlogd.host.clock import WallClock
 from binlogd.ports import Registry, TsoSource, TxnStatusSource
-from binlogd.quantities import pd_addresses
-from binlogd.setup import Setup, client_tls, http_client_tls
+from binlogd.settings.config import advertised, tidb_addresses
+from binlogd.settings.quantities import pd_addresses
+from binlogd.settings.setup import Setup, client_tls, http_client_tls
 from binlogd.tso import Tso
 from binlogd.upstream.cluster import CLUSTER_ID, StoredClusterIdentity
 from binlogd.upstream.etcd.client import EtcdClient

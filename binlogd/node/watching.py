@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from binlogd.node.problems import problems
+from binlogd.node.pulse import EVERY_S, Counts, Pulse, Sample
 from binlogd.ports import Clock
-from binlogd.problems import problems
-from binlogd.pulse import EVERY_S, Counts, Pulse, Sample
-from binlogd.routes.events import Hub, event
+from binlogd.serving.routes.events import Hub, event
 
 _EXACT_MAX = (1 << 53) - 1
 """What a browser's number holds without rounding; timestamps are larger."""

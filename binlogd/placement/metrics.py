@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binlogd.placement.stand_in import StandInStatistics
-from binlogd.telemetry import Exposition
+from binlogd.telemetry.exposition import Exposition
 
 
 def say_stand_in(out: Exposition, now: StandInStatistics) -> None:

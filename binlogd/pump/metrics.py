@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from binlogd.histogram import together
 from binlogd.pump.pump import PumpStatistics
 from binlogd.pump.rpc.service import ServiceStatistics
 from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import NodeState
-from binlogd.telemetry import Exposition
+from binlogd.telemetry.exposition import Exposition
+from binlogd.telemetry.histogram import together
 from binlogd.tso import Tso, physical_ms
 
 

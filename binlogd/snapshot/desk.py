@@ -16,12 +16,12 @@ import msgspec
 import structlog
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
-from binlogd.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.snapshot.export import ExportResult
 from binlogd.snapshot.process.jobdir import job_directory
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
 from binlogd.snapshot.process.warm import WarmJob
 from binlogd.snapshot.spec import moment
+from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
 
 WAITING_MAX = 8
 REMEMBERED_MAX = 50

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from binlogd.snapshot.desk import Desk
-from binlogd.telemetry import Exposition
+from binlogd.telemetry.exposition import Exposition
 
 
 class DeskReport:

@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 
 from binlogd.errors import ConfigError
-from binlogd.moment import last_ts
-from binlogd.quantities import duration_s
+from binlogd.settings.moment import last_ts
+from binlogd.settings.quantities import duration_s
 from binlogd.tso import NO_TS, Tso
 
 FORMATS = ("parquet", "delta", "iceberg", "orc", "csv", "json", "sql")

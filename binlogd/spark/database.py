@@ -18,7 +18,7 @@ from binlogd.drainer.session import DdlHistory, DrainerOptions, DrainerPorts
 from binlogd.host.disk import PosixDisk
 from binlogd.node.assembly import dialect, make_sink, table_filter, trash
 from binlogd.ports import BinlogSource
-from binlogd.setup import Setup
+from binlogd.settings.setup import Setup
 from binlogd.spark.beginning import Beginning
 from binlogd.spark.inputs import open_input
 from binlogd.spark.lake.book import PipelineStopped

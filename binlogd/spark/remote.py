@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 from binlogd.binlog import CommittedBinlog
 from binlogd.client.pump_client import RemoteSource
 from binlogd.errors import ConfigError, NotRunning, PumpUnavailable, Refused
+from binlogd.host.tls import ClientTls, TlsFiles
 from binlogd.spark.request import Request
 from binlogd.tidb.model import Job, jobs_from_json
-from binlogd.tls import ClientTls, TlsFiles
 from binlogd.tso import Tso
 
 ANSWER_S = 30.0

@@ -29,7 +29,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from binlogd.errors import ConfigError
-from binlogd.moment import last_ts
+from binlogd.settings.moment import last_ts
 from binlogd.snapshot.spec import TypeOptions, type_options
 from binlogd.tso import NO_TS, Tso
 

@@ -22,11 +22,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from binlogd import settings, telemetry
 from binlogd.archive.store import without_secrets
 from binlogd.errors import BinlogdError, ConfigError
-from binlogd.setup import Setup
+from binlogd.settings import sources
+from binlogd.settings.setup import Setup
 from binlogd.spark.lake.place import LIBRARIES, place_of
+from binlogd.telemetry.logs import set_up_logging
 
 _ROOT = Path(__file__).parents[2]
 _MAIN = '''"""Run by spark-submit: see `binlogd pipeline --help` for the words that follow."""
@@ -82,7 +83,7 @@ class Arguments:
 def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) -> None:
     """A Spark on this machine, for this pipeline. Raises ConfigError, PipelineStopped."""
     _check_installed(arguments)
-    telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+    set_up_logging(setup.config.log_level, sys.stderr)
     roots = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     os.environ |= {"PYTHONPATH": roots, "PYSPARK_PYTHON": sys.executable}
     os.environ.pop("SPARK_HOME", None)
@@ -102,9 +103,9 @@ def main(words: Sequence[str]) -> int:
     try:
         arguments = _parsed(words)
         path = Path(arguments.config) if arguments.config else None
-        config = settings.read(path, os.environ, {}).config
+        config = sources.read(path, os.environ, {}).config
         setup = Setup(config, path.resolve().parent if path else Path.cwd())
-        telemetry.set_up_logging(setup.config.log_level, sys.stderr)
+        set_up_logging(setup.config.log_level, sys.stderr)
         _check_installed(arguments)
         from pyspark.sql import SparkSession
 

@@ -18,7 +18,7 @@ from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
 from binlogd.node.assembly import make_store
 from binlogd.pump.pump import LOCK_FILE
-from binlogd.setup import Setup
+from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
 
 

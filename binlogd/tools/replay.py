@@ -15,7 +15,7 @@ from binlogd.drainer.messages.named import NamedTransaction
 from binlogd.drainer.mysql.connection import Server
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, NamedOptions
 from binlogd.errors import BinlogdError, ConfigError, StatementRejected
-from binlogd.moment import wall_clock
+from binlogd.settings.moment import wall_clock
 from binlogd.tools.chosen import chosen
 from binlogd.tools.reading import Source, SourceKind
 from binlogd.tools.transaction import Transaction

@@ -21,7 +21,7 @@ from binlogd.node.assembly import (
     trash,
 )
 from binlogd.relay.position import suffix_of
-from binlogd.setup import Setup
+from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
 
 

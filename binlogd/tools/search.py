@@ -15,7 +15,7 @@ from typing import Any
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.named import NamedColumn, NamedRow, RowKind
 from binlogd.errors import ConfigError, CorruptPayload, CorruptRow
-from binlogd.moment import wall_clock
+from binlogd.settings.moment import wall_clock
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job
 from binlogd.tools.chosen import chosen, table_patterns

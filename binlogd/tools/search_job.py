@@ -1,6 +1,6 @@
 """The process that looks for a transaction: a question as JSON in, an answer as JSON out.
 
-It is started by the running binlogd (finder.py), which must not wait for disks and decoders itself.
+It is started by the running binlogd (serving/finder.py), which waits for no disk and no decoder.
 Time and memory are bounded; what was found when the time is over is the answer, and it says so.
 """
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from binlogd.errors import BinlogdError
-from binlogd.finder import Question
 from binlogd.host.child import TimeOver, stop_after, yield_to_others
+from binlogd.serving.finder import Question
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.reading import find_sources
 from binlogd.tools.search import Found, Log, RowQuestion, by_row, by_time, by_timestamp

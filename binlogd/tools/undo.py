@@ -20,7 +20,7 @@ from binlogd.drainer.mysql.connection import Server
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, NamedOptions
 from binlogd.drainer.mysql.named_sql import is_binary, value_literal
 from binlogd.errors import BinlogdError
-from binlogd.moment import wall_clock
+from binlogd.settings.moment import wall_clock
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job
 from binlogd.tools.chosen import chosen

@@ -17,8 +17,8 @@ import msgspec
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.host.disk import PosixDisk
+from binlogd.host.tls import ClientTls
 from binlogd.tidb.job_index import JobIndex
-from binlogd.tls import ClientTls
 from binlogd.upstream.history import HistoryLimits, JobSource, stored_job
 from binlogd.upstream.store import StoredJob
 

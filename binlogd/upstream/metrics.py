@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from binlogd.telemetry import Exposition
+from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import physical_ms
 from binlogd.upstream.upstream import TikvKnowledge, TsoStatistics, UpstreamStatistics
 

@@ -17,13 +17,13 @@ from time import process_time
 
 import uvloop
 
-from binlogd import telemetry
 from binlogd.client.directory import FixedPumps
 from binlogd.client.pump_client import PumpClient
 from binlogd.client.pumps_client import PumpsClient
 from binlogd.client.strategy import Strategy
 from binlogd.pump.rpc.service import PumpService
-from binlogd.server import Server
+from binlogd.serving.server import Server
+from binlogd.telemetry.logs import set_up_logging
 from binlogd.tso import Tso
 from binlogd.wire import peek
 from tests.memory_pump import Cluster, MemoryPump
@@ -37,7 +37,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 def main() -> None:
     """Prints one line for each strategy, the ratio to one Pump without a choice beside it."""
-    telemetry.set_up_logging("error", sys.stderr)
+    set_up_logging("error", sys.stderr)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_measure())
 

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import structlog
 import uvloop
 
+from binlogd.merge.stream import merged
 from binlogd.pump.pump import Pump, PumpOptions
-from binlogd.stream import merged
 from binlogd.tso import NO_TS, Tso
 from tests.bench.pump_load import (
     batches,

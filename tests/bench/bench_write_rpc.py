@@ -32,12 +32,11 @@ from grpclib.server import Stream
 from hpack import Encoder
 
 from binlogd.app import GC_YOUNG_OBJECTS, GIL_SWITCH_S
-from binlogd.channel import BytesCodec
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.rpc.service import PumpService
-from binlogd.server import Server
+from binlogd.serving.server import Server
 from binlogd.tso import Tso, compose
 from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.oracle import ObservedTso
@@ -45,6 +44,7 @@ from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.wire import batch as batch_wire
 from binlogd.wire import codec, http2, peek
+from binlogd.wire.channel import BytesCodec
 
 SECONDS = 1.0
 WARM_UP_SECONDS = 0.5

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from binlogd.channel import PlainChannel
 from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
 from binlogd.upstream.etcd.client import EtcdClient
+from binlogd.wire.channel import PlainChannel
 from binlogd.wire.generated.etcdserverpb import (
     AlarmRequest,
     AlarmRequestAlarmAction,

@@ -15,7 +15,7 @@ from binlogd.errors import UpstreamUnavailable
 from binlogd.host.clock import WallClock
 from binlogd.placement.pd_service import Place
 from binlogd.placement.stand_in import StandIn
-from binlogd.server import Server
+from binlogd.serving.server import Server
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.history import SchemaHistory

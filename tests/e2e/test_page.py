@@ -16,7 +16,7 @@ from openapi_schema_validator import OAS31Validator
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from binlogd.routes.openapi import description
+from binlogd.serving.routes.openapi import description
 from tests.appliance import Appliance, into_mariadb
 from tests.browser import Browser
 from tests.mariadb import MariaDb

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from binlogd.cli import command_line
 from binlogd.client.pump_client import PumpClient
 from binlogd.errors import BinlogdError, ConfigError
-from binlogd.tls import ClientTls
+from binlogd.host.tls import ClientTls
 from binlogd.tso import Tso, compose
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from binlogd.client.pump_client import PumpClient
-from binlogd.config import parse
 from binlogd.node.upstreams import open_upstream
 from binlogd.ports import NodeStatus
-from binlogd.setup import Setup
+from binlogd.settings.config import parse
+from binlogd.settings.setup import Setup
 from binlogd.tso import Tso, compose
 from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.upstream.pd.client import PdClient

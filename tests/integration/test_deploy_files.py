@@ -17,14 +17,14 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
-from binlogd import config
-from binlogd.config import Config
+from binlogd.settings import config
+from binlogd.settings.config import Config
 from tests.deployment import DEPLOY, ROOT, dashboard, document, documents, expressions, unit
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 DEBIAN_12 = "3.11.2"
 PORT, UID, VOLUME = 8250, 8250, "/var/lib/binlogd"
-ROUTES = (ROOT / "binlogd" / "routes" / "application.py").read_text()
+ROUTES = (ROOT / "binlogd" / "serving" / "routes" / "application.py").read_text()
 
 
 def instructions(word: str) -> list[str]:

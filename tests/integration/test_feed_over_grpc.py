@@ -10,7 +10,7 @@ import pytest
 
 from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.pump.rpc.service import PumpService
-from binlogd.server import Server
+from binlogd.serving.server import Server
 from binlogd.workload import recording
 from binlogd.workload.feed import Feeder
 from binlogd.workload.generator import Options, Workload

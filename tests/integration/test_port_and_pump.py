@@ -21,8 +21,8 @@ from binlogd.pump.metrics import say_pump, say_service
 from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.state import Action
-from binlogd.server import Server
-from binlogd.telemetry import Exposition
+from binlogd.serving.server import Server
+from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.oracle import ObservedTso

@@ -20,13 +20,13 @@ from grpclib.const import Cardinality, Handler
 from grpclib.server import Stream
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.channel import PlainChannel
 from binlogd.client.pump_client import RemoteSource
+from binlogd.merge.stream import merged
 from binlogd.pump.rpc.service import PumpService
-from binlogd.server import Server
-from binlogd.stream import merged
+from binlogd.serving.server import Server
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import codec, peek
+from binlogd.wire.channel import PlainChannel
 from tests.memory_pump import Cluster
 from tests.pump_world import posix_world
 from tests.recordings_reader import RECORDINGS

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from binlogd.cli import command_line
-from binlogd.config import Config
+from binlogd.settings.config import Config
 from tests.browser import Browser
 
 ROOT = Path(__file__).parents[2]

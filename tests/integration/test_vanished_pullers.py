@@ -10,13 +10,13 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 
 from binlogd.binlog import Pulled
-from binlogd.channel import PlainChannel
 from binlogd.client.pump_client import RemoteSource
-from binlogd.http2 import Http2Limits
 from binlogd.pump.rpc.service import PumpService
-from binlogd.server import Server, ServerLimits
+from binlogd.serving.http2 import Http2Limits
+from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec
+from binlogd.wire.channel import PlainChannel
 from tests.pump_world import eventually
 
 

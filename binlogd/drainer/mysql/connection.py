@@ -22,8 +22,8 @@ from pymysql.err import MySQLError
 
 from binlogd.drainer import sql
 from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable
-from binlogd.histogram import Histogram, HistogramStatistics, doubling
-from binlogd.tls import ClientTls
+from binlogd.host.tls import ClientTls
+from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
 
 CONNECT_TIMEOUT_S = 10.0
 PACKET_TOO_LARGE = 1153

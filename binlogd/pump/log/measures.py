@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from binlogd.histogram import Histogram, HistogramStatistics, SizeHistogram, doubling
+from binlogd.telemetry.histogram import Histogram, HistogramStatistics, SizeHistogram, doubling
 
 _SIZES = 25
 _SECONDS = doubling(0.00005, 20)

@@ -29,7 +29,7 @@ from binlogd.errors import (
     RecordTooLarge,
     WrongCluster,
 )
-from binlogd.histogram import Histogram, HistogramStatistics, doubling
+from binlogd.merge.stream import MergeLimits, merged
 from binlogd.ports import BinlogSource, ClusterIdentity
 from binlogd.pump.budget import Budget
 from binlogd.pump.rpc.batches import BatchPorts, BatchService
@@ -49,7 +49,7 @@ from binlogd.pump.rpc.messages import (
     send_joined,
 )
 from binlogd.pump.rpc.sink import CallSink
-from binlogd.stream import MergeLimits, merged
+from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
 from binlogd.wire.requests import own_payloads

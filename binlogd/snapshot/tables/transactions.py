@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from binlogd.errors import Corrupt, Refused
-from binlogd.moment import wall_clock
+from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.log.events import Reads
 from binlogd.snapshot.log.heads import COMMIT, DDL_COMMIT, PREWRITE, ROLLBACK, Log
 from binlogd.snapshot.log.vectors import Longs, Mask

@@ -23,10 +23,10 @@ from grpclib.client import Channel, Stream
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
-from binlogd.channel import LastingChannel, woken_cleanly
 from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
-from binlogd.tls import ClientTls
+from binlogd.host.tls import ClientTls
 from binlogd.upstream.pd.members import addresses_of
+from binlogd.wire.channel import LastingChannel, woken_cleanly
 from binlogd.wire.generated.etcdserverpb import (
     CompactionRequest,
     CompactionResponse,

@@ -13,14 +13,14 @@ import structlog
 from grpclib.client import UnaryUnaryMethod
 from grpclib.exceptions import GRPCError
 
-from binlogd.channel import woken_cleanly
 from binlogd.errors import UpstreamUnavailable
-from binlogd.tls import ClientTls
+from binlogd.host.tls import ClientTls
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.pd.leader import NO_ANSWER, Leader, Message, PdLimits, Way, parsed, reason
 from binlogd.upstream.pd.members import Address, shown
 from binlogd.upstream.tikv.places import Place
 from binlogd.upstream.upstream import PartStatistics
+from binlogd.wire.channel import woken_cleanly
 from binlogd.wire.generated import metapb, pdpb
 
 log = structlog.get_logger(__name__)

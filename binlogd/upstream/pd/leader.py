@@ -20,10 +20,10 @@ import structlog
 from grpclib.client import UnaryUnaryMethod
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
-from binlogd.channel import PlainChannel, woken_cleanly
 from binlogd.errors import UpstreamUnavailable
-from binlogd.tls import ClientTls
+from binlogd.host.tls import ClientTls
 from binlogd.upstream.pd.members import Address, Members, members_of, shown, url_of
+from binlogd.wire.channel import PlainChannel, woken_cleanly
 from binlogd.wire.generated import pdpb
 
 log = structlog.get_logger(__name__)

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from binlogd.errors import UpstreamUnavailable
-from binlogd.tls import ClientTls
+from binlogd.host.tls import ClientTls
 from binlogd.upstream.tidb.servers import Several
 from binlogd.upstream.tidb.status_port import StatusPort
 

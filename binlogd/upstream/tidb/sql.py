@@ -17,7 +17,7 @@ from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
 from binlogd.errors import UpstreamUnavailable
-from binlogd.tls import ClientTls
+from binlogd.host.tls import ClientTls
 
 CONNECT_S = 5.0
 ANSWER_S = 10.0

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import aiohttp
 
 from binlogd.errors import UpstreamUnavailable
-from binlogd.tls import ClientTls
+from binlogd.host.tls import ClientTls
 
 ANSWER_S = 10.0
 ANSWER_BYTES_MAX = 64 << 20

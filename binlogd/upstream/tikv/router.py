@@ -17,7 +17,6 @@ from grpclib.client import UnaryUnaryMethod
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
-from binlogd.channel import woken_cleanly
 from binlogd.errors import Corrupt, Unavailable, UpstreamUnavailable
 from binlogd.tidb.meta_keys import pd_key
 from binlogd.upstream.tikv.places import Places
@@ -33,6 +32,7 @@ from binlogd.upstream.tikv.reaction import (
 )
 from binlogd.upstream.tikv.regions import Region, RegionMap
 from binlogd.upstream.tikv.stores import Connection, Stores
+from binlogd.wire.channel import woken_cleanly
 from binlogd.wire.generated import errorpb, kvrpcpb, metapb
 
 _LOOK_UPS = 8  # at PD at once

@@ -6,10 +6,10 @@ import asyncio
 from collections import defaultdict
 from dataclasses import dataclass
 
-from binlogd.channel import PlainChannel
 from binlogd.errors import UpstreamUnavailable
-from binlogd.tls import ClientTls
+from binlogd.host.tls import ClientTls
 from binlogd.upstream.tikv.places import Places
+from binlogd.wire.channel import PlainChannel
 from binlogd.wire.generated.metapb import StoreState
 
 

@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 
-from binlogd import config
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.mysql.connection import Server
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
@@ -17,7 +16,8 @@ from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import LOCK_FILE
-from binlogd.setup import Setup
+from binlogd.settings import config
+from binlogd.settings.setup import Setup
 from binlogd.tools import checkpoint as tool
 from binlogd.tso import Tso
 from tests.appliance import into_mariadb

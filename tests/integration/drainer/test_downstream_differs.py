@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from binlogd import config
 from binlogd.drainer.mysql.connection import Server, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.rows.shape import Shapes
 from binlogd.errors import ConfigError, DownstreamUnavailable, StatementRejected
+from binlogd.settings import config
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import FieldType
 from tests.mariadb import MariaDb

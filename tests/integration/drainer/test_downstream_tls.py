@@ -11,7 +11,7 @@ import uvloop
 
 from binlogd.drainer.mysql.connection import Server, SqlSession
 from binlogd.errors import DownstreamUnavailable
-from binlogd.tls import ClientTls, TlsFiles
+from binlogd.host.tls import ClientTls, TlsFiles
 from tests.certificates import Authority
 from tests.mariadb import MariaDb
 

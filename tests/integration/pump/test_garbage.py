@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from binlogd.commands.export_base import base
-from binlogd.config import parse
 from binlogd.drainer.measures import DrainerMeasures
 from binlogd.errors import Behind, ConfigError, DiskFull
 from binlogd.host.disk import PosixDisk
@@ -19,8 +18,9 @@ from binlogd.ports import Space
 from binlogd.pump.bases import Bases
 from binlogd.pump.metrics import say_pump
 from binlogd.pump.pump import Pump
-from binlogd.setup import Setup
-from binlogd.telemetry import Exposition
+from binlogd.settings.config import parse
+from binlogd.settings.setup import Setup
+from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.wire.peek import fake

@@ -13,7 +13,7 @@ import pytest
 
 from binlogd.pump.metrics import say_pump
 from binlogd.pump.pump import Pump
-from binlogd.telemetry import Exposition
+from binlogd.telemetry.exposition import Exposition
 from tests.pump_world import (
     ROOMY,
     World,

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from binlogd import config
-from binlogd.setup import Setup
+from binlogd.settings import config
+from binlogd.settings.setup import Setup
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark import database
 from binlogd.spark.beginning import beginning

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from binlogd.errors import UpstreamUnavailable
-from binlogd.tls import ClientTls, ServerTls
+from binlogd.host.tls import ClientTls, ServerTls
 from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.wire.generated.etcdserverpb import PutRequest, RangeRequest
 from tests.certificates import Authority

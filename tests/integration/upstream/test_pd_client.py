@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from binlogd.errors import ConfigError, UpstreamUnavailable
-from binlogd.tls import ClientTls, ServerTls
+from binlogd.host.tls import ClientTls, ServerTls
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.cluster import open_cluster

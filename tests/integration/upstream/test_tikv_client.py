@@ -11,8 +11,8 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.errors import UpstreamUnavailable
+from binlogd.host.tls import ClientTls, ServerTls
 from binlogd.tidb.meta_keys import KeyRange
-from binlogd.tls import ClientTls, ServerTls
 from binlogd.tso import Tso, plus_ms
 from binlogd.upstream.tikv.client import TikvClient
 from binlogd.wire.generated import errorpb, metapb

@@ -7,9 +7,9 @@ from binlogd.drainer.drainer import DrainerState, DrainerStatistics
 from binlogd.drainer.measures import DrainerMeasures
 from binlogd.drainer.metrics import say_drainer
 from binlogd.drainer.sink import SinkStatistics
-from binlogd.merge import MergeStatistics, SourcePosition
+from binlogd.merge.merge import MergeStatistics, SourcePosition
 from binlogd.relay.log import RelayStatistics
-from binlogd.telemetry import Exposition
+from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import NO_TS, compose
 
 

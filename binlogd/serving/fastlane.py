@@ -1,0 +1,558 @@
+"""A fast lane for small unary gRPC calls, in front of grpclib on the same connection.
+
+Invariant. A stream belongs to one lane. This one takes a call as every gRPC client writes it,
+HEADERS and then DATA, of a path that has a sink; anything else, and a call that turns out to be
+something else, goes to grpclib from its first byte, where the same path is registered. Declining
+costs time and never changes an answer.
+
+Why it holds. What both lanes share is the state of the connection, and each part has one owner:
+- the table of header fields: h2's decoder; a block is decoded here, and left there for h2;
+- the window for sending: h2 counts it, answers written here are deducted from its number;
+- the window for receiving: each lane gives back the bytes of its own streams, this one when the
+  sink has answered, so that unanswered binlogs of one connection have a limit;
+- the highest stream: h2's number, raised here with each stream taken.
+
+What has arrived of all connections in one turn of the loop goes to the sink in one call.
+Source: tidb-binlog pump/server.go, where grpc-go does this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
+
+import structlog
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+from h2.connection import ConnectionInputs, ConnectionState
+from h2.exceptions import FlowControlError, FrameTooLargeError, ProtocolError
+
+from binlogd.pump.rpc.sink import CallSink
+from binlogd.serving.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable, Unread
+from binlogd.wire import http2 as wire
+from binlogd.wire.blocks import Field
+from binlogd.wire.calls import Call, CallTable, Gathered, Inlet, Shape, by_owner, shape_of
+from binlogd.wire.hpack import SharedDecoder
+from binlogd.wire.http2 import DATA, END_STREAM, HEADERS, OK_DATA_BYTES, frame_head, u32
+
+log = structlog.get_logger(__name__)
+
+MESSAGE_BYTES_MAX = 256 << 10
+"""A larger message is grpclib's: its cost is in its bytes, not in its call."""
+
+_SHAPES_MAX = 64
+_BATCH_BYTES_MAX = 4 << 20
+_BATCH_CALLS = 64  # enough that a batch costs little beside its calls
+_BATCHES_MAX = 16  # of one method, under way at once
+_CONTENT_TYPES = (b"application/grpc", b"application/grpc+proto")
+_OWN_FIELDS = (b"grpc-accept-encoding", b"grpc-timeout", b"grpc-tags-bin", b"grpc-trace-bin")
+_WHOLE_BLOCK = wire.END_HEADERS
+_BLOCK_FORM = wire.END_HEADERS | wire.PADDED | wire.PRIORITY
+_TABLE_BYTES = 4096
+
+
+class _Method:
+    """A method that takes many calls at once: those that wait, and who works on them.
+
+    What comes while a batch is under way gathers for the next, so that there is one for each round
+    of the log and not one for each turn of the loop. Enough for a batch of its own does not wait.
+    """
+
+    def __init__(self, sink: CallSink) -> None:
+        self.sink = sink
+        self.inlet = Inlet(5 + min(MESSAGE_BYTES_MAX, sink.message_bytes_max))
+        self._under_way = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def count(self) -> None:
+        """Tells the sink what has come."""
+        inlet = self.inlet
+        if inlet.uncounted_calls:
+            self.sink.take(inlet.uncounted, inlet.uncounted_calls)
+            inlet.uncounted = inlet.uncounted_calls = 0
+
+    def work(self) -> None:
+        """Sees to it that what waits is served."""
+        waiting = len(self.inlet.calls)
+        if not waiting or self._under_way >= _BATCHES_MAX:
+            return
+        if not self._under_way or waiting >= _BATCH_CALLS or self.inlet.size >= _BATCH_BYTES_MAX:
+            self._under_way += 1
+            # Owned by the set: a protocol's callbacks have no task whose group could own it.
+            task = asyncio.get_running_loop().create_task(self._serve_all(self.inlet.drain()))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve_all(self, gathered: Gathered) -> None:
+        try:
+            while gathered.calls:  # ends when nothing has gathered meanwhile
+                await self._serve(gathered)
+                gathered = self.inlet.drain()
+        finally:
+            self._under_way -= 1
+
+    async def _serve(self, gathered: Gathered) -> None:
+        calls, messages = gathered.calls, gathered.messages
+        outcomes: Sequence[GRPCError | None]
+        try:
+            outcomes = await self.sink.write(messages)
+        except Exception:  # grpclib answers for a handler that breaks, in the same words
+            log.exception("sink_failed", messages=len(messages))
+            outcomes = [GRPCError(Status.UNKNOWN, "Internal Server Error")] * len(messages)
+        finally:
+            self.sink.give(gathered.size, len(messages))
+        failed: list[tuple[Call, GRPCError]] = []
+        if any(outcomes):
+            pairs = list(zip(calls, outcomes, strict=True))
+            failed = [(call, error) for call, error in pairs if error is not None]
+            calls = [call for call, error in pairs if error is None]
+        for owner, mine in by_owner(calls):
+            cast(FastLaneProtocol, owner).acknowledge(mine)
+        for call, error in failed:
+            cast(FastLaneProtocol, call.owner).refuse(call, error)
+
+
+class FastLane:
+    """The methods that calls of all connections are gathered for."""
+
+    def __init__(self, sinks: Mapping[bytes, CallSink]) -> None:
+        self.methods = {path: _Method(sink) for path, sink in sinks.items()}
+        self._each = list(self.methods.values())
+        self._is_scheduled = False
+        self._begun: dict[Call, float] = {}  # calls whose message is not whole, and since when
+        self._timer: asyncio.TimerHandle | None = None
+
+    def method(self, call: Call) -> _Method:
+        """Whose call it is."""
+        return next(method for method in self._each if method.inlet is call.inlet)
+
+    def look_for_room(self) -> None:
+        """Asks how much may be taken, before something is."""
+        for method in self._each:
+            method.inlet.room = method.sink.room()
+
+    def arrived(self) -> None:
+        """Calls have been taken: they are served when what has come with them in this turn is here
+        as well."""
+        has_enough = False
+        for method in self._each:
+            method.count()
+            has_enough = has_enough or method.inlet.size >= _BATCH_BYTES_MAX
+        if has_enough:
+            self._work()
+        elif not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._start)
+
+    def _start(self) -> None:
+        self._is_scheduled = False
+        self._work()
+
+    def _work(self) -> None:
+        for method in self._each:
+            method.work()
+
+    # --- messages that come in pieces --------------------------------------------------------
+
+    def begun(self, call: Call) -> None:
+        """Its message is announced, has room, and is not here yet."""
+        loop = asyncio.get_running_loop()
+        self._begun[call] = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(self.method(call).sink.patience_s, self._look)
+
+    def ended(self, call: Call) -> None:
+        """It is here, or will not come any more; its room goes with it or is given back."""
+        self._begun.pop(call, None)
+        if not call.is_complete and call.counted:
+            self.method(call).sink.give(call.counted, 0)
+            call.counted = 0
+
+    def _look(self) -> None:
+        """Hands over what takes long: it has room that others wait for."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        for call, since_s in list(self._begun.items()):
+            due_s = since_s + self.method(call).sink.patience_s
+            if due_s > loop.time():
+                self._timer = loop.call_at(due_s, self._look)
+                return
+            if not cast(FastLaneProtocol, call.owner).hand_over(call):
+                self._begun[call] = loop.time()
+        for call in self._begun:
+            self._timer = loop.call_later(self.method(call).sink.patience_s, self._look)
+            return
+
+
+class FastLaneProtocol(GrpcProtocol):
+    """grpclib's protocol; calls of a path that has a sink leave it early."""
+
+    def __init__(
+        self, lane: FastLane, handler: Any, config: Any, limits: Http2Limits, unread: Unread
+    ) -> None:
+        super().__init__(handler, config, limits, unread)
+        self._lane = lane
+        self._decoder = SharedDecoder()
+        self._calls = CallTable(self, self._decoder.reader)
+        self._rest = b""  # an incomplete frame or preface
+        self._is_greeted = False
+        self._is_in_block = False  # between HEADERS and the last CONTINUATION
+        self._window_begins = 65_535  # what the peer lets us send on a new stream
+        self._table_size = _TABLE_BYTES  # of what h2 encodes
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greets the peer."""
+        super().connection_made(transport)
+        self._decoder.max_header_list_size = self._h2.decoder.max_header_list_size
+        self._h2.decoder = self._decoder
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forgets what is not answered yet."""
+        for call in self._calls.open.values():  # what a sink has stays there, and nobody is told
+            self._lane.ended(call)
+        self._calls.open.clear()
+        self._calls.blocked.clear()
+        super().connection_lost(exc)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is open in either lane."""
+        return not self._calls.open and super().is_idle
+
+    # --- frames in -------------------------------------------------------------------------
+
+    def read(self, data: bytes) -> None:
+        """Splits what has arrived into frames, each for its lane."""
+        if self._rest:
+            data = self._rest + data
+        if self._is_greeted or self._is_preface(data):
+            self._lane.look_for_room()
+            self._split(data, 0 if self._is_greeted else len(wire.PREFACE))
+            self._is_greeted = True
+        else:
+            self._rest = data
+
+    def _split(self, data: bytes, at: int) -> None:
+        end = len(data)
+        while end - at >= wire.FRAME_HEAD_BYTES:
+            if not self._is_in_block:
+                at = self._take(data, at)
+                if end - at < wire.FRAME_HEAD_BYTES:
+                    break
+            word, flags, stream = frame_head.unpack_from(data, at)
+            stream &= wire.STREAM_MAX
+            begin = at + wire.FRAME_HEAD_BYTES
+            stop = begin + (word >> 8)
+            if word >> 8 > wire.FRAME_BYTES_MAX:
+                raise FrameTooLargeError("a frame is larger than was allowed")
+            if stop > end:
+                break
+            if not self._is_taken(word & 0xFF, flags, stream, data[begin:stop]):
+                super().read(data[at:stop])
+                if self._calls.blocked:
+                    self._unblock()
+            if self._transport.is_closing():
+                return
+            at = stop
+        self._rest = data[at:]
+
+    def _is_preface(self, data: bytes) -> bool:
+        """Whether the preface has come, or anything else, which h2 has a word for."""
+        size = len(wire.PREFACE)
+        if len(data) < size and wire.PREFACE.startswith(data):
+            return False
+        super().read(data[:size])
+        return True
+
+    def _take(self, data: bytes, at: int) -> int:
+        """Takes calls that are whole, as nearly all are; returns where something else begins."""
+        calls, limits = self._calls, self._limits
+        calls.highest = self._h2.highest_inbound_stream_id
+        stopped = calls.take(
+            data,
+            at,
+            streams=limits.streams_max - len(calls.open) - calls.abandoned,
+            window=limits.connection_window_bytes - calls.held,
+        )
+        if stopped > at:
+            self._h2.highest_inbound_stream_id = calls.highest
+            self._lane.arrived()
+        return stopped
+
+    def _is_taken(self, kind: int, flags: int, stream: int, body: bytes) -> bool:
+        """Whether a frame was for this lane; if not, it is grpclib's."""
+        if self._is_in_block:
+            self._is_in_block = not (kind == wire.CONTINUATION and flags & wire.END_HEADERS)
+            return False
+        call = self._calls.open.get(stream)
+        if kind == DATA:
+            return call is not None and self._data(call, flags, body)
+        if kind == HEADERS:
+            if flags & _BLOCK_FORM == _WHOLE_BLOCK:
+                return self._headers(call, stream, flags, body)
+            self._is_in_block = not flags & wire.END_HEADERS
+            if call is not None and not call.is_complete:
+                self._decline(call)
+            return False
+        if call is not None and len(body) == 4:
+            return self._of_call(call, kind, body)
+        if kind == wire.SETTINGS:
+            self._settings(flags, body)
+        return kind == wire.PING and self._ping(flags, stream, body)
+
+    def _of_call(self, call: Call, kind: int, body: bytes) -> bool:
+        if kind == wire.RST_STREAM:
+            self._drop(call)
+        elif kind == wire.WINDOW_UPDATE:
+            self._grant(call, u32.unpack(body)[0] & wire.WINDOW_BYTES_MAX)
+        else:
+            return False
+        return True
+
+    def _headers(self, call: Call | None, stream: int, flags: int, block: bytes) -> bool:
+        calls = self._calls
+        fields = calls.fields if calls.has_read else self._decoder.look_ahead(block)
+        calls.has_read = False
+        if fields is None:
+            return False
+        if call is not None or stream <= self._h2.highest_inbound_stream_id:
+            if call is not None and not call.is_complete:
+                self._decline(call)  # trailers, which no gRPC client sends
+            self._decoder.leave(fields)
+            return False
+        inlet = self._inlet_of(fields) if stream & 1 and not flags & END_STREAM else None
+        if inlet is None:
+            self._decoder.leave(fields)
+            return False
+        self._h2.highest_inbound_stream_id = stream
+        if len(calls.open) + calls.abandoned >= self._limits.streams_max:
+            self._transport.write(wire.reset(stream, wire.REFUSED_STREAM))
+            return True
+        calls.open[stream] = Call(self, stream, inlet, fields)
+        return True
+
+    def _inlet_of(self, fields: list[Field]) -> Inlet | None:
+        """Whose call this is, if nothing in its headers asks for more than this lane can do."""
+        calls, shape = self._calls, shape_of(fields)
+        if shape is None:
+            return None
+        if shape not in calls.shapes:
+            if len(calls.shapes) >= _SHAPES_MAX:
+                calls.judge_again()
+            calls.learn(shape, self._judged(shape))
+            if self._h2.state_machine.state is ConnectionState.IDLE:
+                self._h2.state_machine.process_input(ConnectionInputs.RECV_HEADERS)
+        return calls.shapes[shape]
+
+    def _judged(self, shape: Shape) -> Inlet | None:
+        if self._table_size < _TABLE_BYTES:
+            return None  # h2 owes the peer word of that in its next block
+        method = self._lane.methods.get(dict(shape).get(b":path", b""))
+        return method.inlet if method is not None and _is_plain(shape) else None
+
+    def _data(self, call: Call, flags: int, data: bytes) -> bool:
+        if call.is_complete:
+            self._reset(call, wire.STREAM_CLOSED)
+            return True
+        if flags & ~END_STREAM:
+            self._decline(call)  # padded
+            return False
+        message: bytes | bytearray = data
+        if call.body is not None:
+            message = call.body
+            message += data
+        elif not flags & END_STREAM:
+            message = call.body = bytearray(data)
+        size = len(message)
+        expected = 5 + u32.unpack_from(message, 1)[0] if size >= 5 else 5
+        if expected > call.inlet.message_bytes_max or message[:1] not in (b"\0", b""):
+            return self._hand_back(call, data)  # large or compressed
+        if size > expected or (flags & END_STREAM and size != expected):
+            return self._hand_back(call, data)  # grpclib's service has the words for it
+        if not call.counted and size >= 5 and not self._counts(call, expected):
+            return self._hand_back(call, data)  # and the patience
+        self._calls.held += len(data)
+        call.size = size
+        if self._calls.held > self._limits.connection_window_bytes:
+            raise FlowControlError("more binlogs are unanswered than the window allows")
+        if flags & END_STREAM:
+            call.body = None
+            call.inlet.size += call.counted
+            call.inlet.add(call, bytes(message[5:]))
+            self._lane.ended(call)
+            self._lane.arrived()
+        return True
+
+    def _counts(self, call: Call, size: int) -> bool:
+        """Whether there is room for a message, which is its own from now on: as much as it says,
+        so that whoever has begun can end."""
+        if size > call.inlet.room:
+            return False
+        call.inlet.room -= size
+        call.counted = size
+        self._lane.method(call).sink.take(size, 0)
+        self._lane.begun(call)
+        return True
+
+    def _hand_back(self, call: Call, data: bytes) -> bool:
+        if call.body is not None:
+            del call.body[call.size :]  # the frame in hand follows by itself
+        self._decline(call)
+        return False
+
+    def hand_over(self, call: Call) -> bool:
+        """grpclib gets a call whose message does not come; False if that has to wait."""
+        if self._transport.is_closing():
+            self._lane.ended(call)
+            return True
+        if self._is_in_block:
+            return False
+        try:
+            self._decline(call)
+        except (ProtocolError, UnicodeDecodeError) as error:
+            self.break_off(error)
+        return True
+
+    def _ping(self, flags: int, stream: int, body: bytes) -> bool:
+        if flags or stream or len(body) != 8:
+            return False
+        self._transport.write(wire.frame(wire.PING, wire.ACK, 0, body))
+        return True
+
+    def _settings(self, flags: int, body: bytes) -> None:
+        """Looks on: a table size lowered once is remembered, since h2 would answer in its next
+        block only."""
+        if flags & wire.ACK or len(body) % 6:
+            return
+        for at in range(0, len(body), 6):
+            name, value = wire.setting.unpack_from(body, at)
+            if name == wire.HEADER_TABLE_SIZE:
+                self._table_size = min(self._table_size, value)
+            elif name == wire.INITIAL_WINDOW_SIZE:
+                self._window_begins = value
+        self._calls.judge_again()
+
+    def _grant(self, call: Call, increment: int) -> None:
+        call.granted += increment
+        if not increment:
+            self._reset(call, wire.PROTOCOL_ERROR)
+        elif self._window_begins + call.granted > wire.WINDOW_BYTES_MAX:
+            self._reset(call, wire.FLOW_CONTROL_ERROR)
+        elif self._calls.blocked:
+            self._unblock()
+
+    def _decline(self, call: Call) -> None:
+        """grpclib gets the stream from its beginning; the frame in hand follows."""
+        del self._calls.open[call.stream]
+        self._lane.ended(call)
+        self._calls.held -= call.size  # h2 counts them from now on
+        highest = self._h2.highest_inbound_stream_id
+        self._h2.highest_inbound_stream_id = call.stream - 2
+        self._decoder.leave(call.fields)
+        super().read(wire.frame(HEADERS, wire.END_HEADERS, call.stream))
+        self._h2.highest_inbound_stream_id = highest
+        if call.granted:
+            super().read(wire.window_update(call.stream, call.granted))
+        body = call.body or b""
+        for at in range(0, call.size, wire.FRAME_BYTES_MAX):
+            super().read(
+                wire.frame(DATA, 0, call.stream, bytes(body[at : at + wire.FRAME_BYTES_MAX]))
+            )
+
+    # --- answers out -----------------------------------------------------------------------
+
+    def acknowledge(self, calls: list[Call]) -> None:
+        """Answers OK as far as the peer's window allows, and gives back room."""
+        if self._transport.is_closing():
+            return
+        window = self._h2.outbound_flow_control_window
+        answers = self._calls.acknowledge(calls, window, self._window_begins)
+        self._h2.outbound_flow_control_window = window - OK_DATA_BYTES * len(answers)
+        self._send(answers)
+
+    def refuse(self, call: Call, error: GRPCError) -> None:
+        """Answers with an error, and gives back room."""
+        if self._transport.is_closing():
+            return
+        self._calls.freed += call.size
+        if self._calls.open.get(call.stream) is call:
+            del self._calls.open[call.stream]
+            answer = wire.error_answer(call.stream, error.status.value, error.message or "")
+            self._send([answer])
+        else:  # reset meanwhile
+            self._calls.abandoned -= 1
+            self._send([])
+
+    def _send(self, answers: list[bytes]) -> None:
+        if self._calls.freed >= self._limits.connection_window_bytes // 4:
+            answers.append(self._given_back())
+        if answers:
+            self._transport.write(b"".join(answers))
+        if self._is_leaving:
+            self._close_if_idle()
+
+    def _unblock(self) -> None:
+        blocked = list(self._calls.blocked.values())
+        self._calls.blocked.clear()
+        for call in blocked:
+            call.size = 0  # given back already
+        self.acknowledge(blocked)
+
+    def _reset(self, call: Call, code: int) -> None:
+        self._drop(call)
+        self._transport.write(wire.reset(call.stream, code))
+
+    def _drop(self, call: Call) -> None:
+        calls = self._calls
+        del calls.open[call.stream]
+        self._lane.ended(call)
+        was_answered = calls.blocked.pop(call.stream, None) is not None
+        if call.is_complete:  # what a sink has is given back when it answers
+            calls.abandoned += not was_answered
+        else:
+            calls.freed += call.size
+            if calls.freed >= self._limits.connection_window_bytes // 4:
+                self._transport.write(self._given_back())
+        if self._is_leaving:
+            self._close_if_idle()
+
+    def _given_back(self) -> bytes:
+        freed, self._calls.freed = self._calls.freed, 0
+        self._calls.held -= freed
+        return wire.window_update(0, freed)
+
+
+def _is_plain(shape: Shape) -> bool:
+    """Whether these headers, the timeout aside, ask for nothing but a call of a path."""
+    fields = dict(shape)
+    return (
+        len(fields) == len(shape)
+        and fields.get(b":method") == b"POST"
+        and fields.get(b"te") == b"trailers"
+        and fields.get(b"content-type") in _CONTENT_TYPES
+        and all(
+            name.isascii()
+            and value.isascii()
+            and (not name.endswith(b"-bin") or name in _OWN_FIELDS)
+            and (not name.startswith(b"grpc-") or name in _OWN_FIELDS)
+            for name, value in shape
+        )
+    )
+
+
+class FastGrpcHalf(GrpcHalf):
+    """grpclib's server without its listener, and a fast lane for `sinks`: path to what takes its
+    messages. Each path is registered by a service, too."""
+
+    def __init__(
+        self, services: Collection[Servable], limits: Http2Limits, sinks: Mapping[bytes, CallSink]
+    ) -> None:
+        super().__init__(services, limits)
+        missing = sorted(path for path in sinks if path.decode() not in self._mapping)
+        assert not missing, f"no service has {missing}, and a call may be declined"
+        self._lane = FastLane(sinks)
+
+    def protocol(self) -> GrpcProtocol:
+        """For one more connection."""
+        return FastLaneProtocol(self._lane, self.calls(), self._config, self._limits, self._unread)

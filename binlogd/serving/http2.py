@@ -1,0 +1,418 @@
+"""The gRPC half of the port: grpclib's server, and an end of its own for every peer that breaks the
+rules of HTTP/2.
+
+Source: tidb-binlog pump/server.go, where grpc-go does all this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, cast
+
+import grpclib.const
+import structlog
+from grpclib.config import Configuration
+from grpclib.exceptions import GRPCError
+from grpclib.protocol import Connection, EventsProcessor, H2Protocol, Stream
+from grpclib.server import Handler
+from grpclib.server import Server as GrpcServer
+from grpclib.utils import Wrapper
+from h2.config import H2Configuration
+from h2.connection import ConnectionState, H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    PingAckReceived,
+    UnknownFrameReceived,
+)
+from h2.exceptions import ProtocolError
+from h2.frame_buffer import FrameBuffer
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import Frame, GoAwayFrame
+
+from binlogd.pump.rpc.messages import CallStream
+from binlogd.wire import http2 as frames
+from binlogd.wire.channel import BytesCodec
+
+log = structlog.get_logger(__name__)
+
+_STREAMS_FEW = 256
+_LAST_PING = b"goodbye!"
+
+
+class Servable(Protocol):
+    """A gRPC service as grpclib takes it."""
+
+    def __mapping__(self) -> Mapping[str, grpclib.const.Handler]:
+        """Path to handler."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Http2Limits:
+    """What one peer may make us hold on one connection, and all of them together."""
+
+    streams_max: int = 1024
+    connection_window_bytes: int = 64 << 20  # received, unread; twice what writes may leave so
+    stream_window_bytes: int = 4 << 20
+    unread_bytes_max: int = 512 << 20  # of all connections together, by grpclib's streams
+    ping_after_s: float = 60.0  # again and again; a peer may have vanished without a word
+    ping_timeout_s: float = 20.0
+    idle_s: float = 3600.0  # without a call, a connection is left
+
+
+class TooMuchUnread(ProtocolError):
+    """Above the limit of all connections; this one has the most."""
+
+    error_code = ErrorCodes.ENHANCE_YOUR_CALM
+
+
+class Unread:
+    """What has come on all connections and no handler has read yet, in bytes.
+
+    A connection has its window, and there may be a thousand of them. Handlers read at once what
+    there is room for, so it is much only where peers send what nobody waits for, or where very many
+    wait. Above the limit, the connection that has the most is left: nothing on it was acknowledged.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.size = 0
+        self._bytes_max = bytes_max
+        self._of: dict[GrpcProtocol, int] = {}
+
+    def arrived(self, owner: GrpcProtocol, size: int) -> None:
+        """Counts what has come. Raises TooMuchUnread if it is the owner who must go."""
+        self.size += size
+        self._of[owner] = self._of.get(owner, 0) + size
+        while self.size > self._bytes_max:  # ends: each turn forgets one, or raises
+            most = max(self._of, key=self._of.__getitem__)
+            error = TooMuchUnread(
+                f"{self.size} bytes of all connections are unread, {self._of[most]} of this one"
+            )
+            if most is owner:
+                raise error
+            most.break_off(error)
+
+    def taken(self, owner: GrpcProtocol, size: int) -> None:
+        """A handler has read it, or nobody will."""
+        if owner in self._of:
+            self.size -= size
+            self._of[owner] -= size
+
+    def forget(self, owner: GrpcProtocol) -> None:
+        """The connection is over, and what it held is gone."""
+        self.size -= self._of.pop(owner, 0)
+
+
+class GrpcHalf(GrpcServer):
+    """grpclib's server without its listener."""
+
+    def __init__(self, services: Collection[Servable], limits: Http2Limits) -> None:
+        keepalive = Configuration(
+            _keepalive_time=limits.ping_after_s,
+            _keepalive_timeout=limits.ping_timeout_s,
+            _keepalive_permit_without_calls=True,
+            _http2_max_pings_without_data=0,
+            _http2_min_sent_ping_interval_without_data=limits.ping_after_s / 2,
+        )
+        super().__init__(cast(Any, services), codec=BytesCodec(), config=keepalive)
+        self._limits = limits
+        self._unread = Unread(limits.unread_bytes_max)
+
+    def protocol(self) -> GrpcProtocol:
+        """For one more connection."""
+        return GrpcProtocol(self.calls(), self._config, self._limits, self._unread)
+
+    def calls(self) -> Handler:
+        """What a connection hands its requests to."""
+        return _Calls(_Methods(self._mapping), self._codec, None, self.__dispatch__)
+
+
+class _Methods(dict[str, grpclib.const.Handler]):
+    """The methods, and an answer for any other that gRPC clients understand (grpclib's lacks a
+    content-type)."""
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """Never None."""
+        return super().get(path) or grpclib.const.Handler(
+            _unimplemented, grpclib.const.Cardinality.UNARY_UNARY, bytes, bytes
+        )
+
+
+async def _unimplemented(_: object) -> None:
+    raise GRPCError(grpclib.const.Status.UNIMPLEMENTED, "unknown service or method")
+
+
+class _Calls(Handler):
+    """The calls of one connection."""
+
+    __gc_interval__ = 1000  # grpclib copies the table of all calls that often
+
+    def accept(
+        self, stream: Stream, headers: list[tuple[str, str]], release_stream: Callable[[], None]
+    ) -> None:
+        """Refuses a request without method or path, which grpclib takes for granted."""
+        names = dict(headers)
+        if ":method" in names and ":path" in names:
+            if isinstance(stream, CallStream):
+                stream.encoding = names.get("grpc-encoding", "")
+            super().accept(stream, headers, release_stream)
+        else:
+            if stream.closable:  # the peer may have reset it in the same breath
+                stream.reset_nowait(ErrorCodes.PROTOCOL_ERROR)
+            release_stream()
+
+    def cancel(self, stream: Stream) -> None:
+        """A stream may be reset by both sides, and grpclib's own table knows it only once."""
+        if stream in self._tasks:
+            super().cancel(stream)
+
+
+class _Frames(FrameBuffer):
+    """h2's buffer of incoming bytes; that one looks at a frame's length when it has all of it."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        super().__init__(server=True)
+        self.max_frame_size = frame_bytes_max
+
+    def __next__(self) -> Frame:
+        """The next frame that is whole. Raises FrameTooLargeError."""
+        if len(self._data) >= 3:
+            self._validate_frame_length(int.from_bytes(self._data[:3], "big"))
+        return super().__next__()
+
+
+class Http2Connection(H2Connection):
+    """h2's connection; that one counts all open streams whenever one is opened."""
+
+    def __init__(self, config: H2Configuration, streams_max: int) -> None:
+        super().__init__(config)
+        self._few = min(_STREAMS_FEW, streams_max // 2)
+
+    def _open_streams(self, remainder: int) -> int:
+        """How many are open; while there are few, those that have just ended count as well."""
+        known = len(self.streams)
+        return known if known < self._few else super()._open_streams(remainder)
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
+        """The peer begins no more streams; h2 would end those it has begun."""
+        event = ConnectionTerminated()
+        event.error_code = frame.error_code
+        event.last_stream_id = frame.last_stream_id
+        event.additional_data = frame.additional_data or None
+        return [], [event]
+
+
+class _Connection(Connection):
+    """grpclib's connection, with streams that remember how their messages are encoded; `on_read` is
+    told of what a handler has read, in bytes."""
+
+    def __init__(
+        self,
+        connection: H2Connection,
+        transport: asyncio.Transport,
+        *,
+        config: Configuration,
+        on_read: Callable[[int], None],
+    ) -> None:
+        super().__init__(connection, transport, config=config)
+        self._on_read = on_read
+
+    def ack(self, stream_id: int, size: int) -> None:
+        """Gives back the window of what was read."""
+        self._on_read(size)
+        super().ack(stream_id, size)
+
+    def create_stream(
+        self, *, stream_id: int | None = None, wrapper: Wrapper | None = None
+    ) -> CallStream:
+        """A new one."""
+        return CallStream(
+            self, self._connection, self._transport, stream_id=stream_id, wrapper=wrapper
+        )
+
+
+class _Processor(EventsProcessor):
+    """grpclib's table of streams; that one tells nobody when a stream has gone or what has come,
+    and takes an empty frame in the middle of a message for the end."""
+
+    def __init__(
+        self,
+        handler: Any,
+        connection: Connection,
+        on_gone: Callable[[], None],
+        on_data: Callable[[int], None],
+    ) -> None:
+        super().__init__(handler, connection)
+        self._on_gone = on_gone
+        self._on_data = on_data
+
+    def process_data_received(self, event: DataReceived) -> None:
+        """Takes what a frame brings, if it brings anything; its end is an event of its own."""
+        if event.flow_controlled_length:
+            self._on_data(event.flow_controlled_length)
+            super().process_data_received(event)
+
+    def register(self, stream: Stream) -> Callable[[], None]:
+        """Takes a stream in; what is returned lets go of it."""
+        release = super().register(stream)
+
+        def released() -> None:
+            release()
+            self._on_gone()
+
+        return released
+
+
+class GrpcProtocol(H2Protocol):
+    """grpclib's protocol, with an end of its own for every peer that breaks the rules.
+
+    grpclib 0.4.9 raises out of `data_received` on frames it does not know and on headers that are
+    not ASCII, closes without GOAWAY, cancels all calls when a peer says GOAWAY, allows 100 streams,
+    and keeps reading a peer that does not read.
+    """
+
+    def __init__(self, handler: Any, config: Any, limits: Http2Limits, unread: Unread) -> None:
+        checked = H2Configuration(  # of what goes out, h2 need not check our own
+            client_side=False,
+            header_encoding="ascii",
+            validate_outbound_headers=False,
+            normalize_outbound_headers=False,
+        )
+        super().__init__(handler, config, checked)
+        self._limits = limits
+        self._unread = unread
+        self._is_leaving = False  # one side has said GOAWAY
+        self._may_close = False  # and whatever the peer sent before it heard that, is here
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._highest_seen = 0  # the last stream when somebody looked whether it is used
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greets the peer: settings, and windows of our size."""
+        self._transport = cast(asyncio.Transport, transport)
+        unread = self._unread
+        self._h2 = h2 = Http2Connection(self.h2_config, self._limits.streams_max)
+        h2.local_settings = Settings(
+            client=False,
+            initial_values={
+                SettingCodes.INITIAL_WINDOW_SIZE: self._limits.stream_window_bytes,
+                SettingCodes.MAX_CONCURRENT_STREAMS: self._limits.streams_max,
+                SettingCodes.MAX_HEADER_LIST_SIZE: H2Connection.DEFAULT_MAX_HEADER_LIST_SIZE,
+            },
+        )
+        h2.incoming_buffer = _Frames(h2.max_inbound_frame_size)
+        h2.initiate_connection()
+        h2.increment_flow_control_window(self._limits.connection_window_bytes - 65_535)
+        self.connection = _Connection(
+            h2, self._transport, config=self.config, on_read=partial(unread.taken, self)
+        )
+        self.connection.flush()
+        self.connection.initialize()
+        self.processor = _Processor(
+            self.handler, self.connection, self._close_if_idle, partial(unread.arrived, self)
+        )
+        self._look_later()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forgets it."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        super().connection_lost(exc)
+        self._unread.forget(self)
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._idle_timer = loop.call_later(self._limits.idle_s, self._leave_if_unused)
+
+    def _leave_if_unused(self) -> None:
+        """Nothing is done for each call: whether there was one since the last time is enough."""
+        highest = self._h2.highest_inbound_stream_id
+        if self.is_idle and highest == self._highest_seen:
+            self.leave()
+        else:
+            self._highest_seen = highest
+            self._look_later()
+
+    def data_received(self, data: bytes) -> None:
+        """Whatever it is: raises nothing."""
+        if self._transport.is_closing():
+            return
+        try:
+            self.read(data)
+        except (ProtocolError, UnicodeDecodeError) as error:
+            self.break_off(error)
+
+    def read(self, data: bytes) -> None:
+        """Takes what has arrived. Raises ProtocolError or UnicodeDecodeError."""
+        events = self.connection.feed(data)
+        self.connection.flush()
+        for event in events:
+            if isinstance(event, ConnectionTerminated):
+                self._peer_leaves(event)
+            elif isinstance(event, PingAckReceived) and event.ping_data == _LAST_PING:
+                self._may_close = True
+                self._close_if_idle()
+            elif not isinstance(event, UnknownFrameReceived):
+                self.processor.process(event)
+        if not self._transport.is_closing():
+            self.connection.flush()
+
+    def leave(self) -> None:
+        """Tells the peer to send new calls elsewhere; those it sent are answered, then it closes.
+
+        The peer may have sent some before it hears of that. Its answer to a ping says that it has.
+        """
+        if self._is_leaving or self._transport.is_closing():
+            return
+        self._is_leaving = True
+        self._transport.write(
+            frames.goaway(frames.STREAM_MAX, frames.NO_ERROR)
+            + frames.frame(frames.PING, 0, 0, _LAST_PING)
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is open."""
+        return not self.processor.streams
+
+    def _peer_leaves(self, event: ConnectionTerminated) -> None:
+        if event.error_code != ErrorCodes.NO_ERROR:
+            self.processor.process(event)
+        else:
+            self._is_leaving = self._may_close = True
+            self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
+        if self._may_close and self._is_leaving and self.is_idle:
+            if not self._transport.is_closing():
+                last = self._h2.highest_inbound_stream_id
+                self._transport.write(frames.goaway(last, frames.NO_ERROR))
+            self.processor.close("the connection was left")
+
+    def break_off(self, error: ProtocolError | UnicodeDecodeError) -> None:
+        """Leaves the peer, with a word of why."""
+        tell = log.warning if isinstance(error, TooMuchUnread) else log.info
+        tell("peer_broke_http2", cause=str(error) or type(error).__name__)
+        if not self._transport.is_closing():
+            if self._h2.state_machine.state is not ConnectionState.CLOSED:
+                self._h2.close_connection(getattr(error, "error_code", ErrorCodes.PROTOCOL_ERROR))
+            self.connection.flush()
+            self.processor.close(f"Protocol error: {error}")
+        self._unread.forget(self)
+
+    def pause_writing(self) -> None:
+        """A peer that does not read is not read either, so that answers cannot pile up."""
+        super().pause_writing()
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        super().resume_writing()
+        if not self._transport.is_closing():
+            self._transport.resume_reading()

@@ -1,0 +1,591 @@
+"""The configuration: one TOML file, the original's key names, every default and limit.
+
+`load` reads a file strictly: an unknown key, a wrong type or an impossible pair is a ConfigError
+that names the file, the key and what would be right. `config/binlogd.toml` shows every key with its
+default; a test keeps the two equal. Components get plain values or their own part, never `Config`.
+
+The tables `[syncer]` and below carry the names of a Drainer's file, so that this part can be pasted
+unchanged; a key of the original that binlogd does not act on is accepted at the value that changes
+nothing and refused at any other. Source: tidb-binlog cmd/drainer/drainer.toml, cmd/pump/pump.toml.
+"""
+
+from __future__ import annotations
+
+import difflib
+import socket
+import tomllib
+from pathlib import Path
+from string import Formatter
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from binlogd.errors import ConfigError
+from binlogd.settings.operators import check_operators, check_token
+from binlogd.settings.quantities import (
+    address_of,
+    duration_s,
+    gc_keep_s,
+    listen_address,
+    pd_addresses,
+    pump_addresses,
+    size_bytes,
+)
+
+_WILDCARDS = ("0.0.0.0", "::")
+HIDDEN = "***"
+SECRETS = frozenset({"password", "encrypted_password", "admin_token"})
+"""Fields whose values are never shown."""
+TIDB_STATUS_PORT = 10080
+
+
+class _Table(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A TOML table: strict, immutable, keys in kebab case. Secrets are not shown."""
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{name}={HIDDEN if name in SECRETS and value else repr(value)}"
+            for name, value in ((each, getattr(self, each)) for each in self.__struct_fields__)
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class TlsConfig(_Table, frozen=True):
+    """Certificates, in PEM files; TLS is on where there is a CA."""
+
+    ssl_ca: str = ""
+    ssl_cert: str = ""
+    ssl_key: str = ""
+    cert_allowed_cn: tuple[str, ...] = ()
+
+
+class SecurityConfig(TlsConfig, frozen=True):
+    """TLS of the port and towards other nodes, who may act, and how many may connect."""
+
+    admin_token: str = ""
+    admin_token_file: str = ""
+    operators_from: tuple[str, ...] = ()
+    operators_cn: tuple[str, ...] = ()
+    connections_max: int = 1024
+    connections_per_client_max: int = 512
+    connection_idle_timeout: float = 3600
+
+
+class UpstreamConfig(_Table, frozen=True):
+    """Who tells timestamps, schemas and the fate of transactions."""
+
+    kind: Literal["standalone", "tidb", "pd"] = "standalone"
+    embedded_pd: bool = True
+    pd_urls: str | tuple[str, ...] = ()
+    tidb: tuple[str, ...] = ()
+    tidb_status: tuple[str, ...] = ()
+    sql_tls: bool = True
+    user: str = "root"
+    password: str = ""
+    password_file: str = ""
+    encrypted_password: str = ""
+    tso: Literal["observed", "clock"] = "observed"
+    schema_history: str = ""
+    pumps: tuple[str, ...] = ()
+    cluster_id: int = 0
+    abandoned_prewrite: Literal["wait", "rollback"] = "wait"
+    txn_timeout: int = 600
+
+
+class PumpConfig(_Table, frozen=True):
+    """The receiving half."""
+
+    shards: int = 4
+    gc: int | str = 7
+    fake_binlog_interval: float = 3
+    stop_write_at_available_space: int | str = "1 GiB"
+    max_message_size: int = 1 << 30
+    memory_budget: int | str = "2 GiB"
+    segment_size: int | str = "500 MiB"
+    skip_orphan_commits: bool = False
+    fast_lane: bool = True
+    heartbeat_interval: float = 2
+    close_timeout: float = 600
+
+
+class DrainerConfig(_Table, frozen=True):
+    """The replicating half."""
+
+    enabled: bool = True
+    node_id: str = ""
+    initial_commit_ts: int = 0
+    checkpoint_interval: float = 3
+    trash_schema: str = ""
+    trash_retention: int | str = "24h"
+
+
+class ArchiveConfig(_Table, frozen=True):
+    """Where sealed segments are copied to; an empty URL turns it off."""
+
+    url: str = ""
+    interval: float = 60
+
+
+class ExportConfig(_Table, frozen=True):
+    """Exports that are asked of the service; without a directory there are none."""
+
+    dir: str = ""
+    idle_ttl: float = 60
+    memory: int | str = "1 GiB"
+
+
+class TableNameConfig(_Table, frozen=True):
+    """A table of a filter list; a name that begins with `~` is a regular expression."""
+
+    db_name: str
+    tbl_name: str
+
+
+class TablePairConfig(_Table, frozen=True):
+    """A schema and a table; an empty table stands for all of the schema."""
+
+    schema: str
+    table: str = ""
+
+
+class FilterRuleConfig(_Table, frozen=True):
+    """Kinds of changes that are left out: events, and regular expressions over DDL texts."""
+
+    ignore_event: tuple[str, ...] = ()
+    ignore_sql: tuple[str, ...] = ()
+
+
+class MigrateRuleConfig(_Table, frozen=True):
+    """What holds for the tables that `source` matches: filter rules, by name, and a new name."""
+
+    source: TablePairConfig
+    target: TablePairConfig | None = None
+    binlog_filter_rule: tuple[str, ...] = ()
+
+
+class RelayConfig(_Table, frozen=True):
+    """The relay log; an empty directory name turns it off."""
+
+    log_dir: str = ""
+    max_file_size: int = 10 << 20
+    format: Literal["binlogd", "original"] = "binlogd"
+
+
+class CheckpointConfig(_Table, frozen=True):
+    """Where the checkpoint is kept: beside the data, or on another server (`host`)."""
+
+    type: Literal["", "mysql", "tidb"] = ""
+    schema: str = "tidb_binlog"
+    table: str = "checkpoint"
+    host: str = ""
+    port: int = 3306
+    user: str = "root"
+    password: str = ""
+    password_file: str = ""
+    encrypted_password: str = ""
+    security: TlsConfig = TlsConfig()
+
+
+class DownstreamConfig(_Table, frozen=True):
+    """The target: a database server, or a directory of binlog files."""
+
+    host: str = "127.0.0.1"
+    port: int = 3306
+    user: str = "root"
+    password: str = ""
+    password_file: str = ""
+    encrypted_password: str = ""
+    security: TlsConfig = TlsConfig()
+    params: dict[str, str] = {}
+    sync_mode: Literal[0, 1, 2] = 0
+    merge: bool = False
+    sql_shape: Literal["merged", "original"] = "merged"
+    original_shape_table: tuple[TableNameConfig, ...] = ()
+    read_timeout: str = "1m"
+    dir: str = ""
+    compression: Literal["", "gzip"] = ""
+    retention_time: int = 0
+    kafka_addrs: str = "127.0.0.1:9092"
+    kafka_version: str = ""
+    kafka_max_messages: int = 1024
+    kafka_client_id: str = "tidb_binlog"
+    kafka_max_message_size: int | str = "1 GiB"
+    zookeeper_addrs: Literal[""] = ""
+    topic_name: str = ""
+    protocol: Literal["tidb-binlog", "canal-json", "debezium"] = "tidb-binlog"
+    partitions: int = 1
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+
+class SyncerConfig(_Table, frozen=True):
+    """What is replicated, and how.
+
+    Keys of the original without effect unless `syncer.to.sql-shape` is "original": `safe-mode` (a
+    row is always written so that writing it twice is right), `txn-batch` and `merge` (statements
+    are as large as what waits). `enable-dispatch = false` or its opposite stand for
+    `consistency = "transaction"`. Ignored at any value, because what they steer does not exist
+    here: `enable-detect`, `disable-detect`, `read-timeout`, `kafka-version` and
+    `kafka-max-messages` (what the broker speaks is asked, what waits is sent).
+    """
+
+    db_type: Literal["file", "pb", "mysql", "tidb", "sqlite", "kafka"] = "file"
+    sql_mode: str | None = None
+    consistency: Literal["key", "transaction"] = "key"
+    worker_count: int = 16
+    txn_batch: int = 20
+    safe_mode: bool = False
+    sync_ddl: bool = True
+    ignore_schemas: str = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql"
+    ignore_txn_commit_ts: tuple[int, ...] = ()
+    replicate_do_db: tuple[str, ...] = ()
+    replicate_do_table: tuple[TableNameConfig, ...] = ()
+    ignore_table: tuple[TableNameConfig, ...] = ()
+    table_migrate_rule: tuple[MigrateRuleConfig, ...] = ()
+    binlog_filter_rule: dict[str, FilterRuleConfig] = {}
+    case_sensitive: bool = False
+    enable_dispatch: bool = True
+    enable_detect: bool = True
+    disable_dispatch: bool = False
+    disable_detect: bool = False
+    loopback_control: bool = False
+    channel_id: int = 0
+    load_schema_snapshot: bool = False
+    relay: RelayConfig = RelayConfig()
+    to: DownstreamConfig = DownstreamConfig()
+
+
+class Config(_Table, frozen=True):
+    """Everything `binlogd serve` can be told."""
+
+    data_dir: str = "/var/lib/binlogd"
+    roles: tuple[Literal["pump", "drainer"], ...] = ("pump", "drainer")
+    addr: str = "127.0.0.1:8250"
+    advertise_addr: str = ""
+    binlog_socket: str = ""
+    node_id: str = ""
+    log_level: Literal["debug", "info", "warn", "error"] = "info"
+    security: SecurityConfig = SecurityConfig()
+    upstream: UpstreamConfig = UpstreamConfig()
+    pump: PumpConfig = PumpConfig()
+    drainer: DrainerConfig = DrainerConfig()
+    syncer: SyncerConfig = SyncerConfig()
+    archive: ArchiveConfig = ArchiveConfig()
+    export: ExportConfig = ExportConfig()
+
+
+def load(path: Path) -> Config:
+    """Reads and validates one TOML file. Raises ConfigError."""
+    return parse(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """Raises ConfigError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text") from error
+
+
+def parse(text: str, source: str) -> Config:
+    """Validates TOML text; `source` names it in errors. Raises ConfigError."""
+    return from_tree(read_toml(text, source), source)
+
+
+def read_toml(text: str, source: str) -> dict[str, Any]:
+    """TOML as it is written, but for `_` in a key, which is taken for `-`. Raises ConfigError."""
+    try:
+        return _hyphenated(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: is not TOML: {error}") from error
+
+
+def from_tree(tree: dict[str, Any], source: str) -> Config:
+    """Validates what was read. Raises ConfigError."""
+    _refuse_unknown_keys(tree, Config, "", source)
+    try:
+        config = msgspec.convert(tree, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {_in_toml_words(str(error))}") from error
+    _check(config, tree, source)
+    return config
+
+
+_NAMED_BY_OPERATORS = frozenset({"params", "binlog-filter-rule"})
+"""Tables whose keys are names, taken as they are."""
+
+
+def _hyphenated(tree: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        key = name.replace("_", "-")
+        keeps = key in _NAMED_BY_OPERATORS or not isinstance(value, dict)
+        found[key if key not in tree else name] = value if keeps else _hyphenated(value)
+    return found
+
+
+def _refuse_unknown_keys(
+    tree: dict[str, Any], table: type[msgspec.Struct], prefix: str, source: str
+) -> None:
+    hints = get_type_hints(table)
+    known = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(table)}
+    for key, value in tree.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"; did you mean {prefix}{near[0]}?" if near else f"; known: {', '.join(known)}"
+            raise ConfigError(
+                f"{source}: contained unknown configuration options: {prefix}{key}{hint}"
+            )
+        for kind in (known[key], *get_args(known[key])):
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+                for name, child in _tables_in(value, known[key]):
+                    _refuse_unknown_keys(child, kind, f"{prefix}{key}.{name}", source)
+
+
+def _tables_in(value: Any, kind: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The TOML tables that a key holds: one, a list of them, or some by name."""
+    if get_origin(kind) is dict and isinstance(value, dict):
+        return [(f"{name}.", child) for name, child in value.items() if isinstance(child, dict)]
+    found = value if isinstance(value, list) else [value]
+    return [("", child) for child in found if isinstance(child, dict)]
+
+
+def _in_toml_words(message: str) -> str:
+    """msgspec says "... - at `$.pump.shards`"; we put the key first."""
+    what, _, where = message.rpartition(" - at `$.")
+    return f"{where.rstrip('`')}: {what}" if what else message
+
+
+def _check(config: Config, tree: dict[str, Any], source: str) -> None:
+    _check_rule_names(config.syncer, source)
+    _check_security(config, source)
+    _check_upstream(config.upstream, source)
+    _check_roles(config, source)
+    _check_kafka(config.syncer.to, source)
+    _check_retention(config.syncer.to, source)
+    if config.syncer.load_schema_snapshot and config.upstream.kind != "pd":
+        raise ConfigError(
+            f'{source}: syncer.load-schema-snapshot: goes with upstream.kind = "pd" only, as the'
+            " snapshot is read from TiKV; remove the key"
+        )
+    _check_params(config.syncer.to.params, source)
+    positive = {
+        "pump.shards": config.pump.shards,
+        "pump.fake-binlog-interval": config.pump.fake_binlog_interval,
+        "pump.heartbeat-interval": config.pump.heartbeat_interval,
+        "pump.close-timeout": config.pump.close_timeout,
+        "pump.max-message-size": config.pump.max_message_size,
+        "drainer.checkpoint-interval": config.drainer.checkpoint_interval,
+        "archive.interval": config.archive.interval,
+        "syncer.worker-count": config.syncer.worker_count,
+        "syncer.txn-batch": config.syncer.txn_batch,
+        "syncer.to.partitions": config.syncer.to.partitions,
+        "syncer.relay.max-file-size": config.syncer.relay.max_file_size,
+        "security.connections-max": config.security.connections_max,
+        "security.connections-per-client-max": config.security.connections_per_client_max,
+        "security.connection-idle-timeout": config.security.connection_idle_timeout,
+    }
+    for key, value in positive.items():
+        if value <= 0:
+            raise ConfigError(f"{source}: {key}: must be above 0, is {value}")
+    if config.drainer.initial_commit_ts < 0:
+        raise ConfigError(
+            f"{source}: drainer.initial-commit-ts: must not be negative; 0 begins with the first"
+            " binlog of the log, any other number behind that commit_ts"
+        )
+    if config.node_id and config.node_id == config.drainer.node_id:
+        raise ConfigError(f"{source}: node-id and drainer.node-id: must differ")
+    try:
+        check_operators(config.security)
+        listen_address(config.addr)
+        pump_addresses(config.upstream.pumps)
+        advertised(config)
+        gc_keep_s(config.pump.gc)
+        duration_s("drainer.trash-retention", config.drainer.trash_retention)
+        size_bytes(config.pump.stop_write_at_available_space)
+        size_bytes(config.pump.segment_size)
+        budget = size_bytes(config.pump.memory_budget)
+        size_bytes(config.syncer.to.kafka_max_message_size)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
+    if budget < 2 * config.pump.max_message_size:
+        raise ConfigError(
+            f"{source}: pump.memory-budget: {budget} bytes are less than twice"
+            f" pump.max-message-size ({config.pump.max_message_size}): one such binlog may be on"
+            " its way in while another is on its way out; raise the one or lower the other"
+        )
+    _check_trash(config, source)
+    if config.syncer.relay.log_dir and config.syncer.db_type not in ("mysql", "tidb"):
+        raise ConfigError(
+            f'{source}: syncer.relay.log-dir: a relay log goes with db-type "mysql" or "tidb" only'
+        )
+
+
+def _check_security(config: Config, source: str) -> None:
+    to = config.syncer.to
+    tables = {
+        "security": config.security,
+        "syncer.to.security": to.security,
+        "syncer.to.checkpoint.security": to.checkpoint.security,
+    }
+    for name, table in tables.items():
+        if bool(table.ssl_cert) != bool(table.ssl_key):
+            raise ConfigError(f"{source}: {name}: ssl-cert and ssl-key go together")
+        if not table.ssl_ca and (table.ssl_cert or table.cert_allowed_cn):
+            raise ConfigError(
+                f"{source}: {name}.ssl-ca: is missing; without it there is no TLS, and neither"
+                " ssl-cert nor cert-allowed-cn would do anything"
+            )
+    if config.security.ssl_ca and not config.security.ssl_cert:
+        raise ConfigError(
+            f"{source}: security.ssl-cert, security.ssl-key: are missing; with ssl-ca the port"
+            " speaks TLS, and needs a certificate"
+        )
+    check_token(config.security.admin_token, f"{source}: security.admin-token")
+
+
+def _check_roles(config: Config, source: str) -> None:
+    upstream = config.upstream
+    if not config.roles:
+        raise ConfigError(f'{source}: roles: is empty; give "pump", "drainer", or both')
+    if config.roles == ("drainer",) * len(config.roles):
+        if not config.drainer.enabled:
+            raise ConfigError(
+                f'{source}: roles: only "drainer", and drainer.enabled is false: nothing is left'
+                " to do; remove one of them"
+            )
+        if upstream.kind != "pd" and not upstream.pumps:
+            raise ConfigError(
+                f"{source}: roles: a drainer alone pulls the Pumps of others; name them in"
+                f' upstream.pumps, or, as a registry, with upstream.kind = "pd" (it is'
+                f' "{upstream.kind}")'
+            )
+        if upstream.kind == "standalone" and not upstream.cluster_id:
+            raise ConfigError(
+                f"{source}: upstream.cluster-id: a drainer alone hears no writer that would say it;"
+                " `binlogd status` of a Pump shows it"
+            )
+
+
+def _check_upstream(upstream: UpstreamConfig, source: str) -> None:
+    try:
+        urls = pd_addresses(upstream.pd_urls)
+        tidb_addresses(upstream)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
+    if upstream.kind == "pd" and not urls:
+        raise ConfigError(
+            f'{source}: upstream.pd-urls: is missing; with kind = "pd" name the cluster\'s PDs, as'
+            ' in "http://10.0.0.1:2379,http://10.0.0.2:2379"'
+        )
+    if upstream.kind == "tidb" and not upstream.tidb:
+        raise ConfigError(
+            f'{source}: upstream.tidb: is missing; with kind = "tidb" name the TiDB servers, as in'
+            ' ["10.0.0.1:4000"]'
+        )
+    if upstream.kind != "standalone" and upstream.tso != "observed":
+        raise ConfigError(
+            f'{source}: upstream.tso: goes with kind = "standalone" only; with "{upstream.kind}"'
+            " the cluster tells the time; remove the key"
+        )
+
+
+def _check_retention(to: DownstreamConfig, source: str) -> None:
+    if to.retention_time < 0:
+        raise ConfigError(
+            f"{source}: syncer.to.retention-time: must not be negative; 0 keeps files for ever"
+        )
+
+
+def _check_kafka(to: DownstreamConfig, source: str) -> None:
+    try:
+        fields = {name for _, name, *_ in Formatter().parse(to.topic_name) if name is not None}
+    except ValueError:
+        fields = {to.topic_name}
+    if fields - {"schema", "table"}:
+        raise ConfigError(
+            f"{source}: syncer.to.topic-name: only {{schema}} and {{table}} are known"
+        )
+    if to.protocol == "tidb-binlog" and (fields or to.partitions > 1):
+        raise ConfigError(
+            f'{source}: syncer.to.protocol "tidb-binlog" has one topic with one partition: a'
+            ' message is a whole transaction; use "canal-json" or "debezium" for more'
+        )
+
+
+def _check_trash(config: Config, source: str) -> None:
+    if config.drainer.trash_schema and config.syncer.db_type != "mysql":
+        raise ConfigError(
+            f'{source}: drainer.trash-schema: goes with db-type "mysql" only; TiDB recovers tables'
+            " by itself, files hold what was dropped"
+        )
+    if config.drainer.trash_schema == config.syncer.to.checkpoint.schema:
+        raise ConfigError(
+            f"{source}: drainer.trash-schema: must be another one than syncer.to.checkpoint.schema"
+        )
+    if config.drainer.trash_schema and any(r.target for r in config.syncer.table_migrate_rule):
+        raise ConfigError(
+            f"{source}: drainer.trash-schema: does not go with a target in"
+            " syncer.table-migrate-rule; what is dropped is dropped there"
+        )
+
+
+def _check_rule_names(syncer: SyncerConfig, source: str) -> None:
+    for rule in syncer.table_migrate_rule:
+        for name in rule.binlog_filter_rule:
+            if name not in syncer.binlog_filter_rule:
+                raise ConfigError(
+                    f"{source}: event filter rule name {name} not found; write a table"
+                    f" [syncer.binlog-filter-rule.{name}]"
+                )
+
+
+_OWN_VARIABLES = {
+    "sql_mode": "use syncer.sql-mode",
+    "autocommit": "rows and progress are one transaction",
+    "foreign_key_checks": "REPLACE would delete the children of a row by cascade",
+    "character_set_client": "statements are in utf8mb4",
+    "character_set_connection": "statements are in utf8mb4",
+    "collation_connection": "statements are in utf8mb4",
+}
+"""Session variables that binlogd sets itself, and why."""
+
+
+def _check_params(params: dict[str, str], source: str) -> None:
+    for name, value in params.items():
+        reason = _OWN_VARIABLES.get(name.lower())
+        if reason is not None:
+            raise ConfigError(f"{source}: syncer.to.params.{name}: is binlogd's own: {reason}")
+        if name.lower() == "time_zone" and value.upper() in ("SYSTEM", "LOCAL"):
+            raise ConfigError(f"{source}: 'SYSTEM' or 'Local' time_zone is not supported")
+
+
+def tidb_addresses(upstream: UpstreamConfig) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+    """MySQL port and status port of each TiDB: `tidb-status` names the latter in the same order,
+    or none of them, which is port 10080 of the same host. Raises ConfigError."""
+    servers = [address_of("upstream.tidb", each.strip()) for each in upstream.tidb]
+    if not upstream.tidb_status:
+        return [(server, (server[0], TIDB_STATUS_PORT)) for server in servers]
+    if len(upstream.tidb_status) != len(servers):
+        raise ConfigError(
+            f"upstream.tidb-status: {len(upstream.tidb_status)} status ports for"
+            f" {len(servers)} servers of upstream.tidb; name one for each, in the same order"
+        )
+    ports = [address_of("upstream.tidb-status", each.strip()) for each in upstream.tidb_status]
+    return list(zip(servers, ports, strict=True))
+
+
+def advertised(config: Config) -> str:
+    """`host:port` that others reach this node by: `advertise-addr`, else `addr`, with the host's
+    name where that stands for all addresses. Raises ConfigError."""
+    host, port = listen_address(config.addr)
+    if not config.advertise_addr:
+        return f"{socket.gethostname()}:{port}" if host in _WILDCARDS else config.addr
+    try:
+        host, _ = listen_address(config.advertise_addr)
+    except ConfigError as error:
+        raise ConfigError(f"advertise-{error}") from error
+    if host in _WILDCARDS:
+        raise ConfigError(f'advertise-addr: nobody can reach "{host}"; name one address')
+    return config.advertise_addr

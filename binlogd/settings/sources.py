@@ -1,0 +1,300 @@
+"""One configuration out of a file, the environment, files of secrets and the command line.
+
+The later wins. A variable is named by the way to its key: `syncer.to.password` is
+BINLOGD_SYNCER__TO__PASSWORD, and with `_FILE` behind it, it names a file that holds the value.
+Where each value came from is kept, so that `binlogd check-config` can say it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from binlogd.errors import ConfigError
+from binlogd.settings import config, passwords
+from binlogd.settings.config import Config, DownstreamConfig
+from binlogd.settings.operators import check_token
+
+PREFIX = "BINLOGD_"
+CONFIG_VARIABLE = "BINLOGD_CONFIG"
+TOKEN_VARIABLE = "BINLOGD_ADMIN_TOKEN"
+_TOKEN_KEY = "security.admin-token"
+_FILE = "_FILE"
+_ORIGINAL_VARIABLES = {
+    "syncer.to.host": "MYSQL_HOST",
+    "syncer.to.port": "MYSQL_PORT",
+    "syncer.to.user": "MYSQL_USER",
+    "syncer.to.password": "MYSQL_PSWD",
+}
+_SECRET_BYTES_MAX = 64 << 10
+_OF_KUBERNETES = re.compile(
+    r"BINLOGD_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)"
+)
+"""Told to every container about a service named binlogd or so, beside `..._PORT=tcp://...`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A configuration, and where each key that was given came from."""
+
+    config: Config
+    origins: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    value: Any
+    origin: str
+
+
+def read(
+    path: Path | None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, str] | None = None,
+) -> Settings:
+    """`overrides` are words of the command line, by key. Raises ConfigError."""
+    tree = {} if path is None else config.read_toml(config.read_text(path), str(path))
+    source = str(path) if path is not None else "configuration"
+    origins = dict.fromkeys(_leaves(tree), source)
+    given = {
+        **_from_environment(environ),
+        **{key: _Given(text, "command line") for key, text in (overrides or {}).items()},
+    }
+    said = {*origins, *given}
+    for key, each in _of_the_original(environ).items():
+        if said.isdisjoint((key, *_other_places(key))):
+            given[key] = each
+    if path is not None and given:
+        config.from_tree(tree, source)  # so that the file is blamed for what is its own
+        source = f"{path}, with {', '.join(sorted({each.origin for each in given.values()}))}"
+    for key, each in given.items():
+        for other in _other_places(key):
+            if other not in given:
+                _drop(tree, other)
+                origins.pop(other, None)
+        _put(tree, key, each.value)
+        origins[key] = each.origin
+    directory = Path.cwd() if path is None else path.resolve().parent
+    found = _with_secrets(config.from_tree(tree, source), directory, environ, origins)
+    return Settings(found, origins)
+
+
+def flattened(table: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key with its value; a table by operators' names, and a list, are one value."""
+    for field in msgspec.structs.fields(table):
+        key, value = f"{prefix}{field.encode_name}", getattr(table, field.name)
+        if isinstance(value, msgspec.Struct):
+            yield from flattened(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def shown(key: str, value: Any) -> Any:
+    """A value as anybody may see it, in what JSON and TOML have."""
+    if key.rpartition(".")[2].replace("-", "_") in config.SECRETS:
+        return config.HIDDEN if value else ""
+    return msgspec.to_builtins(value)
+
+
+def replaced(table: Any, key: str, value: Any) -> Any:
+    """The table with another value of one key."""
+    name, _, rest = key.partition(".")
+    field = name.replace("-", "_")
+    new = replaced(getattr(table, field), rest, value) if rest else value
+    return msgspec.structs.replace(table, **{field: new})
+
+
+# --- the environment ---------------------------------------------------------------------
+
+
+def variable_of(key: str) -> str:
+    """The variable of a key."""
+    return PREFIX + key.upper().replace("-", "_").replace(".", "__")
+
+
+def _kinds(table: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    hints = get_type_hints(table)
+    for field in msgspec.structs.fields(table):
+        key, kind = f"{prefix}{field.encode_name}", hints[field.name]
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            yield from _kinds(kind, f"{key}.")
+        else:
+            yield key, kind
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
+    kinds = dict(_kinds(Config))
+    names = {variable_of(key): key for key in kinds} | {TOKEN_VARIABLE: _TOKEN_KEY}
+    found: dict[str, _Given] = {}
+    for name in sorted(environ):
+        if not name.startswith(PREFIX) or name == CONFIG_VARIABLE:
+            continue
+        plain = name.removesuffix(_FILE)
+        key = names.get(name) or names.get(plain)
+        if key is None and _is_of_kubernetes(name, environ[name]):
+            continue
+        if key is None:
+            raise ConfigError(_unknown(name, [*names, CONFIG_VARIABLE]))
+        if key in found:
+            raise ConfigError(f"{found[key].origin} and {name} both say {key}; unset one of them")
+        text = environ[name] if name in names else read_secret(Path(environ[name]), name)
+        found[key] = _Given(_converted(name, text, kinds[key]), name)
+    return found
+
+
+def _of_the_original(environ: Mapping[str, str]) -> dict[str, _Given]:
+    """What a Drainer takes where nothing else says it. Source: tidb-binlog drainer/config.go,
+    adjustConfig."""
+    kinds = dict(_kinds(Config))
+    return {
+        key: _Given(_converted(name, environ[name], kinds[key]), name)
+        for key, name in _ORIGINAL_VARIABLES.items()
+        if environ.get(name)
+    }
+
+
+def _is_of_kubernetes(name: str, value: str) -> bool:
+    is_port = name.endswith("_PORT") and value.startswith(("tcp://", "udp://", "sctp://"))
+    return is_port or _OF_KUBERNETES.fullmatch(name) is not None
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    ways = [each.removeprefix(PREFIX) for each in known]
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), ways, n=1)
+    hint = f"did you mean {PREFIX}{near[0]}?" if near else "config/binlogd.toml has every key"
+    return f"{name}: no such variable; {hint}"
+
+
+def _converted(name: str, text: str, kind: Any) -> Any:
+    """Text as it is where the key takes text; else a number, true or false, a list by commas, or
+    what TOML has. Raises ConfigError, without the value."""
+    origin, kinds = get_origin(kind), get_args(kind) or (kind,)
+    try:
+        if origin is dict or (origin is tuple and text.lstrip().startswith("[")):
+            return tomllib.loads(f"value = {text}")["value"]
+        if origin is tuple:
+            parts = [each.strip() for each in text.split(",")]
+            return [_converted(name, each, kinds[0]) for each in parts if each]
+        if str in kinds or isinstance(kinds[0], str):  # a word out of some is named by the check
+            return text
+        plain = type(kinds[0]) if origin is Literal else kind
+        return msgspec.convert(text, plain, strict=False)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name}: expected a list or table as TOML has it") from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name}: {error}") from error
+
+
+# --- secrets ----------------------------------------------------------------------------
+
+
+def read_secret(path: Path, name: str) -> str:
+    """What a file holds, without the end of its last line. Raises ConfigError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_SECRET_BYTES_MAX + 1)
+        text = data.decode()
+    except OSError as error:
+        raise ConfigError(f"{name}: {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name}: {path} is not UTF-8 text") from None
+    if len(data) > _SECRET_BYTES_MAX:
+        raise ConfigError(f"{name}: {path} is too large for a secret")
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def _with_secrets(
+    found: Config, directory: Path, environ: Mapping[str, str], origins: dict[str, str]
+) -> Config:
+    security = found.security
+    if security.admin_token_file:
+        if security.admin_token:
+            raise ConfigError(f"{_TOKEN_KEY} and {_TOKEN_KEY}-file: give one of them")
+        path = directory / security.admin_token_file
+        token = read_secret(path, f"{_TOKEN_KEY}-file")
+        if not token:
+            raise ConfigError(f"{_TOKEN_KEY}-file: {path} is empty")
+        check_token(token, f"{_TOKEN_KEY}-file: {path}")
+        found = replaced(found, _TOKEN_KEY, token)
+        origins[_TOKEN_KEY] = str(path)
+    tables: dict[str, config.UpstreamConfig | DownstreamConfig | config.CheckpointConfig] = {
+        "upstream": found.upstream,
+        "syncer.to": found.syncer.to,
+        "syncer.to.checkpoint": found.syncer.to.checkpoint,
+    }
+    for prefix, table in tables.items():
+        password = _password(table, prefix, directory, environ)
+        if password is not None:
+            found = replaced(found, f"{prefix}.password", password.value)
+            origins[f"{prefix}.password"] = password.origin
+    return found
+
+
+_PLACES = ("password", "password-file", "encrypted-password")
+_TOKEN_PLACES = ("admin-token", "admin-token-file")
+
+
+def _other_places(key: str) -> list[str]:
+    """Keys that say the same in another way: what is given later takes the place of all."""
+    prefix, _, name = key.rpartition(".")
+    places = next((each for each in (_PLACES, _TOKEN_PLACES) if name in each), ())
+    return [f"{prefix}.{place}" for place in places if place != name]
+
+
+def _password(
+    table: config.UpstreamConfig | DownstreamConfig | config.CheckpointConfig,
+    prefix: str,
+    directory: Path,
+    environ: Mapping[str, str],
+) -> _Given | None:
+    """From elsewhere than `password`; the original's order is kept: what is encrypted wins."""
+    if table.encrypted_password:
+        key = f"{prefix}.encrypted_password"
+        try:
+            text = passwords.decrypt(
+                table.encrypted_password, environ.get(passwords.KEY_VARIABLE, "")
+            )
+        except ConfigError as error:
+            short = key.removeprefix("syncer.")
+            raise ConfigError(f"failed to decrypt password in `{short}`: {error}") from error
+        return _Given(text, key)
+    if not table.password_file:
+        return None
+    if table.password:
+        raise ConfigError(f"{prefix}.password and {prefix}.password-file: give one of them")
+    path = directory / table.password_file
+    return _Given(read_secret(path, f"{prefix}.password-file"), str(path))
+
+
+# --- trees ------------------------------------------------------------------------------
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    tables = {key.rpartition(".")[0] for key, _ in _kinds(Config)}
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and key in tables:
+            yield from _leaves(value, f"{key}.")
+        else:
+            yield key
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+    *tables, name = key.split(".")
+    for table in tables:
+        tree = tree.setdefault(table, {})
+    tree[name] = value
+
+
+def _drop(tree: dict[str, Any], key: str) -> None:
+    *tables, name = key.split(".")
+    for table in tables:
+        tree = tree.get(table, {})
+    tree.pop(name, None)

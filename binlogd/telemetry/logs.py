@@ -1,0 +1,67 @@
+"""Log lines: one event on each; of what a stranger can cause at will, few."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from typing import TextIO
+
+import structlog
+from structlog.typing import Processor
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+def set_up_logging(level: str, stream: TextIO = sys.stdout) -> None:
+    """One event on a line: coloured on a terminal, JSON elsewhere; `level` as in the configuration.
+
+    What libraries log by themselves comes out in the same form, from warnings on.
+    """
+    steps: list[Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    render: Processor
+    if stream.isatty():
+        render = structlog.dev.ConsoleRenderer()
+    else:
+        steps.append(structlog.processors.format_exc_info)
+        render = structlog.processors.JSONRenderer(default=str)
+    structlog.configure(
+        processors=[*steps, render],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *steps],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=max(_LEVELS[level], logging.WARNING), force=True)
+
+
+class Seldom:
+    """For events that a stranger can cause at will: one is told, then none for a while."""
+
+    def __init__(self, every_s: float = 1.0) -> None:
+        self._every_s = every_s
+        self._told_s = -math.inf
+        self._untold = 0
+
+    def due(self, now_s: float) -> int | None:
+        """How many have gone untold since the last one that was told; None if this goes so too."""
+        if now_s - self._told_s < self._every_s:
+            self._untold += 1
+            return None
+        untold, self._untold, self._told_s = self._untold, 0, now_s
+        return untold

@@ -1,0 +1,197 @@
+"""grpclib's channel, for servers that leave in good order or in none, and by TLS.
+
+grpclib cancels every open call when the server says GOAWAY. Here they get their answers, and new
+calls are made on a new connection. Source: RFC 9113 section 6.8.
+
+Who only reads never learns that the other side is gone, unless somebody asks. The kernel does, as
+it does for the original: a Go Pump sends those away who ask it by HTTP/2 more often than every five
+minutes. Source: Go's net.Dialer, KeepAlive; grpc-go's keepalive.EnforcementPolicy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from asyncio import BaseTransport
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from grpclib.client import Channel, Handler
+from grpclib.encoding.base import CodecBase
+from grpclib.protocol import EventsProcessor, H2Protocol
+from h2.errors import ErrorCodes
+from h2.events import ConnectionTerminated, Event, StreamReset
+from hyperframe.frame import Frame, GoAwayFrame
+
+from binlogd.host.tls import ClientTls
+
+_ASKS = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""Whether, after seconds of silence, again after seconds, and how often in vain."""
+_FAREWELL_S = 1.0
+
+
+@contextmanager
+def woken_cleanly() -> Iterator[None]:
+    """Around a call, within its timeout.
+
+    grpclib wakes a call whose connection is lost by cancelling its task, and does not take that
+    back: every timeout around it, and the task's group, would count a cancellation that nobody
+    meant, and one that somebody meant could be lost.
+    """
+    task = asyncio.current_task()
+    assert task is not None, "calls are made by tasks"
+    before = task.cancelling()
+    try:
+        yield
+    except asyncio.CancelledError:
+        raise
+    except BaseException:
+        if task.cancelling() > before:
+            task.uncancel()
+        if task.cancelling() > before:
+            raise asyncio.CancelledError from None
+        raise
+
+
+class BytesCodec(CodecBase):
+    """Messages as bytes; whoever calls says what they are."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: bytes, message_type: Any) -> bytes:
+        """The message itself."""
+        return message
+
+    def decode(self, data: bytes, message_type: Any) -> bytes:
+        """The message itself."""
+        return data
+
+
+class PlainChannel(Channel):
+    """A channel to a host and port, or to the path of a unix socket, where there is no TLS.
+
+    `tls` gives the certificates as they are now, and judges the server's before the first call.
+    Closed is for good: grpclib would dial anew for a call that comes late, and nobody would ever
+    close that connection.
+    """
+
+    _is_closed = False
+    _secured: tuple[_WakingOnce, asyncio.Transport] | None = None
+
+    def __init__(self, host: str | Path, port: int = 0, tls: ClientTls | None = None) -> None:
+        self._tls = None if isinstance(host, Path) else tls
+        if isinstance(host, Path):
+            super().__init__(path=str(host), codec=BytesCodec())
+        else:
+            super().__init__(host, port, codec=BytesCodec(), ssl=tls.fresh() if tls else None)
+
+    def _protocol_factory(self) -> H2Protocol:
+        return _WakingOnce(Handler(), self._config, self._h2_config)
+
+    async def _create_connection(self) -> H2Protocol:
+        """Raises OSError, also for a server that is not who it should be."""
+        self._refuse_if_closed()
+        protocol = await super()._create_connection()
+        transport = getattr(protocol.connection, "_transport", None)  # told nowhere else
+        if (
+            transport is None
+        ):  # grpclib forgets it when the connection is lost, before this task ran
+            raise ConnectionError("the connection was closed as soon as it was made")
+        if self._is_closed:  # meanwhile
+            transport.abort()
+            self._refuse_if_closed()
+        if self._path is None and not transport.is_closing():
+            connected = transport.get_extra_info("socket")
+            for level, option, value in _ASKS:
+                connected.setsockopt(level, option, value)
+        if self._tls is not None:
+            refusal = self._tls.refusal(transport.get_extra_info("peercert"))
+            if refusal:
+                transport.abort()
+                raise ConnectionError(refusal)
+            assert isinstance(protocol, _WakingOnce), "of our own factory"
+            self._secured = protocol, transport
+        return protocol
+
+    def close(self) -> None:
+        """Ends the connection and what is in flight on it."""
+        self._is_closed = True
+        super().close()
+
+    async def ended(self) -> None:
+        """Waits, after `close`, for the end of a TLS connection, of which both sides have to be
+        told; cuts it off when the other side takes its time."""
+        if self._secured is None:
+            return
+        protocol, transport = self._secured
+        try:
+            async with asyncio.timeout(_FAREWELL_S):
+                await protocol.lost.wait()
+        except TimeoutError:
+            transport.abort()
+            await protocol.lost.wait()
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise ConnectionError("the channel was closed by somebody whose call had failed on it")
+
+
+class LastingChannel(PlainChannel):
+    """A channel whose calls outlive a GOAWAY."""
+
+    def _protocol_factory(self) -> H2Protocol:
+        return _Protocol(Handler(), self._config, self._h2_config)
+
+
+class _WakingOnce(H2Protocol):
+    """Wakes a call once. grpclib does so again for every further end, a GOAWAY and then the loss
+    of the connection, and `woken_cleanly` could not tell that from somebody's cancellation."""
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        self.lost = asyncio.Event()
+        super().connection_made(transport)
+        self.processor = _Processor(self.handler, self.connection)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self.lost.set()
+
+
+class _Processor(EventsProcessor):
+    def close(self, reason: str = "Connection closed") -> None:
+        super().close(reason)
+        for stream in self.streams.values():
+            stream.wrapper = None  # it keeps the error that every later use raises
+
+    def process_stream_reset(self, event: StreamReset) -> None:
+        super().process_stream_reset(event)
+        stream = self.streams.get(event.stream_id or 0)
+        if stream is not None:
+            stream.wrapper = None
+
+
+class _Protocol(_WakingOnce):
+    def connection_made(self, transport: BaseTransport) -> None:
+        super().connection_made(transport)
+        h2 = self.connection._connection  # noqa: SLF001 # h2 would end all streams by itself
+        h2._frame_dispatch_table[GoAwayFrame] = self._leave  # noqa: SLF001 # see above
+
+    def _leave(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
+        """The server closes the connection after its last answer."""
+        if frame.error_code != ErrorCodes.NO_ERROR:
+            event = ConnectionTerminated()
+            event.error_code = frame.error_code
+            return [], [event]
+        self.handler.connection_lost = True  # type: ignore[attr-defined] # so the channel dials anew
+        for stream_id, stream in list(self.processor.streams.items()):
+            if stream_id > frame.last_stream_id:
+                stream.__terminated__("the server has left before it saw this call")
+                stream.wrapper = None
+        return [], []

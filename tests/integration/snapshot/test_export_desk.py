@@ -1,0 +1,268 @@
+"""Exports that a running service is asked for: a queue with an end, a child that stays a while."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from binlogd.errors import ConfigError, Refused
+from binlogd.serving.routes.exports import add_exports
+from binlogd.snapshot.bases import choice
+from binlogd.snapshot.desk import WAITING_MAX, Desk, Ticket, Wish
+from binlogd.snapshot.export import ExportOptions, ExportResult, export
+from binlogd.snapshot.metrics import DeskReport
+from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
+from binlogd.telemetry.exposition import Exposition
+from binlogd.tso import NO_TS, Tso
+from tests import recordings_reader
+from tests.appliance import environment
+from tests.data_directory import write_log
+from tests.program import Program
+
+RECORDING = Path(__file__).parents[2] / "recordings" / "keys"
+POLL_S = 0.01
+PATIENCE_S = 300
+"""A JVM takes a minute where many others run."""
+
+
+class Exporter:
+    """Exports nothing; holds each one until it is let go."""
+
+    def __init__(self) -> None:
+        self.asked: list[Wish] = []
+        self.let_go = asyncio.Semaphore(0)
+
+    async def __call__(self, wish: Wish, notice: Notice, _: Borrow) -> ExportResult:
+        """Fails for a base of that name."""
+        self.asked.append(wish)
+        notice(Progress("rows", 1, 2))
+        await self.let_go.acquire()
+        if wish.base == "none":
+            raise Refused("it was to be so")
+        nothing = choice.Chosen(None, NO_TS, "")
+        return ExportResult(Path("/out/snapshot-7"), Tso(7), 1, 2, 3, (), nothing)
+
+
+@asynccontextmanager
+async def at_work(desk: Desk) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(desk.run())
+        try:
+            yield
+        finally:
+            working.cancel()
+
+
+async def until(ticket: Ticket, state: str) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while ticket.state != state:  # noqa: ASYNC110 - it asks from outside, as a client does
+            await asyncio.sleep(POLL_S)
+
+
+def left_in(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
+async def test_exports_are_done_in_their_order_and_one_that_fails_ends_nothing(
+    tmp_path: Path,
+) -> None:
+    exporter = Exporter()
+    desk = Desk(tmp_path, exporter, 60)
+    async with at_work(desk):
+        bad, good = desk.ask(Wish(base="none")), desk.ask(Wish(as_of="7"))
+        await until(bad, "running")
+        assert (good.state, bad.stage, bad.done, bad.total) == ("waiting", "rows", 1, 2)
+        exporter.let_go.release()
+        await until(bad, "failed")
+        assert bad.message == "it was to be so"
+        exporter.let_go.release()
+        await until(good, "done")
+        assert (good.path, good.commit_ts, good.rows) == ("/out/snapshot-7", 7, 2)
+    assert [each.base for each in exporter.asked] == ["none", "auto"]
+    assert left_in(tmp_path) == []
+
+
+async def test_a_full_queue_and_a_moment_that_is_none_are_refused_at_once(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, Exporter(), 60)
+    for _ in range(WAITING_MAX):
+        desk.ask(Wish())
+    with pytest.raises(Refused, match="wait already"):
+        desk.ask(Wish())
+    with pytest.raises(ConfigError):
+        desk.ask(Wish(as_of="yesterday"))
+    assert len(desk.tickets()) == WAITING_MAX
+
+
+async def test_what_waits_and_what_runs_can_be_cancelled(tmp_path: Path) -> None:
+    exporter = Exporter()
+    desk = Desk(tmp_path, exporter, 60)
+    async with at_work(desk):
+        first, second, third = (desk.ask(Wish()) for _ in range(3))
+        await until(first, "running")
+        assert desk.cancel(second.id) is second
+        assert desk.cancel(first.id) is first
+        assert desk.cancel(99) is None
+        await until(first, "cancelled")
+        exporter.let_go.release()
+        await until(third, "done")
+    assert second.state == "cancelled"
+    assert len(exporter.asked) == 2
+
+
+async def test_the_routes_ask_look_and_cancel(tmp_path: Path) -> None:
+    exporter = Exporter()
+    desk = Desk(tmp_path, exporter, 60)
+    routes = web.Application()
+    add_exports(routes.router, desk)
+    async with TestClient(TestServer(routes)) as client, at_work(desk):
+        asked = await client.post("/exports", data=json.dumps({"as_of": "7"}))
+        assert asked.status == 202
+        number = (await asked.json())["id"]
+        assert (await client.post("/exports", data='{"as": 1}')).status == 400
+        assert (await client.post("/exports", data='{"as_of": "never"}')).status == 400
+        listed = await (await client.get("/exports")).json()
+        assert [each["id"] for each in listed] == [number]
+        await until(desk.tickets()[0], "running")
+        assert (await client.delete(f"/exports/{number}")).status == 200
+        await until(desk.tickets()[0], "cancelled")
+        shown = await (await client.get(f"/exports/{number}")).json()
+        assert shown["state"] == "cancelled"
+        assert (await client.get("/exports/x")).status == 404
+
+
+async def test_a_command_asks_follows_and_tells_as_one_of_its_own_would(tmp_path: Path) -> None:
+    exporter = Exporter()
+    desk = Desk(tmp_path, exporter, 60)
+    routes = web.Application()
+    add_exports(routes.router, desk)
+    async with TestClient(TestServer(routes)) as client, at_work(desk):
+        where = f"{client.host}:{client.port}"
+        bad = Command(tmp_path, "export", "--via", where, "--base", "none")
+        await asked_for(desk, 1)
+        url = f"http://{where}"
+        good = Command(tmp_path, "export", "--via", url, "--as-of", "7", "--json")
+        await asked_for(desk, 2)
+        given_up = Command(tmp_path, "export", "--via", where)
+        await asked_for(desk, 3)
+        listed = Command(tmp_path, "exports", "--via", where)
+        assert await listed.ended() == 0
+        assert "running: rows 50 %" in listed.out.read_text()
+        given_up.program.send_signal(signal.SIGINT)
+        await until(desk.tickets()[2], "cancelled")
+        assert await given_up.ended() != 0
+        exporter.let_go.release()
+        exporter.let_go.release()
+        assert await bad.ended() == 1
+        assert "it was to be so" in bad.err.read_text()
+        assert await good.ended() == 0
+        assert json.loads(good.out.read_text())["path"] == "/out/snapshot-7"
+        wrong = Command(tmp_path, "export", "--via", where, "--as-of", "yesterday")
+        assert await wrong.ended() == 2
+        mixed = Command(tmp_path, "export", "--via", where, "--out", "here", "--keep", "3")
+        assert await mixed.ended() == 2
+        assert "--out, --keep: not with --via" in mixed.err.read_text()
+        out = Exposition()
+        DeskReport(desk).say(out)
+    for line in (
+        'binlogd_exports_finished{outcome="done"} 1',
+        'binlogd_exports_finished{outcome="failed"} 1',
+        'binlogd_exports_finished{outcome="cancelled"} 1',
+        "binlogd_exports_rows 2",
+        "binlogd_exports_seconds_count 1",
+    ):
+        assert line in out.text().decode()
+    assert DeskReport(desk).status()["running"] is None
+
+
+class Command:
+    """`binlogd`, beside the loop of a test."""
+
+    def __init__(self, directory: Path, *words: str) -> None:
+        name = f"command-{len(list(directory.glob('command-*.out')))}"
+        self.out, self.err = (directory / f"{name}.{kind}" for kind in ("out", "err"))
+        for path in (self.out, self.err):
+            path.touch()
+        self.program = Program(words, directory, environment(), self.out, self.err)
+
+    async def ended(self) -> int:
+        """The exit code."""
+        async with asyncio.timeout(PATIENCE_S):
+            while (code := self.program.poll()) is None:  # noqa: ASYNC110 - another process
+                await asyncio.sleep(POLL_S)
+        return code
+
+
+async def asked_for(desk: Desk, count: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while len(desk.tickets()) < count:  # noqa: ASYNC110 - another process asks
+            await asyncio.sleep(POLL_S)
+
+
+async def test_a_service_without_exports_says_what_to_set() -> None:
+    routes = web.Application()
+    add_exports(routes.router, None)
+    async with TestClient(TestServer(routes)) as client:
+        answer = await client.post("/exports")
+        assert answer.status == 503
+        assert "export.dir" in (await answer.json())["message"]
+
+
+@pytest.mark.skipif(
+    shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="no Java"
+)
+@pytest.mark.soak  # two starts of Spark
+async def test_two_exports_share_one_child_that_leaves_when_it_is_idle(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    pids: list[list[int]] = []
+    write_log(data_dir, (record.payload for record in recordings_reader.records(RECORDING)))
+
+    async def fulfil(wish: Wish, notice: Notice, borrow: Borrow) -> ExportResult:
+        options = ExportOptions(
+            data_dir=data_dir,
+            out=tmp_path / f"out{len(pids)}",
+            schema_history=recordings_reader.history(RECORDING),
+            as_of=wish.as_of,
+        )
+
+        def noticed(progress: Progress) -> None:
+            if progress.stage == "publishing":
+                pids.append(children())
+            notice(progress)
+
+        return await export(options, noticed, borrow)
+
+    desk = Desk(data_dir, fulfil, 1.0)
+    async with at_work(desk):
+        first, second = desk.ask(Wish()), desk.ask(Wish())
+        await until(first, "done")
+        await until(second, "done")
+        assert pids[0] == pids[1] != []
+        async with asyncio.timeout(PATIENCE_S):
+            while children():  # noqa: ASYNC110 - the end of another process
+                await asyncio.sleep(POLL_S)
+    assert first.rows == second.rows > 0
+    assert left_in(data_dir) == ["pump"]
+
+
+def children() -> list[int]:
+    """Job processes of this process."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rsplit(")", 1)[1].split()
+            command = (status.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == os.getpid() and b"binlogd.snapshot.child" in command:
+            found.append(int(status.parent.name))
+    return found

@@ -1,0 +1,240 @@
+"""`binlogd export` as a whole: a child process, and what is left when it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from binlogd.errors import ConfigError, Refused
+from binlogd.settings.moment import wall_clock
+from binlogd.snapshot.export import FAILURE_LOG, ExportOptions, export
+from binlogd.snapshot.process.launcher import ExportFailed, Progress
+from binlogd.snapshot.publishing.marks import FileMark
+from binlogd.snapshot.publishing.publish import read_manifest
+from binlogd.snapshot.spec import FileEntry, KeysEntry
+from tests import recordings_reader, snapshot_reader
+from tests.data_directory import write_log
+
+RECORDING = Path(__file__).parents[2] / "recordings" / "keys"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("java") is None and "JAVA_HOME" not in os.environ, reason="no Java"
+)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> ExportOptions:
+    data_dir = tmp_path / "data"
+    write_log(data_dir, (record.payload for record in recordings_reader.records(RECORDING)))
+    return ExportOptions(
+        data_dir=data_dir,
+        out=tmp_path / "out",
+        schema_history=recordings_reader.history(RECORDING),
+    )
+
+
+def left_in(out: Path) -> list[str]:
+    return sorted(path.name for path in out.iterdir())
+
+
+async def test_an_export_is_published_with_a_manifest_that_is_true(options: ExportOptions) -> None:
+    seen: list[Progress] = []
+
+    def collect_garbage_meanwhile(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.stage == "transactions":
+            for path in options.data_dir.rglob("*.vlog"):
+                path.rename(path.with_suffix(".gone"))
+
+    result = await export(options, collect_garbage_meanwhile)
+    gone = list(options.data_dir.rglob("*.gone"))
+    assert gone
+    for path in gone:
+        path.rename(path.with_suffix(".vlog"))
+    assert left_in(options.out) == ["LATEST", result.path.name]
+    assert (options.out / "LATEST").resolve() == result.path
+    manifest = read_manifest(result.path)
+    assert manifest.commit_ts == result.commit_ts == manifest.resolved_ts
+    assert manifest.time == wall_clock(result.commit_ts)
+    assert sum(table.rows for table in manifest.tables) == result.rows > 0
+    assert manifest.schema is not None
+    listed = {"manifest.json", manifest.schema.name}
+    for table in manifest.tables:
+        assert sum(file.rows for file in table.files) == table.rows
+        for file in table.files:
+            beside: list[FileEntry | KeysEntry] = [file.keys] if file.keys else []
+            for each in [file, *beside]:
+                content = (result.path / each.name).read_bytes()
+                assert hashlib.sha256(content).hexdigest() == each.sha256
+                assert len(content) == each.size_bytes
+                listed.add(each.name)
+            ids = [
+                int(field.metadata[b"PARQUET:field_id"])
+                for field in pq.read_schema(result.path / file.name)
+            ]
+            assert ids == [column.id for column in table.columns]
+    there = {
+        str(path.relative_to(result.path)) for path in result.path.rglob("*") if path.is_file()
+    }
+    assert there == listed
+    assert seen[0].stage == "starting"
+    assert seen[-1].stage == "publishing"
+    again = await export(replace(options, as_of=str(result.commit_ts)))
+    assert (again.path, again.commit_ts, again.is_new) == (result.path, result.commit_ts, False)
+    with pytest.raises(Refused, match="is there already, as parquet"):
+        await export(replace(options, as_of=str(result.commit_ts), format="csv"))
+
+
+@pytest.mark.soak  # in short: test_export_formats, what a killed export left
+async def test_a_killed_job_publishes_nothing_and_is_resumed(options: ExportOptions) -> None:
+    async def kill_when_a_part_is_finished() -> list[Path]:
+        while not (  # noqa: ASYNC110 - what is waited for is a file of another process
+            found := sorted(options.out.glob(".staging-*/state/parts/*.json"))
+        ):
+            await asyncio.sleep(0.005)
+        os.kill(_job_of_this_process(), signal.SIGKILL)
+        return found
+
+    killing = asyncio.create_task(kill_when_a_part_is_finished())
+    with pytest.raises(ExportFailed, match=r"ended by signal 9(?s:.*)--resume goes on"):
+        await export(options)
+    (mark, *_) = await killing
+    staging = mark.parents[2]
+    assert left_in(options.out) == [staging.name, FAILURE_LOG]
+    (finished, *_) = msgspec.json.decode(mark.read_bytes(), type=list[FileMark])
+    written = (staging / "snapshot" / finished.name).stat()
+
+    result = await export(replace(options, is_resumed=True))
+
+    assert left_in(options.out) == ["LATEST", FAILURE_LOG, result.path.name]
+    taken = (result.path / finished.name).stat()
+    assert (taken.st_ino, taken.st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
+    for table in recordings_reader.expected(RECORDING):
+        if table.kind == "table" and table.rows is not None and table.db != "keys_wrong":
+            entry = snapshot_reader.tables(result.path)[table.label]
+            wanted = snapshot_reader.expected_rows(table, entry)
+            assert snapshot_reader.rows(result.path, entry) == wanted
+
+
+PHASES = ("starting", "transactions", "rows", "publishing")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("victim", ["job", "command"])
+@pytest.mark.parametrize("phase", PHASES)
+def test_an_export_that_is_killed_at_any_phase_is_gone_on_with(
+    phase: str, victim: str, options: ExportOptions, tmp_path: Path
+) -> None:
+    """kill -9 of the child, or of the command; then the same with --resume."""
+    if victim == "job" and phase in ("starting", "publishing"):
+        pytest.skip("there is no child yet, or nothing left for it to do")
+    at_phase = _killed(options, phase, victim)
+    assert at_phase != 0
+    assert not list(options.out.glob("snapshot-*"))
+    assert not (options.out / "LATEST").exists()
+    result = asyncio.run(export(replace(options, is_resumed=True)))
+    whole = asyncio.run(export(replace(options, out=tmp_path / "whole")))
+    sums, wanted = (
+        {each.table: each.checksum for each in read_manifest(path).tables}
+        for path in (result.path, whole.path)
+    )
+    assert sums == wanted
+    assert set(left_in(options.out)) - {FAILURE_LOG} == {"LATEST", result.path.name}
+
+
+def _killed(options: ExportOptions, phase: str, victim: str) -> int:
+    """The exit code of an export in a process of its own, in which somebody is killed."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def kill(progress: Progress) -> None:
+        if progress.stage == phase:
+            target = os.getpid() if victim == "command" else _job_of_this_process()
+            os.kill(target, signal.SIGKILL)
+
+    code = 0
+    try:
+        asyncio.run(export(options, kill))
+    except ExportFailed:
+        code = 1
+    finally:
+        os._exit(code)
+
+
+async def test_a_cancelled_export_ends_its_processes_and_leaves_nothing(
+    options: ExportOptions,
+) -> None:
+    (options.out / ".staging-orphan").mkdir(parents=True)
+    exporting = asyncio.create_task(export(options))
+    while not _javas_of(_jobs_of_this_process()):
+        assert not exporting.done(), exporting
+        await asyncio.sleep(0.005)
+    (job,) = _jobs_of_this_process()
+    assert os.getsid(job) == job
+    assert os.getpriority(os.PRIO_PROCESS, job) >= 10
+    assert _io_class_of(job) in ("best-effort: prio 7", "")
+    exporting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await exporting
+    assert left_in(options.out) == []
+    assert _jobs_of_this_process() == []
+
+
+def _io_class_of(process: int) -> str:
+    """ "" where nobody can tell."""
+    if shutil.which("ionice") is None:
+        return ""
+    command = ["ionice", "--pid", str(process)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+async def test_a_directory_without_a_log_is_named(tmp_path: Path) -> None:
+    options = ExportOptions(data_dir=tmp_path, out=tmp_path / "out", schema_history=b"[]")
+    with pytest.raises(ConfigError, match="no data directory"):
+        await export(options)
+
+
+async def test_what_is_missing_is_named_before_anything_starts(
+    options: ExportOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with pytest.raises(ConfigError, match="no Java found"):
+        await export(options)
+    assert not options.out.exists()
+
+
+def _job_of_this_process() -> int:
+    return _jobs_of_this_process()[0]
+
+
+def _jobs_of_this_process() -> list[int]:
+    return _children([os.getpid()], b"binlogd.snapshot.child")
+
+
+def _javas_of(jobs: list[int]) -> list[int]:
+    return _children(jobs, b"SparkSubmit")
+
+
+def _children(parents: list[int], word: bytes) -> list[int]:
+    """Those with a word in their command line."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rsplit(")", 1)[1].split()
+            command = (status.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) in parents and word in command:
+            found.append(int(status.parent.name))
+    return found

@@ -1,0 +1,33 @@
+"""Rates out of counters, for pictures."""
+
+from __future__ import annotations
+
+from binlogd.node.pulse import SAMPLES_MAX, Counts, Pulse
+
+
+def test_rates_are_per_second_since_the_sample_before() -> None:
+    pulse = Pulse()
+    assert pulse.take(1000, 0.5, Counts(10, 100))[1:] == (0.5, 0.0, 0.0)
+    assert pulse.take(3000, None, Counts(16, 101))[1:] == (None, 3.0, 0.5)
+
+
+def test_a_counter_that_began_anew_counts_from_zero() -> None:
+    pulse = Pulse()
+    pulse.take(1000, 0, Counts(10, 100))
+    assert pulse.take(2000, 0, Counts(11, 7)).rows == 7.0
+
+
+def test_a_clock_that_stands_still_or_goes_back_makes_no_rate() -> None:
+    pulse = Pulse()
+    pulse.take(1000, 0, Counts(0, 0))
+    assert pulse.take(1000, 0, Counts(5, 5)).received == 0.0
+    assert pulse.take(900, 0, Counts(9, 9)).received == 0.0
+    assert pulse.take(1900, 0, Counts(10, 9)).received == 1.0
+
+
+def test_no_more_than_some_minutes_are_remembered() -> None:
+    pulse = Pulse()
+    for second in range(SAMPLES_MAX + 5):
+        pulse.take(second * 1000, 0, Counts(second, 0))
+    assert len(pulse.samples()) == SAMPLES_MAX
+    assert pulse.samples()[0].at_ms == 5000

@@ -1,0 +1,237 @@
+"""The configuration: strict, explained, and its sample never stale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from binlogd.errors import ConfigError
+from binlogd.settings import config
+from binlogd.settings.quantities import gc_keep_s, listen_address, pd_addresses, size_bytes
+
+CONFIG_DIR = Path(__file__).parents[3] / "config"
+
+
+def test_the_commented_sample_equals_the_defaults() -> None:
+    assert config.load(CONFIG_DIR / "binlogd.toml") == config.Config()
+
+
+def test_the_commented_sample_shows_every_key() -> None:
+    text = (CONFIG_DIR / "binlogd.toml").read_text()
+
+    def keys(table: type[msgspec.Struct]) -> list[str]:
+        return [field.encode_name for field in msgspec.structs.fields(table)]
+
+    tables: list[type[msgspec.Struct]] = [
+        config.Config,
+        config.UpstreamConfig,
+        config.PumpConfig,
+        config.DrainerConfig,
+        config.SyncerConfig,
+        config.MigrateRuleConfig,
+        config.FilterRuleConfig,
+        config.RelayConfig,
+        config.DownstreamConfig,
+        config.CheckpointConfig,
+    ]
+    missing = [key for table in tables for key in keys(table) if key not in text]
+    assert missing == []
+
+
+def test_the_example_is_valid() -> None:
+    assert config.load(CONFIG_DIR / "example.toml").syncer.db_type == "mysql"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[pmup]\n", "unknown configuration options: pmup; did you mean pump?"),
+        (
+            "[pump]\nshard = 3",
+            "unknown configuration options: pump.shard; did you mean pump.shards?",
+        ),
+        ('[pump]\nshards = "a"', "pump.shards: Expected `int`, got `str`"),
+        ("[pump]\nshards = 0", "pump.shards: must be above 0"),
+        ("[drainer]\ninitial-commit-ts = -1", "initial-commit-ts: must not be negative"),
+        ("[pump]\ngc = 0", "pump.gc: 0: must be above 0"),
+        ('[pump]\nmemory-budget = "1 GiB"', "less than twice pump.max-message-size (1073741824)"),
+        ('[pump]\ngc = "7x"', 'use 7 for 7 days, "7h" for 7 hours'),
+        ('addr = "8250"', 'expected "host:port"'),
+        ('[upstream]\npumps = ["there"]', 'upstream.pumps: expected "host:port", got "there"'),
+        ('[upstream]\npumps = ["a:1", "a:1"]', 'upstream.pumps: "a:1" stands there twice'),
+        ('[drainer]\ntrash-schema = "t"', 'goes with db-type "mysql" only'),
+        (
+            '[drainer]\ntrash-schema = "tidb_binlog"\n[syncer]\ndb-type = "mysql"',
+            "must be another one than syncer.to.checkpoint.schema",
+        ),
+        ('[drainer]\ntrash-retention = "2x"', 'drainer.trash-retention: "2x"'),
+        ('[upstream]\nkind = "xyz"', "upstream.kind: Invalid enum value 'xyz'"),
+        ('[upstream]\nkind = "pd"', "upstream.pd-urls: is missing"),
+        ('[upstream]\nkind = "tidb"', "upstream.tidb: is missing"),
+        ('[upstream]\nkind = "pd"\npd-urls = "http://a:1,b"', 'expected "host:port", got "b"'),
+        (
+            '[upstream]\nkind = "pd"\npd-urls = "a:1"\ntso = "clock"',
+            'upstream.tso: goes with kind = "standalone" only',
+        ),
+        (
+            '[upstream]\nkind = "tidb"\ntidb = ["a:1", "b:1"]\ntidb-status = ["a:2"]',
+            "upstream.tidb-status: 1 status ports for 2 servers",
+        ),
+        (
+            "[syncer]\nload-schema-snapshot = true",
+            'syncer.load-schema-snapshot: goes with upstream.kind = "pd" only',
+        ),
+        ('[[syncer.ignore-table]]\ndb-nam = "x"', "did you mean syncer.ignore-table.db-name?"),
+        (
+            '[[syncer.table-migrate-rule]]\nsource = {schema = "s"}\nbinlog-filter-rule = ["r"]',
+            "event filter rule name r not found; write a table [syncer.binlog-filter-rule.r]",
+        ),
+        (
+            '[syncer.binlog-filter-rule.r]\nignore-evnt = ["all"]',
+            "did you mean syncer.binlog-filter-rule.r.ignore-event?",
+        ),
+        ("x =", "is not TOML"),
+        ('[syncer.relay]\nlog-dir = "relay"', 'goes with db-type "mysql" or "tidb" only'),
+    ],
+)
+def test_a_wrong_file_is_refused_with_file_key_and_reason(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config.parse(text, "binlogd.toml")
+    assert str(refused.value).startswith("binlogd.toml: ")
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        '"http://a:2379,https://b:2379/, c:1"',
+        '["a:2379", "http://b:2379", "c:1"]',
+    ],
+)
+def test_pds_are_a_list_or_text_with_commas_and_a_scheme_says_nothing(given: str) -> None:
+    found = config.parse(f'[upstream]\nkind = "pd"\npd-urls = {given}', "binlogd.toml").upstream
+    assert pd_addresses(found.pd_urls) == [("a", 2379), ("b", 2379), ("c", 1)]
+
+
+def test_a_tidb_has_its_status_port_on_the_same_host_where_none_is_named() -> None:
+    text = '[upstream]\nkind = "tidb"\ntidb = ["a:4000", "[::1]:4001"]'
+    found = config.parse(text, "binlogd.toml").upstream
+    assert config.tidb_addresses(found) == [
+        (("a", 4000), ("a", 10080)),
+        (("::1", 4001), ("::1", 10080)),
+    ]
+
+
+def test_the_syncer_part_of_a_go_drainer_is_taken_unchanged() -> None:
+    pasted = """
+[syncer]
+sql-mode = "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION"
+ignore-schemas = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql"
+txn-batch = 20
+worker-count = 16
+enable-dispatch = true
+safe-mode = false
+db-type = "mysql"
+replicate-do-db = ["~^b.*", "s1"]
+[syncer.relay]
+log-dir = "relay"
+max-file-size = 10485760
+[[syncer.replicate-do-table]]
+db-name = "test"
+tbl-name = "log"
+[[syncer.ignore-table]]
+db-name = "test"
+tbl-name = "~^a.*"
+[[syncer.table-migrate-rule]]
+binlog-filter-rule = ["no-drops"]
+[syncer.table-migrate-rule.source]
+schema = "test"
+table = "log_*"
+[syncer.binlog-filter-rule.no-drops]
+ignore-event = ["drop table", "delete"]
+ignore-sql = ["^alter"]
+[syncer.to]
+host = "127.0.0.1"
+user = "root"
+password = ""
+port = 3306
+[syncer.to.checkpoint]
+schema = "tidb_binlog"
+"""
+    syncer = config.parse(pasted, "drainer.toml").syncer
+    assert syncer.ignore_table[0].tbl_name == "~^a.*"
+    assert syncer.relay.log_dir == "relay"
+    assert syncer.table_migrate_rule[0].source.table == "log_*"
+    assert syncer.binlog_filter_rule["no-drops"].ignore_event == ("drop table", "delete")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("10 GiB", 10 << 30), ("1k", 1000), ("512MiB", 512 << 20), (7, 7), ("", 0)]
+)
+def test_sizes_are_read_with_their_units(text: str | int, size: int) -> None:
+    assert size_bytes(text) == size
+
+
+@pytest.mark.parametrize(("text", "seconds"), [(7, 604800), ("7", 604800), ("1h30m", 5400)])
+def test_retention_is_days_or_a_duration(text: str | int, seconds: float) -> None:
+    assert gc_keep_s(text) == seconds
+
+
+# --- what others reach a node by -------------------------------------------------------------
+
+
+def test_a_node_is_advertised_by_its_address_or_by_another_one() -> None:
+    assert config.advertised(config.parse('addr = "10.0.0.1:8250"', "t")) == "10.0.0.1:8250"
+    text = 'addr = "0.0.0.0:8250"\nadvertise-addr = "pump.example:9000"'
+    assert config.advertised(config.parse(text, "t")) == "pump.example:9000"
+
+
+def test_an_address_that_stands_for_all_is_advertised_by_the_hosts_name() -> None:
+    for addr in ("0.0.0.0:8250", "[::]:8250"):
+        host, port = listen_address(config.advertised(config.Config(addr=addr)))
+        assert host not in ("0.0.0.0", "::", "")
+        assert port == 8250
+
+
+@pytest.mark.parametrize("advertised", ["0.0.0.0:8250", ":8250", "[::]:1", "host"])
+def test_what_nobody_can_reach_is_not_advertised(advertised: str) -> None:
+    with pytest.raises(ConfigError, match="advertise-addr"):
+        config.parse(f'advertise-addr = "{advertised}"', "t")
+
+
+def test_the_halves_cannot_have_one_name() -> None:
+    with pytest.raises(ConfigError, match="must differ"):
+        config.parse('node-id = "a"\n[drainer]\nnode-id = "a"', "t")
+
+
+# --- roles -----------------------------------------------------------------------------------
+
+PD = '[upstream]\nkind = "pd"\npd-urls = "http://127.0.0.1:2379"\n'
+
+
+def test_a_node_has_both_roles_unless_it_is_told_otherwise() -> None:
+    assert config.parse("", "test").roles == ("pump", "drainer")
+    assert config.parse(f'roles = ["drainer"]\n{PD}', "test").roles == ("drainer",)
+    assert config.parse('roles = ["pump"]\n', "test").roles == ("pump",)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("roles = []\n", "roles: is empty"),
+        ('roles = ["pumps"]\n', "roles"),
+        (f'roles = ["drainer"]\n{PD}[drainer]\nenabled = false\n', "nothing is left"),
+        ('roles = ["drainer"]\n', "upstream.pumps"),
+        ('roles = ["drainer"]\n[upstream]\npumps = ["a:1"]\n', "upstream.cluster-id"),
+    ],
+)
+def test_roles_that_leave_nothing_to_do_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        config.parse(text, "test")
+
+
+def test_a_drainer_alone_can_be_told_its_pumps() -> None:
+    text = 'roles = ["drainer"]\n[upstream]\ncluster-id = 7\npumps = ["a:1", "b:1"]\n'
+    assert config.parse(text, "test").upstream.pumps == ("a:1", "b:1")
