@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,150 +14,27 @@ from hypothesis import strategies as st
 
 from binlogd.snapshot import job as job_module
 from binlogd.snapshot.publishing.publish import read_manifest
-from binlogd.snapshot.spec import TableEntry
 from binlogd.snapshot.writing.write import SCHEMA_FILE
-from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
-from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, table_to_json
-from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tso import Tso
-from binlogd.wire.peek import (
-    Mutation,
-    commit_binlog,
-    encode_mutations,
-    prewrite_binlog,
-    rollback_binlog,
-)
 from tests import dumps
 from tests.data_directory import collect_garbage, write_log
+from tests.folds import FATES, HISTORY, MOVES, TABLES, Fold, Operation, held_in, rows_of, shown
 from tests.partitioned import Partitioned
 from tests.spark import WarmSpark
 
-
-def column(number: int, name: str, tp: int, flag: int = 0, **kind: Any) -> Column:
-    return Column(number, name, number - 1, FieldType(tp, flag, charset="utf8mb4", **kind))
-
-
-KEY = FLAG_PRIMARY_KEY | FLAG_NOT_NULL
-PRIMARY = (Index(1, "PRIMARY", (IndexColumn("a", 0),), is_unique=True, is_primary=True),)
-NOTE = column(2, "note", Tp.VARCHAR, flen=20)
-TABLES = {
-    100: Table(100, "numbers", (column(1, "a", Tp.LONGLONG, KEY), NOTE), pk_is_handle=True),
-    101: Table(
-        101,
-        "names",
-        (column(1, "a", Tp.VARCHAR, KEY, flen=20, collate="utf8mb4_bin"), NOTE),
-        indexes=PRIMARY,
-        is_common_handle=True,
-    ),
-    102: Table(102, "loose", (column(1, "a", Tp.LONGLONG), NOTE)),
-}
-JOBS: list[dict[str, Any]] = [
-    {"id": 1, "type": 1, "schema_id": 2, "binlog": {"SchemaVersion": 1}, "schema_name": "s"},
-    *(
-        {
-            "id": table_id,
-            "type": 3,
-            "schema_id": 2,
-            "table_id": table_id,
-            "binlog": {"SchemaVersion": version, "TableInfo": json.loads(table_to_json(table))},
-        }
-        for version, (table_id, table) in enumerate(TABLES.items(), 2)
-    ),
-]
-HISTORY = json.dumps(
-    [{"state": 6, "schema_state": 5, "query": f"job {job['id']}", **job} for job in JOBS]
-).encode()
-
-
-def ddl() -> Iterator[bytes]:
-    for ts, job in enumerate(JOBS, 1):
-        told = {"ddl_query": b"x", "ddl_job_id": job["id"], "ddl_schema_state": 5}
-        yield prewrite_binlog(Tso(ts * 10), **told)
-        yield commit_binlog(Tso(ts * 10), Tso(ts * 10 + 5), **told)
-
-
-@dataclass
-class Fold:
-    """A log as it is generated, and what tables hold after each transaction."""
-
-    payloads: list[bytes] = field(default_factory=lambda: list(ddl()))
-    held: dict[int, dict[int, dict[int, Value]]] = field(
-        default_factory=lambda: {table_id: {} for table_id in TABLES}
-    )
-    states: dict[int, dict[int, dict[int, dict[int, Value]]]] = field(default_factory=dict)
-    ts: int = 1000
-    late: list[bytes] = field(default_factory=list)
-
-    def transact(self, operations: list[tuple[int, int, int]], *, fate: str) -> None:
-        """Operations are a table, a row and what its note says; -1 deletes it."""
-        held = {table_id: dict(rows) for table_id, rows in self.held.items()}
-        mutations = []
-        for table_id, table in TABLES.items():
-            rows: dict[int, list[bytes]] = {0: [], 1: [], 4: []}
-            order = bytearray()
-            for _, key, note in (each for each in operations if each[0] == table_id):
-                old = held[table_id].get(key)
-                told: Value = b"key %d" % key if table_id == 101 else key
-                new: dict[int, Value] = {1: told, 2: None if note == 0 else b"%d" % note}
-                if old is None and note >= 0:
-                    rows[0].append(encode_insert(table, new, handle=key))
-                    order.append(0)
-                elif old is not None and note >= 0:
-                    rows[1].append(encode_update(table, old, new, handle=key))
-                    order.append(1)
-                elif old is not None:
-                    rows[4].append(encode_delete(table, old, handle=key))
-                    order.append(4)
-                if note >= 0:
-                    held[table_id][key] = new
-                else:
-                    held[table_id].pop(key, None)
-            mutations.append(Mutation(table_id, rows[0], rows[1], rows[4], bytes(order)))
-        self.ts += 10
-        start, commit = Tso(self.ts), Tso(self.ts + 5)
-        value = encode_mutations(4, [each for each in mutations if each.sequence])
-        self.payloads.append(prewrite_binlog(start, prewrite_value=value))
-        if fate == "rollback":
-            self.payloads.append(rollback_binlog(start))
-            return
-        self.held = held
-        self.states[commit] = held
-        (self.late if fate == "late" else self.payloads).append(commit_binlog(start, commit))
-        if fate != "late":
-            self.payloads += self.late
-            self.late.clear()
-
-    def rows(self, ts: int, table_id: int) -> Counter[tuple[Any, ...]]:
-        return Counter(_shown(row) for row in self.states[ts][table_id].values())
-
-
-def _shown(row: dict[int, Value]) -> tuple[Any, ...]:
-    return tuple(value.decode() if isinstance(value, bytes) else value for value in row.values())
-
-
-def rows_of(snapshot: Path, table_id: int) -> Counter[tuple[Any, ...]]:
-    entry = next(each for each in read_manifest(snapshot).tables if each.table_id == table_id)
-    return held_in(snapshot, entry)
-
-
-def held_in(directory: Path, entry: TableEntry) -> Counter[tuple[Any, ...]]:
-    tables = (pq.read_table(directory / file.name) for file in entry.files)
-    return Counter(tuple(row.values()) for table in tables for row in table.to_pylist())
-
-
 operations = st.lists(
-    st.tuples(st.sampled_from(sorted(TABLES)), st.integers(-3, 3), st.integers(-1, 3)),
+    st.tuples(st.sampled_from(sorted(TABLES)), st.integers(-3, 3), st.integers(MOVES, 3)),
     min_size=1,
     max_size=6,
 )
 histories = st.lists(
-    st.tuples(operations, st.sampled_from(["commit", "commit", "late", "rollback"])),
+    st.tuples(operations, st.sampled_from(FATES)),
     min_size=8,
     max_size=25,
 )
 
 
-Transactions = list[tuple[list[tuple[int, int, int]], str]]
+Transactions = list[tuple[list[Operation], str]]
 
 
 def check(history: Transactions, part: float, spark: WarmSpark, data_dir: Path) -> None:
@@ -216,8 +90,8 @@ def _check_net(directory: Path, fold: Fold, first: int, last: int) -> None:
         found = [
             row for file in entry.files for row in pq.read_table(directory / file.name).to_pylist()
         ]
-        came = Counter(_shown(new[key]) for key in new.keys() - old.keys())
-        went = Counter(_shown(old[key]) for key in old.keys() - new.keys())
+        came = Counter(shown(new[key]) for key in new.keys() - old.keys())
+        went = Counter(shown(old[key]) for key in old.keys() - new.keys())
         assert Counter((row["a"], row["note"]) for row in found if row["_op"] == "I") == came
         assert Counter((row["a"], row["note"]) for row in found if row["_op"] == "D") == went
         stayed = [(old[key], new[key]) for key in old.keys() & new.keys() if old[key] != new[key]]
@@ -226,7 +100,7 @@ def _check_net(directory: Path, fold: Fold, first: int, last: int) -> None:
             for row in found
             if row["_op"] == "U"
         )
-        assert Counter((_shown(a), _shown(b)) for a, b in stayed) - updated == Counter()
+        assert Counter((shown(a), shown(b)) for a, b in stayed) - updated == Counter()
 
 
 def test_an_export_that_died_when_its_rows_were_written_still_knows_which_changed(

@@ -1,0 +1,139 @@
+"""Random logs through every step of an export but Spark, held to a fold of the same changes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from binlogd.snapshot.log.packets import Spread
+from binlogd.snapshot.publishing.publish import read_manifest
+from binlogd.snapshot.spec import ChangesOptions
+from binlogd.tso import NO_TS, Tso
+from tests.data_directory import collect_garbage, write_log
+from tests.folds import HISTORY, TABLES, Fold, random_fold, rows_of
+from tests.plain_export import PlainExport
+
+seeds = st.integers(0, 1 << 30)
+
+
+def logged(fold: Fold, directory: Path, rng: Random) -> PlainExport:
+    """The log in few or many files, read in few or many slices, spread one way or another."""
+    data_dir, work = directory / "data", directory / "work"
+    work.mkdir()
+    segment_bytes = rng.choice([400, 4000, 1 << 20])
+    write_log(data_dir, fold.payloads, shards=rng.choice([1, 3]), segment_bytes=segment_bytes)
+    spread = Spread(rng.choice([1, 3]), rng.choice([1, 2]))
+    return PlainExport(work, data_dir, HISTORY, spread, rng.choice([300, 1 << 20]))
+
+
+def check_rows(snapshot: Path, fold: Fold, ts: int) -> None:
+    for table_id in TABLES:
+        assert rows_of(snapshot, table_id) == fold.rows(ts, table_id), TABLES[table_id].name
+
+
+def check_snapshots(seed: int, directory: Path) -> None:
+    """At several moments: of the whole log, and each on the one before, whose log is gone."""
+    rng = Random(seed)
+    fold = random_fold(seed, rng.randint(3, 60), rng.choice([3, 30]))
+    exports = logged(fold, directory, rng)
+    moments = sorted(rng.sample(sorted(fold.states), min(3, len(fold.states))))
+    bases: list[Path | None] = [None]
+    for ts in moments:
+        check_rows(exports.snapshot(Tso(ts)), fold, ts)
+    for ts in moments:
+        snapshot = exports.snapshot(Tso(ts), bases[-1])
+        check_rows(snapshot, fold, ts)
+        bases.append(snapshot)
+    last = max(fold.states)
+    collect_garbage(exports.data_dir, Tso(moments[-1]))
+    check_rows(exports.snapshot(NO_TS, bases[-1]), fold, last)
+
+
+def check_changes(seed: int, directory: Path) -> None:
+    rng = Random(seed)
+    fold = random_fold(seed, rng.randint(3, 40), rng.choice([3, 20]))
+    exports = logged(fold, directory, rng)
+    first, last = sorted(rng.sample(sorted(fold.states), 2)) if len(fold.states) > 1 else (0, 0)
+    if not first:
+        return
+    net = exports.changes(Tso(first), Tso(last), ChangesOptions(first, has_before=True))
+    every = exports.changes(Tso(first), Tso(last), ChangesOptions(first, all_versions=True))
+    for table_id in TABLES:
+        held = fold.rows(first, table_id)
+        for change in changes_in(net, table_id):
+            _put(change, held)
+        assert +held == fold.rows(last, table_id)
+        assert min(held.values(), default=0) >= 0
+        versions = changes_in(every, table_id)
+        assert [(each["_op"], each["_commit_ts"]) for each in versions] == [
+            told for told in fold.told[table_id] if first < told[1] <= last
+        ]
+
+
+def changes_in(directory: Path, table_id: int) -> list[dict[str, Any]]:
+    found = [
+        row
+        for entry in read_manifest(directory).tables
+        if entry.table_id == table_id
+        for file in entry.files
+        for row in pq.read_table(directory / file.name).to_pylist()
+    ]
+    return sorted(found, key=lambda each: (each["_commit_ts"], each.get("_seq", 0)))
+
+
+def _put(change: dict[str, Any], held: Counter[tuple[Any, ...]]) -> None:
+    if change["_op"] != "I":
+        gone = tuple(change["_before"].values())
+        held[gone] -= 1
+    if change["_op"] != "D":
+        held[change["a"], change["note"]] += 1
+
+
+@pytest.fixture(scope="module")
+def places() -> Iterator[Iterator[Path]]:
+    """Directories where a sync costs nothing: a few exports make hundreds."""
+    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with TemporaryDirectory(dir=in_memory) as place:
+
+        def made() -> Iterator[Path]:
+            for number in count():
+                path = Path(place, str(number))
+                path.mkdir()
+                yield path
+                shutil.rmtree(path)
+
+        yield made()
+
+
+@settings(max_examples=6)
+@given(seed=seeds)
+def test_snapshots_are_what_a_fold_gives(seed: int, places: Iterator[Path]) -> None:
+    check_snapshots(seed, next(places))
+
+
+@settings(max_examples=6)
+@given(seed=seeds)
+def test_changes_are_what_a_fold_gives(seed: int, places: Iterator[Path]) -> None:
+    check_changes(seed, next(places))
+
+
+@pytest.mark.soak
+@settings(max_examples=1500)
+@given(seed=seeds)
+def test_snapshots_and_changes_of_many_logs_are_what_a_fold_gives(
+    seed: int, places: Iterator[Path]
+) -> None:
+    check_snapshots(seed, next(places))
+    check_changes(seed, next(places))
