@@ -10,7 +10,10 @@ import pyarrow.compute as pc
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.inputs import open_input
 from binlogd.spark.lake import moving
+from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.moving import Lake
+from binlogd.spark.lake.preparing import prepare
+from binlogd.spark.late import latecomers
 from binlogd.spark.pipeline import Range
 from binlogd.spark.plan import planned, schema_before
 from binlogd.spark.request import Request, request
@@ -66,9 +69,14 @@ class Pipeline:
         batch = planned(jobs, ddl, tracker, self._asked, start=begin, end=Tso(end))
         moving.check(now, batch, is_first=of.is_first)
         step()
-        heads = moving.prepare(self._lake, now, batch)
+        late = latecomers(self._input, batch, self._asked, begin)
+        heads = prepare(self._lake, now, batch, late)
         step()
-        winners = self._winners(rows.filter(pc.invert(is_ddl)), set(batch.after))
+        changes = followed(batch.moves, rows.filter(pc.invert(is_ddl)).to_batches())
+        moved = pa.Table.from_batches(changes, rows.schema)
+        winners = self._winners(
+            moved.sort_by([("commit_ts", "ascending"), ("seq", "ascending")]), set(batch.after)
+        )
         for merged in moving.merge(self._lake, heads, batch, winners):
             heads[merged.head.table_id] = merged.head
             step()

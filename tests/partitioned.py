@@ -151,6 +151,7 @@ class Partitioned:
         """DROP PARTITION; rows that come while it is at work go to the next partition."""
         if len(self.parts) < 2:
             return
+        began_ts = self._ts + 8
         gone = self.parts.pop(self.rng.randrange(len(self.parts)))
         kept, self.held[gone.id] = self.held[gone.id], {}
         if self.rng.random() < 0.5:
@@ -160,7 +161,8 @@ class Partitioned:
             self._version -= 1
         del kept, self.held[gone.id]
         self._version += 2
-        self._job(ActionType.DROP_TABLE_PARTITION, self.table_id, self._parts_info())
+        info = self._parts_info()
+        self._job(ActionType.DROP_TABLE_PARTITION, self.table_id, info, began_ts=began_ts)
         self._is_settled = True
 
     def truncate(self) -> None:
@@ -244,7 +246,14 @@ class Partitioned:
         letters = replace(C, field_type=replace(C.field_type, flag=0))
         return Table(self.plain_id, "plain", (A, letters, NOTE), pk_is_handle=True)
 
-    def _job(self, kind: ActionType, table_id: int, info: Table | None, query: str = "") -> None:
+    def _job(
+        self,
+        kind: ActionType,
+        table_id: int,
+        info: Table | None,
+        query: str = "",
+        began_ts: int = 0,
+    ) -> None:
         self._version += 1
         job_id = self._new_id()
         self._ts += 10
@@ -260,7 +269,7 @@ class Partitioned:
                 "table_id": table_id,
                 "state": 6,
                 "schema_state": 5,
-                "start_ts": self._ts - 1,
+                "start_ts": began_ts or self._ts - 1,
                 "query": query or f"job {job_id}",
                 "binlog": binlog,
             }

@@ -12,7 +12,16 @@ from typing import Any
 import pyarrow as pa
 
 from binlogd.errors import CorruptRow, UnreadableRow
-from binlogd.snapshot.log.rowkey import Handle, Op, deleted, handle_of, inserted, updated
+from binlogd.snapshot.log.rowkey import (
+    Handle,
+    Op,
+    Put,
+    both_images,
+    handle_of,
+    inserted,
+    last_image,
+    updated,
+)
 from binlogd.spark.request import Request
 from binlogd.spark.rows import BATCH_BYTES, BATCH_ROWS, numbered
 from binlogd.spark.walk import Rows, SchemaChange, Step
@@ -32,7 +41,8 @@ CHANGES = pa.schema(
         ("ddl_query", pa.string()),
     ]
 )
-"""`op` is that of rowkey; a DDL has a `ddl_job_id` above 0 and no key."""
+"""`op` is that of rowkey, and `row` of a DELETE the row that went; a DDL has a `ddl_job_id` above 0
+and no key."""
 
 _SEQ_STEP = 2
 """A row change may be two: the end of one key, and the beginning of another."""
@@ -69,15 +79,20 @@ def _changes(rows: Rows, handle: Handle, seq: int) -> Iterator[tuple[Any, ...]]:
     no_ddl = 0, 0, None
     try:
         for kind in of.sequence:
-            row, gone = next(left[kind]), None
+            row = next(left[kind])
+            gone: Put | None = None
+            put: Put | None
             if kind == 0:
                 put = inserted(handle, row)
             elif kind == 1:
-                gone, put = updated(handle, row)
+                left_key, put = updated(handle, row)
+                if left_key is not None:
+                    images = both_images(handle, row)
+                    gone = Put(images.old_key, images.old)
             else:
-                gone, put = deleted(handle, row), None
+                gone, put = last_image(handle, row), None
             if gone is not None:
-                yield _row(rows, seq, table_id, Op.DELETE, gone.key, b"") + no_ddl
+                yield _row(rows, seq, table_id, Op.DELETE, gone.key, gone.row) + no_ddl
             if put is not None:
                 yield _row(rows, seq + 1, table_id, Op.PUT, put.key, put.row) + no_ddl
             seq += _SEQ_STEP

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -24,14 +25,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from binlogd.archive.store import Store
+from binlogd.snapshot.log.moves import Moves
+from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.beginning import Beginning
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.inputs import open_input
 from binlogd.spark.lake import moving
 from binlogd.spark.lake.book import Batch, Claim, LakeTable
+from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.moving import Lake, begin
+from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
+from binlogd.spark.late import latecomers
 from binlogd.spark.plan import planned, schema_before
 from binlogd.spark.request import Request, request
 from binlogd.spark.source import BinlogdSource
@@ -146,7 +152,8 @@ class LakeTarget:
             tracker = book.schema_at(start) or schema_before(jobs, start, of.end, ddl)
             batch = planned(jobs, ddl, tracker, self.asked, start=start, end=of.end)
             moving.check(now, batch, is_first=of.is_first)
-            heads = moving.prepare(self.lake, now, batch)
+            late = latecomers(source, batch, self.asked, start)
+            heads = prepare(self.lake, now, batch, late)
             merged = self._merge(rows, batch, heads)
             book.check_claim(claim)
             moving.finish(
@@ -167,7 +174,11 @@ class LakeTarget:
             done = [msgspec.json.encode(each) for each in moving.merge(lake, heads, batch, batches)]
             yield pa.RecordBatch.from_arrays([pa.array(done, pa.binary())], ["merged"])
 
-        found = winners(rows, list(batch.after)).mapInArrow(merge, "merged BINARY").collect()
+        found = (
+            winners(moved(rows, batch.moves), list(batch.after))
+            .mapInArrow(merge, "merged BINARY")
+            .collect()
+        )
         return [msgspec.json.decode(row["merged"], type=moving.Merged) for row in found]
 
 
@@ -186,6 +197,17 @@ def seed(spark: SparkSession, lake: Lake, begin: Beginning) -> None:
         found = spark.range(0, len(left), 1, len(left)).mapInArrow(one, "rows BIGINT").collect()
         log.info("seeded", tables=len(left), rows=sum(row["rows"] for row in found))
     finish_seed(lake, begin)
+
+
+def moved(rows: DataFrame, moves: Moves) -> DataFrame:
+    """Changes of the tables that their rows belong to at the end of the batch; rows that went are
+    needed no more."""
+    if moves.moves:
+        rows = rows.mapInArrow(partial(followed, moves), rows.schema)
+    nothing = F.lit(b"")
+    return rows.withColumn(
+        "row", F.when(F.col("op") == Op.DELETE.value, nothing).otherwise(F.col("row"))
+    )
 
 
 def winners(rows: DataFrame, table_ids: Sequence[int]) -> DataFrame:

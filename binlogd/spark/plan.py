@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from binlogd.snapshot.log.moves import Moves, Spread, Swapped, ids_of
 from binlogd.snapshot.spec import LeftOut, TypeOptions
 from binlogd.snapshot.tables.built_on import Base
 from binlogd.snapshot.tables.catalog import MAKES, Catalog, DdlBinlog, Origin, TablePlan, catalog
-from binlogd.spark.lake.book import Batch, PipelineStopped
+from binlogd.spark.lake.book import WAY_PAST, Batch, PipelineStopped
 from binlogd.spark.request import HIDDEN_DATABASES, Request
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 
+_FROM_OUTSIDE = "rows came to it by EXCHANGE PARTITION from a table that is left out,"
 _CAME_BACK = "it came back (RECOVER, FLASHBACK) with rows that are in no binlog"
 
 
@@ -48,26 +50,66 @@ def planned(
     MissingDdlJob, Refused."""
     before = _catalog(jobs, (), tracker, start, asked.types)
     after = _catalog(jobs, ddl, tracker, start, asked.types)
+    wanted = _wanted(after.tables, asked)
     lost = [each for each in after.left_out if asked.wants(each.database, each.table)]
-    made = _made(jobs, ddl)
+    groups, known = _groups(after.moves), {**before.tables, **after.tables}
+    made = _made(jobs, ddl) | _brought(after.moves)
     lost += [
         LeftOut(plan.database, plan.info.name, _CAME_BACK)
-        for table_id, plan in after.tables.items()
+        for table_id, plan in wanted.items()
         if table_id not in before.tables and table_id not in made
-        if asked.wants(plan.database, plan.info.name)
+    ]
+    lost += [
+        LeftOut(plan.database, plan.info.name, f"{_FROM_OUTSIDE} {stranger}")
+        for table_id, plan in wanted.items()
+        for stranger in _strangers(groups.get(table_id, frozenset()), jobs, asked, known)
     ]
     if lost:
-        raise PipelineStopped(
-            f"between commit_ts {start} and {end} {'; '.join(map(str, lost))}. Leave the table out"
-            " (--except), or begin another lake with a later snapshot of `binlogd export` (--base)"
-        )
+        untold = "; ".join(map(str, lost))
+        raise PipelineStopped(f"between commit_ts {start} and {end} {untold}. {WAY_PAST}")
     return Batch(
         end=end,
         before=before.tables,
-        after=_wanted(after.tables, asked),
+        after=wanted,
         tracker=after.tracker,
         types=asked.types,
+        moves=after.moves,
+        version=after.base_version,
+        origins={each: groups[each] & before.tables.keys() for each in wanted if each in groups},
     )
+
+
+def _groups(moves: Moves) -> dict[int, frozenset[int]]:
+    """By table id, the ids of tables that rows may have moved between, itself among them."""
+    groups: dict[int, frozenset[int]] = {}
+    for move in moves.moves:
+        ids = frozenset(ids_of(move))
+        whole = ids.union(*(groups.get(each, ids) for each in ids))
+        groups |= dict.fromkeys(whole, whole)
+    return groups
+
+
+def _brought(moves: Moves) -> set[int]:
+    """New ids under which tables go on."""
+    swapped = {each.partition_id for each in moves.moves if isinstance(each, Swapped)}
+    return swapped | {each.after.id for each in moves.moves if isinstance(each, Spread)}
+
+
+def _strangers(
+    ids: frozenset[int],
+    jobs: Sequence[Job],
+    asked: Request,
+    known: Mapping[int, TablePlan],
+) -> list[str]:
+    """Tables that are not wanted, among some that rows moved between. `known` are those before and
+    after; what came and went between is named by its jobs."""
+    names = {(each.database, each.info.name) for each in map(known.get, ids) if each is not None}
+    unnamed = ids - known.keys()
+    for job in jobs:
+        if job.table_id in unnamed:
+            table = job.table_name or (job.table.name if job.table is not None else "")
+            names.add((job.schema_name, table))
+    return sorted(f"{name[0]}.{name[1]}" for name in names if not asked.wants(*name))
 
 
 def _made(jobs: Sequence[Job], ddl: Sequence[DdlBinlog]) -> set[int]:
@@ -81,7 +123,7 @@ def _catalog(
     jobs: Sequence[Job], ddl: Sequence[DdlBinlog], tracker: bytes, start: Tso, types: TypeOptions
 ) -> Catalog:
     base = Base("", start, types, {}, tracker)
-    origin = Origin(base, is_headless=True, changes_from=Tso(max(1, start)))
+    origin = Origin(base, is_headless=True, changes_from=Tso(max(1, start)), has_rows=True)
     return catalog(jobs, ddl, log_begins=start, ignore_schemas=HIDDEN_DATABASES, origin=origin)
 
 

@@ -29,11 +29,13 @@ from binlogd.tidb.row import RowDecoder, Value
 
 
 class Ended(NamedTuple):
-    """DROP or TRUNCATE PARTITION: rows in these partitions are no more."""
+    """DROP or TRUNCATE PARTITION: rows in these partitions are no more. Where rows came to other
+    partitions while it was at work, `began_ts` says since when; else 0."""
 
     version: int
     table_id: int
     ids: frozenset[int]
+    began_ts: int = 0
 
 
 class Spread(NamedTuple):
@@ -60,6 +62,15 @@ class Swapped(NamedTuple):
 
 
 Move = Ended | Spread | Swapped
+
+
+def ids_of(move: Move) -> tuple[int, ...]:
+    """The tables that a move is about."""
+    if isinstance(move, Swapped):
+        return move.table_id, move.plain_id, move.partition_id
+    if isinstance(move, Spread):
+        return move.table_id, move.after.id
+    return (move.table_id,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +109,14 @@ class Followed:
         return self.home_of(table_id, version, values)
 
     def deciding(self, table_id: int, version: int) -> tuple[int, ...]:
-        """The ids of the columns that `home_of` looks at."""
-        places = self._at_version(table_id, version).places
-        return places.column_ids if places is not None else ()
+        """The ids of the columns that `home_of` may look at."""
+        places = [self._at_version(table_id, version).places]
+        for number, move in enumerate(self._moves.moves):
+            if move.version <= version or isinstance(move, Ended):
+                continue
+            if move.after.partitioning is not None:
+                places.append(self._places(number, move.after))
+        return tuple({each: None for held in places if held for each in held.column_ids})
 
     def home_of(self, table_id: int, version: int, values: Mapping[int, Value]) -> int | None:
         """As `home`, of a row whose values are known. Raises CorruptRow."""
@@ -151,13 +167,21 @@ class Followed:
         if at is None:
             info = states[number][1]
             seen = TableAt("", info, version, None, {}, may_lack_columns=True)
-            places = Places(info) if info.partitioning is not None else None
-            at = self._at[table_id, number] = _At(RowDecoder(seen), places)
+            at = self._at[table_id, number] = _At(RowDecoder(seen), _places_of(info))
         return at
 
 
 class _At(NamedTuple):
-    """A table from a schema version on; `places` is None where it has no partitions."""
+    """A table from a schema version on; `places` is None where it has no partitions, or none that
+    any move is about."""
 
     decoder: RowDecoder
     places: Places | None
+
+
+def _places_of(info: Table) -> Places | None:
+    """A move of partitions that nobody tells apart would not be told; one of all rows may be."""
+    try:
+        return Places(info) if info.partitioning is not None else None
+    except Unplaceable:
+        return None

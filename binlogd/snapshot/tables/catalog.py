@@ -70,6 +70,8 @@ class Catalog:
     passed_over: frozenset[int]
     tracker: bytes
     moves: Moves = field(default_factory=Moves)
+    base_version: int = 0
+    """The schema version of the base, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,14 @@ class Origin:
     `is_headless`: the log is complete behind the base only, so that whatever is older must come
     from it. Where it is complete, a table that the base cannot give is read from the log instead.
     With `changes_from`, tables are wanted whose changes behind that the log tells, whatever was
-    before; the base then says where a headless log begins.
+    before; the base then says where a headless log begins. With `has_rows`, the rows of then are
+    known to whoever asks, who takes the moves to them.
     """
 
     base: Base | None = None
     is_headless: bool = False
     changes_from: Tso = NO_TS
+    has_rows: bool = False
 
 
 def catalog(
@@ -117,7 +121,8 @@ def catalog(
         except _Lost as lost:
             left_out.append(LeftOut(named.database, named.table, str(lost)))
     passed_over, moves = _ids_of(jobs) - plans.keys(), walk.moving.told(plans)
-    return Catalog(plans, tuple(left_out), passed_over, walk.tracker.snapshot(), moves)
+    tracker, version = walk.tracker.snapshot(), walk.base_version
+    return Catalog(plans, tuple(left_out), passed_over, tracker, moves, version)
 
 
 class _Lost(BinlogdError):
@@ -128,7 +133,7 @@ def _sourced(plan: TablePlan, walk: _Walk, origin: Origin) -> TablePlan:
     """The plan with where its rows come from: the log, or the base and what is behind it."""
     base, tainted = origin.base, walk.reasons.get(plan.info.id)
     if origin.changes_from:
-        _check_told(walk, plan.info.id, origin.changes_from)
+        _check_told(walk, plan.info.id, origin)
         return replace(plan, since_ts=origin.changes_from)
     try:
         carried = _carried(plan, walk, base)
@@ -151,11 +156,13 @@ def _sourced(plan: TablePlan, walk: _Walk, origin: Origin) -> TablePlan:
     return replace(plan, since_ts=base.commit_ts)
 
 
-def _check_told(walk: _Walk, table_id: int, from_ts: Tso) -> None:
-    """Rows that came or went without a binlog are no changes that anybody could tell."""
-    tainted = walk.reasons.get(table_id)
+def _check_told(walk: _Walk, table_id: int, origin: Origin) -> None:
+    """Rows that came or went without a binlog are changes to whoever has the rows, if anybody."""
+    from_ts, tainted = origin.changes_from, walk.reasons.get(table_id)
     if tainted is not None and tainted.commit_ts > from_ts:
         raise _Lost(tainted.text)
+    if origin.has_rows:
+        return
     if any(each.commit_ts > from_ts for each in walk.moved.get(table_id, ())):
         raise _Lost(_MOVED)
 

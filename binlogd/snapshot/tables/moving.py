@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from binlogd.snapshot.log.moves import Ended, Move, Moves, Spread, Swapped
+from binlogd.snapshot.log.moves import Ended, Move, Moves, Spread, Swapped, ids_of
 from binlogd.snapshot.log.rowkey import HandleKind, handle_of
 from binlogd.tidb.kinds import ActionType
 from binlogd.tidb.model import Job, Table
@@ -79,7 +79,7 @@ class Moving:
 
     def told(self, living: Iterable[int]) -> Moves:
         """The moves that reach tables which are there at the end."""
-        ids = {each for move in self._moves for each in _ids_of(move)}
+        ids = {each for move in self._moves for each in ids_of(move)}
         if not ids:
             return Moves()
         known = {each: tuple(self._states[each]) for each in ids if each in self._states}
@@ -92,7 +92,7 @@ class Moving:
         """The moves behind a schema version, if they took rows of a table away and brought it none
         of others."""
         behind = [move for move in self._moves if move.version > version]
-        if any(isinstance(move, Swapped) and table_id in _ids_of(move) for move in behind):
+        if any(isinstance(move, Swapped) and table_id in ids_of(move) for move in behind):
             return None
         return self.told([table_id])
 
@@ -114,9 +114,10 @@ class Moving:
             return self._reorganized(job, before, after, gone)
         Places(before)
         Places(after)
-        if job.type == ActionType.DROP_TABLE_PARTITION:
-            self._check_alone(job)
-        return Ended(job.schema_version, before.id, gone)
+        if job.type == ActionType.TRUNCATE_TABLE_PARTITION:
+            return Ended(job.schema_version, before.id, gone)
+        self._check_alone(job)
+        return Ended(job.schema_version, before.id, gone, job.start_ts)
 
     def _reorganized(
         self, job: Job, before: Table, after: Table, gone: frozenset[int]
@@ -170,11 +171,3 @@ class Moving:
 
 def _heirs(job: Job, after: Table) -> tuple[tuple[int, int], ...]:
     return ((after.id, job.table_id),) if after.id != job.table_id else ()
-
-
-def _ids_of(move: Move) -> tuple[int, ...]:
-    if isinstance(move, Swapped):
-        return move.table_id, move.plain_id, move.partition_id
-    if isinstance(move, Spread):
-        return move.table_id, move.after.id
-    return (move.table_id,)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from binlogd.archive.store import Store
 from binlogd.errors import BinlogdError, ConfigError
+from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.lake.place import Kind, Place
@@ -17,6 +18,13 @@ TABLES_NAME = "tables.json"
 CLAIM_NAME = "_pipeline.json"
 DIRECTORY = "table-"
 _SCHEMAS = "_schema"
+
+
+WAY_PAST = (
+    "Leave the table out (--except), or begin another lake with a later snapshot of `binlogd"
+    " export` (--base)"
+)
+"""For tables that the log alone cannot tell."""
 
 
 class PipelineStopped(BinlogdError):
@@ -58,13 +66,20 @@ class Claim(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A range of commit_ts: all tables before it, those that are wanted after it, and the schema
-    that explains its rows."""
+    that explains its rows.
+
+    `moves` is what DDL did to rows without a binlog, of rows that were there at schema version
+    `version`, and `origins` of which tables before it a table after it may get some.
+    """
 
     end: int
     before: Mapping[int, TablePlan]
     after: Mapping[int, TablePlan]
     tracker: bytes
     types: TypeOptions
+    moves: Moves = field(default_factory=Moves)
+    version: int = 0
+    origins: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
 
 def label(plan: TablePlan) -> str:

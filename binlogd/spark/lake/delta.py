@@ -9,7 +9,7 @@ Source: Delta Transaction Log Protocol (txn); deltalake.DeltaTable.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -64,15 +64,25 @@ class Delta:
         self._write(self._at(head), schema, rows, end, mode="append")
         return self._head(head)
 
-    def rewrite(self, head: LakeTable, schema: pa.Schema, adapt: Adapt, end: int) -> LakeTable:
+    def read(
+        self, head: LakeTable, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """See Kind."""
-        table = self._at(head)
-        # not by delta-rs: what reads by it cannot be read while it writes
+        # not by delta-rs, but for the log, now: what reads by it cannot be read while it writes
         system, path = self._place.filesystem(head.directory)
         files = SubTreeFileSystem(path, system)
-        rows = table.to_pyarrow_dataset(filesystem=files).to_batches(batch_size=READ_ROWS)
-        adapted = (adapt(pa.Table.from_batches([each])) for each in rows if each.num_rows)
-        self._write(table, schema, adapted, end, mode="overwrite")
+        names = list(columns) if columns is not None else None
+        try:
+            found = self._open(head, head.version).to_pyarrow_dataset(filesystem=files)
+            rows = found.to_batches(columns=names, batch_size=READ_ROWS)
+        except _FAILS as error:
+            raise self._failed(head, error) from error
+        return (each for each in rows if each.num_rows)
+
+    def rewrite(self, head: LakeTable, schema: pa.Schema, adapt: Adapt, end: int) -> LakeTable:
+        """See Kind."""
+        adapted = (adapt(pa.Table.from_batches([each])) for each in self.read(head))
+        self._write(self._at(head), schema, adapted, end, mode="overwrite")
         return self._head(head)
 
     def merge(
@@ -109,10 +119,10 @@ class Delta:
             table = self._open(head)
         return table
 
-    def _open(self, head: LakeTable) -> DeltaTable:
+    def _open(self, head: LakeTable, version: int | None = None) -> DeltaTable:
         where = self._place.table(head.directory)
         try:
-            return DeltaTable(where, storage_options=self._options)
+            return DeltaTable(where, version, storage_options=self._options)
         except _FAILS as error:
             raise self._failed(head, error) from error
 

@@ -102,6 +102,14 @@ class Iceberg:
                 writer.add(each)
             return self._committed(head, table, schema, [], writer.close(), end)
 
+    def read(
+        self, head: LakeTable, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """See Kind."""
+        with self._opened(head) as table:
+            for each in _files(table):
+                yield from _read(table, each, columns)
+
     def rewrite(self, head: LakeTable, schema: pa.Schema, adapt: Adapt, end: int) -> LakeTable:
         """See Kind."""
         with self._opened(head) as table:
@@ -217,9 +225,11 @@ def _files(table: Table) -> list[DataFile]:
     return [each.file for each in table.scan().plan_files()]
 
 
-def _read(table: Table, file: DataFile) -> Iterator[pa.RecordBatch]:
+def _read(
+    table: Table, file: DataFile, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
     with table.io.new_input(file.file_path).open() as stream:
-        yield from pq.ParquetFile(stream).iter_batches(READ_ROWS)
+        yield from pq.ParquetFile(stream).iter_batches(READ_ROWS, columns=columns)
 
 
 class _Writer:

@@ -5,7 +5,7 @@ Every method begins with the version that it is given, whatever came of the tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -35,6 +35,12 @@ class Kind(Protocol):
         self, head: LakeTable, schema: pa.Schema, rows: Iterable[pa.RecordBatch], end: int
     ) -> LakeTable:
         """More rows, whose keys are new."""
+        ...
+
+    def read(
+        self, head: LakeTable, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Its rows, or some columns of them."""
         ...
 
     def rewrite(self, head: LakeTable, schema: pa.Schema, adapt: Adapt, end: int) -> LakeTable:

@@ -2,7 +2,8 @@
 
     now = lake.book().read()
     check(now, batch)                       before anything is touched
-    heads = prepare(lake, now, batch)       tables that are new, and new columns; by the driver
+    heads = prepare(lake, now, batch)       tables that are new, new columns, rows that DDL moved;
+                                            by the driver (`preparing`)
     ... merge(lake, heads, batch, rows)     what the changed keys hold; by workers, table by table
     finish(lake, batch, heads)              one write makes it hold
 
@@ -19,10 +20,7 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from binlogd.errors import CorruptRow
-from binlogd.snapshot.tables.rewrite import Unconvertible
 from binlogd.spark.lake.book import (
-    DIRECTORY,
     Batch,
     Book,
     LakeTable,
@@ -32,7 +30,7 @@ from binlogd.spark.lake.book import (
 )
 from binlogd.spark.lake.kinds import Kind, LakeFailed
 from binlogd.spark.lake.place import Place
-from binlogd.spark.lake.rows import Changes, adaptation, by_table, decoded, lake_schema
+from binlogd.spark.lake.rows import Changes, by_table, decoded, lake_schema
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 
@@ -107,10 +105,11 @@ def begin(now: LakeTables, of: Span, gone_ts: Tso, where: str) -> Tso:
 def check(now: LakeTables, batch: Batch, *, is_first: bool) -> None:
     """Whether rows from before the batch are in the lake. Raises PipelineStopped."""
     there = now.by_id()
+    needed = set(batch.after).union(*batch.origins.values())
     missing = [
         label(plan)
-        for table_id, plan in batch.after.items()
-        if table_id in batch.before and table_id not in there
+        for table_id, plan in batch.before.items()
+        if table_id in needed and table_id not in there
     ]
     if missing:
         where = "where the pipeline begins" if is_first else "before this batch"
@@ -119,31 +118,6 @@ def check(now: LakeTables, batch: Batch, *, is_first: bool) -> None:
             " is read; begin at the beginning of the log (no --from), with a snapshot or a dump"
             " (--base, into a place where no lake is yet), or leave it out (--except)"
         )
-
-
-def prepare(lake: Lake, now: LakeTables, batch: Batch) -> dict[int, LakeTable]:
-    """Makes the tables that are new, and takes the others to their new columns.
-
-    Raises PipelineStopped.
-    """
-    with closing(lake.kind()) as kind:
-        return {
-            table_id: _prepared(kind, now.by_id().get(table_id), table_id, batch)
-            for table_id in batch.after
-        }
-
-
-def _prepared(kind: Kind, head: LakeTable | None, table_id: int, batch: Batch) -> LakeTable:
-    plan, before = batch.after[table_id], batch.before.get(table_id)
-    schema = lake_schema(plan, batch.types)
-    try:
-        if head is None:
-            directory = f"{DIRECTORY}{table_id}"
-            return kind.create(table_id, directory, schema, label(plan), batch.end)
-        adapt = adaptation(before, plan, batch.types) if before is not None else None
-        return head if adapt is None else kind.rewrite(head, schema, adapt, batch.end)
-    except (LakeFailed, Unconvertible, CorruptRow, pa.ArrowInvalid) as error:
-        raise PipelineStopped(f"{label(plan)}: {error}") from error
 
 
 def merge(

@@ -1,0 +1,152 @@
+"""Where rows belong at the end of a batch in which partitions were dropped, truncated or exchanged.
+
+Such a DDL takes rows along that no binlog names. Changes of the batch are followed before the last
+one of a key is looked for; rows that a lake holds are followed by the values that it holds.
+
+Rows are at the schema version of the begin of the batch, but for `Latecomers`: DROP PARTITION hides
+its partitions a while before it ends, and who writes a row of their range meanwhile puts it into
+the next one. Where a batch begins within that while, such rows are told by the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlogd.errors import CorruptRow, UnreadableRow
+from binlogd.snapshot.bases.read_back import values_of
+from binlogd.snapshot.log.moves import Followed, Moves
+from binlogd.snapshot.log.rowkey import HandleKind, Op
+from binlogd.snapshot.spec import TypeOptions
+from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.spark.lake.book import WAY_PAST, Batch, PipelineStopped, label
+from binlogd.spark.lake.rows import KEY_COLUMN
+from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.model import Column
+from binlogd.tidb.row import Value
+
+Latecomers = Mapping[int, Mapping[bytes, int]]
+"""By table id and key: the schema version of rows that came while a DDL was at work."""
+
+_DATES = (Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP)
+
+
+# --- changes of the batch ------------------------------------------------------------------------
+
+
+def followed(moves: Moves, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same changes, each of the table that its row belongs to at the end. Raises UnreadableRow.
+
+    A row that is no more ends its key, where nothing but a hidden row id tells rows apart: the same
+    id may have been in a partition that stayed. Other keys hold the values that decide.
+    """
+    follower = moves.followed()
+    concerned = pa.array(list(moves.known), pa.int64())
+    for batch in batches:
+        is_plain = pc.invert(pc.is_in(batch.column("table_id"), value_set=concerned))
+        if pc.all(is_plain).as_py() or not batch.num_rows:
+            yield batch
+            continue
+        rest = batch.filter(pc.invert(is_plain)).to_pylist()
+        moved = [found for row in rest if (found := _moved(moves, follower, row)) is not None]
+        yield batch.filter(is_plain)
+        yield pa.RecordBatch.from_pylist(moved, schema=batch.schema)
+
+
+def _moved(moves: Moves, follower: Followed, row: dict[str, Any]) -> dict[str, Any] | None:
+    table_id, version = row["table_id"], row["schema_version"]
+    if not moves.concerns(table_id, version):
+        return row
+    try:
+        home = follower.home(table_id, version, row["row"])
+    except CorruptRow as error:
+        raise UnreadableRow(f"table id {table_id}", row["commit_ts"], str(error)) from error
+    if home is not None:
+        return {**row, "table_id": home}
+    if moves.handles[table_id].kind is HandleKind.HIDDEN:
+        return {**row, "op": Op.DELETE.value}
+    return None
+
+
+# --- rows that a lake holds ----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Residents:
+    """The rows of a table of a lake at the begin of a batch."""
+
+    plan: TablePlan
+    moves: Moves
+    version: int
+    types: TypeOptions
+    late: Mapping[bytes, int] = field(default_factory=dict)
+    _follower: Followed = field(init=False)
+    _columns: list[Column] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._follower = self.moves.followed()
+        table_id, ids = self.plan.info.id, set[int]()
+        for version in {self.version, *self.late.values()}:
+            ids.update(self._follower.deciding(table_id, version))
+        self._columns = [each for each in self.plan.columns if each.id in ids]
+
+    @classmethod
+    def of(cls, batch: Batch, table_id: int, late: Latecomers) -> Residents:
+        """Those of one table. Raises PipelineStopped."""
+        plan, of_table = batch.before[table_id], late.get(table_id, {})
+        return cls(plan, batch.moves, batch.version, batch.types, of_table)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that have to be looked at."""
+        return [*(each.name for each in self._columns), KEY_COLUMN]
+
+    def homes(self, rows: pa.RecordBatch) -> list[int | None]:
+        """The table of each row, None for one that is no more. Raises PipelineStopped."""
+        keys = rows.column(KEY_COLUMN).to_pylist() if self.late else [b""] * rows.num_rows
+        columns = [self._values(each, rows.column(each.name)) for each in self._columns]
+        known: dict[tuple[object, ...], int | None] = {}
+        found = []
+        for key, *values in zip(keys, *columns, strict=True):
+            version = self.late.get(key, self.version)
+            of = (version, *values)
+            if of not in known:
+                known[of] = self._home(version, values)
+            found.append(known[of])
+        return found
+
+    def _home(self, version: int, values: Sequence[Value]) -> int | None:
+        by_id = {column.id: value for column, value in zip(self._columns, values, strict=True)}
+        try:
+            return self._follower.home_of(self.plan.info.id, version, by_id)
+        except (CorruptRow, KeyError) as error:
+            raise PipelineStopped(
+                f"{label(self.plan)}: which rows went with its partitions is not told by the values"
+                f" that the lake has: {error}. {WAY_PAST}"
+            ) from error
+
+    def _values(self, column: Column, array: pa.Array) -> list[Value]:
+        told = array.dictionary_encode()
+        values = values_of(column, pa.chunked_array([told.dictionary]))
+        if self._may_be_lost(column, values, has_nulls=bool(array.null_count)):
+            raise PipelineStopped(
+                f"{label(self.plan)}: a partition of it went, and with it rows by the values of"
+                f" {column.name}, of which the lake lacks some (zero-dates, invalid-text)."
+                f" {WAY_PAST}"
+            )
+        return [None if each is None else values[each] for each in told.indices.to_pylist()]
+
+    def _may_be_lost(self, column: Column, values: list[Value], *, has_nulls: bool) -> bool:
+        tp = column.field_type.tp
+        if tp in _DATES:
+            return has_nulls and self.types.zero_dates == "null"
+        if tp in STRING_TYPES and self.types.invalid_text == "replace" and not column.is_binary:
+            return any(isinstance(each, bytes) and _REPAIRED in each for each in values)
+        return False
+
+
+_REPAIRED = "\ufffd".encode()

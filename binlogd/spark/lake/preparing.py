@@ -1,0 +1,123 @@
+"""Tables of a lake before the changes of a batch: new ones, new columns, rows that DDL moved."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pyarrow as pa
+
+from binlogd.errors import CorruptRow
+from binlogd.snapshot.tables.catalog import TablePlan
+from binlogd.snapshot.tables.rewrite import Unconvertible
+from binlogd.spark.lake.book import (
+    DIRECTORY,
+    Batch,
+    LakeTable,
+    LakeTables,
+    PipelineStopped,
+    label,
+)
+from binlogd.spark.lake.homes import Latecomers, Residents
+from binlogd.spark.lake.kinds import Kind, LakeFailed
+from binlogd.spark.lake.moving import Lake
+from binlogd.spark.lake.rows import KEY_COLUMN, Adapt, Changes, adaptation, lake_schema
+
+GONE_MAX = 250_000
+"""Rows that went with partitions: so many are taken out by their keys, with more of them the table
+is written anew."""
+
+
+def prepare(
+    lake: Lake, now: LakeTables, batch: Batch, late: Latecomers | None = None
+) -> dict[int, LakeTable]:
+    """Makes the tables that are new, and takes the others to their new columns and partitions.
+
+    `late` are rows that came while partitions of their tables went. Raises PipelineStopped.
+    """
+    with closing(lake.kind()) as kind:
+        preparing = _Preparing(kind, now, batch, late or {})
+        return {table_id: preparing.table(table_id) for table_id in batch.after}
+
+
+class _Preparing:
+    def __init__(self, kind: Kind, now: LakeTables, batch: Batch, late: Latecomers) -> None:
+        self._kind, self._batch, self._late = kind, batch, late
+        self._there = now.by_id()
+
+    def table(self, table_id: int) -> LakeTable:
+        plan, head = self._batch.after[table_id], self._there.get(table_id)
+        schema = lake_schema(plan, self._batch.types)
+        try:
+            if head is None:
+                directory, end = f"{DIRECTORY}{table_id}", self._batch.end
+                head = self._kind.create(table_id, directory, schema, label(plan), end)
+            else:
+                head = self._own(head, plan, schema)
+            origins = self._batch.origins.get(table_id, frozenset())
+            for origin in sorted(origins & self._there.keys() - {table_id}):
+                head = self._brought(head, plan, schema, origin)
+            return head
+        except (LakeFailed, Unconvertible, CorruptRow, pa.ArrowInvalid) as error:
+            raise PipelineStopped(f"{label(plan)}: {error}") from error
+
+    def _own(self, head: LakeTable, plan: TablePlan, schema: pa.Schema) -> LakeTable:
+        """What stays of a table that was there, with the columns of now."""
+        table_id, batch = head.table_id, self._batch
+        before = batch.before.get(table_id)
+        if before is None:
+            return head
+        adapt, gone = adaptation(before, plan, batch.types), pa.array([], pa.binary())
+        if table_id in batch.origins:
+            residents = Residents.of(batch, table_id, self._late)
+            gone = self._gone(head, residents)
+            if adapt is not None or len(gone) > GONE_MAX:
+                kept = _kept(residents, table_id, adapt, schema)
+                return self._kind.rewrite(head, schema, kept, batch.end)
+        if adapt is not None:
+            return self._kind.rewrite(head, schema, adapt, batch.end)
+        if len(gone):
+            changes = Changes(schema.empty_table(), gone)
+            return self._kind.merge(head, schema, [changes], batch.end)
+        return head
+
+    def _gone(self, head: LakeTable, residents: Residents) -> pa.Array:
+        """The keys of rows that are no more, or elsewhere; some of them where they are many."""
+        found, count = [pa.array([], pa.binary())], 0
+        for rows in self._kind.read(head, residents.names):
+            mask = [home != head.table_id for home in residents.homes(rows)]
+            found.append(rows.column(KEY_COLUMN).filter(pa.array(mask, pa.bool_())))
+            count += len(found[-1])
+            if count > GONE_MAX:
+                break
+        return pa.concat_arrays([each.cast(pa.binary()) for each in found])
+
+    def _brought(
+        self, head: LakeTable, plan: TablePlan, schema: pa.Schema, origin: int
+    ) -> LakeTable:
+        """A table with the rows that came to it from another one."""
+        batch, there = self._batch, self._there[origin]
+        residents = Residents.of(batch, origin, self._late)
+        if not any(
+            head.table_id in residents.homes(rows)
+            for rows in self._kind.read(there, residents.names)
+        ):
+            return head
+        adapt = adaptation(batch.before[origin], plan, batch.types)
+        kept = _kept(residents, head.table_id, adapt, schema)
+        rows = (kept(pa.Table.from_batches([each])) for each in self._kind.read(there))
+        return self._kind.append(head, schema, rows, batch.end)
+
+
+def _kept(residents: Residents, home: int, adapt: Adapt | None, schema: pa.Schema) -> Adapt:
+    """Of some rows those that belong to a table, with its columns."""
+
+    def kept(rows: pa.Table) -> pa.RecordBatch:
+        whole = rows.combine_chunks().to_batches()[0]
+        mask = [each == home for each in residents.homes(whole)]
+        left = pa.Table.from_batches([whole.filter(pa.array(mask, pa.bool_()))])
+        if adapt is not None:
+            return adapt(left)
+        arrays = [left.column(field.name).combine_chunks() for field in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    return kept
