@@ -51,7 +51,10 @@ SourceOptions = Annotated[
 CoresOption = Annotated[int, typer.Option("--cores", help="Of a Spark on this machine.")]
 MemoryOption = Annotated[int, typer.Option("--memory-mb", help="Of that Spark's JVM.")]
 TakeOverOption = Annotated[
-    bool, typer.Option("--take-over", help="Keep a lake that another pipeline kept before.")
+    bool,
+    typer.Option(
+        "--take-over", help="Keep a lake or a database that another pipeline kept before."
+    ),
 ]
 PackageOption = Annotated[
     Path | None,

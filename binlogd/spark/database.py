@@ -11,17 +11,22 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from itertools import islice
 from random import Random
 
+import structlog
+
+from binlogd.archive.store import Store
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.drainer import Drainer, DrainerState
+from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.session import DdlHistory, DrainerOptions, DrainerPorts
+from binlogd.errors import DownstreamUnavailable
 from binlogd.host.disk import PosixDisk
-from binlogd.node.assembly import dialect, make_sink, table_filter, trash
+from binlogd.node.assembly import dialect, make_sink, make_store, table_filter, trash
 from binlogd.ports import BinlogSource
 from binlogd.settings.setup import Setup
 from binlogd.spark.beginning import Beginning
 from binlogd.spark.inputs import open_input
-from binlogd.spark.lake.book import PipelineStopped
+from binlogd.spark.lake.book import Claim, PipelineStopped, claim_place, is_new
 from binlogd.spark.request import Request
 from binlogd.spark.retold import TOLD_TS_MAX, jobs_of, retold
 from binlogd.tidb.job_index import JobIndex
@@ -31,7 +36,10 @@ from binlogd.tso import NO_TS, Tso
 
 TOGETHER = 512
 DRAIN_S = 600.0
+NOTE_MAX = 255
 _POLL_S = 0.02
+
+log = structlog.get_logger(__name__)
 
 Joined = tuple[int, int, bytes]
 """start_ts, commit_ts, payload."""
@@ -49,6 +57,43 @@ class DatabaseSink:
         """Returns when everything in (start, end] is downstream. `is_first`: nothing was applied
         yet, unless the downstream says otherwise. Raises PipelineStopped."""
         asyncio.run(self._apply(binlogs, start, end, start if is_first else NO_TS))
+
+    def claim(self, mine: Claim, *, takes_over: bool = False) -> None:
+        """Makes the downstream this pipeline's, but for Kafka, which keeps no such note. Raises
+        PipelineStopped where it is another's, ConfigError."""
+        db_type = self._setup.config.syncer.db_type
+        if db_type in ("mysql", "tidb"):
+            asyncio.run(self._claim_database(mine, takes_over=takes_over))
+        elif db_type != "kafka":
+            where = self._setup.sink_dir
+            claim_place(Store.open(str(where)), str(where), mine, takes_over=takes_over)
+
+    async def _claim_database(self, mine: Claim, *, takes_over: bool) -> None:
+        to = self._setup.config.syncer.to
+        where = f"the database at {to.host}:{to.port}"
+        store, backoff = self._store(), Backoff(Random())
+
+        def decide(note: str) -> str | None:
+            found = Claim(*note.removeprefix("-").split(" ", 1)) if note else None
+            wanted = _noted(mine)
+            mine_as_noted = Claim(*wanted.removeprefix("-").split(" ", 1))
+            needed = is_new(found, mine_as_noted, where, takes_over=takes_over)
+            return wanted if needed else None
+
+        try:
+            while True:  # as long as the Drainer would wait for its downstream
+                try:
+                    await store.owner(decide)
+                    return
+                except DownstreamUnavailable as error:
+                    wait_s = backoff.next_s()
+                    log.warning("claim_retried", cause=str(error), wait_s=wait_s)
+                await asyncio.sleep(wait_s)
+        finally:
+            store.close()
+
+    def _store(self) -> MySqlStore:
+        return make_store(self._setup, open_input(self._asked).cluster_id())
 
     def wants(self, database: str, table: str) -> bool:
         """Whether `[syncer]` lets a table through."""
@@ -92,6 +137,11 @@ class DatabaseSink:
             disk.close()
         if stuck or drainer.statistics().checkpoint.commit_ts < end:
             raise PipelineStopped(stuck or drainer.statistics().last_error)
+
+
+def _noted(claim: Claim) -> str:
+    """A claim in a row: "-" for no id, a space, and of the checkpoint what there is room for."""
+    return f"{claim.pipeline or '-'} {claim.checkpoint}"[:NOTE_MAX]
 
 
 async def _until(drainer: Drainer, end: Tso) -> str:

@@ -112,12 +112,15 @@ class Offsets:
     def of(self, batch_id: int) -> Range:
         """What belongs to the batch."""
         begin = self._end(batch_id - 1) if batch_id else self._first
-        pipeline: str = json.loads(self._store.read("metadata"))["id"]
-        return Range(begin, self._end(batch_id), not batch_id, pipeline)
+        return Range(begin, self._end(batch_id), not batch_id, self.pipeline())
 
-    def has_any(self) -> bool:
-        """Whether a batch was begun."""
-        return bool(self._store.names("offsets"))
+    def pipeline(self) -> str:
+        """The id that Spark gave the checkpoint; "" before the first start."""
+        try:
+            found: str = json.loads(self._store.read("metadata"))["id"]
+        except FileNotFoundError:
+            return ""
+        return found
 
     def _end(self, batch_id: int) -> Tso:
         lines = self._store.read(f"offsets/{batch_id}").decode().splitlines()
@@ -237,10 +240,14 @@ class DatabaseTarget:
     """Whatever `[syncer]` of a configuration names, through the Drainer itself."""
 
     sink: DatabaseSink
+    checkpoint: str
+    takes_over: bool = False
     form: str = "binlog"
 
     def apply(self, rows: DataFrame, of: Range) -> None:
         """See Target. Raises what the Drainer is stuck at."""
+        self.sink.claim(Claim(of.pipeline, self.checkpoint), takes_over=self.takes_over)
+        self.takes_over = False
         ordered = rows.toLocalIterator(prefetchPartitions=True)  # parts are in commit order
         self.sink.apply(
             ((row["start_ts"], row["commit_ts"], bytes(row["payload"])) for row in ordered),

@@ -16,9 +16,11 @@ import signal
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from types import FrameType
 from typing import Any
 
@@ -39,6 +41,8 @@ from binlogd.spark.submit import main
 sys.exit(main(sys.argv[1:]))
 '''
 SYNCER = "syncer"
+POLL_S = 1
+"""Between two looks at whether somebody asked to stop."""
 _OURS = re.compile(r"binlogd\.[\w.]+\.(\w+): (.+)")
 
 
@@ -93,7 +97,7 @@ def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) 
     with tempfile.TemporaryDirectory(prefix="binlogd-pipeline-") as scratch:
         spark = session(SessionSpec(scratch=scratch, cores=cores, memory_mb=memory_mb))
         try:
-            _run(spark, arguments, setup)
+            run(spark, arguments, setup)
         finally:
             spark.stop()
 
@@ -101,7 +105,7 @@ def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) 
 def main(words: Sequence[str]) -> int:
     """Under spark-submit, which has made the session what it is. The exit code."""
     try:
-        arguments = _parsed(words)
+        arguments = parsed(words)
         path = Path(arguments.config) if arguments.config else None
         config = sources.read(path, os.environ, {}).config
         setup = Setup(config, path.resolve().parent if path else Path.cwd())
@@ -111,7 +115,7 @@ def main(words: Sequence[str]) -> int:
 
         spark = SparkSession.builder.appName("binlogd-pipeline").getOrCreate()
         try:
-            _run(spark, arguments, setup)
+            run(spark, arguments, setup)
         finally:
             spark.stop()
     except BinlogdError as error:
@@ -137,42 +141,63 @@ def write_package(directory: Path) -> list[Path]:
     return [archive, program]
 
 
-def _run(spark: Any, arguments: Arguments, setup: Setup) -> None:
+def run(spark: Any, arguments: Arguments, setup: Setup) -> None:
+    """To its end, in a session that is there. Raises ConfigError, Refused, PipelineStopped."""
     from pyspark.errors import StreamingQueryException
 
     from binlogd.spark.database import DatabaseSink
-    from binlogd.spark.lake.book import PipelineStopped
+    from binlogd.spark.lake.book import Claim, PipelineStopped
     from binlogd.spark.lake.moving import Lake
-    from binlogd.spark.pipeline import DatabaseTarget, LakeTarget, PipelineOptions, seed, start
+    from binlogd.spark.pipeline import (
+        DatabaseTarget,
+        LakeTarget,
+        Offsets,
+        PipelineOptions,
+        seed,
+        start,
+    )
     from binlogd.spark.request import request
 
     source = arguments.source_options()
     asked = request({**source, "form": "changes"})
+    checkpoint, takes_over = _named(arguments.checkpoint), arguments.takes_over
+    mine = Claim(Offsets(arguments.checkpoint, asked).pipeline(), checkpoint)
     if arguments.is_lake:
         lake = Lake(place_of(arguments.into))
-        if arguments.base and not lake.book().read().commit_ts:
+        now = lake.book().read()
+        lake.book().claim(mine, takes_over=takes_over)
+        if arguments.base and not now.commit_ts:
             with tempfile.TemporaryDirectory(prefix="binlogd-base-") as scratch:
                 seed(spark, lake, _beginning(arguments, asked, Path(scratch), asked.wants))
         source = _behind(source, lake.book().read().commit_ts)
         asked = request({**source, "form": "changes"})
-        checkpoint = without_secrets(arguments.checkpoint)
-        target: Any = LakeTarget(lake, asked, checkpoint, arguments.takes_over)
+        target: Any = LakeTarget(lake, asked, checkpoint, takes_over)
     else:
         sink = DatabaseSink(setup, asked)
+        sink.claim(mine, takes_over=takes_over)
         if arguments.base:
             with tempfile.TemporaryDirectory(prefix="binlogd-base-") as scratch:
                 begin = _beginning(arguments, asked, Path(scratch), sink.wants)
                 sink.begin(begin)
             source = _behind(source, begin.commit_ts)
-        target = DatabaseTarget(sink)
+        target = DatabaseTarget(sink, checkpoint, takes_over)
     options = PipelineOptions(source, arguments.checkpoint, arguments.interval_s)
     query = start(spark, options, target)
-    _stop_on_signal(query)
     try:
-        query.awaitTermination()
+        with _asked_to_stop() as asked_to_stop:
+            while not query.awaitTermination(POLL_S):  # ends with the query
+                if asked_to_stop.is_set():
+                    query.stop()
     except StreamingQueryException as error:
         ours = _OURS.findall(str(error))
         raise PipelineStopped(ours[-1][1] if ours else str(error)) from error
+
+
+def _named(checkpoint: str) -> str:
+    """A checkpoint as people may read it, and find it."""
+    if "://" in checkpoint:
+        return without_secrets(checkpoint)
+    return str(Path(checkpoint).absolute())
 
 
 def _beginning(arguments: Arguments, asked: Any, scratch: Path, wants: Any) -> Any:
@@ -189,15 +214,25 @@ def _behind(source: dict[str, str], commit_ts: int) -> dict[str, str]:
     return source
 
 
-def _stop_on_signal(query: Any) -> None:
-    """A batch that does not end is done again the next time."""
+@contextmanager
+def _asked_to_stop() -> Iterator[Event]:
+    """Set by SIGTERM or SIGINT. A batch that does not end is done again the next time.
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    The handler does no more than that: what it interrupts may be a call to Spark, which bears no
+    other one inside.
+    """
+    asked = Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
         del number, frame
-        query.stop()
+        asked.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _check_installed(arguments: Arguments) -> None:
@@ -213,7 +248,8 @@ def _check_installed(arguments: Arguments) -> None:
             raise ConfigError(f"{module} is not installed; install binlogd[{extra}]")
 
 
-def _parsed(words: Sequence[str]) -> Arguments:
+def parsed(words: Sequence[str]) -> Arguments:
+    """What spark-submit is given behind the program."""
     parser = argparse.ArgumentParser("pipeline.py", description="See `binlogd pipeline --help`.")
     for name in ("source", "into", "checkpoint"):
         parser.add_argument(f"--{name}", required=True)

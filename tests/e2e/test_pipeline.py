@@ -86,12 +86,17 @@ def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
     options = Options(seed=31 + kills, transactions=80 + 60 * kills, ddl_every=20)
     logged, url = archived(tmp_path, options)
     into = f"{kind}:{tmp_path / 'lake'}"
-    command = words(url, into, tmp_path, "--batch", "60")
+    command, end = words(url, into, tmp_path, "--batch", "60"), logged.workload.model.last_commit_ts
     for _ in range(kills):
         killed_after_a_batch(command, tmp_path, into, 1)
-    done = run(tmp_path, *command, timeout_s=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
-    check_lake(logged, Lake(place_of(into)), logged.workload.model.last_commit_ts)
+    following = started([*command, "--follow", "--interval", "0.1"], tmp_path)
+    until = time.monotonic() + PATIENCE_S
+    while Lake(place_of(into)).book().read().commit_ts < end and time.monotonic() < until:
+        assert following.poll() is None, "it ended before it was asked to"
+        time.sleep(0.05)
+    following.send_signal(signal.SIGTERM)
+    assert following.wait(PATIENCE_S) == 0
+    check_lake(logged, Lake(place_of(into)), end)
 
 
 @pytest.mark.parametrize(

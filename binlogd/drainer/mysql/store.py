@@ -25,7 +25,7 @@ from binlogd.drainer.rows.progress import (
     Row,
     restart_of,
 )
-from binlogd.errors import ConfigError, DownstreamUnavailable
+from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -115,6 +115,35 @@ class MySqlStore:
         """Creates what is missing and reads what is there; lays out so many lanes, unless those
         that are there must catch up with each other first. Raises ConfigError as well.
         """
+        checkpoint = await self._made()
+        if checkpoint is not None and (await self._restart(checkpoint)).is_set_back:
+            checkpoint = _as_set(checkpoint)
+            await self._there.run([self._replaced_by(checkpoint)])
+        stored = checkpoint
+        restart = await self._here.alone(lambda session: self._taken_over(session, stored, lanes))
+        return checkpoint, restart
+
+    async def owner(self, decide: Callable[[str], str | None]) -> None:
+        """Asks `decide` what to note of who keeps the downstream, by what is noted ("" for
+        nothing); None leaves it. What it raises is raised. Raises ConfigError as well."""
+        await self._made()
+
+        async def decided(session: SqlSession) -> None:
+            await session.run(b"START TRANSACTION")
+            try:
+                rows = await session.rows(self.progress.owner())
+                note = decide(str(rows[0][0]) if rows else "")
+                if note is not None:
+                    await session.run(self.progress.owned(note))
+                await session.run(b"COMMIT")
+            except BinlogdError:
+                await session.run(b"ROLLBACK")
+                raise
+
+        await self._here.alone(decided)
+
+    async def _made(self) -> Checkpoint | None:
+        """Creates what is missing; the checkpoint that is there."""
         schema = b"CREATE DATABASE IF NOT EXISTS " + sql.ident(self._schema)
         checkpoints = (
             b"CREATE TABLE IF NOT EXISTS "
@@ -125,12 +154,7 @@ class MySqlStore:
         await self._here.run([schema])
         checkpoint = await self._load()
         await self._here.run([self.progress.create()])
-        if checkpoint is not None and (await self._restart(checkpoint)).is_set_back:
-            checkpoint = _as_set(checkpoint)
-            await self._there.run([self._replaced_by(checkpoint)])
-        stored = checkpoint
-        restart = await self._here.alone(lambda session: self._taken_over(session, stored, lanes))
-        return checkpoint, restart
+        return checkpoint
 
     async def _restart(self, checkpoint: Checkpoint | None) -> Restart:
         rows = await self._here.rows(self.progress.look())

@@ -32,6 +32,8 @@ DDL_LANE = -1
 """The row that exists while a DDL is being executed."""
 SAVED_LANE = -2
 """The row that repeats the commit_ts of the checkpoint as it was saved last."""
+OWNER_LANE = -3
+"""The row that says in its note which pipeline keeps the downstream, where one does."""
 
 
 class LanePosition(NamedTuple):
@@ -101,7 +103,7 @@ def restart_of(rows: Iterable[Row], checkpoint: Checkpoint | None) -> Restart:
             ddl = PendingDdl(Tso(commit_ts), piece, session_id, note, count)
         elif lane == SAVED_LANE:
             saved_ts = Tso(commit_ts)
-        else:
+        elif lane != OWNER_LANE:
             lanes[lane] = LanePosition(Tso(commit_ts), piece)
             counts.add(count)
     if stored_ts < saved_ts:
@@ -206,6 +208,19 @@ class ProgressTable:
             self._cluster_id,
             SAVED_LANE,
             commit_ts,
+        )
+
+    def owner(self) -> bytes:
+        """Which pipeline keeps it, once whoever is about to change that has ended."""
+        return b"SELECT note FROM " + self._table + self._where(OWNER_LANE) + b" FOR UPDATE"
+
+    def owned(self, note: str) -> bytes:
+        """Says which pipeline keeps it."""
+        return b"REPLACE INTO %b VALUES (%d, %d, 0, 0, 0, 0, %b)" % (
+            self._table,
+            self._cluster_id,
+            OWNER_LANE,
+            quoted(note.encode()),
         )
 
     def set_to(self, commit_ts: Tso) -> tuple[bytes, ...]:

@@ -57,10 +57,38 @@ class LakeTables(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Which pipeline keeps a lake: the id of its checkpoint, and where that is."""
+    """Which pipeline keeps a target: the id of its checkpoint, and where that is. The id is "" as
+    long as there was no batch: Spark gives it then."""
 
     pipeline: str
     checkpoint: str
+
+
+def is_new(found: Claim | None, mine: Claim, where: str, *, takes_over: bool) -> bool:
+    """Whether a claim is to be noted, beside or over what is found. Raises PipelineStopped where
+    another pipeline keeps the target."""
+    if found is None:
+        return True
+    if found.checkpoint == mine.checkpoint and "" in (found.pipeline, mine.pipeline):
+        return bool(mine.pipeline)
+    if found.pipeline == mine.pipeline and mine.pipeline:
+        return False
+    if takes_over:
+        return True
+    raise PipelineStopped(
+        f"{where} is kept by another pipeline, whose checkpoint is {found.checkpoint}. Stop this"
+        " one; or, if that one ended for good or its checkpoint is lost, begin with --take-over"
+    )
+
+
+def claim_place(store: Store, where: str, mine: Claim, *, takes_over: bool) -> None:
+    """Notes in a directory whose it is. Raises PipelineStopped where it is another's."""
+    try:
+        found = msgspec.json.decode(store.read(CLAIM_NAME), type=Claim)
+    except FileNotFoundError:
+        found = None
+    if is_new(found, mine, where, takes_over=takes_over):
+        store.put(CLAIM_NAME, msgspec.json.encode(mine))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +158,7 @@ class Book:
 
     def claim(self, mine: Claim, *, takes_over: bool = False) -> None:
         """Makes the lake this pipeline's. Raises PipelineStopped where it is another's."""
-        try:
-            found = msgspec.json.decode(self.store.read(CLAIM_NAME), type=Claim)
-        except FileNotFoundError:
-            found = None
-        if found is not None and found.pipeline == mine.pipeline:
-            return
-        if found is not None and not takes_over:
-            raise PipelineStopped(
-                f"{self._place.shown} is kept by another pipeline, whose checkpoint is"
-                f" {found.checkpoint}. Stop this one; or, if that one ended for good or its"
-                " checkpoint is lost, begin with --take-over"
-            )
-        self.store.put(CLAIM_NAME, msgspec.json.encode(mine))
+        claim_place(self.store, self._place.shown, mine, takes_over=takes_over)
 
     def check_claim(self, mine: Claim) -> None:
         """Raises PipelineStopped when another pipeline took the lake over."""

@@ -62,6 +62,10 @@ def finish_seed(lake: Lake, begin: Beginning) -> LakeTables:
     }
     now = LakeTables(begin.commit_ts, tables, lake.place.kind)
     book = lake.book()
+    if book.read().commit_ts:
+        raise PipelineStopped(
+            f"{lake.place.shown}: another pipeline began there meanwhile; stop this one"
+        )
     book.turn(now, begin.tracker)
     book.store.remove_directory(SEEDS)
     show(lake, now)

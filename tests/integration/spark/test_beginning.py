@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from binlogd import config
 from binlogd.archive.store import Store
 from binlogd.errors import Refused
+from binlogd.setup import Setup
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark.beginning import Beginning, beginning
 from binlogd.spark.lake.book import PipelineStopped
@@ -16,6 +18,7 @@ from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
 from binlogd.spark.pipeline import LakeTarget, PipelineOptions, seed, start
 from binlogd.spark.request import request
+from binlogd.spark.submit import Arguments, parsed, run
 from binlogd.tso import Tso
 from binlogd.workload.generator import Options
 from tests import dumps
@@ -97,6 +100,28 @@ def test_a_lake_begins_with_a_dump_but_for_tables_whose_rows_nothing_tells_apart
     end = last(logged)
     pipeline.run(base_ts, end, is_first=True)
     check_lake(logged, lake, end, only="bank.accounts")
+
+
+def test_a_pipeline_begins_with_its_base_and_a_second_one_is_refused_until_it_takes_over(
+    logged: Logged, snapshot: Path, spark: WarmSpark, tmp_path: Path
+) -> None:
+    setup = Setup(config.parse("", "nothing"), tmp_path)
+    lake = tmp_path / "lake"
+
+    def words(checkpoint: str, *more: str) -> Arguments:
+        common = f"--source {logged.data_dir} --into delta:{lake} --base {snapshot}".split()
+        history = f"schemaHistory={logged.history}"
+        at = str(tmp_path / checkpoint)
+        return parsed([*common, "--option", history, "--checkpoint", at, *more])
+
+    run(spark.spark, words("one"), setup)
+    check_lake(logged, Lake(place_of(f"delta:{lake}")), last(logged))
+    with pytest.raises(PipelineStopped, match=f"whose checkpoint is {tmp_path}/one"):
+        run(spark.spark, words("two"), setup)
+    run(spark.spark, words("two", "--take-over"), setup)
+    with pytest.raises(PipelineStopped, match=f"whose checkpoint is {tmp_path}/two"):
+        run(spark.spark, words("three"), setup)
+    check_lake(logged, Lake(place_of(f"delta:{lake}")), last(logged))
 
 
 @pytest.mark.soak

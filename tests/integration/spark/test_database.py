@@ -14,7 +14,7 @@ from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark import database
 from binlogd.spark.beginning import beginning
 from binlogd.spark.database import DatabaseSink, Joined
-from binlogd.spark.lake.book import PipelineStopped
+from binlogd.spark.lake.book import Claim, PipelineStopped
 from binlogd.spark.request import request
 from binlogd.spark.retold import retold
 from binlogd.tso import Tso
@@ -127,3 +127,26 @@ def test_what_the_downstream_refuses_stops_the_batch_with_the_way_past(
     setup = Setup(config.parse(into_mariadb(mariadb), "the test's"), tmp_path)
     with pytest.raises(PipelineStopped, match="refused a statement"):
         DatabaseSink(setup, request(options)).apply(binlogs, Tso(0), Tso(binlogs[-1][1]))
+
+
+@pytest.mark.parametrize("db_type", ["mysql", "sqlite"])
+def test_a_second_pipeline_into_one_downstream_is_refused_until_it_takes_over(
+    db_type: str, mariadb: MariaDb, options: dict[str, str], tmp_path: Path
+) -> None:
+    text = into_mariadb(mariadb).replace('"mysql"', f'"{db_type}"')
+    into = DatabaseSink(Setup(config.parse(text, "the test's"), tmp_path), request(options))
+    seeding, first = Claim("", "/lake/one"), Claim("id-1", "/lake/one")
+    other = Claim("id-2", "/lake/" + "two" * 100)
+    for claim in (seeding, first, seeding, first):
+        into.claim(claim)
+    for claim in (other, Claim("", other.checkpoint)):
+        with pytest.raises(PipelineStopped, match=r"whose checkpoint is /lake/one.*--take-over"):
+            into.claim(claim)
+    found = read(options).to_pylist()
+    binlogs = [(each["start_ts"], each["commit_ts"], each["payload"]) for each in found[:5]]
+    into.apply(binlogs, Tso(0), Tso(binlogs[-1][1]))
+    into.claim(first)
+    into.claim(other, takes_over=True)
+    into.claim(other)
+    with pytest.raises(PipelineStopped, match="whose checkpoint is /lake/two"):
+        into.claim(first)

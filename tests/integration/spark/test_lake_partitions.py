@@ -68,7 +68,7 @@ def test_a_lake_holds_what_partition_ddl_left_wherever_batches_end(
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10_000_000),
     is_list=st.booleans(),
