@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from binlogd import config
 from binlogd.archive.store import Store
 from binlogd.errors import Refused
-from binlogd.setup import Setup
+from binlogd.settings import config
+from binlogd.settings.setup import Setup
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark.beginning import Beginning, beginning
 from binlogd.spark.lake.book import PipelineStopped
