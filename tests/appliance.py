@@ -146,14 +146,17 @@ class Appliance:
     def wait_for_log(self, words: str, *, timeout_s: float = READY_S) -> None:
         """Returns when it has printed this."""
         deadline = time.monotonic() + timeout_s
-        while words not in self.log_file.read_text(errors="replace"):
+        while words not in self._printed():
             if self._running().poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"no {words} in {timeout_s} s: {self.log()}")
             time.sleep(0.05)
 
     def log(self) -> str:
         """The end of what it printed."""
-        return self.log_file.read_text(errors="replace")[-4000:] if self.log_file.exists() else ""
+        return self._printed()[-4000:]
+
+    def _printed(self) -> str:
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def _running(self) -> Program:
         assert self._process is not None

@@ -83,6 +83,8 @@ class MariaDb:
         command = [program("mariadbd", "mysqld"), *_COMMON, *self._settings, *_as_user()]
         command += [f"--datadir={data}", f"--socket={self.socket}", f"--port={self.port}"]
         command += ["--bind-address=127.0.0.1", f"--pid-file={self._short / 'pid'}"]
+        # a server that starts removes the temporary tables it finds there, those of others too
+        command += [f"--tmpdir={self._short}"]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         self._wait_for_answer()

@@ -30,6 +30,7 @@ from binlogd.upstream.upstream import OwnPd
 from tests.pd_cluster import pd_cluster
 from tests.ports import free_port
 
+PATIENT = PdLimits(question_s=60.0, pause_s=0.01, tso_s=60.0)
 BRIEF = PdLimits(question_s=0.5, pause_s=0.01, tso_s=1.5)
 
 
@@ -70,7 +71,7 @@ async def pd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ad
 
 @pytest.fixture
 async def client(pd: Address) -> AsyncIterator[PdClient]:
-    made = PdClient([pd], limits=BRIEF)
+    made = PdClient([pd], limits=PATIENT)
     yield made
     await made.close()
 
@@ -81,7 +82,7 @@ async def test_it_leads_and_tells_every_client_the_same_cluster(
     told = await client.cluster_id()
     assert told
     assert client.statistics().address == f"{pd[0]}:{pd[1]}"
-    other = PdClient([pd], limits=BRIEF)
+    other = PdClient([pd], limits=PATIENT)
     assert await other.cluster_id() == told
     await other.close()
 
@@ -89,7 +90,7 @@ async def test_it_leads_and_tells_every_client_the_same_cluster(
 async def test_timestamps_are_unique_and_go_up_for_all_streams_together(
     pd: Address, client: PdClient
 ) -> None:
-    other = PdClient([pd], limits=BRIEF)
+    other = PdClient([pd], limits=PATIENT)
     await client.cluster_id()
     await other.cluster_id()
     sources = [PdTso(client), PdTso(other)]
@@ -113,10 +114,12 @@ async def test_timestamps_are_unique_and_go_up_for_all_streams_together(
     await other.close()
 
 
-async def test_a_client_of_another_cluster_gets_nothing(client: PdClient) -> None:
+async def test_a_client_of_another_cluster_gets_nothing(pd: Address) -> None:
+    client = PdClient([pd], limits=BRIEF)
     client.expect(5)
     with pytest.raises(UpstreamUnavailable, match="not to 5"):
         await PdTso(client).next()
+    await client.close()
 
 
 async def test_what_a_service_needs_is_held_until_it_lets_go(client: PdClient) -> None:

@@ -19,7 +19,7 @@ def demo(*words: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "NO_COLOR": "1", "COLUMNS": "160"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         check=False,
     )
 

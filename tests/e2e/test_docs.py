@@ -31,7 +31,7 @@ BLOCK = re.compile(
     r"^(?P<indent> *)```(\w+)(?: title=\"(.+?)\")?\n(.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
 )
 SERVER = re.compile(r"(.+) & echo \$! > (\S+)")
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 @dataclass
@@ -70,7 +70,12 @@ class Reader:
 
     def _said_by(self, command: str) -> str:
         done = self._start(self._here(command), pipe=subprocess.PIPE)
-        said, _ = done.communicate(timeout=PATIENCE_S)
+        try:
+            said, _ = done.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(done.pid, signal.SIGKILL)
+            said, _ = done.communicate()
+            raise AssertionError(f"{command}\nhas not ended; so far:\n{said.decode()}") from None
         assert done.returncode == 0, f"{command}\n{said.decode()}"
         return said.decode()
 
@@ -145,6 +150,7 @@ def reader(tmp_path: Path, mariadb_server: MariaDb) -> Iterator[Reader]:
     made.close()
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_do_what_it_says(page: Path, reader: Reader) -> None:
     for indent, language, title, indented in BLOCK.findall(page.read_text()):

@@ -39,7 +39,7 @@ def test_a_running_binlogd_is_exported_whole(appliance: Appliance, tmp_path: Pat
     assert (plan["as_of"], out.exists()) == (newest, False)
     assert plan["changes"] > 500
 
-    done = run(tmp_path, *words, timeout_s=240)
+    done = run(tmp_path, *words, timeout_s=500)
 
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -84,7 +84,7 @@ def test_what_changed_is_exported_beside_a_running_binlogd(
     out = tmp_path / "snapshots"
     changes = ("export-changes", "--config", str(appliance.config_file), "--out", str(out))
     begin = newest - (60_000 << 18)
-    done = run(tmp_path, *changes, "--from", str(begin), "--wait", "1s", timeout_s=240)
+    done = run(tmp_path, *changes, "--from", str(begin), "--wait", "1s", timeout_s=500)
     assert done.returncode == 0, done.stderr
     assert f"changes-{begin}-{newest}: " in done.stdout
     wrong = run(tmp_path, *changes, "--from", "latest")
@@ -93,7 +93,7 @@ def test_what_changed_is_exported_beside_a_running_binlogd(
 
     words = ("export", "--config", str(appliance.config_file), "--out", str(out), "--json")
     for is_new in (True, False):
-        done = run(tmp_path, *words, timeout_s=240)
+        done = run(tmp_path, *words, timeout_s=500)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["is_new"] is is_new
 
@@ -109,7 +109,7 @@ def test_an_export_goes_to_an_object_store_by_the_command_alone(
         url = s3.url("exports")
         words = ("export", "--config", str(appliance.config_file), "--out", url, "--json")
         for is_new in (True, False):
-            done = run(tmp_path, *words, timeout_s=240)
+            done = run(tmp_path, *words, timeout_s=500)
             assert done.returncode == 0, done.stderr
             assert json.loads(done.stdout)["is_new"] is is_new
         stored = json.loads(done.stdout)["stored"]
@@ -126,6 +126,6 @@ def test_an_export_goes_to_an_object_store_by_the_command_alone(
         listed = json.loads(run(tmp_path, "exports", url, "--json").stdout)
         assert [each["commit_ts"] for each in listed["exports"]] == [newest]
         gone = url.replace("bucket-", "nowhere-")
-        refused = run(tmp_path, *words[:4], gone, timeout_s=240)
+        refused = run(tmp_path, *words[:4], gone, timeout_s=500)
         assert refused.returncode == 2
         assert "there is no bucket nowhere-" in " ".join(refused.stderr.split())

@@ -28,7 +28,7 @@ from tests.replay import SKIPPED
 from tests.s3 import s3_server
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 200.0
+PATIENCE_S = 600.0
 
 
 def archived(directory: Path, options: Options) -> tuple[Logged, str]:

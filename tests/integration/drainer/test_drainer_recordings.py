@@ -76,7 +76,7 @@ class Recording:
         drainer = self.drainer(make_sink)
         async with asyncio.TaskGroup() as group:
             group.create_task(drainer.run())
-            async with asyncio.timeout(200):
+            async with asyncio.timeout(500):
                 while drainer.statistics().applied_ts < self.end_ts:
                     assert drainer.statistics().state is not DrainerState.STUCK, (
                         drainer.statistics().last_error

@@ -18,8 +18,8 @@ QUICK = HoldLimits(ttl_s=300, renew_s=0.05, retry_s=0.02)
 
 @asynccontextmanager
 async def holding(pd: PdCluster) -> AsyncIterator[GcHold]:
-    client = PdClient(pd.addresses, limits=PdLimits(question_s=0.3, pause_s=0.01))
-    await client.cluster_id()
+    client = PdClient(pd.addresses, limits=PdLimits(question_s=1.0, pause_s=0.01))
+    await client.cluster_id(patience_s=60)
     hold = GcHold(client, "binlogd a:8250", QUICK)
     async with asyncio.TaskGroup() as group:
         renewing = group.create_task(hold.run())

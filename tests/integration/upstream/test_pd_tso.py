@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -20,22 +21,25 @@ from tests.pd_cluster import PdCluster, pd_cluster
 from tests.pump_world import eventually
 
 QUICK = PdLimits(
-    call_s=0.3,
-    connect_s=0.3,
-    question_s=1.5,
+    call_s=1.0,
+    connect_s=1.0,
+    question_s=60.0,
     pause_s=0.01,
     pause_s_max=0.05,
     look_again_s=0.05,
-    tso_s=1.2,
-    tso_call_s=0.5,
+    tso_s=60.0,
+    tso_call_s=1.0,
     slow_tso_s=0.1,
     tso_every_s=0.02,
 )
+"""Patient with the cluster, for it answers in the end; brief with a member that hangs."""
+BRIEF = replace(QUICK, tso_s=1.2)
+"""For who shall give up."""
 
 
 @asynccontextmanager
-async def telling(pd: PdCluster) -> AsyncIterator[PdTso]:
-    client = PdClient(pd.addresses, limits=QUICK)
+async def telling(pd: PdCluster, limits: PdLimits = QUICK) -> AsyncIterator[PdTso]:
+    client = PdClient(pd.addresses, limits=limits)
     tso = PdTso(client)
     try:
         yield tso
@@ -98,7 +102,7 @@ async def test_timestamps_go_on_above_the_last_when_the_leader_moves_or_dies() -
 
 
 async def test_a_pd_that_is_gone_is_said_in_time_and_found_again() -> None:
-    async with pd_cluster() as pd, telling(pd) as tso:
+    async with pd_cluster() as pd, telling(pd, BRIEF) as tso:
         before = await tso.next()
         await pd.members[0].stop()
         async with asyncio.TaskGroup() as group:
@@ -111,7 +115,7 @@ async def test_a_pd_that_is_gone_is_said_in_time_and_found_again() -> None:
 
 
 async def test_a_pd_that_hangs_is_given_up_in_time() -> None:
-    async with pd_cluster() as pd, telling(pd) as tso:
+    async with pd_cluster() as pd, telling(pd, BRIEF) as tso:
         await tso.next()
         pd.members[0].answers.clear()
         with pytest.raises(UpstreamUnavailable, match=r"given up after 1\.2 s"):

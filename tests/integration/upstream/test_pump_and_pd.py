@@ -21,7 +21,7 @@ from binlogd.wire import peek
 from tests.pd_cluster import PdCluster, pd_cluster
 from tests.pump_world import eventually, written
 
-QUICK = PdLimits(call_s=0.3, connect_s=0.3, question_s=0.5, pause_s=0.01, tso_s=0.3, tso_call_s=0.2)
+QUICK = PdLimits(call_s=1.0, connect_s=1.0, question_s=1.0, pause_s=0.01, tso_s=0.5, tso_call_s=0.5)
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Receiving:
 async def receiving(directory: Path) -> AsyncIterator[Receiving]:
     async with pd_cluster() as pd:
         client = PdClient(pd.addresses, limits=QUICK)
-        await client.cluster_id()
+        await client.cluster_id(patience_s=60)
         tso, disk = PdTso(client), PosixDisk()
         pump = await Pump.open(
             directory,
