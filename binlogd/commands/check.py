@@ -148,6 +148,15 @@ def _print_findings(console: Console, report: CheckReport) -> None:
 def _print_repair(console: Console, repaired: Repaired) -> None:
     for path in repaired.copies:
         console.print(f"copied, then written anew: {path}", highlight=False, soft_wrap=True)
+    for path in repaired.emptied:
+        console.print(f"was missing, now empty: {path}", highlight=False, soft_wrap=True)
+    if repaired.copies or repaired.emptied:
+        console.print(
+            "What was unreadable is lost. A Drainer stops at a transaction whose rows were in it,"
+            " and goes on with pump.skip-orphan-commits; of one whose commit was in it, the fate is"
+            " asked for. To lose nothing, start again from a new full copy of the data.",
+            highlight=False,
+        )
     for path in repaired.indexes:
         console.print(f"made again: {path}", highlight=False, soft_wrap=True)
     for name in repaired.refused:
@@ -155,4 +164,10 @@ def _print_repair(console: Console, repaired: Repaired) -> None:
             f"[yellow]left alone:[/] {name}, its log is damaged; name a place for a copy by"
             " --copy-to",
             highlight=False,
+        )
+    for path in repaired.in_the_way:
+        console.print(
+            f"[yellow]left alone,[/] with all of its shard: {escape(path)}; move that file away",
+            highlight=False,
+            soft_wrap=True,
         )

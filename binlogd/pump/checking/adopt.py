@@ -28,6 +28,7 @@ from binlogd.host.disk import PosixDisk
 from binlogd.ports import DiskLock
 from binlogd.pump.checking.check import Finding, Told
 from binlogd.pump.kept_routing import SHARDS_FILE
+from binlogd.pump.log import gone
 from binlogd.pump.log.entry import Entry, entry_of
 from binlogd.pump.log.logscan import Survey
 from binlogd.pump.log.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
@@ -284,8 +285,7 @@ class _Adoption:
             name = f"shard-{number}"
             self._told(f"index of {name}", self._done, self._whole)
             if gc_ts or first_fid:
-                gone = self._value(number).with_name("value.gone")
-                await self._disk.write_whole(gone, f"{gc_ts} {first_fid}\n".encode())
+                await gone.note(self._value(number), self._disk, gc_ts, first_fid)
             shard = await Shard.open(
                 self._work / name, name=name, disk=self._disk, options=self._options, now_s=0.0
             )

@@ -15,7 +15,7 @@ import structlog
 from binlogd import record
 from binlogd.errors import ConfigError, CorruptRecord, LogFailed
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.checking.check import CheckReport, ShardReport, Told, check
+from binlogd.pump.checking.check import MISSING, CheckReport, ShardReport, Told, check
 from binlogd.pump.kept_routing import kept_routing
 from binlogd.pump.log.entry import entry_of
 from binlogd.pump.log.logscan import Survey
@@ -27,17 +27,21 @@ from binlogd.tso import NO_TS
 
 log = structlog.get_logger(__name__)
 
-_LOG_KINDS = ("record", "footer", "segment", "layout")
+_LOG_KINDS = ("record", "footer", "segment")
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was done. `copies` are the segments as they were; `refused` are the shards that were
-    left alone because their log is damaged and nobody said where to copy it."""
+    """What was done. `copies` are the segments as they were, `emptied` those that were missing and
+    are there now, with nothing in them. `refused` are the shards that were left alone because their
+    log is damaged and nobody said where to copy it; `in_the_way` are files for which another was
+    left alone, because nobody but an operator knows whose they are."""
 
     indexes: tuple[str, ...]
     copies: tuple[str, ...]
+    emptied: tuple[str, ...]
     refused: tuple[str, ...]
+    in_the_way: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +93,13 @@ async def repair(
 
     Raises ConfigError when `copy_to` holds copies already, LogFailed, DiskFull, CorruptRecord.
     """
-    indexes, copies, refused = [], [], []
+    indexes, copies, emptied, refused, in_the_way = [], [], [], [], []
     for shard in report.shards:
         if not shard.findings:
+            continue
+        foreign = [finding.path for finding in shard.findings if finding.kind == "layout"]
+        if foreign:
+            in_the_way += foreign
             continue
         home = directory / "pump" / shard.name
         damaged = any(finding.kind in _LOG_KINDS for finding in shard.findings)
@@ -101,13 +109,24 @@ async def repair(
         try:
             if damaged and copy_to is not None:
                 copies += await _rewrite(home, shard, disk, copy_to / shard.name)
+                emptied += await _put_empty(shard, disk)
             await disk.remove([home / name for name in FILES])
         except OSError as error:
             raise LogFailed(home, error) from error
         opened = await Shard.open(home, name=shard.name, disk=disk, options=options, now_s=0.0)
         await opened.close()
         indexes.append(str(home / FILES[0]))
-    return Repaired(tuple(indexes), tuple(copies), tuple(refused))
+    done = (indexes, copies, emptied, refused, in_the_way)
+    return Repaired(*(tuple(each) for each in done))
+
+
+async def _put_empty(shard: ShardReport, disk: PosixDisk) -> list[str]:
+    """Where segments are missing, sealed ones with nothing in them: a log has no gaps."""
+    missing = [finding.path for finding in shard.findings if finding.what == MISSING]
+    for path in missing:
+        await disk.write_whole(Path(path), record.footer(NO_TS))
+        log.warning("segment_put_empty", path=path)
+    return missing
 
 
 async def _rewrite(home: Path, shard: ShardReport, disk: PosixDisk, copy_to: Path) -> list[str]:

@@ -6,6 +6,7 @@ Source: tidb-binlog pump/storage/storage.go, valuePointer; docs/FORMAT.md, value
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 from typing import NamedTuple, NewType
 
 FileId = NewType("FileId", int)
@@ -62,3 +63,14 @@ def segment_fid(name: str) -> FileId | None:
     if not stem.isascii() or not stem.isdigit():
         raise ValueError(f"parse file {name} err")
     return FileId(int(stem))
+
+
+def first_missing(fids: Collection[FileId], first_fid: FileId | None) -> FileId | None:
+    """The first segment that should be there and is not, as they are made one after the other; with
+    `first_fid`, those before it are deleted."""
+    expected = min(fids, default=FIRST.fid) if first_fid is None else first_fid
+    for fid in sorted(fids):
+        if fid != expected:
+            return expected
+        expected = FileId(fid + 1)
+    return expected if not fids and expected > FIRST.fid else None

@@ -26,11 +26,19 @@ from msgspec.structs import replace
 from binlogd import record
 from binlogd.errors import ConfigError, CorruptRecord, DiskFull, LogFailed
 from binlogd.ports import AppendFile, Disk
-from binlogd.pump.log import logscan, pieces
+from binlogd.pump.log import gone, logscan, pieces
 from binlogd.pump.log.gc import Segment
 from binlogd.pump.log.logscan import SegmentScan
 from binlogd.pump.log.measures import Measures
-from binlogd.pump.log.pointer import FIRST, FileId, Place, ValuePointer, segment_fid, segment_name
+from binlogd.pump.log.pointer import (
+    FIRST,
+    FileId,
+    Place,
+    ValuePointer,
+    first_missing,
+    segment_fid,
+    segment_name,
+)
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
@@ -39,8 +47,6 @@ SEAL_AT_CLOSE_BYTES = 50 << 10
 """A segment at least this large is sealed at close, so that the next start need not scan it."""
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-
-_GONE_FILE = "value.gone"
 
 Records = list[tuple[ValuePointer, bytes]]
 
@@ -64,19 +70,6 @@ class Acknowledged:
 
     upto: ValuePointer
     same_boot: bool
-
-
-async def gone(directory: Path, disk: Disk) -> tuple[Tso, FileId]:
-    """What `note_gone` kept: up to which timestamp binlogs may be gone, and the first segment that
-    is left. Raises CorruptRecord when it does not read, OSError."""
-    path = directory.with_name(_GONE_FILE)
-    if path.name not in await disk.sizes(path.parent):
-        return NO_TS, FIRST.fid
-    (content,) = await disk.read(path, [(0, 64)])
-    gc_ts, _, first_fid = content.strip().partition(b" ")
-    if not (gc_ts.isdigit() and first_fid.isdigit()):
-        raise CorruptRecord(path, 0, "it should hold a timestamp and the number of a segment")
-    return Tso(int(gc_ts)), FileId(int(first_fid))
 
 
 class ValueLog:
@@ -127,6 +120,9 @@ class ValueLog:
             opened._set(replace(segment, size_bytes=found[fid]))
         for segment in known:
             opened._check_known(segment)
+        missing = first_missing(opened._segments, first_fid)
+        if missing is not None:
+            raise CorruptRecord(opened.path(missing), 0, "the file is missing")
         await opened._sync_last()
         return opened
 
@@ -353,8 +349,7 @@ class ValueLog:
         """Keeps beside the segments how far they are gone, for an index that is made again.
         Raises LogFailed."""
         try:
-            content = f"{gc_ts} {first_fid}\n".encode()
-            await self._disk.write_whole(self._directory.with_name(_GONE_FILE), content)
+            await gone.note(self._directory, self._disk, gc_ts, first_fid)
         except OSError as error:
             raise LogFailed(self._directory, error) from error
 

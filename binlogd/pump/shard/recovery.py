@@ -22,9 +22,10 @@ from msgspec.structs import replace
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptIndex, LogFailed
 from binlogd.ports import Disk
+from binlogd.pump.log import gone
 from binlogd.pump.log.entry import Entry, entry_of
 from binlogd.pump.log.pointer import FIRST, FileId, ValuePointer
-from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog, gone
+from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.pump.shard.index import FILES, Marks, SqliteIndex
 from binlogd.pump.shard.sorter import Sorter
 from binlogd.tso import NO_TS, Tso
@@ -72,7 +73,7 @@ async def _recovered(directory: Path, disk: Disk, limits: LogLimits, sorting: So
     index = await SqliteIndex.open(directory / FILES[0])
     try:
         marks, value = await index.marks(), directory / "value"
-        gc_ts, first_fid = await gone(value, disk)
+        gc_ts, first_fid = await gone.said(value, disk)
         value_log = await ValueLog.open(
             value,
             disk=disk,

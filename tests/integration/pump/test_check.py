@@ -343,3 +343,55 @@ async def test_a_damaged_log_is_left_alone_until_a_copy_may_be_made(
     changed(broken, lambda content: content.__setitem__(400, content[400] ^ 1))
     with pytest.raises(ConfigError, match="exists: name a directory without copies"):
         await repaired(data, disk, copies)
+
+
+async def test_a_missing_segment_is_noticed_without_an_index_and_gone_without_on_request(
+    tmp_path: Path, disk: PosixDisk
+) -> None:
+    """Else a log that lost a segment and its index would start with a hole that nobody sees."""
+    data = tmp_path / "data"
+    await filled(data)
+    value(data, 1).unlink()
+    index(data).unlink()
+    with pytest.raises(CorruptRecord, match=r"000001\.vlog at offset 0: the file is missing"):
+        await everything(data)
+    done = await repaired(data, disk)
+    assert done.repaired is not None
+    assert done.repaired.refused == ("shard-0",)
+    assert kinds(done.report) == {"segment", "index"}
+    done = await repaired(data, disk, tmp_path / "copies")
+    assert done.report.is_clean
+    assert done.repaired is not None
+    assert done.repaired.emptied == (str(value(data, 1)),)
+    async with posix_world(data) as world, world.pump(SMALL) as pump:
+        assert pump.statistics().shards[0].max_commit_ts >= at(199)
+
+
+async def test_segments_that_are_all_missing_behind_deleted_ones_are_noticed(
+    tmp_path: Path, disk: PosixDisk
+) -> None:
+    """What was written then would be taken for a left-over, and go at the next start."""
+    await filled(tmp_path)
+    for path in value(tmp_path).parent.iterdir():
+        path.unlink()
+    index(tmp_path).unlink()
+    value(tmp_path).parent.with_name("value.gone").write_bytes(b"5 5\n")
+    with pytest.raises(CorruptRecord, match=r"000005\.vlog at offset 0: the file is missing"):
+        await everything(tmp_path)
+    report = await check(tmp_path, disk, deaf)
+    assert "the file is missing" in {each.what for each in report.findings}
+
+
+async def test_a_file_that_is_nobodys_is_left_to_the_operator(
+    tmp_path: Path, disk: PosixDisk
+) -> None:
+    data = tmp_path / "data"
+    await filled(data)
+    foreign = value(data).with_name("of mine.vlog")
+    foreign.touch()
+    done = await repaired(data, disk, tmp_path / "copies")
+    assert not done.report.is_clean
+    assert done.repaired is not None
+    assert done.repaired.in_the_way == (str(foreign),)
+    foreign.unlink()
+    assert (await check(data, disk, deaf)).is_clean

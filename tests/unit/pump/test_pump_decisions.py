@@ -13,7 +13,13 @@ from binlogd.errors import Refused
 from binlogd.ports import Committed, Pending, RolledBack
 from binlogd.pump.log.entry import WITNESS, Item
 from binlogd.pump.log.gc import GcPlan, Hold, Resume, Segment, plan
-from binlogd.pump.log.pointer import FileId, ValuePointer, segment_fid, segment_name
+from binlogd.pump.log.pointer import (
+    FileId,
+    ValuePointer,
+    first_missing,
+    segment_fid,
+    segment_name,
+)
 from binlogd.pump.route import WINDOW_BITS, Router, Routing, Share
 from binlogd.pump.state import Action, NodeState, asked, settled
 from binlogd.pump.verdict import AskAgain, Write, decide
@@ -211,6 +217,27 @@ def test_a_pointer_is_read_as_it_was_written(fid: int, offset: int) -> None:
 def test_a_short_pointer_is_refused() -> None:
     with pytest.raises(ValueError, match="not enough data"):
         ValuePointer.decode(bytes(11))
+
+
+@pytest.mark.parametrize(
+    ("fids", "first_fid", "missing"),
+    [
+        ((), None, None),
+        ((), 0, None),
+        ((), 3, 3),
+        ((0, 1, 2), None, None),
+        ((4, 5), None, None),
+        ((4, 5), 4, None),
+        ((5, 4), 3, 3),
+        ((0, 2, 3), 0, 1),
+        ((7, 9), None, 8),
+    ],
+)
+def test_a_log_has_no_gaps(
+    fids: tuple[int, ...], first_fid: int | None, missing: int | None
+) -> None:
+    first = None if first_fid is None else FileId(first_fid)
+    assert first_missing([FileId(fid) for fid in fids], first) == missing
 
 
 def test_segments_are_named_as_the_go_pump_names_them() -> None:
