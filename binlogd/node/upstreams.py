@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -23,7 +23,7 @@ from binlogd.settings.setup import Setup, client_tls, http_client_tls
 from binlogd.tso import Tso
 from binlogd.upstream.cluster import CLUSTER_ID, StoredClusterIdentity
 from binlogd.upstream.etcd.client import EtcdClient
-from binlogd.upstream.history import SchemaHistory
+from binlogd.upstream.history import JobSource, SchemaHistory
 from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso, ObservedTso, Overheard
@@ -135,12 +135,46 @@ def _etcd(setup: Setup) -> EtcdClient:
 async def _standalone(setup: Setup, store: UpstreamStore) -> Upstream:
     """There is nothing but binlogs."""
     upstream = setup.config.upstream
+    source = job_source(setup.schema_history, tls=http_client_tls(setup))
+    asked = None if upstream.tso == "clock" else ObservedTso()
+    return await _with_own_registry(setup, store, asked, upstream.cluster_id, source)
+
+
+async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
+    """TiDB servers are asked, the first that answers; the registry is this node's own."""
+    tls = http_client_tls(setup)
+    tidb = _TidbPorts.of(setup)
+    asked = TidbTso(tidb.sessions)
+    told = setup.config.upstream.cluster_id or await store.fact(CLUSTER_ID)
+    told = told or await cluster_id(tidb.ports, tls)
+    source = job_source(setup.schema_history, tls=tls) or tidb.jobs()
+    own = await _with_own_registry(setup, store, asked, told, source)
+    return replace(
+        own,
+        kind="tidb",
+        txn_status=tidb.fates(own.txn_status),
+        table_name=tidb.tables().name,
+        lives=(tidb, *own.lives),
+        parts=tidb.parts(),
+        tso_statistics=asked.statistics,
+    )
+
+
+async def _with_own_registry(
+    setup: Setup,
+    store: UpstreamStore,
+    asked: TsoSource | None,
+    told_id: int,
+    source: JobSource | None,
+) -> Upstream:
+    """What is in the data directory; `asked` for the time is the clock, where it is None."""
     clock = await ClockTso.open(store, WallClock())
-    tso = clock if upstream.tso == "clock" else Overheard(ObservedTso(), clock)
-    cluster = await StoredClusterIdentity.open(store, upstream.cluster_id)
+    tso = clock if asked is None else Overheard(asked, clock)
+    cluster = await StoredClusterIdentity.open(store, told_id)
     skips = await SkipList.open(store, WallClock())
-    history = SchemaHistory(job_source(setup.schema_history, tls=http_client_tls(setup)), store)
+    history = SchemaHistory(source, store)
     keyspace = await _keyspace(store)
+    is_pd = setup.config.upstream.embedded_pd
     return Upstream(
         kind="standalone",
         store=store,
@@ -151,40 +185,8 @@ async def _standalone(setup: Setup, store: UpstreamStore) -> Upstream:
         txn_status=_by_age(setup, tso),
         skips=skips,
         lives=(keyspace,),
-        shares_registry=upstream.embedded_pd,
-        own_pd=OwnPd(keyspace, clock, history, store) if upstream.embedded_pd else None,
-    )
-
-
-async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
-    """TiDB servers are asked, the first that answers; the registry is this node's own."""
-    upstream, tls = setup.config.upstream, http_client_tls(setup)
-    tidb = _TidbPorts.of(setup)
-    sessions, ports = tidb.sessions, tidb.ports
-    asked = TidbTso(sessions)
-    clock = await ClockTso.open(store, WallClock())
-    tso = Overheard(asked, clock)
-    told = upstream.cluster_id or await store.fact(CLUSTER_ID) or await cluster_id(ports, tls)
-    source = job_source(setup.schema_history, tls=tls) or tidb.jobs()
-    cluster = await StoredClusterIdentity.open(store, told)
-    skips = await SkipList.open(store, WallClock())
-    history = SchemaHistory(source, store)
-    keyspace = await _keyspace(store)
-    return Upstream(
-        kind="tidb",
-        store=store,
-        cluster=cluster,
-        tso=tso,
-        history=history,
-        registry=NodeRegistry(keyspace),
-        txn_status=tidb.fates(_by_age(setup, tso)),
-        skips=skips,
-        table_name=tidb.tables().name,
-        lives=(tidb, keyspace),
-        shares_registry=upstream.embedded_pd,
-        own_pd=OwnPd(keyspace, clock, history, store) if upstream.embedded_pd else None,
-        parts=tidb.parts(),
-        tso_statistics=asked.statistics,
+        shares_registry=is_pd,
+        own_pd=OwnPd(keyspace, clock, history, store) if is_pd else None,
     )
 
 

@@ -1,8 +1,8 @@
 """One connection to MySQL, MariaDB or TiDB; its errors, named by what to do next.
 
-The only door to aiomysql. A session speaks utf8mb4, UTC and READ COMMITTED, checks no foreign keys
-(the changes of children are in the binlog as well; REPLACE would cascade) and has backslash escapes
-on. It is used by one task at a time; a query that is cancelled or not answered closes it.
+A session speaks utf8mb4, UTC and READ COMMITTED, checks no foreign keys (the changes of children
+are in the binlog as well; REPLACE would cascade) and has backslash escapes on. It is used by one
+task at a time; a query that is cancelled or not answered closes it.
 
 Error codes: MariaDB's and MySQL's lists of server errors; TiDB's errno/errcode.go. Source of the
 session variables: tidb-binlog pkg/loader/util.go.
@@ -16,14 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import aiomysql
-from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
 from binlogd.drainer import sql
 from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable
 from binlogd.host.tls import ClientTls
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
+from binlogd.wire.mysql import MysqlConnection
 
 CONNECT_TIMEOUT_S = 10.0
 PACKET_TOO_LARGE = 1153
@@ -153,37 +152,12 @@ WITHOUT_EFFECT = frozenset({"time_zone"})
 """Sessions are in UTC and literals too: what a TIMESTAMP holds is the same under any zone."""
 
 
-class _Connection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no types
-    """What aiomysql keeps to itself: connecting in steps, and the count of warnings."""
-
-    async def open(self) -> None:
-        await self._connect()
-
-    async def _get_server_information(self) -> None:
-        """Raises OSError where aiomysql would go on without the TLS that was asked for."""
-        await super()._get_server_information()
-        if self._ssl_context and not self.server_capabilities & CLIENT.SSL:
-            raise ConnectionError("the server offers no TLS, and syncer.to.security asks for it")
-
-    def close(self) -> None:
-        """At once: TLS would say goodbye first, and wait for an answer."""
-        if self._ssl_context and self._writer is not None:
-            self._writer.transport.abort()
-        super().close()
-
-    @property
-    def certificate(self) -> Any:
-        return self._writer.transport.get_extra_info("peercert")
-
-    @property
-    def result(self) -> Any:
-        return self._result
-
-
 class SqlSession:
     """A connection. `connect` makes one, `close` ends it at once and is safe to call again."""
 
-    def __init__(self, connection: _Connection, server: Server, answer_timeout_s: float) -> None:
+    def __init__(
+        self, connection: MysqlConnection, server: Server, answer_timeout_s: float
+    ) -> None:
         self._connection = connection
         self._server = server
         self._answer_timeout_s = answer_timeout_s
@@ -205,26 +179,19 @@ class SqlSession:
         out; DDL is in the upstream's words, and the operator's sql_mode holds as it is. `wishes`
         are variables that are set where the server knows them.
         """
-        connection = _Connection(
-            host=server.host,
-            port=server.port,
-            user=server.user,
-            password=server.password,
-            charset="utf8mb4",
+        connection = MysqlConnection(
+            (server.host, server.port),
+            server.user,
+            server.password,
             autocommit=not for_rows,
-            client_flag=CLIENT.FOUND_ROWS,
-            # no limit of aiomysql's own: asyncio.wait_for forgets, up to Python 3.11, that it was
-            # cancelled when the connection is made in that very moment; ours is around it
-            connect_timeout=None,
-            ssl=server.tls.fresh() if server.tls else None,
+            tls=server.tls,
+            without_tls="the server offers no TLS, and syncer.to.security asks for it",
         )
         session = cls(connection, server, answer_timeout_s)
         is_ready = False
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await connection.open()
-            if server.tls and (refusal := server.tls.refusal(connection.certificate)):
-                raise ConnectionError(refusal)
             await session._prepare(for_rows=for_rows, wishes=wishes)
             is_ready = True
         except (SqlRefused, MySQLError, OSError, TimeoutError) as error:

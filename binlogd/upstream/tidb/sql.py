@@ -1,6 +1,5 @@
 """A TiDB's MySQL port: one connection, made when it is needed and again when it broke.
 
-The second door to aiomysql (the first one is to the downstream, and sets a session up to write).
 A session here only reads, so that a repeated statement does no harm.
 """
 
@@ -12,15 +11,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiomysql
-from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.host.tls import ClientTls
+from binlogd.wire.mysql import MysqlConnection
 
 CONNECT_S = 5.0
 ANSWER_S = 10.0
+_WITHOUT_TLS = (
+    "it offers no TLS at its MySQL port, and [security] asks for it: give TiDB"
+    " security.ssl-cert and ssl-key, or set upstream.sql-tls = false"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,35 +46,13 @@ class SqlLost(UpstreamUnavailable):
     """The connection was ended before the answer came."""
 
 
-class _Connection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no types
-    async def open(self) -> None:
-        await self._connect()
-
-    async def _get_server_information(self) -> None:
-        """Raises OSError where aiomysql would go on without the TLS that was asked for."""
-        await super()._get_server_information()
-        if self._ssl_context and not self.server_capabilities & CLIENT.SSL:
-            raise ConnectionError(
-                "it offers no TLS at its MySQL port, and [security] asks for it: give TiDB"
-                " security.ssl-cert and ssl-key, or set upstream.sql-tls = false"
-            )
-
-    @property
-    def certificate(self) -> Any:
-        return self._writer.transport.get_extra_info("peercert")
-
-    @property
-    def found(self) -> Sequence[tuple[Any, ...]]:
-        return self._result.rows or ()
-
-
 class TidbSql:
     """The MySQL port of one TiDB, for any number of tasks: one statement list at a time."""
 
     def __init__(self, address: tuple[str, int], login: SqlLogin) -> None:
         self._host, self._port = address
         self._login = login
-        self._connection: _Connection | None = None
+        self._connection: MysqlConnection | None = None
         self._speaking = asyncio.Lock()
 
     def __str__(self) -> str:
@@ -103,7 +83,7 @@ class TidbSql:
             async with asyncio.timeout(ANSWER_S):
                 for statement in statements:
                     await connection.query(statement)
-                found = connection.found
+                found: Sequence[tuple[Any, ...]] = connection.result.rows or ()
             is_whole = True
         except TimeoutError as error:
             raise UpstreamUnavailable(f"tidb {self} does not answer") from error
@@ -123,23 +103,18 @@ class TidbSql:
                 self._connection.close()
             self._connection = None
 
-    async def _connected(self) -> _Connection:
+    async def _connected(self) -> MysqlConnection:
         if self._connection is not None and not self._connection.closed:
             return self._connection
-        tls = self._login.tls
-        connection = self._connection = _Connection(
-            host=self._host,
-            port=self._port,
-            user=self._login.user,
-            password=self._login.password,
-            charset="utf8mb4",
+        connection = self._connection = MysqlConnection(
+            (self._host, self._port),
+            self._login.user,
+            self._login.password,
             autocommit=True,
-            connect_timeout=None,  # ours is around it
-            ssl=tls.fresh() if tls else None,
+            tls=self._login.tls,
+            without_tls=_WITHOUT_TLS,
         )
         await connection.open()
-        if tls and (refusal := tls.refusal(connection.certificate)):
-            raise ConnectionError(refusal)
         return connection
 
     def _meaning(self, error: Exception) -> UpstreamUnavailable:

@@ -1,0 +1,72 @@
+"""A connection that speaks MySQL's protocol: by TLS or not at all where TLS was asked for.
+
+What aiomysql keeps to itself is used here: connecting in steps, and the answer as a whole. It is
+used by one task at a time; whoever waits for it bounds the wait.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aiomysql
+from pymysql.constants import CLIENT
+
+from binlogd.host.tls import ClientTls
+
+
+class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no types
+    """Not connected before `open`. An UPDATE counts the rows that it found, changed or not.
+
+    `without_tls` says what to do about a server that offers none. Errors are aiomysql's own.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        user: str,
+        password: str,
+        *,
+        autocommit: bool,
+        tls: ClientTls | None,
+        without_tls: str,
+    ) -> None:
+        super().__init__(
+            host=address[0],
+            port=address[1],
+            user=user,
+            password=password,
+            charset="utf8mb4",
+            autocommit=autocommit,
+            client_flag=CLIENT.FOUND_ROWS,
+            # no limit of aiomysql's own: asyncio.wait_for forgets, up to Python 3.11, that it was
+            # cancelled when the connection is made in that very moment
+            connect_timeout=None,
+            ssl=tls.fresh() if tls else None,
+        )
+        self._tls, self._without_tls = tls, without_tls
+
+    async def open(self) -> None:
+        """Raises MySQLError; OSError of the network, and of a certificate that is not the one."""
+        await self._connect()
+        if self._tls is None:
+            return
+        certificate = self._writer.transport.get_extra_info("peercert")
+        if refusal := self._tls.refusal(certificate):
+            raise ConnectionError(refusal)
+
+    async def _get_server_information(self) -> None:
+        """Raises OSError where aiomysql would go on without the TLS that was asked for."""
+        await super()._get_server_information()
+        if self._ssl_context and not self.server_capabilities & CLIENT.SSL:
+            raise ConnectionError(self._without_tls)
+
+    def close(self) -> None:
+        """At once: TLS would say goodbye first, and wait for an answer."""
+        if self._ssl_context and self._writer is not None:
+            self._writer.transport.abort()
+        super().close()
+
+    @property
+    def result(self) -> Any:
+        """Of the last statement: its rows, or how many it found, and its warnings."""
+        return self._result
