@@ -400,6 +400,8 @@ def _session(options: ExportOptions, found: preflight.Machine, job: Path) -> Ses
         cores=options.cores,
         memory_mb=options.memory_mb,
         class_archive=str(archive) if archive.exists() else "",
+        launch=found.launch(),
+        spark_home=found.spark_home,
     )
 
 

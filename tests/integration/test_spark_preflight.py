@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from binlogd.errors import ConfigError
 from binlogd.snapshot.process import preflight
 from binlogd.snapshot.process.launcher import running
-from binlogd.snapshot.process.warmup import warm_up
+from binlogd.snapshot.process.warmup import note_launch, warm_up
 from binlogd.snapshot.spec import SessionSpec
 
 
@@ -59,6 +59,25 @@ async def test_another_build_of_java_has_another_class_archive(
     assert {each.parent for each in archives} == {tmp_path / "cache" / "binlogd"}
 
 
+async def test_settings_that_only_sparks_scripts_read_leave_the_start_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(java_that_says(tmp_path / "java", NEW)))
+    found = await preflight.machine()
+    found.launch_file().parent.mkdir()
+    found.launch_file().write_text('["-cp", "jars/*"]')
+    assert found.launch() == (found.java, "-cp", "jars/*")
+    for name in ("SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "x")
+            assert found.launch() == ()
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    assert found.launch() != ()
+    await note_launch(found)  # this Java answers nothing that could be understood
+    assert found.launch() == ()
+
+
 def test_a_heap_that_the_machine_has_no_room_for_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"needs \d+ MB of memory"):
         preflight.check_memory(1 << 30)
@@ -94,7 +113,13 @@ async def test_the_class_archive_is_made_once_and_a_session_begins_with_it(
     made = await warm_up()
     assert made.is_new
     assert not (await warm_up()).is_new
-    session = SessionSpec(scratch=str(tmp_path), class_archive=str(made.path))
+    found = await preflight.machine()
+    session = SessionSpec(
+        scratch=str(tmp_path),
+        class_archive=str(made.path),
+        launch=found.launch(),
+        spark_home=found.spark_home,
+    )
     with capture_logs() as told:
         async with running(session, tmp_path / "job.log") as job:
             await job.started()

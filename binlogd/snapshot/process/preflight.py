@@ -14,6 +14,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from binlogd.errors import ConfigError, Unavailable
 from binlogd.host.child import answered
 
@@ -25,6 +27,8 @@ WORKERS_MB = 512
 SPILL_PART = 2
 """Row changes lie in the shuffle compressed: about so much less than in the log."""
 
+_FOR_SCRIPTS = re.compile(r"SPARK_(?!HOME$|LOCAL_IP$)|PYSPARK_SUBMIT_ARGS$|(HADOOP|YARN)_CONF_DIR$")
+"""Environment variables that Spark's scripts and launcher look at, and nobody after them."""
 _MODULES = ("pyspark", "pyarrow", "pandas")
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _ANSWER_BYTES_MAX = 1 << 16
@@ -41,6 +45,11 @@ class Machine:
     pyspark: str
     pyspark_version: str
 
+    @property
+    def spark_home(self) -> str:
+        """Where Spark lies."""
+        return str(Path(self.pyspark).resolve().parent)
+
     def class_archive(self) -> Path:
         """The archive of loaded classes for just these two, whether it is there or not.
 
@@ -50,6 +59,23 @@ class Machine:
         digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return Path(home, "binlogd", f"spark-{self.pyspark_version}-{digest}.jsa")
+
+    def launch_file(self) -> Path:
+        """Beside the archive: what Spark's launcher starts a JVM with, as JSON."""
+        return self.class_archive().with_suffix(".json")
+
+    def launch(self) -> tuple[str, ...]:
+        """How a job may start its JVM by itself; () where Spark's scripts are to do it.
+
+        That is, where the launcher was not asked, or settings are there that only they read.
+        """
+        if Path(self.spark_home, "conf").exists() or any(map(_FOR_SCRIPTS.match, os.environ)):
+            return ()
+        try:
+            told = msgspec.json.decode(self.launch_file().read_bytes(), type=tuple[str, ...])
+        except FileNotFoundError:
+            return ()
+        return (self.java, *told) if told else ()
 
 
 async def machine() -> Machine:

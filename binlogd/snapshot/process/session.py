@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from binlogd.snapshot.log.events import BATCH_BYTES_MAX
+from binlogd.snapshot.process.gateway import java_options
 from binlogd.snapshot.spec import Advanced, Event, SessionSpec
 
 _POLL_S = 0.25
@@ -37,7 +38,7 @@ def session(spec: SessionSpec, more: Mapping[str, str] | None = None) -> SparkSe
     settings more."""
     settings = {
         "spark.driver.memory": f"{spec.memory_mb}m",
-        "spark.driver.extraJavaOptions": " ".join(_java_options(spec)),
+        "spark.driver.extraJavaOptions": " ".join(java_options(spec)),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -61,22 +62,6 @@ def session(spec: SessionSpec, more: Mapping[str, str] | None = None) -> SparkSe
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
     return spark
-
-
-def _java_options(spec: SessionSpec) -> list[str]:
-    """The rows are decoded in Python; what is left for the JVM is not worth its second compiler."""
-    options = [
-        "-Xss1m",
-        "-XX:+UseParallelGC",
-        "-XX:TieredStopAtLevel=1",
-        "-XX:+ExitOnOutOfMemoryError",
-        f"-Djava.io.tmpdir={spec.scratch}",
-    ]
-    if spec.archive_to:
-        options += [f"-XX:ArchiveClassesAtExit={spec.archive_to}", "-Xlog:cds=off"]
-    elif spec.class_archive:
-        options += [f"-XX:SharedArchiveFile={spec.class_archive}", "-Xshare:auto"]
-    return options
 
 
 def rehearse(spark: SparkSession) -> None:

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
+
 from binlogd.errors import ConfigError, Refused
 from binlogd.snapshot.process.launcher import JobProcess
 from binlogd.snapshot.spec import SessionSpec
@@ -55,12 +57,7 @@ class WarmJob:
 
     async def _ready(self, wanted: SessionSpec) -> JobProcess:
         scratch = self._home / "spark"
-        session = SessionSpec(
-            scratch=str(scratch.absolute()),
-            cores=wanted.cores,
-            memory_mb=wanted.memory_mb,
-            class_archive=wanted.class_archive,
-        )
+        session = msgspec.structs.replace(wanted, scratch=str(scratch.absolute()))
         if self._child is not None and not (self._child.is_alive and session == self._session):
             await self.end()
         if self._child is None:

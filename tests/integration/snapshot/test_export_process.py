@@ -18,7 +18,9 @@ import pytest
 from binlogd.errors import ConfigError, Refused
 from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.export import FAILURE_LOG, ExportOptions, export
+from binlogd.snapshot.process import preflight
 from binlogd.snapshot.process.launcher import ExportFailed, Progress
+from binlogd.snapshot.process.warmup import note_launch
 from binlogd.snapshot.publishing.marks import FileMark
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import FileEntry, KeysEntry
@@ -47,16 +49,27 @@ def left_in(out: Path) -> list[str]:
     return sorted(path.name for path in out.iterdir())
 
 
-async def test_an_export_is_published_with_a_manifest_that_is_true(options: ExportOptions) -> None:
+async def test_an_export_is_published_with_a_manifest_that_is_true(
+    options: ExportOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    machine = await preflight.machine()
+    assert machine.launch() == ()
+    machine.launch_file().parent.mkdir()
+    await note_launch(machine)
+    assert machine.launch()[0] == machine.java
     seen: list[Progress] = []
+    gateways: list[int] = []
 
     def collect_garbage_meanwhile(progress: Progress) -> None:
         seen.append(progress)
         if progress.stage == "transactions":
+            gateways[:] = _children(_jobs_of_this_process(), b"PythonGatewayServer")
             for path in options.data_dir.rglob("*.vlog"):
                 path.rename(path.with_suffix(".gone"))
 
     result = await export(options, collect_garbage_meanwhile)
+    assert len(gateways) == 1  # the job started its JVM itself
     gone = list(options.data_dir.rglob("*.gone"))
     assert gone
     for path in gone:
@@ -223,7 +236,7 @@ def _jobs_of_this_process() -> list[int]:
 
 
 def _javas_of(jobs: list[int]) -> list[int]:
-    return _children(jobs, b"SparkSubmit")
+    return _children(jobs, b"org.apache.spark")
 
 
 def _children(parents: list[int], word: bytes) -> list[int]:
