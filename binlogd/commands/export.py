@@ -28,7 +28,7 @@ from binlogd.commands.running import get_json
 from binlogd.errors import ConfigError, NotRunning, Refused
 from binlogd.exporting import ExportRequest
 from binlogd.settings.moment import wall_clock
-from binlogd.settings.quantities import duration_s
+from binlogd.settings.quantities import wait_s
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.desk import Wish
 from binlogd.snapshot.export import ExportResult
@@ -105,7 +105,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
         say_plan(app.plan_export(setup, request), as_json=as_json)
         return
     if wait:
-        known_ts = asyncio.run(waited(setup, moment(as_of).ts, duration_s("--wait", wait)))
+        known_ts = asyncio.run(waited(setup, moment(as_of).ts, wait_s("--wait", wait)))
         request = replace(request, resolved_ts=known_ts)
     made(setup, request, "rows", as_json=as_json)
 

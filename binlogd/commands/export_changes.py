@@ -19,7 +19,7 @@ from binlogd.commands.options import (
 )
 from binlogd.errors import ConfigError
 from binlogd.exporting import ExportRequest
-from binlogd.settings.quantities import duration_s
+from binlogd.settings.quantities import wait_s
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import MANIFEST_NAME, ChangesOptions, moment, type_options
 from binlogd.tso import Tso
@@ -41,7 +41,8 @@ def export_changes(  # noqa: PLR0913 - typer makes each parameter an option
         bool, typer.Option("--before", help="With the row as it was, in a column _before.")
     ] = False,
     wait: Annotated[
-        str, typer.Option("--wait", help="Wait up to so long for --to to be decided: 10m.")
+        str,
+        typer.Option("--wait", help="Wait up to so many seconds, or 10m, for --to to be decided."),
     ] = "",
     config_file: ConfigOption = None,
     data_dir: DataDirOption = None,
@@ -67,7 +68,7 @@ def export_changes(  # noqa: PLR0913 - typer makes each parameter an option
     chosen = type_options(types)
     known_ts = resolved_ts(setup)
     if wait:
-        known_ts = asyncio.run(waited(setup, moment(to, "--to").ts, duration_s("--wait", wait)))
+        known_ts = asyncio.run(waited(setup, moment(to, "--to").ts, wait_s("--wait", wait)))
     request = ExportRequest(
         out=str(out),
         as_of=to,

@@ -20,7 +20,11 @@ AsOf = Annotated[
     typer.Option("--as-of", "--at", help="latest, latest-5m, a TSO, or an ISO 8601 time."),
 ]
 Wait = Annotated[
-    str, typer.Option("--wait", help="Wait up to so long for the moment to be decided: 10m.")
+    str,
+    typer.Option(
+        "--wait",
+        help="Wait up to so many seconds, or 10m, for the moment to be decided.",
+    ),
 ]
 Base = Annotated[
     str, typer.Option("--base", help="Build on: auto, none, a snapshot, or a Dumpling dump.")

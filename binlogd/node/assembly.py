@@ -52,10 +52,10 @@ from binlogd.serving.finder import Finder
 from binlogd.settings import config
 from binlogd.settings.config import DownstreamConfig, SyncerConfig
 from binlogd.settings.quantities import (
-    duration_s,
     gc_keep_s,
     listen_address,
     pump_addresses,
+    retention_s,
     size_bytes,
 )
 from binlogd.settings.setup import Setup, client_tls, plain_tls
@@ -324,7 +324,7 @@ def _trash_options(setup: Setup) -> TrashOptions | None:
     settings = setup.config.drainer
     if not settings.trash_schema:
         return None
-    keep_s = duration_s("drainer.trash-retention", settings.trash_retention)
+    keep_s = retention_s("drainer.trash-retention", settings.trash_retention)
     return TrashOptions(settings.trash_schema, keep_s)
 
 

@@ -80,7 +80,7 @@ class Receiving:
             "gc": {
                 "holds": {hold.name: hold.ts for hold in pump.gc.holds},
                 "held_by": sorted({holder for holder in pump.gc.held_by if holder}),
-                "gc_ts": min(shard.gc_ts for shard in pump.shards),
+                "gc_ts": max(shard.gc_ts for shard in pump.shards),
                 "failed": pump.gc.failed,
             },
             "free_bytes": pump.free_bytes,

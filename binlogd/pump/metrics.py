@@ -50,9 +50,9 @@ def say_pump(out: Exposition, now: PumpStatistics) -> None:
         "Physical ms up to which everything can be pulled.",
         physical_ms(now.max_commit_ts),
     )
-    gc_ms = physical_ms(min(shard.gc_ts for shard in shards))
-    out.gauge("binlog_pump_storage_gc_ts", "Physical ms; what is older may be gone.", gc_ms)
-    out.gauge("binlog_pump_storage_done_gc_ts", "Physical ms; what is older is gone.", gc_ms)
+    gone = [physical_ms(shard.gc_ts) for shard in shards]
+    out.gauge("binlog_pump_storage_gc_ts", "Physical ms; what is older may be gone.", max(gone))
+    out.gauge("binlog_pump_storage_done_gc_ts", "Physical ms; what is older is gone.", min(gone))
     out.gauge(
         "binlog_pump_storage_storage_size_bytes",
         "Of the file system of the data directory.",

@@ -24,11 +24,11 @@ from binlogd.errors import ConfigError
 from binlogd.settings.operators import check_operators, check_token
 from binlogd.settings.quantities import (
     address_of,
-    duration_s,
     gc_keep_s,
     listen_address,
     pd_addresses,
     pump_addresses,
+    retention_s,
     size_bytes,
 )
 
@@ -402,7 +402,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
         pump_addresses(config.upstream.pumps)
         advertised(config)
         gc_keep_s(config.pump.gc)
-        duration_s("drainer.trash-retention", config.drainer.trash_retention)
+        retention_s("drainer.trash-retention", config.drainer.trash_retention)
         size_bytes(config.pump.stop_write_at_available_space)
         size_bytes(config.pump.segment_size)
         budget = size_bytes(config.pump.memory_budget)

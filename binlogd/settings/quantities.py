@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from binlogd.errors import ConfigError
 
 _SIZE = re.compile(r"^\s*([0-9.]+)\s*([kmgtpe]?i?b?)\s*$", re.IGNORECASE)
-_DURATION = re.compile(r"([0-9.]+)(ns|us|ms|s|m|h)")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|ms|s|m|h)")
+_PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+_DAY_S = 86_400.0
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -52,21 +54,38 @@ def pd_addresses(urls: str | Sequence[str]) -> list[tuple[str, int]]:
 
 def gc_keep_s(gc: int | str) -> float:
     """How long a Pump keeps binlogs, in seconds."""
-    return duration_s("pump.gc", gc)
+    return retention_s("pump.gc", gc)
 
 
-def duration_s(key: str, text: int | str) -> float:
-    """Seconds of a key: an integer is days, text a Go duration such as "8h" or "1h30m"."""
+def retention_s(key: str, text: int | str) -> float:
+    """Seconds that something is kept for: a plain number is days, as in the original's `gc`, text
+    otherwise a duration. Raises ConfigError."""
     if isinstance(text, str) and not text.isdigit():
-        parts = _DURATION.findall(text)
-        if not parts or "".join(number + unit for number, unit in parts) != text:
-            raise ConfigError(f'{key}: "{text}": use 7 for 7 days, "7h" for 7 hours')
-        duration = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    else:
-        duration = int(text) * 86_400.0
-    if duration <= 0:
+        return duration_s(key, text, 'use 7 for 7 days, "7h" for 7 hours')
+    if int(text) <= 0:
         raise ConfigError(f"{key}: {text}: must be above 0")
+    return int(text) * _DAY_S
+
+
+def duration_s(key: str, text: str, hint: str) -> float:
+    """Seconds of a Go duration such as "8h" or "1h30m"; a number without a unit is none.
+
+    Raises ConfigError, which ends with `hint`.
+    """
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ConfigError(f'{key}: "{text}": {hint}')
+    duration = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if duration <= 0:
+        raise ConfigError(f"{key}: {text}: must be above 0; {hint}")
     return duration
+
+
+def wait_s(option: str, text: str) -> float:
+    """Seconds that a command waits: a plain number is seconds, as everywhere on the command line,
+    text otherwise a duration. Raises ConfigError."""
+    duration = f"{text}s" if _PLAIN.fullmatch(text) else text
+    return duration_s(option, duration, "say seconds, or use a unit: 500ms, 30s, 10m or 1h30m")
 
 
 def size_bytes(size: int | str) -> int:

@@ -339,8 +339,8 @@ def _no_base(changes: ChangesOptions, gone_ts: Tso) -> choice.Chosen:
     """Changes need no base, but all of the log behind their beginning."""
     if changes.from_ts < gone_ts:
         raise Refused(
-            f"--from {changes.from_ts}: GC removed the beginning of the log, which is complete"
-            f" behind {gone_ts} only; begin there, or export a snapshot"
+            f"--from {changes.from_ts} is below {gone_ts} ({wall_clock(gone_ts)}), up to where GC"
+            " removed binlogs; begin there, or export a snapshot"
         )
     return choice.Chosen(None, NO_TS, "changes need none")
 

@@ -356,13 +356,7 @@ def moment(text: str, option: str = "--as-of") -> Moment:
         return Moment(NO_TS)
     if text.startswith(f"{LATEST}-"):
         distance = text.removeprefix(f"{LATEST}-")
-        try:
-            before_s = 0.0 if distance.isdigit() else duration_s(option, distance)
-        except ConfigError:
-            before_s = 0.0
-        if before_s <= 0:
-            raise ConfigError(
-                f"{option} {text!r}: say how long before the latest, with a unit: latest-5m"
-            )
+        hint = "say how long before the latest, with a unit: latest-5m"
+        before_s = duration_s(option, distance, hint)
         return Moment(NO_TS, round(before_s * 1000))
     return Moment(last_ts(text, option))

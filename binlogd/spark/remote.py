@@ -55,7 +55,7 @@ class RemotePump:
         return Tso(self._status()["max_commit_ts"])
 
     def gone_ts(self) -> Tso:
-        """What is gone of every shard; of one alone the Pump tells when it is asked for it."""
+        """Up to where something is gone, of whichever shard. Raises NotRunning."""
         return Tso(self._status()["gc"]["gc_ts"])
 
     def jobs(self) -> list[Job]:

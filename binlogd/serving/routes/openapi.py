@@ -108,7 +108,12 @@ _SCHEMAS: Mapping[str, _Schema] = {
                 )
             ),
         ),
-        gc={"type": "object"},
+        gc=_object(
+            holds={"type": "object", "additionalProperties": _TS},
+            held_by=_list(_TEXT),
+            gc_ts={**_TS, "description": "Binlogs up to here may have been deleted"},
+            failed=_TEXT,
+        ),
         free_bytes=_WHOLE,
         capacity_bytes=_WHOLE,
         score=_WHOLE,

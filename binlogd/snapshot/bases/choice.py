@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
+from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.bases.dump import is_dump, read_dump
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import (
@@ -57,8 +58,14 @@ def choose(wanted: str, out: Path, needs: Needs) -> Chosen:
     """The base that `--base` means: `auto`, `none`, or a directory.
 
     Raises ConfigError for a directory that is no snapshot, Refused for one that cannot be used, and
-    where none can be used but one is needed.
+    where none can be used but one is needed, or none would help.
     """
+    if NO_TS < needs.moment_ts < needs.gone_ts:
+        raise Refused(
+            f"{needs.moment_ts} ({wall_clock(needs.moment_ts)}) is below {needs.gone_ts}"
+            f" ({wall_clock(needs.gone_ts)}), up to where GC removed binlogs: only later moments"
+            " can still be exported, built on a snapshot or a dump that is as new"
+        )
     if wanted == NONE:
         return _without("no base is wanted", needs)
     if wanted != AUTO:

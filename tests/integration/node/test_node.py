@@ -29,7 +29,7 @@ from binlogd.serving.finder import Finder
 from binlogd.serving.routes.application import Reply
 from binlogd.settings.config import parse
 from binlogd.settings.setup import Setup
-from binlogd.tso import NO_TS, Tso
+from binlogd.tso import NO_TS, Tso, physical_ms
 from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import UpstreamStore
@@ -255,6 +255,12 @@ async def test_a_drainer_that_garbage_collection_has_overtaken_is_named(tmp_path
         assert here.purged == {"late": 2}
         said = here.node.metrics().decode()
         assert 'binlog_pump_detected_drainer_binlog_purge_count{id="late"} 2' in said
+        gone = sorted(shard.gc_ts for shard in here.pump.statistics().shards)
+        assert here.node.receiving is not None
+        told = here.node.receiving.status()["gc"]["gc_ts"]
+        assert told == gone[-1], "what lies behind it can be read of every shard"
+        assert f"binlog_pump_storage_gc_ts {physical_ms(gone[-1])}" in said
+        assert f"binlog_pump_storage_done_gc_ts {physical_ms(gone[0])}" in said
 
 
 # --- closing ---------------------------------------------------------------------------------

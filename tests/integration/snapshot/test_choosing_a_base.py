@@ -58,6 +58,9 @@ def test_a_log_that_gc_cut_needs_a_base_that_is_new_enough(tmp_path: Path) -> No
         choose(NONE, tmp_path, needs)
     put(tmp_path, 150)
     assert choose(AUTO, tmp_path, needs).commit_ts == 150
+    for wanted in (AUTO, NONE, str(tmp_path / "snapshot-100")):
+        with pytest.raises(Refused, match=r"^149 .* is below 150 .*, up to where GC removed"):
+            choose(wanted, tmp_path, replace(needs, moment_ts=Tso(149)))
 
 
 def test_a_base_that_is_named_must_be_one(tmp_path: Path) -> None:

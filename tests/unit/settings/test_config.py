@@ -9,7 +9,7 @@ import pytest
 
 from binlogd.errors import ConfigError
 from binlogd.settings import config
-from binlogd.settings.quantities import gc_keep_s, listen_address, pd_addresses, size_bytes
+from binlogd.settings.quantities import gc_keep_s, listen_address, pd_addresses, size_bytes, wait_s
 
 CONFIG_DIR = Path(__file__).parents[3] / "config"
 
@@ -177,6 +177,19 @@ def test_sizes_are_read_with_their_units(text: str | int, size: int) -> None:
 @pytest.mark.parametrize(("text", "seconds"), [(7, 604800), ("7", 604800), ("1h30m", 5400)])
 def test_retention_is_days_or_a_duration(text: str | int, seconds: float) -> None:
     assert gc_keep_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10m", 600), ("1h30m", 5400), ("1.5s", 1.5), ("10", 10), ("0.5", 0.5)]
+)
+def test_a_command_waits_for_seconds_or_a_duration(text: str, seconds: float) -> None:
+    assert wait_s("--wait", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "1.2.3s", "-5m", "10 m", "5d", "1e3"])
+def test_a_wait_that_is_none_is_refused_with_the_units(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--wait: .*a unit: 500ms, 30s, 10m or 1h30m"):
+        wait_s("--wait", text)
 
 
 # --- what others reach a node by -------------------------------------------------------------
