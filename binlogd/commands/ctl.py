@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Protocol
+from urllib.parse import quote
 
 import msgspec
 import typer
@@ -28,8 +29,8 @@ from binlogd.commands.nodes import show_nodes
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import get_json, put
 from binlogd.commands.savepoint import save
-from binlogd.errors import ConfigError, NotRunning
-from binlogd.node.membership import mark
+from binlogd.errors import ConfigError
+from binlogd.node.membership import mark, not_registered
 from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.state import NodeState
 from binlogd.settings import passwords
@@ -45,6 +46,7 @@ _WORDS = (
     "pumps, drainers, update-pump, update-drainer, pause-pump, pause-drainer, offline-pump,"
     " offline-drainer, resume-drainer, pause, close, offline, resume, generate_meta, encrypt"
 )
+_HALVES = {"": (PUMP, DRAINER), "pump": (PUMP,), "drainer": (DRAINER,)}
 _DONE = 200
 _OVERRIDES = "Overrides that of [security]."
 
@@ -138,8 +140,9 @@ def ctl(  # noqa: PLR0913 - typer makes each parameter an option
 
 
 def _change(setup: Setup, word: str, node_id: str, state: str, manner: _Manner) -> None:
-    action, _, kind = word.partition("-")
-    if word not in _MARKS and (action not in _ACTIONS or kind not in ("", "pump", "drainer")):
+    action, _, half = word.partition("-")
+    kind = _HALVES.get(half)
+    if word not in _MARKS and (action not in _ACTIONS or kind is None):
         raise ConfigError(f"cmd {word} not supported; known: {_WORDS}")
     if not node_id:
         raise ConfigError(
@@ -148,7 +151,7 @@ def _change(setup: Setup, word: str, node_id: str, state: str, manner: _Manner) 
     if word in _MARKS:
         _mark(setup, node_id, state, _MARKS[word], manner)
     else:
-        _ask(setup, node_id, _ACTIONS[action], manner)
+        _ask(setup, node_id, _ACTIONS[action], kind or (), manner)
 
 
 class _Manner(Protocol):
@@ -251,39 +254,48 @@ def _mark(setup: Setup, node_id: str, state: str, kind: str, manner: _Manner) ->
     manner.marked(app.with_registry(setup, act))
 
 
-def _ask(setup: Setup, node_id: str, action: str, manner: _Manner) -> None:
+def _ask(setup: Setup, node_id: str, action: str, kinds: Sequence[str], manner: _Manner) -> None:
     """This machine's node is asked where it listens, another one at the address it registered."""
     is_elsewhere = setup.config.upstream.kind == "pd"
-    reached = _registered(setup, node_id) if is_elsewhere else _reached(setup, node_id)
-    answer = put(reached, f"/state/{node_id}/{action}")
+    find = _registered if is_elsewhere else _reached
+    reached = find(setup, node_id, kinds)
+    if reached is None:
+        raise not_registered(node_id, kinds)
+    answer = put(reached, f"/state/{quote(node_id, safe='')}/{action}")
     is_done = answer["code"] == _DONE
     manner.acted(node_id, action, answer, is_done=is_done)
     if not is_done:
         raise typer.Exit(1)
 
 
-def _registered(setup: Setup, node_id: str) -> Setup:
-    """Where the registry says that a node is."""
+def _registered(setup: Setup, node_id: str, kinds: Sequence[str]) -> Setup | None:
+    """Where the registry says that a node is; None if it knows none."""
 
     async def find(registry: Registry) -> list[NodeStatus]:
-        found = [await registry.node(kind, node_id) for kind in (PUMP, DRAINER)]
+        found = [await registry.node(kind, node_id) for kind in kinds]
         return [node for node in found if node is not None]
 
     for node in app.with_registry(setup, find):
-        config = msgspec.structs.replace(setup.config, addr=node.host, binlog_socket="")
-        return Setup(config, setup.directory)
-    raise NotRunning(node_id, "it is not in the registry; `binlogd ctl pumps` lists who is")
+        return _at(setup, node.host)
+    return None
 
 
-def _reached(setup: Setup, node_id: str) -> Setup:
+def _reached(setup: Setup, node_id: str, kinds: Sequence[str]) -> Setup | None:
+    """Where this machine's node is, or where it knows a node; None if it knows none."""
     status: dict[str, Any] = get_json(setup, "/status")
-    if node_id in (status["node_id"], status["drainer"]["node_id"]):
+    own = {PUMP: status["node_id"], DRAINER: status["drainer"]["node_id"]}
+    if node_id in (own[kind] for kind in kinds):
         return setup
-    for each in (*get_json(setup, "/pumps"), *(get_json(setup, "/drainers") or ())):
-        if each["nodeId"] == node_id:
-            config = msgspec.structs.replace(setup.config, addr=each["host"], binlog_socket="")
-            return Setup(config, setup.directory)
-    raise NotRunning(node_id, "it is not in the registry; `binlogd ctl pumps` lists who is")
+    for kind in kinds:
+        for each in get_json(setup, f"/{kind}") or ():
+            if each["nodeId"] == node_id:
+                return _at(setup, each["host"])
+    return None
+
+
+def _at(setup: Setup, host: str) -> Setup:
+    config = msgspec.structs.replace(setup.config, addr=host, binlog_socket="")
+    return Setup(config, setup.directory)
 
 
 def _encrypt(text: str, manner: _Manner) -> None:

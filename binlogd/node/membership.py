@@ -54,14 +54,19 @@ async def mark(
     found = [await registry.node(kind, node_id) for kind in kinds]
     marked = [replace(node, state=state) for node in found if node is not None]
     if not marked:
-        keys = ", ".join(node_key(kind, node_id).decode() for kind in kinds)
-        raise ConfigError(
-            f"key {keys} in etcd not found: {node_id} is not in the registry; `binlogd nodes` lists"
-            " who is"
-        )
+        raise not_registered(node_id, kinds)
     for node in marked:
         await registry.register(node)
     return marked
+
+
+def not_registered(node_id: str, kinds: Sequence[str]) -> ConfigError:
+    """In the words of the original's registry. Source: tidb-binlog pkg/etcd, Get."""
+    keys = ", ".join(node_key(kind, node_id).decode() for kind in kinds)
+    return ConfigError(
+        f"key {keys} in etcd not found: {node_id} is not in the registry; `binlogd nodes` lists who"
+        " is"
+    )
 
 
 class Membership:

@@ -234,9 +234,13 @@ def test_the_words_of_binlogctl(appliance: Appliance) -> None:
     assert (
         '["fail to execute command"] [command=update-pump] [error="key /tidb-bin' in failed.stdout
     )
-    unknown = command(appliance, "ctl", "pause-pump", "--node-id", "nobody")
-    assert unknown.returncode == 1
-    assert "not in the registry" in unknown.stderr
+    for word, node in (("pause-pump", "nobody"), ("offline-pump", "pump0-drainer")):
+        unknown = command(appliance, "ctl", word, "--node-id", node)
+        assert unknown.returncode == 2
+        assert f"key /tidb-binlog/v1/pumps/{node} in etcd not found" in unknown.stderr
+        failed = command(appliance, "ctl", "-cmd", word, "-node-id", node)
+        assert failed.returncode == 1, "as binlogctl, which looks in the registry first"
+        assert f'[error="key /tidb-binlog/v1/pumps/{node} in etcd not found' in failed.stdout
     assert appliance.stop() == 0
     command(appliance, "ctl", "update-pump", "--node-id", "pump0", "--state", "offline")
     assert json.loads(command(appliance, "ctl", "pumps", "--json").stdout)["pumps"] == []
