@@ -86,13 +86,18 @@ class RecordTooLarge(Refused):
 
 
 class Behind(Refused):
-    """A pull from before the oldest binlog that is still there."""
+    """A pull from before the oldest binlog that is still there.
+
+    The original logs `drainer request a purged binlog TS, some binlog events may be loss`, and goes
+    on without them. Source: tidb-binlog pump/server.go, PullBinlogs.
+    """
 
     def __init__(self, asked_ts: int, gc_ts: int) -> None:
         self.asked_ts, self.gc_ts = asked_ts, gc_ts
         super().__init__(
-            f"binlogs up to commit_ts {gc_ts} have been deleted (pump.gc), but those after"
-            f" {asked_ts} were asked for: start from a newer full copy of the data"
+            f"request of a purged binlog TS: binlogs up to commit_ts {gc_ts} have been deleted"
+            f" (pump.gc), but those after {asked_ts} were asked for: start from a newer full"
+            " copy of the data"
         )
 
 

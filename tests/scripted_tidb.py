@@ -11,12 +11,16 @@ import base64
 import contextlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any
 
 from aiohttp import web
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from mysql_mimic import (
+    AuthPlugin,
     IdentityProvider,
     MysqlServer,
     NativePasswordAuthPlugin,
@@ -24,6 +28,7 @@ from mysql_mimic import (
     Session,
     User,
 )
+from mysql_mimic.auth import Forbidden, Success
 from mysql_mimic.errors import MysqlError
 from mysql_mimic.types import ColumnType
 
@@ -42,6 +47,10 @@ class ScriptedTidb:
     """"2.1", "3.0", "4.0" or "6.5": which statements and notations it knows."""
     user: str = "root"
     password: str = ""
+    has_sha2: bool = False
+    """Its user has `caching_sha2_password`, as MySQL 8 gives it to whoever says nothing else."""
+    has_rsa: bool = False
+    """It has a key for passwords without TLS: a MySQL 8, no TiDB."""
     may_show_master_status: bool = True
     jobs: list[Mapping[str, Any]] = field(default_factory=list)
     history_page: int = 0
@@ -219,13 +228,47 @@ class _Users(IdentityProvider):  # type: ignore[misc]  # the library has no type
     def __init__(self, tidb: ScriptedTidb) -> None:
         self._tidb = tidb
 
+    def get_plugins(self) -> Any:
+        return [NativePasswordAuthPlugin(), _CachingSha2(self._tidb)]
+
     async def get_user(self, username: str) -> Any:
         if username != self._tidb.user:
             return None
+        if self._tidb.has_sha2:
+            return User(username, None, _CachingSha2.name)
         plugin = NativePasswordAuthPlugin
         password = self._tidb.password
         secret = plugin.create_auth_string(password) if password else None
         return User(username, secret, plugin.name)
+
+
+class _CachingSha2(AuthPlugin):  # type: ignore[misc]  # the library has no types
+    """Without the cache: each login is a full one, as the first after a start of MySQL is.
+
+    Source: MySQL sql/auth/sha2_password.cc; TiDB pkg/server/conn.go, authSha.
+    """
+
+    name = client_plugin_name = "caching_sha2_password"
+
+    def __init__(self, tidb: ScriptedTidb) -> None:
+        self._tidb = tidb
+
+    async def auth(self, auth_info: Any = None) -> AsyncIterator[Any]:
+        nonce = bytes(range(1, 21))
+        auth_info = yield nonce + b"\0"
+        auth_info = yield b"\x04"  # the whole password, please
+        if self._tidb.has_rsa and auth_info.data == b"\x02":
+            key = rsa.generate_private_key(65537, 2048)
+            auth_info = yield key.public_key().public_bytes(
+                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+            )
+            sha1 = padding.OAEP(padding.MGF1(hashes.SHA1()), hashes.SHA1(), None)
+            hidden = key.decrypt(auth_info.data, sha1)
+            given = bytes(each ^ by for each, by in zip(hidden, cycle(nonce), strict=False))
+        else:
+            given = auth_info.data
+        right = self._tidb.password.encode()
+        yield Success(self._tidb.user) if given.rstrip(b"\0") == right else Forbidden()
 
 
 class _Mysql(MysqlServer):  # type: ignore[misc]  # the library has no types

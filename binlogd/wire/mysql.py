@@ -10,8 +10,10 @@ from typing import Any
 
 import aiomysql
 from pymysql.constants import CLIENT
+from pymysql.err import MySQLError
 
 from binlogd.host.tls import ClientTls
+from binlogd.settings.passwords import for_mysql, hint
 
 
 class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no types
@@ -34,7 +36,7 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
             host=address[0],
             port=address[1],
             user=user,
-            password=password,
+            password=for_mysql(password),
             charset="utf8mb4",
             autocommit=autocommit,
             client_flag=CLIENT.FOUND_ROWS,
@@ -47,12 +49,23 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
 
     async def open(self) -> None:
         """Raises MySQLError; OSError of the network, and of a certificate that is not the one."""
-        await self._connect()
+        try:
+            await self._connect()
+        except MySQLError as error:
+            code, *_, reason = error.args or (0, "")
+            more = hint(code, self._auth_plugin_used, has_tls=self._tls is not None)
+            if not more:
+                raise
+            raise type(error)(code, f"{reason}{more}") from error
         if self._tls is None:
             return
         certificate = self._writer.transport.get_extra_info("peercert")
         if refusal := self._tls.refusal(certificate):
             raise ConnectionError(refusal)
+
+    async def _process_auth(self, plugin_name: bytes, packet: Any) -> Any:
+        self._auth_plugin_used = plugin_name.decode()  # also of a login that fails
+        return await super()._process_auth(plugin_name, packet)
 
     async def _get_server_information(self) -> None:
         """Raises OSError where aiomysql would go on without the TLS that was asked for."""

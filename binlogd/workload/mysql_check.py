@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import aiomysql
 
 from binlogd.errors import ConfigError, DownstreamUnavailable
+from binlogd.settings.passwords import for_mysql
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, Table
 from binlogd.workload.model import Contents, TableName
@@ -76,7 +77,7 @@ class MySqlReader:
                 host=url.host,
                 port=url.port,
                 user=url.user,
-                password=url.password,
+                password=for_mysql(url.password),
                 charset="utf8mb4",
                 autocommit=True,
                 init_command="SET time_zone = '+00:00'",

@@ -38,6 +38,12 @@ _HOLD_S = 300
 """As long as the original holds what it reads."""
 
 
+_NO_JOBS = (
+    "TiKV holds no DDL job: no TiDB has been started on this cluster yet, or its TiDBs have a"
+    " keyspace-name; keyspaces (API V2) are not spoken, and tables of such a TiDB stay unknown"
+)
+
+
 class TikvJobs:
     """A `JobSource`: the history of DDL jobs in TiKV."""
 
@@ -46,6 +52,7 @@ class TikvJobs:
     ) -> None:
         self._client, self._tso = client, tso
         self._limits = limits or HistoryLimits()
+        self._has_told = False
 
     @property
     def name(self) -> str:
@@ -71,6 +78,9 @@ class TikvJobs:
             meta_keys.hash_range(meta_keys.HISTORY), ts, only_keys=True
         ):
             ids += [_job_id(key) for key, _ in pairs]
+        if not ids and not self._has_told:
+            self._has_told = True
+            log.warning("ddl_history_empty", cause=_NO_JOBS)
         some: list[StoredJob] = []
         for keys in _unknown(ids, known):
             async for pairs in self._client.scan(keys, ts):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from hashlib import sha1
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from binlogd.errors import DownstreamUnavailable
 from binlogd.host.tls import ClientTls, TlsFiles
 from tests.certificates import Authority
 from tests.mariadb import MariaDb
+
+PASSWORD = "pässwörd-密码"
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +34,8 @@ def database(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> 
         "CREATE OR REPLACE USER x509@'%' IDENTIFIED BY 'secret' REQUIRE X509",
         "CREATE OR REPLACE USER tls@'%' IDENTIFIED BY 'secret' REQUIRE SSL",
     )
+    secret = sha1(sha1(PASSWORD.encode()).digest()).hexdigest().upper()
+    server.execute(f"CREATE OR REPLACE USER utf8@'%' IDENTIFIED BY PASSWORD '*{secret}'")
     yield server
     server.stop()
 
@@ -58,6 +63,15 @@ def test_a_session_is_encrypted_where_that_is_configured(
     assert asked(database, "tls", authority.files()).startswith("TLS_")
     assert asked(database, "tls", authority.files(None, "database")).startswith("TLS_")
     assert asked(database, "root", None) == ""
+
+
+def test_a_password_is_in_utf_8_as_the_server_has_it(database: MariaDb) -> None:
+    async def log_in() -> None:
+        target = Server("127.0.0.1", database.port, "utf8", PASSWORD)
+        (await SqlSession.connect(target)).close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(log_in())
 
 
 def test_a_client_certificate_is_shown(database: MariaDb, authority: Authority) -> None:

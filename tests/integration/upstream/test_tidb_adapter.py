@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from binlogd.errors import UpstreamUnavailable
+from binlogd.drainer.mysql.connection import Server, SqlSession
+from binlogd.errors import DownstreamUnavailable, UpstreamUnavailable
 from binlogd.ports import Committed, OpenPrewrite, Pending, RolledBack
 from binlogd.tso import Tso, compose
 from binlogd.upstream.history import HistoryLimits, SchemaHistory
@@ -147,6 +148,30 @@ async def test_a_wrong_password_is_said_by_the_server(tidbs: list[ScriptedTidb])
         await wrong.rows("SHOW MASTER STATUS")
     assert (await right.rows("SHOW MASTER STATUS"))[0][1] == NOW
     right.close()
+
+
+@pytest.mark.parametrize("has_sha2", [False, True], ids=["native", "caching_sha2"])
+async def test_a_password_is_in_utf_8_as_the_server_has_it(
+    tidbs: list[ScriptedTidb], *, has_sha2: bool
+) -> None:
+    server = tidbs[0]
+    server.password, server.has_sha2, server.has_rsa = "pässwörd-密码", has_sha2, True
+    asked = TidbSql(("127.0.0.1", server.sql_port), SqlLogin("root", server.password))
+    assert (await asked.rows("SHOW MASTER STATUS"))[0][1] == NOW
+    asked.close()
+
+
+async def test_a_tidb_that_takes_such_a_password_by_tls_only_is_named(
+    tidbs: list[ScriptedTidb],
+) -> None:
+    server = tidbs[0]
+    server.password, server.has_sha2 = "secret", True
+    asked = TidbSql(("127.0.0.1", server.sql_port), SqlLogin("root", "secret"))
+    with pytest.raises(UpstreamUnavailable, match=r"1045.*a TiDB needs TLS"):
+        await asked.rows("SHOW MASTER STATUS")
+    downstream = Server("127.0.0.1", server.sql_port, "root", "secret")
+    with pytest.raises(DownstreamUnavailable, match=r"1045.*a TiDB needs TLS"):
+        await SqlSession.connect(downstream)
 
 
 async def test_a_question_that_is_given_up_does_not_answer_the_next_one(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.tidb import meta_keys
@@ -91,6 +92,18 @@ async def test_only_what_is_new_is_read_again_also_when_it_ended_late(store: Ups
         before = cluster.calls["KvScan"]
         await history.index()
         assert cluster.calls["KvScan"] - before == 1
+
+
+async def test_a_cluster_without_any_ddl_job_is_named_once(store: UpstreamStore) -> None:
+    async with tikv(stores=1) as cluster, asking(cluster) as client:
+        history = history_of(cluster, client, store)
+        with structlog.testing.capture_logs() as events:
+            assert not len(await history.index())
+            assert not len(await history.index())
+            file_job(cluster, RAW[0])
+            assert len(await history.index()) == 1
+    (told,) = [each for each in events if each["event"] == "ddl_history_empty"]
+    assert "keyspace-name" in told["cause"]
 
 
 async def test_one_job_is_one_question(store: UpstreamStore) -> None:
