@@ -345,8 +345,8 @@ async def tikv(*, stores: int = 2, cuts: tuple[bytes, ...] = (b"t",)) -> AsyncIt
 async def asking(
     cluster: FakeTikv,
     *,
-    question_s: float = 5.0,
-    call_s: float = 2.0,
+    question_s: float = 60.0,
+    call_s: float = 5.0,
     tls: ClientTls | None = None,
 ) -> AsyncIterator[TikvClient]:
     """A client of a cluster."""

@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +17,26 @@ import aiohttp
 
 from binlogd.errors import ConfigError, Unavailable
 
-_READY_S = 30.0
+_READY_S = 60.0
 _STOP_S = 15.0
 _POLL_S = 0.1
 _LOG_TAIL_CHARS = 3000
+_PORTS = range(9_000, 16_000)
+_NUMBERS = count(os.getpid())
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback address that nobody listens on now, another one each time.
+
+    It lies below those that a system gives to outgoing connections: one of them would have it while
+    the process that listens there is being started again.
+    """
+    for _ in _PORTS:
+        port = _PORTS[next(_NUMBERS) % len(_PORTS)]
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise Unavailable(f"all ports from {_PORTS.start} to {_PORTS.stop - 1} are taken")
 
 
 def _is_ours(variable: str) -> bool:

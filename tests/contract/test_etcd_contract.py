@@ -162,17 +162,18 @@ async def test_a_watch_of_keys_that_never_change_stays_while_it_says_that_it_is_
     """Its connection is shared: a watch that were made anew would end the calls of others."""
     key = place.key(b"quiet")
     endpoint = place.client.endpoints[0]
-    async with EtcdClient([endpoint], progress_s=0.02, silence_s=0.2) as client:
+    async with EtcdClient([endpoint], progress_s=0.02, silence_s=1.0) as client:
         with capture_logs() as logged:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(client.run())
                 async with aclosing(client.watch(key, b"", place.base + 1)) as watch:
                     waiting = group.create_task(anext(watch))
-                    await asyncio.sleep(0.5)  # more than it may be silent
+                    await asyncio.sleep(1.3)  # more than it may be silent
                     await place.client.put(PutRequest(key=key, value=b"1"))
                     assert [event.kv.value for event in await waiting if event.kv] == [b"1"]
                 running.cancel()
         assert "etcd_endpoint_failed" not in {each["event"] for each in logged}
+    async with EtcdClient([endpoint], silence_s=0.2) as client:
         with capture_logs() as logged:  # without `run` nobody asks
             async with aclosing(client.watch(key, b"", place.base + 1)) as watch:
                 await anext(watch)

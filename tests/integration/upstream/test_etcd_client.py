@@ -39,7 +39,7 @@ async def test_a_member_that_hangs_costs_a_read_its_share_of_the_time(tmp_path: 
     hanging = socket.create_server((HOST, 0))  # connects, and says nothing
     silent = hanging.getsockname()
     async with own_etcd(tmp_path / "upstream.db") as (port, _):
-        async with EtcdClient([silent, (HOST, port)], deadline_s=1.0) as client:
+        async with EtcdClient([silent, (HOST, port)], deadline_s=2.0) as client:
             assert (await client.range(KEY)).count == 0
             await client.put(PutRequest(key=b"k"))  # the other one is asked first now
         async with EtcdClient([silent], deadline_s=0.3) as client:

@@ -93,7 +93,7 @@ async def replayed() -> AsyncIterator[tuple[Replay, PdClient]]:
     port = listening.getsockname()[1]
     await server.start(sock=listening)
     replay.lead_to(port)
-    client = PdClient([("127.0.0.1", port)], limits=PdLimits(question_s=1.0))
+    client = PdClient([("127.0.0.1", port)], limits=PdLimits(question_s=60.0))
     try:
         yield replay, client
     finally:

@@ -238,7 +238,7 @@ async def test_a_thousand_orphans_are_asked_about_side_by_side_within_limits() -
 async def test_a_region_that_does_not_answer_leaves_the_others_their_answers() -> None:
     async with (
         tikv(stores=2, cuts=(KEY,)) as cluster,
-        asking(cluster, question_s=0.5, call_s=0.2) as client,
+        asking(cluster, question_s=1.2, call_s=0.5) as client,
     ):
         start_ts = await cluster.tso.next()
         near, far = record_key(86, 6), record_key(86, 4)
@@ -261,7 +261,7 @@ async def test_a_region_that_does_not_answer_leaves_the_others_their_answers() -
 async def test_a_region_that_hangs_is_asked_once_and_not_about_each_of_its_orphans() -> None:
     async with (
         tikv(stores=2, cuts=(KEY,)) as cluster,
-        asking(cluster, question_s=1.0, call_s=0.9) as client,
+        asking(cluster, question_s=2.5, call_s=2.3) as client,
     ):
         start_ts = await cluster.tso.next()
         near = [record_key(86, 5 + number) for number in range(50)]
@@ -290,13 +290,13 @@ async def test_who_has_an_answer_has_it_when_the_time_for_all_is_over() -> None:
         assert silent is not None
         cluster.stores[silent].hangs = True
         statuses = TikvTxnStatus(
-            client, cluster, cluster.tso, rolls_back_abandoned=False, answer_s=0.4
+            client, cluster, cluster.tso, rolls_back_abandoned=False, answer_s=1.5
         )
         answer, late = await statuses.statuses(
             [OpenPrewrite(start_ts, near), OpenPrewrite(start_ts, far)]
         )
         assert answer == Committed(Tso(start_ts + 1))
-        assert late == Pending("TiKV: no answer in 0.4 s")
+        assert late == Pending("TiKV: no answer in 1.5 s")
 
 
 async def test_a_prewrite_without_a_key_is_pending() -> None:
