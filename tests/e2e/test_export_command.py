@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from tests.s3 import s3_server
 
 KEYS = Path(__file__).parents[1] / "recordings" / "keys"
 
+PATIENCE_S = 300.0
+"""A JVM that others leave little of the machine takes its time to end, too."""
+
 
 @pytest.fixture
 def appliance(tmp_path: Path) -> Iterator[Appliance]:
@@ -26,7 +30,11 @@ def appliance(tmp_path: Path) -> Iterator[Appliance]:
     machine.close()
 
 
-def test_a_running_binlogd_is_exported_whole(appliance: Appliance, tmp_path: Path) -> None:
+def test_a_running_binlogd_makes_a_whole_snapshot_when_it_is_asked(
+    appliance: Appliance, tmp_path: Path
+) -> None:
+    with appliance.config_file.open("a") as config:
+        config.write('\n[export]\ndir = "snapshots"\n')
     appliance.start()
     asyncio.run(feed_recording(KEYS, appliance.target))
     newest = appliance.wait_until_applied(0)["newest_commit_ts"]
@@ -39,11 +47,13 @@ def test_a_running_binlogd_is_exported_whole(appliance: Appliance, tmp_path: Pat
     assert (plan["as_of"], out.exists()) == (newest, False)
     assert plan["changes"] > 500
 
-    done = run(tmp_path, *words, timeout_s=500)
+    asked = ("export", "--via", f"http://127.0.0.1:{appliance.port}", "--json")
+    done = run(tmp_path, *asked, timeout_s=500)
 
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["commit_ts"] == newest
+    assert (result["state"], result["commit_ts"]) == ("done", newest)
+    assert result["path"] == str(out / f"snapshot-{newest}")
     snapshot = out / f"snapshot-{newest}"
     assert (out / "LATEST").resolve() == snapshot
     found = snapshot_reader.tables(snapshot)
@@ -68,7 +78,8 @@ def test_a_running_binlogd_is_exported_whole(appliance: Appliance, tmp_path: Pat
     assert late.returncode == 1
     assert "after 1 s everything is decided up to" in late.stderr
 
-    appliance.stop()
+    appliance.signal(signal.SIGTERM)
+    assert appliance.end(PATIENCE_S) == 0  # and with it the Spark that it kept warm
     alone = run(tmp_path, *words, "--as-of", far, "--wait", "1s")
     assert alone.returncode == 1
     assert "no binlogd runs that could come to" in alone.stderr
