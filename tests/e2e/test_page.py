@@ -17,10 +17,12 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from binlogd.serving.routes.openapi import description
+from binlogd.snapshot.publishing.publish import publish
 from tests.appliance import Appliance, into_mariadb
 from tests.browser import Browser
 from tests.mariadb import MariaDb
 from tests.shop import HOSTILE, Shop, send
+from tests.snapshots import manifest
 
 TOKEN = "a-token-of-the-tests"
 CONTRAST_MIN = 4.5
@@ -331,6 +333,45 @@ def test_a_node_that_replicates_nothing_is_shown_as_such(browser: Browser, tmp_p
         assert browser.complaints() == []
     finally:
         machine.close()
+
+
+def test_exports_are_told_while_they_run_and_when_they_are_over(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Appliance(tmp_path)
+    machine.configure('[drainer]\nenabled = false\n[export]\ndir = "snapshots"\n')
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\nexec sleep 600\n")  # an export that begins, and then takes time
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    staged = tmp_path / "snapshots" / "staged"
+    staged.mkdir(parents=True)
+    publish(staged, staged.parent, manifest(7))
+    url = f"http://127.0.0.1:{machine.port}"
+    try:
+        machine.start()
+        browser.driver.get(f"{url}/")
+        assert "none\nby this process" in browser.wait_for("#figures", "Exports")
+        _ask(f"{url}/exports", "POST", as_of="7")
+        browser.wait_for("#figures", "1 snapshot\nby this process")
+        _ask(f"{url}/exports", "POST", format="papyrus")
+        browser.wait_for("#figures", "1 snapshot\n1 failed")
+        running = _ask(f"{url}/exports", "POST")["id"]
+        _ask(f"{url}/exports", "POST", as_of="8")
+        browser.wait_for("#figures", f"number {running}\nstarting, 1 export waiting")
+        _ask(f"{url}/exports/{running + 1}", "DELETE")
+        _ask(f"{url}/exports/{running}", "DELETE")
+        browser.wait_for("#figures", "1 snapshot\n1 failed")
+        assert browser.complaints() == []
+    finally:
+        machine.close()
+
+
+def _ask(url: str, method: str, **wish: str) -> Any:
+    request = urllib.request.Request(url, json.dumps(wish).encode(), method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
 
 
 def test_answers_have_the_shapes_that_are_described(scene: Scene) -> None:
