@@ -64,7 +64,7 @@ class RowArrays:
         many = Rows.of(rows)
         at, handles = self._behind_handle(many)
         found = columns(many, at)
-        is_odd = found.is_odd | (at < 0)
+        is_odd = found.is_odd | (at < 0) | (at >= many.ends)  # one without columns says so
         numbers = dict(zip(np.unique(versions).tolist(), range(len(versions)), strict=False))
         decoders = {version: self._decoder(version) for version in numbers}
         for each in {each for decoder in decoders.values() for each in decoder.aliases}:

@@ -148,7 +148,18 @@ def tables(draw: st.DrawFn) -> tuple[Table, list[bytes]]:
 def test_columns_hold_what_rows_hold_one_by_one(
     made: tuple[Table, list[bytes]], types: TypeOptions
 ) -> None:
-    table, rows = made
+    check(*made, types)
+
+
+def test_a_row_that_ends_behind_its_handle_is_corrupt_either_way() -> None:
+    table = keyed([FieldType(Tp.VARCHAR, flen=80, charset="utf8mb4")], "common")
+    whole = encode_insert(table, {1: b"k0", 2: None}, handle=None)
+    cut = bytes([whole[0], 2 * (len(whole) - 2)]) + whole[2:]  # its handle goes to the end
+    assert check(table, [whole, cut], TypeOptions()) == "corrupt"
+
+
+def check(table: Table, rows: list[bytes], types: TypeOptions) -> object:
+    """The columns, or that a row is corrupt."""
     columns = [arrow_column(each, types) for each in table.columns]
     plan = TablePlan("d", table, handle_of(table), table.columns, (), ())
     decoder = decoder_of(table)
@@ -167,7 +178,9 @@ def test_columns_hold_what_rows_hold_one_by_one(
         array = pa.array([b"before", *rows], pa.binary()).slice(1)
         return many.arrays(array, versions, losses)
 
-    assert told(together, columns) == told(one_by_one, columns)
+    found = told(together, columns)
+    assert found == told(one_by_one, columns)
+    return found
 
 
 def test_rows_of_several_versions_lack_what_each_means() -> None:
