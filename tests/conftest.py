@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,6 +42,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture in set(ONE_WORKER_EACH) & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group(fixture))
     items.sort(key=rank)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Of a test that has taken too long, where each of its tasks waits: a stack shows the loop."""
+    report: pytest.TestReport = yield
+    if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
+        stacks = io.StringIO()
+        every = asyncio.tasks._all_tasks  # type: ignore[attr-defined]  # all_tasks wants a loop
+        for task in [task for task in set(every) if not task.done()]:
+            task.print_stack(file=stacks)
+        report.sections.append(("Tasks that were waiting", stacks.getvalue()))
+    return report
 
 
 @pytest.fixture(autouse=True)
