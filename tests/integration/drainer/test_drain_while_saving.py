@@ -19,6 +19,7 @@ from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.tso import Tso
 from tests.job_history import MemoryHistory
+from tests.pump_world import eventually
 from tests.replay import filter_for
 
 DRAINS = 20
@@ -54,7 +55,9 @@ async def test_a_checkpoint_that_is_due_at_the_end_hurts_nobody(tmp_path: Path) 
             drainer = Drainer(ports, Backoff(Random(1)), options)
             async with asyncio.TaskGroup() as group:
                 group.create_task(drainer.run())
-                await asyncio.sleep(0.02)
+                before = len(saved)
+                await eventually(lambda before=before: len(saved) > before)  # type: ignore[misc] # of this round
+                await asyncio.sleep(0.01)
                 await drainer.drain()
             assert saved[-1].consistent
     finally:

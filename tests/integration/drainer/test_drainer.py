@@ -163,7 +163,7 @@ class Place:
     ignored: tuple[int, ...] = ()
     initial_commit_ts: int = 0
     saved: list[Checkpoint] = field(default_factory=list)
-    drain_timeout_s: float = 5.0
+    drain_timeout_s: float = 60.0
     checkpoint_interval_s: float = 0.002
 
     def sink(self) -> Sink:

@@ -68,7 +68,9 @@ class Recording:
             table_filter=filter_for(self.skip),
             on_saved=self.saved.append,
         )
-        options = DrainerOptions(dialect=Dialect.MYSQL, checkpoint_interval_s=0.05)
+        options = DrainerOptions(
+            dialect=Dialect.MYSQL, checkpoint_interval_s=0.05, drain_timeout_s=120
+        )
         return Drainer(ports, Backoff(Random(1), first_s=0.01, max_s=0.1), options)
 
     async def replicate(self, make_sink: Callable[[], Sink]) -> None:
