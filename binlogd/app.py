@@ -10,26 +10,24 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
-import uvloop
 
 from binlogd.archive.beside import archiving
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
-from binlogd.drainer.session import leading_error
+from binlogd.errands import make_data_dir, open_store
 from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
-from binlogd.exporting import ExportRequest, desk_for, export_for, plan_for
+from binlogd.exporting import desk_for
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
+from binlogd.host.loop import run
 from binlogd.node.assembly import (
     identity,
     make_finder,
@@ -45,11 +43,11 @@ from binlogd.node.pd_first import serving_pd_first
 from binlogd.node.receiving import Receiving
 from binlogd.node.reloading import Reloading
 from binlogd.node.starting import RELOAD_SIGNAL, STOP_S, STOP_SIGNALS, Start
-from binlogd.node.upstreams import ask_pd_the_time, open_registry, open_upstream
+from binlogd.node.upstreams import open_upstream
 from binlogd.node.watching import Sight, Watch
 from binlogd.placement.pd_service import Place
 from binlogd.placement.stand_in import StandIn
-from binlogd.ports import NodeStatus, Registry
+from binlogd.ports import NodeStatus
 from binlogd.pump.pump import LOCK_FILE, Pump
 from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
@@ -61,18 +59,11 @@ from binlogd.serving.server import Server, ServerLimits
 from binlogd.settings.quantities import listen_address, size_bytes
 from binlogd.settings.setup import Setup, client_tls, server_tls
 from binlogd.snapshot.desk import Desk
-from binlogd.snapshot.estimate import Estimate
-from binlogd.snapshot.export import ExportResult
 from binlogd.snapshot.metrics import DeskReport
-from binlogd.snapshot.process.launcher import Progress
-from binlogd.snapshot.process.warmup import Archive
-from binlogd.snapshot.process.warmup import warm_up as make_archive
 from binlogd.telemetry.logs import set_up_logging
 from binlogd.tools.restoring import read_checkpoint, restore_from
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.registry import DRAINER, PUMP
-from binlogd.upstream.skips import SkipList
-from binlogd.upstream.store import Skip, UpstreamStore
 from binlogd.upstream.upstream import Upstream
 
 T = TypeVar("T")
@@ -117,110 +108,10 @@ def stored_checkpoint(setup: Setup) -> Checkpoint | None:
     return run(read_checkpoint(setup))
 
 
-def skip(setup: Setup, commit_ts: Tso, reason: str) -> bool:
-    """Records for the next start that a transaction is passed over; False if it was recorded."""
-
-    async def record() -> bool:
-        store = await _open_existing(setup)
-        try:
-            return await (await SkipList.open(store, WallClock())).add(commit_ts, reason)
-        finally:
-            await store.close()
-
-    return run(record())
-
-
-def decided_skips(setup: Setup) -> list[Skip]:
-    """What was recorded so far, out of the data directory."""
-
-    async def read() -> list[Skip]:
-        store = await _open_existing(setup)
-        try:
-            return await store.skips()
-        finally:
-            await store.close()
-
-    return run(read())
-
-
-def with_registry(setup: Setup, act: Callable[[Registry], Coroutine[Any, Any, T]]) -> T:
-    """What `act` makes of the registry, whether the node runs or not."""
-
-    async def opened() -> T:
-        async with open_registry(setup, lambda: _open_existing(setup)) as registry:
-            return await act(registry)
-
-    return run(opened())
-
-
-def timestamp_of_pd(setup: Setup) -> Tso:
-    """What PD says the time is. Raises ConfigError, UpstreamUnavailable."""
-    return run(ask_pd_the_time(setup))
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """One event loop for one command; of several errors at once, the one that counts is raised."""
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(main)
-    except BaseExceptionGroup as group:
-        error = leading_error(group)
-        if error is None:
-            raise
-        raise error from group
-
-
-class Ended(BinlogdError):
-    """Somebody ended a command by SIGTERM; it has tidied up."""
-
-
-async def ended_by_term(work: Awaitable[T]) -> T:
-    """What `work` gives. SIGTERM cancels it, as Ctrl-C does. Raises Ended."""
-    loop, task, is_told = asyncio.get_running_loop(), asyncio.current_task(), False
-    assert task is not None
-
-    def end() -> None:
-        nonlocal is_told
-        is_told = True
-        task.cancel()
-
-    loop.add_signal_handler(signal.SIGTERM, end)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if is_told:
-            raise Ended("ended by SIGTERM; nothing was published, nothing is left") from None
-        raise
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
-
-
-def warm_up(*, anew: bool) -> Archive:
-    """Makes Spark's class archive for this machine."""
-    set_up_logging("warn", sys.stderr)
-    return run(make_archive(anew=anew))
-
-
-def export(
-    setup: Setup, request: ExportRequest, progress: Callable[[Progress], None]
-) -> ExportResult:
-    """Publishes what is asked for of the data directory's log. On a terminal bars say how it goes,
-    elsewhere the log."""
-    level = "warn" if sys.stderr.isatty() else setup.config.log_level
-    set_up_logging(level, sys.stderr)
-    return run(ended_by_term(export_for(setup, request, progress)))
-
-
-def plan_export(setup: Setup, request: ExportRequest) -> Estimate:
-    """What `export` would do, and how long it would take."""
-    set_up_logging("warn", sys.stderr)
-    return run(plan_for(setup, request))
-
-
 async def _serve(reloading: Reloading) -> int:
     setup = reloading.setup
     disk = PosixDisk()
-    store = await _open_store(setup, disk)
+    store = await open_store(setup, disk)
     try:
         upstream = await open_upstream(setup, store)
         try:
@@ -291,37 +182,6 @@ async def _open_receiving(setup: Setup, disk: PosixDisk, upstream: Upstream) -> 
         bytes_in_flight_max=size_bytes(setup.config.pump.memory_budget) // 2,
     )
     return Receiving(pump, PumpService(pump, upstream.cluster, limits))
-
-
-async def _open_store(setup: Setup, disk: PosixDisk) -> UpstreamStore:
-    await _make_data_dir(setup, disk)
-    return await UpstreamStore.open(setup.data_dir / "upstream.db")
-
-
-async def _open_existing(setup: Setup) -> UpstreamStore:
-    """For commands: a wrong directory is said, and not made."""
-    if not (setup.data_dir / "upstream.db").exists():
-        raise ConfigError(
-            f"data-dir {setup.data_dir}: no binlogd has run there yet; name the directory of the"
-            " one that is meant, by --data-dir or the --config that it is started with"
-        )
-    return await _open_store(setup, PosixDisk())
-
-
-async def _make_data_dir(setup: Setup, disk: PosixDisk) -> None:
-    try:
-        await disk.make_directory(setup.data_dir)
-    except OSError as error:
-        raise _not_ours(setup.data_dir, error.strerror or str(error)) from error
-    if not os.access(setup.data_dir, os.W_OK | os.X_OK):
-        raise _not_ours(setup.data_dir, "no permission to write")
-
-
-def _not_ours(data_dir: Path, reason: str) -> ConfigError:
-    return ConfigError(
-        f"data-dir {data_dir}: {reason}; name a directory that user {os.getuid()} may write, by"
-        " data-dir in the configuration or --data-dir"
-    )
 
 
 async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> int:
@@ -589,7 +449,7 @@ async def _restore(
     if setup.relay_dir is None:
         raise ConfigError("syncer.relay.log-dir is not set: there is no relay log to restore from")
     disk = PosixDisk()
-    await _make_data_dir(setup, disk)
+    await make_data_dir(setup, disk)
     lock = await disk.lock(setup.data_dir / LOCK_FILE)  # two that apply would be one too many
     try:
         return await restore_from(setup, disk, setup.relay_dir, cluster_id, to_ts)

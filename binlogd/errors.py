@@ -39,6 +39,7 @@ over, the sentence ends with the setting that does it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -309,3 +310,26 @@ class SchemaChanged(Stuck):
     def __init__(self, table: str, commit_ts: int, what: str, way_past: str) -> None:
         self.table, self.commit_ts = table, commit_ts
         super().__init__(f"{table}: at commit_ts {commit_ts}: {what}; {way_past}")
+
+
+def leading_error(group: BaseExceptionGroup[BaseException]) -> BinlogdError | None:
+    """The error of a group that decides what to do; None if it holds anything but our own."""
+    leaves = list(_leaves(group))
+    if not all(isinstance(leaf, BinlogdError) for leaf in leaves):
+        return None
+    ranked: list[BinlogdError] = [leaf for leaf in leaves if isinstance(leaf, BinlogdError)]
+    return min(ranked, key=_rank)
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def _rank(error: BinlogdError) -> int:
+    if isinstance(error, Stuck):
+        return 0
+    return 2 if isinstance(error, Unavailable) else 1

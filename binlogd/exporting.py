@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 
 from binlogd.archive.task import CATALOG_NAME, check_installed
 from binlogd.errors import ConfigError
+from binlogd.host.loop import ended_by_term, run
 from binlogd.node.upstreams import open_upstream
 from binlogd.settings.quantities import size_bytes
 from binlogd.settings.setup import Setup
@@ -22,6 +24,7 @@ from binlogd.snapshot.process.jobdir import job_directory, log_files
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
 from binlogd.snapshot.publication import Destination, published
 from binlogd.snapshot.spec import ChangesOptions, Layout, TypeOptions
+from binlogd.telemetry.logs import set_up_logging
 from binlogd.tidb.model import job_from_json
 from binlogd.tools.archive_log import write_archive_log
 from binlogd.tso import Tso
@@ -55,6 +58,22 @@ class ExportRequest:
     keep: int = 0
     catalog: str | None = None
     archive: str = ""
+
+
+def export(
+    setup: Setup, request: ExportRequest, progress: Callable[[Progress], None]
+) -> ExportResult:
+    """Publishes what is asked for of the data directory's log. On a terminal bars say how it goes,
+    elsewhere the log."""
+    level = "warn" if sys.stderr.isatty() else setup.config.log_level
+    set_up_logging(level, sys.stderr)
+    return run(ended_by_term(export_for(setup, request, progress)))
+
+
+def plan_export(setup: Setup, request: ExportRequest) -> Estimate:
+    """What `export` would do, and how long it would take. Raises ConfigError."""
+    set_up_logging("warn", sys.stderr)
+    return run(plan_for(setup, request))
 
 
 async def export_for(

@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from binlogd import app
 from binlogd.commands.console import BytesProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
+from binlogd.host import loop
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.checking.adopt import Adopted
 from binlogd.pump.checking.adopt import adopt as adopt_directories
@@ -46,7 +46,7 @@ def adopt(
     setup = load_setup(config_file, data_dir)
     set_up_logging(setup.config.log_level, sys.stderr)
     with BytesProgress(Console(stderr=True)) as shown:
-        done = app.run(_adopted(setup, directories, shown.told, skip_damaged=skip_damaged))
+        done = loop.run(_adopted(setup, directories, shown.told, skip_damaged=skip_damaged))
     if as_json:
         sys.stdout.write(msgspec.json.encode(done).decode() + "\n")
     else:

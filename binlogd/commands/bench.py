@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from binlogd import app
 from binlogd.commands.options import JsonOption
 from binlogd.errors import ConfigError
+from binlogd.host import loop
 from binlogd.telemetry.logs import set_up_logging
 from binlogd.workload.measure import Measured, Measurement, measure
 
@@ -48,7 +48,7 @@ def bench(
         tempfile.TemporaryDirectory(prefix="binlogd-bench-", dir=directory) as place,
         errors.status("beginning") as shown,
     ):
-        found = app.run(measure(Path(place), wanted, shown.update))
+        found = loop.run(measure(Path(place), wanted, shown.update))
     if as_json:
         document = {each.what: {"value": each.value, "unit": each.unit} for each in found}
         sys.stdout.write(msgspec.json.encode(document).decode() + "\n")

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from binlogd import app
 from binlogd.commands.console import BytesProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.errors import ConfigError
+from binlogd.host import loop
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.checking.check import CheckReport, Told
 from binlogd.pump.checking.repair import Checked, Repaired, check_and_repair
@@ -56,7 +56,7 @@ def check(
     setup = load_setup(config_file, data_dir)
     set_up_logging(setup.config.log_level, sys.stderr)
     with BytesProgress(Console(stderr=True)) as shown:
-        checked = app.run(_checked(setup, shown.told, repairs=repair, copy_to=copy_to))
+        checked = loop.run(_checked(setup, shown.told, repairs=repair, copy_to=copy_to))
     if as_json:
         sys.stdout.write(msgspec.json.encode(_document(checked)).decode() + "\n")
     else:

@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from binlogd import app
 from binlogd.commands.console import upstream_text
 from binlogd.commands.options import (
     AddrOption,
@@ -20,6 +19,7 @@ from binlogd.commands.options import (
     JsonOption,
     load_settings,
 )
+from binlogd.host import loop
 from binlogd.node.assembly import table_filter
 from binlogd.node.upstreams import look
 from binlogd.settings.config import SecurityConfig
@@ -99,7 +99,7 @@ def _who_may_act(security: SecurityConfig) -> str:
 
 def _ask(setup: Setup) -> dict[str, Any]:
     set_up_logging(setup.config.log_level, sys.stderr)
-    cluster_id, _, statistics = app.run(look(setup))
+    cluster_id, _, statistics = loop.run(look(setup))
     return {"upstream": {"cluster_id": cluster_id, **upstream_json(statistics)}}
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from binlogd import app
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.errors import ConfigError
+from binlogd.host import loop
 from binlogd.tools import checkpoint as tool
 from binlogd.tso import Tso
 
@@ -32,11 +32,11 @@ def checkpoint(
     """
     setup = load_setup(config_file, data_dir)
     if commit_ts is None:
-        _show(app.run(tool.look(setup)), as_json=as_json)
+        _show(loop.run(tool.look(setup)), as_json=as_json)
         return
     if commit_ts < 0:
         raise ConfigError(f"--set {commit_ts}: expected a commit_ts, 0 or more")
-    before, after = app.run(tool.set_to(setup, Tso(commit_ts)))
+    before, after = loop.run(tool.set_to(setup, Tso(commit_ts)))
     if not as_json:
         Console().print(
             f"set from commit_ts {before.checkpoint.commit_ts} to {after.checkpoint.commit_ts}",

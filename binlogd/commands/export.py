@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from binlogd import app
+from binlogd import exporting
 from binlogd.commands import export_options as options
 from binlogd.commands.console import ExportProgress
 from binlogd.commands.export_check import check_snapshot, say_plan
@@ -102,7 +102,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
         archive=archive,
     )
     if dry_run:
-        say_plan(app.plan_export(setup, request), as_json=as_json)
+        say_plan(exporting.plan_export(setup, request), as_json=as_json)
         return
     if wait:
         known_ts = asyncio.run(waited(setup, moment(as_of).ts, wait_s("--wait", wait)))
@@ -113,7 +113,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
 def made(setup: Setup, request: ExportRequest, what: str, *, as_json: bool) -> None:
     """Makes it, shows how it goes and what was published."""
     with ExportProgress(Console(stderr=True)) as shown:
-        result = app.export(setup, request, shown.advance)
+        result = exporting.export(setup, request, shown.advance)
     show(result, f"{result.rows} {what}", as_json=as_json)
 
 

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from binlogd import app
 from binlogd.commands.console import BytesProgress
 from binlogd.commands.replay import server_of
 from binlogd.drainer.mysql.connection import Server
 from binlogd.errors import ConfigError
+from binlogd.host import loop
 from binlogd.snapshot.estimate import Estimate
 from binlogd.snapshot.spec import Manifest
 from binlogd.tso import NO_TS, Tso
@@ -64,7 +64,7 @@ def _compare(
     async def all_of_them() -> list[Verdict]:
         return [each async for each in compare(server, at_ts, snapshot, manifest)]
 
-    found = app.run(all_of_them())
+    found = loop.run(all_of_them())
     if as_json:
         for each in found:
             _line(each)

@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from binlogd import app
 from binlogd.commands.console import ExportProgress
 from binlogd.commands.options import load_asking
 from binlogd.commands.running import asked
 from binlogd.errors import BinlogdError, ConfigError, NotRunning, Refused
+from binlogd.host import loop
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.desk import WRONG_EXIT, Ticket, Wish
 from binlogd.snapshot.process.launcher import Progress, Stage
@@ -81,7 +81,7 @@ def export_via(setup: Setup, wish: Wish, *, as_json: bool) -> None:
     Raises NotRunning, ConfigError, Refused, ExportEnded.
     """
     with ExportProgress(Console(stderr=True)) as shown:
-        ticket = app.run(app.ended_by_term(_made(setup, wish, shown.advance)))
+        ticket = loop.run(loop.ended_by_term(_made(setup, wish, shown.advance)))
     if ticket.state != "done":
         _raise(ticket)
     if as_json:

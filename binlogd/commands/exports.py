@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from binlogd import app
 from binlogd.commands.export_via import setup_for, show_exports
 from binlogd.commands.options import ConfigOption, JsonOption
 from binlogd.errors import ConfigError
+from binlogd.host import loop
 from binlogd.snapshot.exports import Exported, listing
 from binlogd.snapshot.publication import stored
 
@@ -39,7 +39,7 @@ def exports(
         show_exports(setup_for(via, config_file, None), as_json=as_json)
         return
     if "://" in out:
-        found = app.run(stored(out))
+        found = loop.run(stored(out))
     elif Path(out).is_dir():
         found = listing(Path(out))
     else:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from binlogd import app
+from binlogd import errands
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.errors import ConfigError
 from binlogd.node.membership import mark as mark_node
@@ -46,7 +46,7 @@ def nodes(
             return list(await mark_node(registry, node_id, mark))
         return [node for kind in (PUMP, DRAINER) for node in await registry.nodes(kind)]
 
-    found = app.with_registry(load_setup(config_file, data_dir), act)
+    found = errands.with_registry(load_setup(config_file, data_dir), act)
     show_nodes(found, as_json=as_json)
 
 

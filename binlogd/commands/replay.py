@@ -13,7 +13,6 @@ import msgspec
 import typer
 from rich.console import Console
 
-from binlogd import app
 from binlogd.commands.console import ReadingProgress, is_coloured
 from binlogd.commands.reading import (
     FromOption,
@@ -25,6 +24,7 @@ from binlogd.commands.reading import (
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.drainer.mysql.connection import Server
 from binlogd.errors import ConfigError
+from binlogd.host import loop
 from binlogd.telemetry.logs import set_up_logging
 from binlogd.tools.chosen import chosen, table_patterns
 from binlogd.tools.reading import find_sources, transactions
@@ -91,7 +91,7 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
         if into is None:
             _print(found, wanted, shown, as_json=as_json)
             return
-        done = app.run(
+        done = loop.run(
             replay_into(
                 found,
                 wanted,

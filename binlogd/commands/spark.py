@@ -9,9 +9,11 @@ import msgspec
 import typer
 from rich.console import Console
 
-from binlogd import app
 from binlogd.commands.options import JsonOption
 from binlogd.errors import ConfigError
+from binlogd.host import loop
+from binlogd.snapshot.process.warmup import warm_up
+from binlogd.telemetry.logs import set_up_logging
 
 WARMUP = "warmup"
 
@@ -29,9 +31,10 @@ def spark(
     """
     if action != WARMUP:
         raise ConfigError(f"binlogd spark {action}: there is only {WARMUP}")
+    set_up_logging("warn", sys.stderr)
     console = Console(stderr=True)
     with console.status("starting Spark once, at low priority"):
-        archive = app.warm_up(anew=anew)
+        archive = loop.run(warm_up(anew=anew))
     if as_json:
         sys.stdout.write(msgspec.json.encode(archive, enc_hook=str).decode() + "\n")
         return

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from binlogd import app
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import get_json, put
 from binlogd.errors import ConfigError, NotRunning, Unavailable
+from binlogd.host import loop
 from binlogd.settings.setup import Setup
 
 _ACTIONS = ("pause", "close", "resume")
@@ -57,7 +57,7 @@ def state(
         raise ConfigError("there is no drainer in this node: it has not that role")
     answer = put(setup, f"/state/{node_id}/{action}")
     if answer["code"] == _DONE and wait:
-        answer["message"] = app.run(_wait(setup, action, is_drainer=drainer, wait_s=wait))
+        answer["message"] = loop.run(_wait(setup, action, is_drainer=drainer, wait_s=wait))
     if as_json:
         sys.stdout.write(json.dumps(answer) + "\n")
     else:

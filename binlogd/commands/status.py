@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from binlogd import app
 from binlogd.commands.console import StatusScreen, print_status
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import get_json
 from binlogd.errors import NotRunning
+from binlogd.host import loop
 from binlogd.settings.setup import Setup
 
 
@@ -36,7 +36,7 @@ def status(
     setup = load_asking(config_file, addr)
     if watch:
         try:
-            app.run(_watch_json(setup, interval) if as_json else _watch(setup, interval))
+            loop.run(_watch_json(setup, interval) if as_json else _watch(setup, interval))
         except KeyboardInterrupt:
             return
     document = get_json(setup, "/status")

@@ -10,7 +10,6 @@ import msgspec
 import typer
 from rich.console import Console
 
-from binlogd import app
 from binlogd.commands.console import ReadingProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, load_setup
 from binlogd.commands.reading import (
@@ -25,6 +24,7 @@ from binlogd.commands.reading import (
 from binlogd.commands.replay import server_of
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.errors import ConfigError
+from binlogd.host import loop
 from binlogd.telemetry.logs import set_up_logging
 from binlogd.tools.chosen import table_patterns
 from binlogd.tools.jobs import known_jobs
@@ -71,7 +71,7 @@ def undo(  # noqa: PLR0913 - typer makes each parameter an option
     with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
         found = taken_back(log, shown.meter)
         if into is not None:
-            counters = app.run(undo_on(found, server_of(into, "+00:00")))
+            counters = loop.run(undo_on(found, server_of(into, "+00:00")))
         else:
             lines = chain(preamble(), chain.from_iterable(map(script, found)))
             for line in lines:

@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from binlogd import app
 from binlogd.commands.console import VerifyProgress
 from binlogd.commands.options import ConfigOption, load_setup
 from binlogd.commands.replay import server_of
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.drainer.mysql.connection import Server
 from binlogd.errors import ConfigError
+from binlogd.host import loop
 from binlogd.node.assembly import downstream_server, table_filter
 from binlogd.settings.setup import Setup
 from binlogd.tools.chosen import table_patterns
@@ -67,11 +67,11 @@ def verify(
             ignored_databases=DEFAULT_IGNORED_SCHEMAS,
             routes=wanted.routes,
         )
-    at_ts = app.run(_moment(at, target, schema))
+    at_ts = loop.run(_moment(at, target, schema))
     own = tuple(each for each in (schema, setup.config.drainer.trash_schema) if each)
     request = Request(source, target, wanted, at_ts, own)
     with VerifyProgress(Console(stderr=True)) as shown:
-        verdicts = app.run(_all(request, shown))
+        verdicts = loop.run(_all(request, shown))
     if not verdicts:
         raise ConfigError(
             "neither server has a table that is replicated and that its user may see: check"

@@ -19,9 +19,16 @@ import structlog
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.measures import DrainerMeasuresStatistics
-from binlogd.drainer.session import DrainerOptions, DrainerPorts, Session, leading_error
+from binlogd.drainer.session import DrainerOptions, DrainerPorts, Session
 from binlogd.drainer.sink import SinkStatistics
-from binlogd.errors import BinlogdError, Corrupt, RowMismatch, Unavailable, UnknownTable
+from binlogd.errors import (
+    BinlogdError,
+    Corrupt,
+    RowMismatch,
+    Unavailable,
+    UnknownTable,
+    leading_error,
+)
 from binlogd.merge.merge import MergeStatistics
 from binlogd.relay.log import RelayStatistics
 from binlogd.tso import Tso, physical_ms

@@ -22,11 +22,10 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.carry import Carry
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.doubt import say_in_doubt, say_left
-from binlogd.drainer.session import leading_error
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Ddl, Dml, Txn
-from binlogd.errors import ConfigError
+from binlogd.errors import ConfigError, leading_error
 from binlogd.ports import Disk
 from binlogd.relay.frame import RelayEntry
 from binlogd.relay.reader import Relay, read_relay

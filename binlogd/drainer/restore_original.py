@@ -28,10 +28,9 @@ from binlogd.drainer.messages.named import NamedTransaction
 from binlogd.drainer.messages.pb import head_of
 from binlogd.drainer.mysql.named_apply import NamedApplier
 from binlogd.drainer.restore import Restored, begin, where_to_begin
-from binlogd.drainer.session import leading_error
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Skip
-from binlogd.errors import ConfigError, CorruptPayload, CorruptRelay
+from binlogd.errors import ConfigError, CorruptPayload, CorruptRelay, leading_error
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
 log = structlog.get_logger(__name__)

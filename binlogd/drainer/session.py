@@ -37,7 +37,7 @@ from binlogd.drainer.schema_log import SchemaEvent, SchemaLog
 from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Ddl, Dml, Skip, Txn
-from binlogd.errors import BinlogdError, Corrupt, MissingDdlJob, Stuck, Unavailable
+from binlogd.errors import Corrupt, MissingDdlJob, Stuck, Unavailable
 from binlogd.merge.merge import MergeStatistics
 from binlogd.merge.stream import MergedStream, MergeLimits, merged
 from binlogd.ports import BinlogSource, Sources
@@ -476,26 +476,3 @@ class Session:
         if self._ports.schema_log is not None:
             await self._ports.schema_log.collect(commit_ts)
         log.debug("checkpoint_saved", commit_ts=commit_ts, consistent=is_consistent)
-
-
-def leading_error(group: BaseExceptionGroup[BaseException]) -> BinlogdError | None:
-    """The error of a group that decides what to do; None if it holds anything but our own."""
-    leaves = list(_leaves(group))
-    if not all(isinstance(leaf, BinlogdError) for leaf in leaves):
-        return None
-    ranked: list[BinlogdError] = [leaf for leaf in leaves if isinstance(leaf, BinlogdError)]
-    return min(ranked, key=_rank)
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
-
-
-def _rank(error: BinlogdError) -> int:
-    if isinstance(error, Stuck):
-        return 0
-    return 2 if isinstance(error, Unavailable) else 1

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from binlogd import app
 from binlogd.drainer.mysql.connection import Server
+from binlogd.host import loop
 from binlogd.snapshot import job as job_module
 from binlogd.snapshot.formats.file_kinds import FileKind, quoted
 from binlogd.snapshot.formats.read_files import decoded
@@ -79,7 +79,7 @@ def verdicts(server: MariaDb, path: Path, manifest: Manifest) -> list[Verdict]:
         address = Server(host=server.host, port=server.port, user=server.user, password="")
         return [each async for each in compare(address, NO_TS, path, manifest)]
 
-    return app.run(all_of_them())
+    return loop.run(all_of_them())
 
 
 def test_mariadb_imports_the_layout_of_dumpling(

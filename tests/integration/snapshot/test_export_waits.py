@@ -15,10 +15,10 @@ from itertools import repeat
 import msgspec
 import pytest
 
-from binlogd.app import Ended, ended_by_term
 from binlogd.commands.export import waited
 from binlogd.commands.options import load_setup
 from binlogd.errors import Refused
+from binlogd.host.loop import Ended, ended_by_term
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
 

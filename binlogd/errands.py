@@ -1,0 +1,95 @@
+"""What a command does with a data directory and a registry without a node that runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from binlogd.errors import ConfigError
+from binlogd.host.clock import WallClock
+from binlogd.host.disk import PosixDisk
+from binlogd.host.loop import run
+from binlogd.node.upstreams import ask_pd_the_time, open_registry
+from binlogd.ports import Registry
+from binlogd.settings.setup import Setup
+from binlogd.tso import Tso
+from binlogd.upstream.skips import SkipList
+from binlogd.upstream.store import Skip, UpstreamStore
+
+T = TypeVar("T")
+
+
+def skip(setup: Setup, commit_ts: Tso, reason: str) -> bool:
+    """Records for the next start that a transaction is passed over; False if it was recorded."""
+
+    async def record() -> bool:
+        store = await open_existing(setup)
+        try:
+            return await (await SkipList.open(store, WallClock())).add(commit_ts, reason)
+        finally:
+            await store.close()
+
+    return run(record())
+
+
+def decided_skips(setup: Setup) -> list[Skip]:
+    """What was recorded so far, out of the data directory."""
+
+    async def read() -> list[Skip]:
+        store = await open_existing(setup)
+        try:
+            return await store.skips()
+        finally:
+            await store.close()
+
+    return run(read())
+
+
+def with_registry(setup: Setup, act: Callable[[Registry], Coroutine[Any, Any, T]]) -> T:
+    """What `act` makes of the registry, whether the node runs or not."""
+
+    async def opened() -> T:
+        async with open_registry(setup, lambda: open_existing(setup)) as registry:
+            return await act(registry)
+
+    return run(opened())
+
+
+def timestamp_of_pd(setup: Setup) -> Tso:
+    """What PD says the time is. Raises ConfigError, UpstreamUnavailable."""
+    return run(ask_pd_the_time(setup))
+
+
+async def open_store(setup: Setup, disk: PosixDisk) -> UpstreamStore:
+    """What the node knows of its upstream, in a directory that is made. Raises ConfigError."""
+    await make_data_dir(setup, disk)
+    return await UpstreamStore.open(setup.data_dir / "upstream.db")
+
+
+async def open_existing(setup: Setup) -> UpstreamStore:
+    """The same, of a directory that is there. Raises ConfigError."""
+    if not (setup.data_dir / "upstream.db").exists():
+        raise ConfigError(
+            f"data-dir {setup.data_dir}: no binlogd has run there yet; name the directory of the"
+            " one that is meant, by --data-dir or the --config that it is started with"
+        )
+    return await open_store(setup, PosixDisk())
+
+
+async def make_data_dir(setup: Setup, disk: PosixDisk) -> None:
+    """Makes the data directory, if it is not there. Raises ConfigError where nobody may write."""
+    try:
+        await disk.make_directory(setup.data_dir)
+    except OSError as error:
+        raise _not_ours(setup.data_dir, error.strerror or str(error)) from error
+    if not os.access(setup.data_dir, os.W_OK | os.X_OK):
+        raise _not_ours(setup.data_dir, "no permission to write")
+
+
+def _not_ours(data_dir: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"data-dir {data_dir}: {reason}; name a directory that user {os.getuid()} may write, by"
+        " data-dir in the configuration or --data-dir"
+    )
