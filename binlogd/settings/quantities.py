@@ -15,9 +15,17 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0
 
 
 def listen_address(addr: str) -> tuple[str, int]:
-    """`host:port`, also `[::1]:port`, as a pair. Raises ConfigError."""
+    """`host:port`, also `[::1]:port`, as a pair; in a registry a URL would be no address. Raises
+    ConfigError."""
     host, separator, port = addr.rpartition(":")
-    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    if (
+        not separator
+        or not host
+        or "/" in host
+        or not port.isascii()
+        or not port.isdigit()
+        or int(port) > 65535
+    ):
         raise ConfigError(f'addr: expected "host:port", got "{addr}"')
     return host.strip("[]"), int(port)
 

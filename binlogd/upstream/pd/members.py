@@ -53,11 +53,11 @@ def _first(urls: Sequence[str]) -> str:
 
 
 def addresses_of(urls: Iterable[str]) -> list[Address]:
-    """Host and port of each URL; what is none is left out."""
+    """Host and port of each URL; what is none is left out, the unix sockets of an etcd too."""
     found: list[Address] = []
     for url in urls:
         plain = url.removeprefix("http://").removeprefix("https://").rstrip("/")
         host, _, port = plain.rpartition(":")
-        if host and port.isascii() and port.isdigit():
+        if host and "/" not in host and port.isascii() and port.isdigit():
             found.append((host.strip("[]"), int(port)))
     return found

@@ -208,7 +208,9 @@ def test_an_address_that_stands_for_all_is_advertised_by_the_hosts_name() -> Non
         assert port == 8250
 
 
-@pytest.mark.parametrize("advertised", ["0.0.0.0:8250", ":8250", "[::]:1", "host"])
+@pytest.mark.parametrize(
+    "advertised", ["0.0.0.0:8250", ":8250", "[::]:1", "host", "http://pump-a:8250"]
+)
 def test_what_nobody_can_reach_is_not_advertised(advertised: str) -> None:
     with pytest.raises(ConfigError, match="advertise-addr"):
         config.parse(f'advertise-addr = "{advertised}"', "t")

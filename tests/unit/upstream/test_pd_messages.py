@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.upstream.pd.leader import parsed
-from binlogd.upstream.pd.members import members_of, shown, url_of
+from binlogd.upstream.pd.members import addresses_of, members_of, shown, url_of
 from binlogd.wire.generated import pdpb
 
 KINDS: list[Any] = [
@@ -56,3 +56,12 @@ def test_a_member_is_reached_at_its_client_url(url: str, address: tuple[str, int
 
 def test_while_one_is_elected_nobody_leads() -> None:
     assert members_of(pdpb.GetMembersResponse()).leader_addresses == ()
+
+
+def test_an_address_is_what_a_url_of_either_scheme_names() -> None:
+    told = ["http://pd-1:2379", "https://[::1]:2379/", "pd-2:2379", "unix://localhost:m0", "x"]
+    assert addresses_of([*told, "unix://localhost:2379"]) == [
+        ("pd-1", 2379),
+        ("::1", 2379),
+        ("pd-2", 2379),
+    ]
