@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from binlogd.archive.store import without_secrets
 from binlogd.archive.task import CATALOG_NAME, check_installed
 from binlogd.errors import ConfigError
 from binlogd.host.loop import ended_by_term, run
@@ -80,9 +81,28 @@ async def export_for(
     setup: Setup, request: ExportRequest, progress: Callable[[Progress], None]
 ) -> ExportResult:
     """Publishes a snapshot, or changes. Raises what `publication.published` does."""
-    where, _ = _where(setup, request.out)
+    where, out = _where(setup, request.out)
     async with _options(setup, request) as options:
-        return await published(options, where, request.catalog, progress)
+        with _based(options, out) as based:
+            result = await published(based, where, request.catalog, progress)
+    if based.base_shown and result.is_new:
+        base = replace(result.base, why=f"fetched from {based.base_shown}")
+        return replace(result, base=base)
+    return result
+
+
+@contextmanager
+def _based(options: ExportOptions, out: Path) -> Iterator[ExportOptions]:
+    """A base in an object store is fetched, beside what is made: its files may be linked."""
+    if "://" not in options.base:
+        yield options
+        return
+    check_installed(options.base)
+    from binlogd.archive.bases import fetched  # needs pyarrow, which is an extra
+
+    with job_directory(out, ".base-") as directory:
+        path = fetched(options.base, directory)
+        yield replace(options, base=str(path))
 
 
 async def plan_for(setup: Setup, request: ExportRequest) -> Estimate:
@@ -146,6 +166,11 @@ def desk_for(setup: Setup, upstream: Upstream, vouched_ts: Callable[[], Tso]) ->
         return None
 
     async def fulfil(wish: Wish, notice: Notice, borrow: Borrow) -> ExportResult:
+        if "://" in wish.base:
+            raise ConfigError(
+                "--base of an object store goes with an export of this machine alone (--out); a"
+                " running binlogd builds on snapshots in its own directory"
+            )
         jobs = await upstream.history.known_jobs()
         options = ExportOptions(
             data_dir=setup.data_dir,
@@ -205,6 +230,7 @@ def _plain_options(
         format=request.format,
         resolved_ts=request.resolved_ts,
         base=request.base,
+        base_shown=without_secrets(request.base) if "://" in request.base else "",
         base_time_zone=request.base_time_zone,
         types=request.types,
         changes=request.changes,

@@ -27,7 +27,10 @@ Wait = Annotated[
     ),
 ]
 Base = Annotated[
-    str, typer.Option("--base", help="Build on: auto, none, a snapshot, or a Dumpling dump.")
+    str,
+    typer.Option(
+        "--base", help="Build on: auto, none, a snapshot (s3://... too), or a Dumpling dump."
+    ),
 ]
 BaseTimeZone = Annotated[
     str, typer.Option("--base-time-zone", help="Of the TIMESTAMPs in a dump: UTC, +08:00.")

@@ -58,7 +58,7 @@ def estimate(options: ExportOptions) -> Estimate:
     if options.base == choice.AUTO and latest is not None:
         base = f"{latest.name}, if it can be built on: then less is read"
     elif options.base not in (choice.AUTO, choice.NONE):
-        base = options.base
+        base = options.base_shown or options.base
     return Estimate(
         as_of=as_of,
         time=wall_clock(as_of) if as_of else "the latest",

@@ -73,11 +73,11 @@ class ExportOptions:
     """What to export and where to.
 
     `as_of` is `latest`, `latest-5m`, a TSO or an ISO 8601 time. `base` is `auto`, `none` or a
-    directory; `base_time_zone` that of the TIMESTAMPs in a dump. `schema_history` is a JSON array
-    of DDL jobs as TiDB serves it at `/ddl/history`. `resolved_ts`, if a Pump told one, says up to
-    where it vouches that every transaction is decided; it must have been asked before `export` is
-    called. `is_resumed` goes on with one that was killed, `is_again` makes another snapshot of a
-    moment that has one, `keep` is how many snapshots stay, 0 all.
+    directory, which people know as `base_shown`; `base_time_zone` that of the TIMESTAMPs in a dump.
+    `schema_history` is a JSON array of DDL jobs as TiDB serves it at `/ddl/history`. `resolved_ts`,
+    if a Pump told one, says up to where it vouches that every transaction is decided; it must have
+    been asked before `export` is called. `is_resumed` goes on with one that was killed, `is_again`
+    makes another snapshot of a moment that has one, `keep` is how many snapshots stay, 0 all.
     """
 
     data_dir: Path
@@ -85,6 +85,7 @@ class ExportOptions:
     schema_history: bytes
     as_of: str = "latest"
     base: str = choice.AUTO
+    base_shown: str = ""
     base_time_zone: str = ""
     changes: ChangesOptions | None = None
     format: str = "parquet"
@@ -423,7 +424,7 @@ def _manifest(
         tables=report.tables,
         left_out=report.left_out,
         types=options.types,
-        base=BaseEntry(str(base.directory), base.commit_ts) if base.directory else None,
+        base=_base_entry(options, base),
         schema=report.schema,
         changes=report.changes,
         data_format=options.format,
@@ -432,3 +433,9 @@ def _manifest(
         extra_files=report.extra_files,
         seconds=round(seconds, 3),
     )
+
+
+def _base_entry(options: ExportOptions, base: choice.Chosen) -> BaseEntry | None:
+    if base.directory is None:
+        return None
+    return BaseEntry(options.base_shown or str(base.directory), base.commit_ts)

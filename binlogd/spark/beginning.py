@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from binlogd.archive.store import Store
+from binlogd.archive.bases import fetched
+from binlogd.archive.store import without_secrets
 from binlogd.errors import Refused
 from binlogd.snapshot.bases.choice import Needs, choose
 from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.rowkey import HandleKind
-from binlogd.snapshot.publishing.publish import LATEST
-from binlogd.snapshot.spec import MANIFEST_NAME, FileEntry, Manifest, TypeOptions
+from binlogd.snapshot.spec import FileEntry, TypeOptions
 from binlogd.snapshot.tables.built_on import Base, Carry, open_base
 from binlogd.snapshot.tables.catalog import DdlBinlog, Origin, TablePlan, catalog
 from binlogd.snapshot.writing.adapt import Losses, ParquetAdapter, dump_chunks, keys_in
@@ -65,7 +64,7 @@ def beginning(
     table that is wanted.
     """
     source = open_input(asked)
-    directory = _fetched(base, scratch) if "://" in base else Path(base)
+    directory = fetched(base, scratch) if "://" in base else Path(base)
     needs = Needs(source.resolved_ts(), source.gone_ts(), source.cluster_id(), asked.types)
     chosen = choose(str(directory), directory, needs)
     opened = open_base(chosen.directory or directory, asked.types, zone)
@@ -96,7 +95,7 @@ def beginning(
     }
     if untold:
         raise Refused(
-            f"--base {base} does not tell {'; '.join(untold)}. Leave these out"
+            f"--base {without_secrets(base)} does not tell {'; '.join(untold)}. Leave these out"
             " (--except, or [syncer]), or name another base"
         )
     return Beginning(str(directory), opened.commit_ts, tables, known.tracker, asked.types, losses)
@@ -118,29 +117,6 @@ def _ddl_before(source: Input, base: Base) -> list[DdlBinlog]:
             query = body.ddl_query.decode("utf-8", "surrogateescape")
             found.append(DdlBinlog(binlog.commit_ts, body.ddl_job_id, body.ddl_schema_state, query))
     return found
-
-
-def _fetched(url: str, scratch: Path) -> Path:
-    """The files of a snapshot in an object store, on this machine."""
-    store = Store.open(url, what="base")
-    if not store.names() or MANIFEST_NAME not in store.names():
-        name = store.read(LATEST).decode().strip()
-        return _fetched(_below(url, name), scratch)
-    manifest = msgspec.json.decode(store.read(MANIFEST_NAME), type=Manifest)
-    names = [MANIFEST_NAME, *([manifest.schema.name] if manifest.schema else [])]
-    for table in manifest.tables:
-        for file in table.files:
-            names += [file.name, *([file.keys.name] if file.keys else [])]
-    for name in names:
-        target = scratch / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        store.fetch(name, target)
-    return scratch
-
-
-def _below(url: str, name: str) -> str:
-    place, mark, options = url.partition("?")
-    return f"{place.rstrip('/')}/{name}{mark}{options}"
 
 
 # --- rows ----------------------------------------------------------------------------------------

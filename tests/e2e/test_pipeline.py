@@ -108,6 +108,10 @@ def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
             "expected delta:PLACE or iceberg:PLACE",
         ),
         (
+            ["--source", ".", "--into", "iceberg:gs://b/lake", "--checkpoint", "c"],
+            "a lake lies in a directory or in s3://",
+        ),
+        (
             ["--source", ".", "--into", "delta:x", "--checkpoint", "c", "--option", "nothing"],
             "--option takes NAME=VALUE",
         ),

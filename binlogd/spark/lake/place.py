@@ -1,8 +1,9 @@
 """Where a lake lies, in the words of each library that goes there.
 
 One URL says it all, as for exports and archives: pyarrow's, with options behind a `?`
-(`s3://bucket/lake?endpoint_override=minio:9000&scheme=http&region=eu-1`). Without them, and always
-for other stores than S3, each library looks into the environment (`AWS_ACCESS_KEY_ID`, ...).
+(`s3://bucket/lake?endpoint_override=minio:9000&scheme=http&region=eu-1`). Without them each library
+looks into the environment (`AWS_ACCESS_KEY_ID`, ...). Other stores than S3 are refused: what
+libraries promise of commits there was never tried.
 """
 
 from __future__ import annotations
@@ -85,8 +86,6 @@ class Place:
 
     def _given(self) -> dict[str, str]:
         parts = urlsplit(self.url)
-        if parts.scheme != "s3":
-            return {}
         query = dict(parse_qsl(parts.query))
         found: dict[str, str] = {}
         if parts.username and parts.password:
@@ -112,6 +111,12 @@ def place_of(into: str) -> Place:
     if urlsplit(url).scheme in ("", "file"):
         return Place(found, str(Path(url.removeprefix("file://")).absolute()))
     parts = urlsplit(url)
+    if parts.scheme != "s3":
+        hint = "; S3 is s3:// here" if parts.scheme in ("s3a", "s3n") else ""
+        raise ConfigError(
+            f"--into {kind}:{parts.scheme}://...: a lake lies in a directory or in s3://; its"
+            f" commits were never tried in another store{hint}"
+        )
     unknown = sorted(dict(parse_qsl(parts.query)).keys() - _KNOWN)
     if unknown:
         raise ConfigError(

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from binlogd.archive.bases import fetched
+from binlogd.archive.store import Store
 from binlogd.errors import ConfigError, Refused
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.tso import NO_TS, Tso
@@ -13,6 +15,7 @@ from binlogd.workload.generator import Options, Workload
 from tests import dumps
 from tests.data_directory import collect_garbage, write_log
 from tests.model_check import check_against_model
+from tests.s3 import s3_server
 from tests.spark import WarmSpark
 
 
@@ -36,6 +39,27 @@ def test_a_snapshot_built_on_another_holds_what_the_whole_log_gives(
             with pytest.raises(Refused, match="GC removed the beginning of the log"):
                 spark.export(data_dir, history, as_of)
         base = snapshot
+
+
+def test_a_snapshot_is_built_on_one_in_an_object_store(spark: WarmSpark, tmp_path: Path) -> None:
+    workload = Workload(Options(seed=33, transactions=60, ddl_every=10))
+    data_dir, history = tmp_path / "data", workload.history
+    write_log(data_dir, [record.payload for record in workload.records()])
+    middle = workload.model.moments()[len(workload.model.moments()) // 2]
+    made = spark.export(data_dir, history(), Tso(middle))
+    with s3_server() as s3:
+        url = s3.url("exports")
+        with pytest.raises(ConfigError, match=r"no snapshot of `binlogd export` is there") as told:
+            fetched(url, tmp_path / "nothing")
+        assert "testing" not in str(told.value)
+        store = Store.open(url)
+        for path in (each for each in made.rglob("*") if each.is_file()):
+            store.put_file(f"snapshot-1/{path.relative_to(made)}", path, path.stat().st_size)
+        store.put("LATEST", b"snapshot-1\n")
+        base = fetched(url, tmp_path / "base")
+    check_against_model(
+        spark.export(data_dir, history(), base=base), workload, workload.model.last_commit_ts
+    )
 
 
 def write_dump(directory: Path, workload: Workload, as_of: Tso) -> None:

@@ -1,0 +1,44 @@
+"""A snapshot in an object store, as a directory of this machine, for what is built on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from binlogd.archive.store import Store, without_secrets
+from binlogd.errors import ConfigError
+from binlogd.snapshot.publishing.publish import LATEST
+from binlogd.snapshot.spec import MANIFEST_NAME, Manifest
+
+
+def fetched(url: str, into: Path) -> Path:
+    """Copies what a snapshot's manifest names, of the latest one where `url` holds several.
+
+    Raises ConfigError where none is there, ArchiveUnavailable.
+    """
+    try:
+        store = Store.open(url, what="base")
+        if MANIFEST_NAME not in store.names():
+            name = store.read(LATEST).decode().strip()
+            store = Store.open(_below(url, name), what="base")
+        manifest = msgspec.json.decode(store.read(MANIFEST_NAME), type=Manifest)
+    except (FileNotFoundError, msgspec.DecodeError) as error:
+        raise ConfigError(
+            f"--base {without_secrets(url)}: no snapshot of `binlogd export` is there: {error};"
+            " name the place of the snapshots or one of them (a dump, fetch yourself)"
+        ) from error
+    names = [MANIFEST_NAME, *([manifest.schema.name] if manifest.schema else [])]
+    for table in manifest.tables:
+        for file in table.files:
+            names += [file.name, *([file.keys.name] if file.keys else [])]
+    for name in names:
+        target = into / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        store.fetch(name, target)
+    return into
+
+
+def _below(url: str, name: str) -> str:
+    place, mark, options = url.partition("?")
+    return f"{place.rstrip('/')}/{name}{mark}{options}"
