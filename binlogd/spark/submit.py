@@ -24,6 +24,8 @@ from threading import Event
 from types import FrameType
 from typing import Any
 
+import structlog
+
 from binlogd.archive.store import without_secrets
 from binlogd.errors import BinlogdError, ConfigError
 from binlogd.settings import sources
@@ -43,6 +45,10 @@ sys.exit(main(sys.argv[1:]))
 SYNCER = "syncer"
 POLL_S = 1
 """Between two looks at whether somebody asked to stop."""
+ATTEMPTS_MAX = 5
+"""Of a query whose Python did not start in time."""
+
+log = structlog.get_logger(__name__)
 _OURS = re.compile(r"binlogd\.[\w.]+\.(\w+): (.+)")
 
 
@@ -143,10 +149,8 @@ def write_package(directory: Path) -> list[Path]:
 
 def run(spark: Any, arguments: Arguments, setup: Setup) -> None:
     """To its end, in a session that is there. Raises ConfigError, Refused, PipelineStopped."""
-    from pyspark.errors import StreamingQueryException
-
     from binlogd.spark.database import DatabaseSink
-    from binlogd.spark.lake.book import Claim, PipelineStopped
+    from binlogd.spark.lake.book import Claim
     from binlogd.spark.lake.moving import Lake
     from binlogd.spark.pipeline import (
         DatabaseTarget,
@@ -154,7 +158,6 @@ def run(spark: Any, arguments: Arguments, setup: Setup) -> None:
         Offsets,
         PipelineOptions,
         seed,
-        start,
     )
     from binlogd.spark.request import request
 
@@ -182,15 +185,36 @@ def run(spark: Any, arguments: Arguments, setup: Setup) -> None:
             source = _behind(source, begin.commit_ts)
         target = DatabaseTarget(sink, checkpoint, takes_over)
     options = PipelineOptions(source, arguments.checkpoint, arguments.interval_s)
-    query = start(spark, options, target)
-    try:
-        with _asked_to_stop() as asked_to_stop:
-            while not query.awaitTermination(POLL_S):  # ends with the query
-                if asked_to_stop.is_set():
-                    query.stop()
-    except StreamingQueryException as error:
-        ours = _OURS.findall(str(error))
-        raise PipelineStopped(ours[-1][1] if ours else str(error)) from error
+    _run_to_end(spark, options, target)
+
+
+def _run_to_end(spark: Any, options: Any, target: Any) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    from binlogd.spark.lake.book import PipelineStopped
+    from binlogd.spark.pipeline import start
+
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        query = start(spark, options, target)
+        try:
+            with _asked_to_stop() as asked_to_stop:
+                while not query.awaitTermination(POLL_S):  # ends with the query
+                    if asked_to_stop.is_set():
+                        query.stop()
+        except StreamingQueryException as error:
+            if is_worker_late(str(error)) and attempt < ATTEMPTS_MAX:
+                log.warning("python_worker_was_late", attempt=attempt)
+                continue
+            ours = _OURS.findall(str(error))
+            raise PipelineStopped(ours[-1][1] if ours else str(error)) from error
+        return
+
+
+def is_worker_late(text: str) -> bool:
+    """Whether a query ended because a Python process took longer to start than the ten seconds
+    that Spark waits (a busy machine): what was at work is done again by a new query. Source:
+    org.apache.spark.api.python.PythonWorkerFactory (createSimpleWorker)."""
+    return "Timed out while waiting for the Python worker to connect back" in text
 
 
 def _named(checkpoint: str) -> str:

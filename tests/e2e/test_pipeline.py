@@ -17,6 +17,7 @@ from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
+from binlogd.spark.submit import is_worker_late
 from binlogd.workload.generator import Options
 from tests import recordings_reader
 from tests.appliance import into_mariadb, run
@@ -121,6 +122,12 @@ def test_wrong_words_are_told(more: list[str], said: str, tmp_path: Path) -> Non
     done = run(tmp_path, "pipeline", *more)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
+
+
+def test_a_query_whose_python_started_too_late_is_begun_again() -> None:
+    late = "java.net.SocketTimeoutException: Timed out while waiting for the Python worker to"
+    assert is_worker_late(f"Caused by: {late} connect back")
+    assert not is_worker_late("binlogd.errors.UnreadableRow: shop.orders")
 
 
 def test_a_package_holds_what_a_cluster_imports(tmp_path: Path) -> None:
