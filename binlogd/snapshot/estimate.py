@@ -1,7 +1,8 @@
 """What an export would be: tables, log, row changes, time; from a look at the log, without Spark.
 
-Row changes are counted in samples of the log, the time comes from earlier exports into the same
-directory, where there are any with enough rows, or from a rate that is on the low side.
+Row changes are counted in samples of the log. The time comes from an earlier export into the same
+directory, where there is one that took long enough to tell, or from what was measured on a machine
+with nothing else to do.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import body, mutations
 
 SAMPLES, SAMPLE_BYTES = 8, 2 << 20
-START_S = 8.0
-CHANGES_PER_S = 50_000
-ROWS_TO_LEARN_FROM = 100_000
+START_S = 5.0
+"""Until the first row is read: with the class archive, and Python workers that begin."""
+CHANGES_PER_S = 145_000, 231_000
+"""On one core, and on two; of more nobody has measured. Source: docs/PERFORMANCE.md."""
+SECONDS_TO_LEARN_FROM = 4 * START_S
+"""Of less, the start is too much, which differs by whether a process was kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,8 @@ def estimate(options: ExportOptions) -> Estimate:
     sizes = {path: path.stat().st_size for path in files}
     as_of = moment(options.as_of).ts or options.resolved_ts
     changes = _changes(files, sizes)
-    rate, basis = _rate(options.out)
+    log_bytes = sum(sizes.values())
+    seconds, basis = _learned(options.out, log_bytes) or _measured(options.cores, changes)
     latest = next((each for each in listing(options.out).exports if not each.from_ts), None)
     base = "none"
     if options.base == choice.AUTO and latest is not None:
@@ -64,10 +69,10 @@ def estimate(options: ExportOptions) -> Estimate:
         time=wall_clock(as_of) if as_of else "the latest",
         tables=_tables(options, as_of),
         segments=len(files),
-        log_bytes=sum(sizes.values()),
+        log_bytes=log_bytes,
         changes=changes,
         base=base,
-        seconds=round(START_S + changes / rate, 1),
+        seconds=round(START_S + seconds, 1),
         basis=basis,
         free_bytes=_free_bytes(options.out),
     )
@@ -94,12 +99,20 @@ def _payloads(path: Path, size: int) -> Sequence[bytes]:
         return [payload for _, payload in split(file.read(size)).records]
 
 
-def _rate(out: Path) -> tuple[float, str]:
+def _learned(out: Path, log_bytes: int) -> tuple[float, str] | None:
+    """How long it takes by the latest export that read all of a log, and what that is."""
     for each in listing(out).exports:
-        if each.rows >= ROWS_TO_LEARN_FROM and each.seconds > START_S and not each.base_ts:
-            rate = each.rows / (each.seconds - START_S)
-            return rate, f"(at {rate:,.0f} rows/s, as {each.name} was made)"
-    return CHANGES_PER_S, f"(at {CHANGES_PER_S:,} changes/s, a cautious guess)"
+        is_whole = not each.base_ts and not each.from_ts
+        if is_whole and each.log_bytes and each.seconds >= SECONDS_TO_LEARN_FROM:
+            rate = each.log_bytes / (each.seconds - START_S)
+            return log_bytes / rate, f"(at {rate / 1e6:,.1f} MB of log/s, as {each.name} was made)"
+    return None
+
+
+def _measured(cores: int, changes: int) -> tuple[float, str]:
+    rate = CHANGES_PER_S[min(cores, len(CHANGES_PER_S)) - 1]
+    few = "one core" if cores == 1 else "two cores"
+    return changes / rate, f"(at {rate:,} changes/s, as measured on {few} with nothing else to do)"
 
 
 def _tables(options: ExportOptions, as_of: Tso) -> tuple[str, ...]:

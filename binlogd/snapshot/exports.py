@@ -14,7 +14,8 @@ from binlogd.snapshot.spec import MANIFEST_NAME, Manifest
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A snapshot, or the changes of a while. `problem` says why its manifest cannot be read."""
+    """A snapshot, or the changes of a while. It was made of a log of `log_bytes`, in `seconds`.
+    `problem` says why its manifest cannot be read."""
 
     name: str
     commit_ts: int = 0
@@ -28,6 +29,7 @@ class Exported:
     seconds: float = 0.0
     left_out: int = 0
     base_ts: int = 0
+    log_bytes: int = 0
     is_latest: bool = False
     problem: str = ""
 
@@ -78,5 +80,6 @@ def described(name: str, manifest: Manifest, *, is_latest: bool) -> Exported:
         seconds=manifest.seconds,
         left_out=len(manifest.left_out),
         base_ts=manifest.base.commit_ts if manifest.base else 0,
+        log_bytes=sum(each.size_bytes for each in manifest.log),
         is_latest=is_latest,
     )
