@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from binlogd.errors import MalformedBinlog
 from binlogd.wire.fields import BYTES, VARINT, each_field, end_of, field_at, read_uvarint, uvarint
 
 WRITE_BATCH = "/binlogd.BatchWriter/Write"
+BINLOGS_MAX = 65_536
+"""Of one batch: in memory, a small binlog is many times as large as in its message."""
 
 _BATCH: Mapping[int, tuple[str, int]] = {
     1: ("Number", VARINT),
@@ -62,7 +65,7 @@ def decode_batch(message: bytes) -> Batch:
     number = cluster_id = at = 0
     payloads: list[bytes] = []
     end = len(message)
-    while at < end:
+    while at < end and len(payloads) <= BINLOGS_MAX:
         if message[at] == _PAYLOAD_TAG:
             size, begin = read_uvarint(message, at + 1)
             at = end_of(message, begin, size)
@@ -76,6 +79,8 @@ def decode_batch(message: bytes) -> Batch:
         elif field.number == 3:  # its tag written in an unusual way
             payloads.append(message[field.value : field.end])
         at = field.end
+    if len(payloads) > BINLOGS_MAX:
+        raise MalformedBinlog(f"a batch has at most {BINLOGS_MAX} binlogs")
     return Batch(number, cluster_id, payloads)
 
 

@@ -20,18 +20,21 @@ from binlogd.wire import batch as wire
 from binlogd.wire import codec
 
 _BATCHES_IN_FLIGHT = 16  # of one stream; the next one is not read
+_BINLOG_BYTES = 256  # of the objects round a payload, roughly
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPorts:
     """What the stream of batches needs of the service it is a part of.
 
-    `until_closing` ends its block when the service closes; `take` waits for room for bytes, which
-    `give` gives back; a message that has room and does not arrive in `arrival_s` ends the stream.
+    `until_closing` ends its block when the service closes; `take` waits for room for bytes, `add`
+    takes it at once for what is there already, and `give` gives it back; a message that has room
+    and does not arrive in `arrival_s` ends the stream.
     """
 
     write: Callable[[int, Sequence[bytes]], Awaitable[Sequence[GRPCError | None]]]
     take: Callable[[int], Awaitable[None]]
+    add: Callable[[int], None]
     give: Callable[[int], None]
     until_closing: Callable[[], AbstractAsyncContextManager[None]]
     message_bytes_max: int
@@ -78,7 +81,9 @@ class BatchService:
                         Status.INTERNAL, f"grpc: error unmarshalling request: {error}"
                     ) from error
                 raise
-            group.create_task(writing.written(batch, size_bytes))
+            around_bytes = _BINLOG_BYTES * len(batch.payloads)
+            self._ports.add(around_bytes)
+            group.create_task(writing.written(batch, size_bytes + around_bytes))
 
 
 class _Writing:

@@ -131,6 +131,7 @@ class PumpService:
             BatchPorts(
                 write=self.write_payloads,
                 take=self._take_room,
+                add=self._room.add,
                 give=self._room.give,
                 until_closing=self._until_closing,
                 message_bytes_max=self._limits.message_bytes_max,

@@ -227,3 +227,15 @@ async def test_other_languages_can_speak_to_it_by_its_proto() -> None:
 async def test_a_batch_without_binlogs_is_answered() -> None:
     async with serving(MemoryPump()) as (_, port):
         assert await raw_batch(port, b"") == wire.BatchAnswer(0, [])
+
+
+async def test_many_small_binlogs_count_as_what_they_take_in_memory() -> None:
+    pump = MemoryPump()
+    pump.gate.clear()
+    async with serving(pump) as (service, port), asyncio.TaskGroup() as group:
+        message = wire.encode_batch(wire.Batch(1, CLUSTER, [b""] * 10_000))
+        group.create_task(raw_batch(port, message))
+        await eventually(lambda: service.statistics().writes_in_flight == 10_000)
+        assert service.statistics().bytes_in_flight > 100 * len(message)
+        pump.gate.set()
+        await eventually(lambda: service.statistics().bytes_in_flight == 0)

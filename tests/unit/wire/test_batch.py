@@ -46,3 +46,11 @@ def test_fields_that_are_not_known_are_passed_over() -> None:
 def test_what_is_no_batch_is_malformed(damage: bytes) -> None:
     with pytest.raises(MalformedBinlog):
         wire.decode_batch(damage)
+
+
+def test_a_batch_of_more_binlogs_than_are_allowed_is_no_batch() -> None:
+    """A gigabyte of empty ones would take dozens of gigabytes as objects."""
+    allowed = wire.Batch(1, 2, [b""] * wire.BINLOGS_MAX)
+    assert wire.decode_batch(wire.encode_batch(allowed)) == allowed
+    with pytest.raises(MalformedBinlog, match="at most 65536 binlogs"):
+        wire.decode_batch(wire.encode_batch(allowed) + b"\x1a\x00")
