@@ -133,7 +133,7 @@ def test_what_the_downstream_refuses_stops_the_batch_with_the_way_past(
 def test_a_second_pipeline_into_one_downstream_is_refused_until_it_takes_over(
     db_type: str, mariadb: MariaDb, options: dict[str, str], tmp_path: Path
 ) -> None:
-    into_sqlite = '[syncer]\ndb-type = "sqlite"\n'
+    into_sqlite = f'data-dir = "{tmp_path}"\n[syncer]\ndb-type = "sqlite"\n'
     text = into_mariadb(mariadb) if db_type == "mysql" else into_sqlite
     into = DatabaseSink(Setup(config.parse(text, "the test's"), tmp_path), request(options))
     seeding, first = Claim("", "/lake/one"), Claim("id-1", "/lake/one")

@@ -3,6 +3,7 @@ end anywhere, held to a model that keeps rows where TiDB does."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from random import Random
@@ -26,9 +27,12 @@ from binlogd.tidb.model import Column, FieldType, Table
 from binlogd.tidb.partitioning import Partition, Partitioning
 from binlogd.wire.peek import peek
 from tests.data_directory import write_log
-from tests.lakes import Pipeline
+from tests.lakes import Killed, Pipeline
 from tests.logged import Logged, lake_rows
 from tests.partitioned import Partitioned
+
+KILLED = 0.4
+"""The share of batches that are killed once, when the tables are prepared or merged."""
 
 
 def made(rng: Random, *, is_list: bool, steps: int) -> Partitioned:
@@ -59,6 +63,9 @@ def follow(history: Partitioned, rng: Random, directory: Path, kind: str, batche
     every = [head.commit_ts for head in map(peek, history.payloads) if head.commit_ts]
     ends, start = sorted({*rng.sample(every, min(batches, len(every))), every[-1]}), 0
     for end in ends:
+        if rng.random() < KILLED:
+            with suppress(Killed):
+                pipeline.run(start, end, kill_at=rng.randrange(1, 4))
         pipeline.run(start, end)
         if end in history.states and len(history.states[end]) and end > every[2]:
             check(history, pipeline_lake, end)
