@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import importlib
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from urllib.parse import urlsplit
 
 from binlogd.archive.task import check_installed
 from binlogd.errors import ConfigError, Unavailable
-from binlogd.host.disk import sync_directory
+from binlogd.host.disk import put_in_place
 
 T = TypeVar("T")
 
@@ -186,10 +185,7 @@ class Store:
         beside = target.with_name(target.name + _NEW)
         with beside.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(target)
-        sync_directory(target.parent)
+        put_in_place(beside, target)
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")

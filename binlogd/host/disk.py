@@ -423,6 +423,14 @@ def write_whole(path: Path, content: bytes) -> None:
     sync_directory(path.parent)
 
 
+def put_in_place(beside: Path, path: Path) -> None:
+    """Gives a finished file its name; it is on the disk from then on, name and all."""
+    with beside.open("rb") as file:
+        os.fsync(file.fileno())
+    beside.replace(path)
+    sync_directory(path.parent)
+
+
 def _space(directory: Path) -> Space:
     status = os.statvfs(directory)
     unit = status.f_frsize  # fragments, not blocks: the preferred size differs

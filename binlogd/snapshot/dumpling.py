@@ -6,7 +6,6 @@ Source: dumpling export/{metadata,config,writer}.go for names and contents.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace as replaced
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from binlogd.host.disk import write_whole
 from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.spec import FileEntry, TableEntry
 from binlogd.snapshot.tables.catalog import TablePlan
@@ -64,7 +64,7 @@ def lay_out(
         extra[f"{stem}-schema.sql"] = f"{_HEAD}{table.create_table};\n"
         moved.append(structs.replace(table, files=_moved(staging, stem, suffix, table.files)))
     for name, text in extra.items():
-        _write(staging / name, text)
+        write_whole(staging / name, text.encode())
     return LaidOut(tuple(moved), tuple(sorted(extra)))
 
 
@@ -91,10 +91,3 @@ def _metadata(commit_ts: Tso) -> str:
         f"Started dump at: {at}\nSHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos: {commit_ts}\n"
         f"\tGTID:\n\nFinished dump at: {at}\n"
     )
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("wb") as file:
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())

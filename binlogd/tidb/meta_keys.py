@@ -22,13 +22,12 @@ from binlogd.tidb.datum import (
 
 DATABASES = b"DBs"
 HISTORY = b"DDLJobHistory"
-JOB_LIST = b"DDLJobList"
 SCHEMA_VERSION = b"SchemaVersionKey"
 
 _PREFIX = b"m"
 _TABLE_PREFIX = b"t"
 _KIND_BYTES = 8
-_STRING, _FIELD, _ITEM, _LIST = (bytes(7) + kind for kind in (b"s", b"h", b"l", b"L"))
+_STRING, _FIELD = (bytes(7) + kind for kind in (b"s", b"h"))
 _TABLE_FIELD = re.compile(rb"Table:([0-9]{1,19})")
 
 
@@ -53,21 +52,6 @@ def hash_range(name: bytes) -> KeyRange:
     """All fields of a hash, in the order of the fields."""
     prefix = _PREFIX + memcomparable(name) + _FIELD
     return KeyRange(prefix, after_prefix(prefix))
-
-
-def list_item_key(name: bytes, index: int) -> bytes:
-    """Where an item of a list is."""
-    return _PREFIX + memcomparable(name) + _ITEM + comparable_int(index)
-
-
-def list_meta_key(name: bytes) -> bytes:
-    """Where the ends of a list are."""
-    return _PREFIX + memcomparable(name) + _LIST
-
-
-def schema_diff_key(version: int) -> bytes:
-    """Where it stands what a schema version has changed."""
-    return string_key(b"Diff:%d" % version)
 
 
 def database_name(database_id: int) -> bytes:

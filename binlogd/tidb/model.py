@@ -15,7 +15,6 @@ from typing import TypeVar
 import msgspec
 
 from binlogd.errors import Corrupt
-from binlogd.tidb.kinds import FLAG_BINARY as FLAG_BINARY
 from binlogd.tidb.kinds import FLAG_NOT_NULL as FLAG_NOT_NULL
 from binlogd.tidb.kinds import FLAG_PRIMARY_KEY as FLAG_PRIMARY_KEY
 from binlogd.tidb.kinds import FLAG_UNSIGNED as FLAG_UNSIGNED

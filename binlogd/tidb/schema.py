@@ -178,17 +178,15 @@ class SchemaTracker:
         """Whether `load` or `apply` was given the job."""
         return job_id in self._pending or job_id in self._applied
 
-    def apply_up_to(self, schema_version: int) -> None:
-        """Applies the known jobs that a checkpoint with this schema version has behind it."""
-        self._apply_known(lambda job: job.schema_version <= schema_version)
-
     def apply_finished_by(self, commit_ts: Tso) -> None:
-        """Applies the known jobs that were over at a commit_ts, when no schema version is known.
+        """Applies the known jobs that were over at a commit_ts.
 
         Of a job that was open at commit_ts, nobody can tell on which side its binlog lies. It stays
         unplaced until its binlog comes, or a row shows that it was in force before.
         """
-        self._apply_known(lambda job: 0 < job.finished_ts <= commit_ts)
+        for job in sorted(self._pending.values(), key=lambda job: job.schema_version):
+            if 0 < job.finished_ts <= commit_ts:
+                self.apply(job, SchemaState.NONE)
         self.changes += 1
         self._unplaced = {job.id: job for job in self._pending.values() if job.start_ts < commit_ts}
 
@@ -472,11 +470,6 @@ class SchemaTracker:
         while jobs and jobs[0].job.schema_version <= tracked.version:
             del jobs[0]
         return jobs[0] if jobs else None
-
-    def _apply_known(self, is_due: Callable[[Job], bool]) -> None:
-        for job in sorted(self._pending.values(), key=lambda job: job.schema_version):
-            if is_due(job):
-                self.apply(job, SchemaState.NONE)
 
     def _place(self, table_id: int, schema_version: int) -> None:
         for job in sorted(self._unplaced.values(), key=lambda job: job.schema_version):

@@ -141,13 +141,8 @@ def decode_pull_request(message: bytes) -> PullRequest:
     return PullRequest(cluster_id, Tso(after))
 
 
-def encode_pull_answer(binlog: CommittedBinlog) -> bytes:
-    """PullBinlogResp with this binlog as its entity."""
-    return b"".join(pull_answer_parts(binlog))
-
-
 def pull_answer_parts(binlog: CommittedBinlog) -> tuple[bytes, bytes, bytes]:
-    """The same in three parts, with the payload as it is."""
+    """PullBinlogResp with this binlog as its entity, in three parts: the payload is as it is."""
     begin, end = _around_payload(binlog)
     return begin, binlog.payload, end
 

@@ -63,35 +63,6 @@ def peek(payload: bytes) -> Head:
     return Head(fields.tp, fields.start_ts, fields.commit_ts, fields.ddl_job_id)
 
 
-class PlainHead(NamedTuple):
-    """The head of a payload without DDL; timestamps as the varints that they are stored as."""
-
-    tp: int
-    start_ts: bytes
-    commit_ts: bytes
-
-
-def plain_head(payload: bytes) -> PlainHead | None:
-    """The head of a canonical payload that is no DDL; None for any other one. Hot."""
-    head = _TIMESTAMPS.match(payload)
-    if head is None:
-        return None
-    at = head.end()
-    try:
-        for tag in b"\x22\x2a\x32":
-            if payload[at] == tag:
-                size, at = payload[at + 1], at + 2
-                if size > 0x7F:
-                    size, at = read_uvarint(payload, at - 1)
-                at = end_of(payload, at, size)
-    except (IndexError, MalformedBinlog):
-        return None
-    if payload[at:] != _NO_DDL:
-        return None
-    tp, start_ts, commit_ts = head.groups()
-    return PlainHead(tp[0], start_ts, commit_ts)
-
-
 def canonical(payload: bytes) -> bytes:
     """The payload as a Pump stores it, itself if it is so already. Raises MalformedBinlog."""
     if _marks(payload) is not None:

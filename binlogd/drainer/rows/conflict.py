@@ -16,9 +16,9 @@ def seed_of(table_id: int) -> int:
     return crc32(table_id.to_bytes(8, "little", signed=True))
 
 
-def lane_of(table_id: int, key: bytes, lanes: int) -> int:
+def lane_of(key: bytes, seed: int, lanes: int) -> int:
     """The lane of a key, given as its literal; b"" is a table that is bound as a whole."""
-    return crc32(key, seed_of(table_id)) % lanes
+    return crc32(key, seed) % lanes
 
 
 def lanes_for(worker_count: int) -> int:

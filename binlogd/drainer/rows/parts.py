@@ -19,6 +19,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from binlogd.drainer import sql
+from binlogd.drainer.rows.conflict import lane_of
 from binlogd.drainer.rows.plan import ODD, Key
 from binlogd.drainer.rows.progress import LanePosition
 from binlogd.drainer.rows.shape import Mode
@@ -333,6 +334,7 @@ class Gatherer:
                 continue
             if by_key:
                 literal = b"%d" % key if key.__class__ is int else key
+                # lane_of, without the call
                 lane = crc32(literal, seed) % lanes  # type: ignore[arg-type]  # bytes by now
             part = parts[lane]
             if part.last is not adding:
@@ -381,7 +383,7 @@ class Gatherer:
     def _put_state(self, target: Target, key: Key, row: bytes | None) -> None:
         lane = target.seed % self._lanes
         if target.by_key:
-            lane = crc32(key_text(key), target.seed) % self._lanes
+            lane = lane_of(key_text(key), target.seed, self._lanes)
         if self._is_catching_up and self._is_applied(lane):
             return
         part = self._open[lane]

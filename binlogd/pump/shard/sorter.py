@@ -133,11 +133,6 @@ class Sorter:
         """The prewrite that holds the watermark, if one does."""
         return self._first
 
-    @property
-    def oldest_start_ts(self) -> Tso | None:
-        """The smallest start_ts without an outcome; linear in the open prewrites."""
-        return min(self._open, default=None)
-
     def waiting_since(self, before_s: float) -> Iterator[Open]:
         """The open prewrites that came before `before_s`, oldest first."""
         opened = self._first

@@ -62,6 +62,8 @@ function said(isDone, text) {
 }
 
 async function act(method, path, done) {
+  $("acted").className = "notice busy";
+  $("acted").textContent = "The process is asked.";
   try {
     const [status, answer] = await ask(method, path);
     const isDone = status === 200 && answer.code === 200;

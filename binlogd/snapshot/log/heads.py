@@ -162,10 +162,7 @@ class Canonical:
 
 
 def canonical(payloads_of: Rows) -> Canonical:
-    """The heads of payloads that are canonical and no DDL.
-
-    As `wire.peek.plain_head` tells them, which reads one at a time.
-    """
+    """The heads of payloads that are canonical and no DDL."""
     data, begins, ends = payloads_of.data, payloads_of.begins, payloads_of.ends
     kind = data[begins + 1].astype(np.int8)
     is_plain = (ends - begins >= _LEAST_BYTES) & (data[begins] == 0x08) & (kind >= 0)

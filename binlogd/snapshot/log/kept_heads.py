@@ -7,13 +7,13 @@ any other is read again.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from binlogd.host.disk import put_in_place
 from binlogd.snapshot.log.heads import PACKED
 from binlogd.snapshot.log.reader import Slice
 
@@ -26,9 +26,7 @@ def keep_heads(path: Path, parts: Sequence[Slice], found: pa.Table) -> None:
     making = path.with_suffix(".new")
     told = found.replace_schema_metadata({_OF: _digest(parts)})
     pq.write_table(told, making, compression="none", write_page_checksum=True)
-    with making.open("rb") as file:
-        os.fsync(file.fileno())
-    making.replace(path)
+    put_in_place(making, path)
 
 
 def kept_heads(path: Path, parts: Sequence[Slice]) -> pa.Table | None:

@@ -19,6 +19,7 @@ import structlog
 
 from binlogd.errors import ConfigError, Unavailable
 from binlogd.host.child import answered
+from binlogd.host.disk import put_in_place
 from binlogd.snapshot.process.launcher import ExportFailed, running
 from binlogd.snapshot.process.preflight import Machine, check_memory, machine
 from binlogd.snapshot.spec import SessionSpec
@@ -60,9 +61,7 @@ async def warm_up(*, anew: bool = False) -> Archive:
         with tempfile.TemporaryDirectory(prefix=".warmup-", dir=path.parent) as name:
             await note_launch(found)
             made = await _made_in(Path(name), found)
-            with made.open("rb") as file:  # Java dies of an archive that is cut
-                os.fsync(file.fileno())
-            made.replace(path)
+            put_in_place(made, path)  # Java dies of an archive that is cut
     except OSError as error:
         raise ConfigError(
             f"{path.parent}: the class archive cannot be written there: {error.strerror}; set"

@@ -148,6 +148,8 @@ def _sha256(path: Path) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
+    """Whole, whoever else is at it: two attempts of a task may be, which `disk.write_whole` is not
+    for. A mark whose name is lost is a part that is written again."""
     making = path.with_name(f".{path.name}.{os.getpid()}")
     with making.open("wb") as file:
         file.write(content)

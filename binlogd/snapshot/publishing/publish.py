@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from binlogd.errors import Refused
-from binlogd.host.disk import sync_directory
+from binlogd.host.disk import sync_directory, write_whole
 from binlogd.snapshot.spec import MANIFEST_NAME, Manifest
 from binlogd.tso import NO_TS, Tso
 
@@ -83,11 +83,7 @@ def publish(staged: Path, out: Path, manifest: Manifest, *, is_again: bool = Fal
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Puts the manifest beside the files, synced with its name."""
     document = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-    with (directory / MANIFEST_NAME).open("wb") as file:
-        file.write(document + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(directory)
+    write_whole(directory / MANIFEST_NAME, document + b"\n")
 
 
 def point_to_latest(out: Path) -> None:

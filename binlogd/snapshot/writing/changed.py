@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from binlogd.host.disk import put_in_place
 from binlogd.snapshot.log.keys import key_numbers
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.writing.files import KEY_COLUMN, put
+from binlogd.snapshot.writing.files import KEY_COLUMN
 
 PIECE_KEYS = 1 << 20
 """Keys that are looked up at a time."""
@@ -71,7 +72,7 @@ class ChangedKeys:
         if self._keys:
             self._flush()
         self._file.close()
-        put(self._making, self._path)
+        put_in_place(self._making, self._path)
 
     def _flush(self) -> None:
         keys = pa.chunked_array(self._keys, self._type)

@@ -17,7 +17,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from binlogd.host.disk import sync_directory
 from binlogd.snapshot.formats import file_kinds
 from binlogd.snapshot.formats.file_kinds import PLAIN_PARQUET, ROW_GROUP_ROWS, FileKind
 from binlogd.snapshot.formats.texts import CHECKSUM_BITS, checksum
@@ -254,14 +253,6 @@ class TableFiles:
 def checksum_text(total: int) -> str:
     """A row checksum as manifests have it: 16 hexadecimal digits."""
     return f"{total % (1 << CHECKSUM_BITS):016x}"
-
-
-def put(making: Path, path: Path) -> None:
-    """Gives a finished file its name; it is on the disk from now on, name and all."""
-    with making.open("rb") as file:
-        os.fsync(file.fileno())
-    making.replace(path)
-    sync_directory(path.parent)
 
 
 def synced(path: Path) -> tuple[int, str]:

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from binlogd.errors import Refused
+from binlogd.host.disk import put_in_place
 from binlogd.snapshot.writing.changed import keys_as
-from binlogd.snapshot.writing.files import KEY_COLUMN, put
+from binlogd.snapshot.writing.files import KEY_COLUMN
 
 GONE_ROWS_MAX = 20_000_000
 """Changed rows of one table that are held in memory while its base is read."""
@@ -56,7 +57,7 @@ class GoneRows:
     def close(self) -> None:
         """Finishes the file; one that is not whole is not seen. A mark may follow: it is synced."""
         self._file.close()
-        put(self._making, self._path)
+        put_in_place(self._making, self._path)
 
 
 class LooseRows:

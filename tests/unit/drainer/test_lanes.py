@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.rows.conflict import lane_of, lanes_for
+from binlogd.drainer.rows.conflict import lane_of, lanes_for, seed_of
 from binlogd.drainer.rows.parts import Gatherer, Limits, Part, RunKind, commit_ts_of
 from binlogd.drainer.rows.progress import (
     DDL_LANE,
@@ -40,7 +40,8 @@ def _lanes() -> dict[str, list[int]]:
     keys += [b"(%d,'k%d')" % (n, n) for n in range(4999)] + [b""]
     return {
         str(count): [
-            lane_of(table_id, key, count) for table_id, key in zip(_ids(), keys, strict=True)
+            lane_of(key, seed_of(table_id), count)
+            for table_id, key in zip(_ids(), keys, strict=True)
         ]
         for count in (1, 2, 4, 7)
     }
@@ -57,7 +58,8 @@ def test_ten_thousand_keys_keep_their_lanes() -> None:
 
 def test_lanes_do_not_depend_on_the_process() -> None:
     program = (
-        "from binlogd.drainer.rows.conflict import lane_of; print(lane_of(77, b\"'x'\", 1000))"
+        "from binlogd.drainer.rows.conflict import lane_of, seed_of;"
+        "print(lane_of(b\"'x'\", seed_of(77), 1000))"
     )
     answers = {
         subprocess.run(
@@ -68,11 +70,11 @@ def test_lanes_do_not_depend_on_the_process() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert answers == {b"%d\n" % lane_of(77, b"'x'", 1000)}
+    assert answers == {b"%d\n" % lane_of(b"'x'", seed_of(77), 1000)}
 
 
 def test_keys_are_spread_evenly() -> None:
-    lanes = Counter(lane_of(5, b"%d" % n, 4) for n in range(4000))
+    lanes = Counter(lane_of(b"%d" % n, seed_of(5), 4) for n in range(4000))
     assert min(lanes.values()) > 900
 
 

@@ -399,11 +399,11 @@ def history_of_three(upstream: Upstream) -> list[Job]:
     ]
 
 
-def test_a_late_start_applies_the_history_up_to_its_schema_version(upstream: Upstream) -> None:
+def test_a_late_start_applies_the_history_up_to_its_moment(upstream: Upstream) -> None:
     jobs = history_of_three(upstream)
     tracker = SchemaTracker()
     tracker.load(reversed(jobs))
-    tracker.apply_up_to(jobs[1].schema_version)
+    tracker.apply_finished_by(Tso(jobs[1].finished_ts))
     at = tracker.table_at(50, jobs[1].schema_version)
     assert at is not None
     assert (at.database, len(at.info.columns)) == ("late", 2)

@@ -33,10 +33,10 @@ uint64s = st.integers(0, (1 << 64) - 1)
         (codec.encode_pull_request(CLUSTER, Tso(1000)), "08919ad2a8deb1b0a05e120310e807"),
         (codec.encode_pull_request(CLUSTER, Tso(0)), "08919ad2a8deb1b0a05e1200"),
         (
-            codec.encode_pull_answer(CommittedBinlog(Tso(1), Tso(2), JOINED)),
+            b"".join(codec.pull_answer_parts(CommittedBinlog(Tso(1), Tso(2), JOINED))),
             "0a170a00120d0801100118022a017638004000220408011002",
         ),
-        (codec.encode_pull_answer(CommittedBinlog(Tso(0), Tso(0), b"")), "0a040a002200"),
+        (b"".join(codec.pull_answer_parts(CommittedBinlog(Tso(0), Tso(0), b""))), "0a040a002200"),
     ],
 )
 def test_bytes_equal_those_of_the_go_encoder(built: bytes, expected: str) -> None:
@@ -108,7 +108,7 @@ def test_pull_answers_read_as_betterproto_reads_them(
     start_ts: int, commit_ts: int, payload: bytes
 ) -> None:
     binlog = CommittedBinlog(Tso(start_ts), Tso(commit_ts), payload)
-    encoded = codec.encode_pull_answer(binlog)
+    encoded = b"".join(codec.pull_answer_parts(binlog))
     entity = pb.PullBinlogResp().parse(encoded).entity
     assert entity.payload == payload
     assert (entity.meta.start_ts, entity.meta.commit_ts) == (start_ts, commit_ts)

@@ -8,6 +8,7 @@ from binlogd.tidb.encode import encode_delete, encode_insert, encode_update
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.row import RowDecoder
 from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import Tso
 from binlogd.wire.peek import body, mutations
 from tests.bench.load import Load, inserts, mixed, updates
 
@@ -25,7 +26,7 @@ def test_every_row_decodes_and_would_be_encoded_the_same(load: Load, per_txn: in
     tracker = SchemaTracker()
     jobs = jobs_from_json(load.history)
     tracker.load(jobs)
-    tracker.apply_up_to(max(job.schema_version for job in jobs))
+    tracker.apply_finished_by(Tso(max(job.finished_ts for job in jobs)))
     rows = 0
     commit_ts = 0
     for binlog in [*load.setup, *load.binlogs]:
