@@ -73,7 +73,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
 
         binlogd export --out snapshots --as-of latest-5m --keep 7
         binlogd export --check snapshots/LATEST --against mysql://root@tidb:4000
-        binlogd export --via http://127.0.0.1:8249 --as-of latest-5m
+        binlogd export --via http://127.0.0.1:8250 --as-of latest-5m
     """
     if via:
         check_words(context)

@@ -27,6 +27,7 @@ def check_snapshot(snapshot: Path, against: str | None, as_of: str, *, as_json: 
         from binlogd.snapshot.check import Checked, TableCheck, check, opened
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; install binlogd[spark]") from error
+    server = server_of(against, "+00:00", "--against") if against is not None else None
     manifest = opened(snapshot)
     found: list[TableCheck] = []
     with BytesProgress(Console(stderr=True)) as shown:
@@ -45,10 +46,8 @@ def check_snapshot(snapshot: Path, against: str | None, as_of: str, *, as_json: 
         Console().print(
             f"{len(found) - wrong} of {len(found)} tables are whole{unread}", highlight=False
         )
-    if not wrong and against is not None:
-        wrong = _compare(
-            snapshot, manifest, server_of(against, "+00:00", "--against"), as_of, as_json=as_json
-        )
+    if not wrong and server is not None:
+        wrong = _compare(snapshot, manifest, server, as_of, as_json=as_json)
     if wrong:
         raise typer.Exit(1)
 

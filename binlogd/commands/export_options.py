@@ -80,7 +80,7 @@ Via = Annotated[
     str,
     typer.Option(
         "--via",
-        help="Let the binlogd that runs at http://host:8249 make it, into its export.dir; only"
+        help="Let the binlogd that runs at http://host:8250 make it, into its export.dir; only"
         " --as-of, --format and --base are yours to say.",
     ),
 ]

@@ -48,7 +48,7 @@ def setup_for(via: str, config_file: Path | None, data_dir: str | None) -> Setup
     and the token are those of the configuration. Raises ConfigError."""
     parts = urlsplit(via if "://" in via else f"//{via}")
     if parts.scheme not in ("", "http", "https") or not parts.hostname or parts.path.strip("/"):
-        raise ConfigError(f"--via {via}: say where binlogd listens: http://host:8249")
+        raise ConfigError(f"--via {via}: say where binlogd listens: http://host:8250")
     setup = load_asking(config_file, parts.netloc, data_dir)
     is_tls = bool(setup.config.security.ssl_ca)
     if parts.scheme and is_tls != (parts.scheme == "https"):

@@ -25,7 +25,7 @@ def exports(
         str, typer.Argument(help="The directory or object store of `binlogd export --out`.")
     ] = ".",
     via: Annotated[
-        str, typer.Option("--via", help="What the binlogd at http://host:8249 was asked for.")
+        str, typer.Option("--via", help="What the binlogd at http://host:8250 was asked for.")
     ] = "",
     config_file: ConfigOption = None,
     as_json: JsonOption = False,

@@ -13,7 +13,7 @@ import pyarrow as pa
 from binlogd.errors import BinlogdError, ConfigError
 from binlogd.snapshot.formats import read_files
 from binlogd.snapshot.formats.texts import CHECKSUM_BITS
-from binlogd.snapshot.publishing.publish import read_manifest
+from binlogd.snapshot.publishing.publish import read_manifest, why_none
 from binlogd.snapshot.spec import MANIFEST_NAME, FileEntry, KeysEntry, Manifest, TableEntry
 
 
@@ -43,7 +43,7 @@ def opened(snapshot: Path) -> Manifest:
     try:
         return read_manifest(snapshot)
     except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"{snapshot} is no snapshot: {error}") from error
+        raise ConfigError(f"{snapshot} is no snapshot: {why_none(snapshot, error)}") from error
 
 
 def check(

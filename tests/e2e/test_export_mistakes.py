@@ -21,9 +21,10 @@ from tests.appliance import run
         (("--out", "o", "--format", "delta", "--type", "time=interval"), "have no such type"),
         (("--out", "o", "--format", "csv", "--type", "json=variant"), "only plain Parquet"),
         (("--check", "o"), "o is no snapshot"),
+        (("--check", "o", "--against", "localhost"), "expected mysql://user:password@host:port"),
         (("--out", "o", "--data-dir", ".", "--wait", "5d"), "500ms, 30s, 10m or 1h30m"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_a_mistake_is_told_before_anything_is_made(
     words: tuple[str, ...], said: str, tmp_path: Path

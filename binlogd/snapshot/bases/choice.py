@@ -17,7 +17,7 @@ import msgspec
 from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.bases.dump import is_dump, read_dump
-from binlogd.snapshot.publishing.publish import read_manifest
+from binlogd.snapshot.publishing.publish import read_manifest, why_none
 from binlogd.snapshot.spec import (
     MANIFEST_FORMAT,
     MANIFEST_NAME,
@@ -99,7 +99,8 @@ def _named(path: Path, needs: Needs) -> Chosen:
     try:
         manifest = read_manifest(path)
     except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"--base {path}: no snapshot is there: {error}") from error
+        why = why_none(path, error)
+        raise ConfigError(f"--base {path}: no snapshot is there: {why}") from error
     try:
         _check(manifest, needs)
     except UnusableBase as error:

@@ -48,7 +48,9 @@ def job_directory(
         path, lock = _taken_over(parent, prefix, is_wanted) or _made(parent, prefix)
         sweep(parent, prefix)
     except OSError as error:
-        raise ConfigError(f"{parent}: no export can be written there: {error.strerror}") from error
+        is_file = isinstance(error, FileExistsError | NotADirectoryError)
+        why = "it is no directory" if is_file else error.strerror
+        raise ConfigError(f"{parent}: no export can be written there: {why}") from error
     stays = False
     try:
         yield path

@@ -125,6 +125,15 @@ def remove_surplus(out: Path, keep: int) -> list[Path]:
     return removed
 
 
+def why_none(place: Path, error: Exception) -> str:
+    """Why `read_manifest` found no snapshot, and where one is that may be meant."""
+    if not isinstance(error, OSError):
+        return f"its {MANIFEST_NAME} does not decode: {error}"
+    why = f"it has no readable {MANIFEST_NAME} ({error.strerror})"
+    meant = place / LATEST
+    return f"{why}; {meant} is the latest of those in it" if meant.is_dir() else why
+
+
 def read_manifest(snapshot: Path) -> Manifest:
     """The manifest of a published snapshot. Raises OSError, msgspec.DecodeError."""
     return msgspec.json.decode((snapshot / MANIFEST_NAME).read_bytes(), type=Manifest)

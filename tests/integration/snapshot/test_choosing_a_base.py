@@ -67,6 +67,8 @@ def test_a_base_that_is_named_must_be_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no snapshot is there"):
         choose(str(tmp_path), tmp_path, NEEDS)
     path = put(tmp_path, 100)
+    with pytest.raises(ConfigError, match=r"no readable manifest.json .*/LATEST is the latest of"):
+        choose(str(tmp_path), tmp_path, NEEDS)
     assert choose(str(path), tmp_path, NEEDS).why == "named"
     with pytest.raises(Refused, match="cannot be built on: it is of 100, later than"):
         choose(str(path), tmp_path, replace(NEEDS, moment_ts=Tso(50)))
