@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from binlogd.snapshot.log.events import Wanted, events
 from binlogd.snapshot.log.heads import Log, heads
 from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.process.jobdir import pinned
-from binlogd.snapshot.spec import Segment
-from binlogd.snapshot.tables.transactions import check_pairs, reads
+from binlogd.snapshot.spec import ExportSpec, Segment
+from binlogd.snapshot.tables.transactions import check_pairs, moment, reads
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Table
 from binlogd.tidb.row import encode_insert
@@ -26,6 +27,7 @@ from binlogd.wire.peek import (
     Mutation,
     commit_binlog,
     encode_mutations,
+    fake,
     prewrite_binlog,
     rollback_binlog,
 )
@@ -116,6 +118,59 @@ def test_a_commit_without_its_prewrite_or_with_two_times_ends_the_export(logged:
     two = logged([prewrite(10, 1), commit(10, 15), commit(10, 16)])
     with pytest.raises(Corrupt, match="committed at 15: another Commit of it says 16"):
         check_pairs(two, Tso(16), NO_TS)
+
+
+def test_a_rollback_that_names_a_time_commits_nothing(logged: Made) -> None:
+    timed = fake(Tso(10))
+    log = logged([prewrite(10, 1), timed, prewrite(20, 2), commit(20, 25)])
+    assert changes(log, 30) == [(2, 25)]
+
+
+def latest(log: Log) -> int:
+    spec = ExportSpec(
+        segments=(),
+        schema_history="",
+        as_of=NO_TS,
+        known_resolved_ts=NO_TS,
+        out="",
+        staging="",
+        scratch="",
+        ignore_schemas=(),
+    )
+    _, commit_ts, resolved_ts = moment(log, spec)
+    assert commit_ts == resolved_ts
+    return commit_ts
+
+
+def test_the_latest_moment_is_before_whatever_may_still_commit(tmp_path: Path) -> None:
+    def of(*payloads: bytes) -> int:
+        directory = tmp_path / str(len(list(tmp_path.iterdir())))
+        write_log(directory / "data", payloads, shards=1)
+        with pinned(directory / "data", directory / "job") as found:
+            return latest(log_of(found.segments))
+
+    decided = prewrite(10, 1), commit(10, 15)
+    behind = prewrite(30, 3), commit(30, 35)
+    assert of(*decided, *behind) == 35
+    assert of(*decided, prewrite(20, 2), *behind) == 20
+    assert of(*decided, prewrite(20, 2), *behind, rollback_binlog(Tso(20))) == 35
+    # whoever prewrites behind a commit commits above it, however old its start is
+    assert of(*decided, *behind, prewrite(20, 2), prewrite(40, 4), commit(40, 45)) == 35
+
+
+def test_what_came_after_the_sizes_were_taken_bounds_no_moment(tmp_path: Path) -> None:
+    """Another shard may have a prewrite of then that is not pinned."""
+    write_log(tmp_path / "data", [prewrite(10, 1), commit(10, 15), *_more()], shards=1)
+    with pinned(tmp_path / "data", tmp_path / "job") as found:
+        parts = reader.slices(found.segments, 1 << 20)
+        heads_of = [heads(part) for part in parts]
+        assert latest(Log(parts, heads_of)) == 25
+        seen = [replace(part, seen=int(heads_of[0].at[2])) for part in parts]
+        assert latest(Log(seen, heads_of)) == 15
+
+
+def _more() -> list[bytes]:
+    return [prewrite(20, 2), commit(20, 25)]
 
 
 transactions = st.lists(
