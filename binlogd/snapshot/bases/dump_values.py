@@ -72,5 +72,11 @@ def _instant(column: Column, raw: bytes, zone: tzinfo | None) -> Value:
     text = raw.decode()
     if zone is UTC or text.startswith("0000-00-00"):
         return in_form_of(column, text)
-    moment = datetime.fromisoformat(text).replace(tzinfo=zone).astimezone(UTC)
+    wall = datetime.fromisoformat(text).replace(tzinfo=zone)
+    if wall.utcoffset() != wall.replace(fold=1).utcoffset():
+        raise ValueError(
+            f"{text} is no moment, or two, in {zone}, whose clocks were put forward or back then;"
+            " take the dump with --params time_zone=+00:00"
+        )
+    moment = wall.astimezone(UTC)
     return in_form_of(column, f"{moment:%Y-%m-%d %H:%M:%S.%f}")

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from binlogd.errors import ConfigError, Corrupt
+from binlogd.errors import ConfigError, Corrupt, CorruptRow
 from binlogd.snapshot.bases import dump_rows
 from binlogd.snapshot.bases.dump import DumpFile, is_dump, read_dump
 from binlogd.snapshot.bases.dump_rows import rows_of, says_utc
+from binlogd.snapshot.bases.dump_values import reader_of, time_zone
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType
 from binlogd.tso import Tso
@@ -79,6 +80,32 @@ def test_a_cut_file_is_named_with_its_place(content: bytes, tmp_path: Path) -> N
     (tmp_path / "a.t.sql").write_bytes(content)
     with pytest.raises(Corrupt, match=r"a\.t\.sql at offset \d+"):
         list(rows_of(str(tmp_path), DumpFile("a.t.sql", is_csv=False), 100))
+
+
+STAMP = Column(4, "at", 3, FieldType(Tp.TIMESTAMP, decimal=3))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (b"2024-07-01 12:00:00.250", "2024-07-01 10:00:00.250"),
+        (b"2024-12-01 12:00:00.25", "2024-12-01 11:00:00.250"),
+        (b"2024-10-27 01:59:59", "2024-10-26 23:59:59.000"),
+        (b"2024-10-27 03:00:00", "2024-10-27 02:00:00.000"),
+        (b"0000-00-00 00:00:00.000", "0000-00-00 00:00:00.000"),
+    ],
+)
+def test_an_instant_is_read_in_the_zone_of_the_dump(text: bytes, wanted: str) -> None:
+    assert reader_of(STAMP, time_zone("Europe/Berlin"))(text) == wanted
+    assert reader_of(STAMP, time_zone("Europe/Berlin"))(None) is None
+
+
+@pytest.mark.parametrize("text", [b"2024-10-27 02:30:00", b"2024-03-31 02:30:00"])
+def test_a_time_that_a_zone_has_twice_or_never_is_not_guessed(text: bytes) -> None:
+    with pytest.raises(CorruptRow, match=r"column at of the dump: .* in Europe/Berlin"):
+        reader_of(STAMP, time_zone("Europe/Berlin"))(text)
+    for zone in ("UTC", "+01:00"):
+        assert reader_of(STAMP, time_zone(zone))(text) is not None
 
 
 def test_a_dump_is_told_by_its_metadata(tmp_path: Path) -> None:
