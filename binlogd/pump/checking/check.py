@@ -6,6 +6,7 @@ Finds everything it can: bytes that are no record do not end it. Changes nothing
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -146,6 +147,7 @@ class _ShardCheck:
         self._open: dict[Tso, ValuePointer] = {}
         self._marks = Marks()
         self._bounds: set[ValuePointer] = set()  # marks that stand where a record begins or ends
+        self._nowhere: Counter[str] = Counter()  # rows, by the segment that they miss
         self._audit: IndexAudit | None = None
         self.report = ShardReport(value.parent.name)
 
@@ -333,6 +335,9 @@ class _ShardCheck:
             async for rows in self._audit.rows_without_record(first_fid):
                 for row in rows:
                     await self._check_row(row)
+            for name, count in sorted(self._nowhere.items()):
+                what = f"rows that lead to {name}, which is not there: {count}"
+                self._find("index", self._index_path, what)
             for start_ts in await self._audit.rollbacks_without_record(first_fid):
                 what = f"rollbacks {start_ts}: the log has no such record"
                 self._find("index", self._index_path, what)
@@ -348,7 +353,7 @@ class _ShardCheck:
             try:
                 (stretch,) = await self._disk.read(path, [(offset, HEADER_BYTES + length)])
             except FileNotFoundError:
-                what = "there is no such segment"
+                self._nowhere[path.name] += 1  # thousands, perhaps, for one reason
             else:
                 payload = decode(stretch, length=length)
                 what = payload if isinstance(payload, str) else self._mismatch(row, payload)

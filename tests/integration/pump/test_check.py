@@ -352,6 +352,9 @@ async def test_a_missing_segment_is_noticed_without_an_index_and_gone_without_on
     data = tmp_path / "data"
     await filled(data)
     value(data, 1).unlink()
+    found = [each for each in (await check(data, disk, deaf)).findings if each.kind == "index"]
+    assert len(found) == 1, "not one for each of its rows"
+    assert "rows that lead to 000001.vlog, which is not there" in found[0].what
     index(data).unlink()
     with pytest.raises(CorruptRecord, match=r"000001\.vlog at offset 0: the file is missing"):
         await everything(data)
