@@ -116,10 +116,10 @@ def test_a_start_that_waits_for_pd_reloads_and_ends_in_good_order(
     appliance.configure(nobody)
     try:
         appliance.start(is_ready=False)
-        appliance.wait_for_log("port_answers_that_it_waits")
+        appliance.wait_for_log("port_answers_that_it_waits", timeout_s=120)
         appliance.configure(nobody, 'log-level = "debug"\n')
         appliance.signal(signal.SIGHUP)
-        appliance.wait_for_log('"applied": ["log-level"]')
+        appliance.wait_for_log('"applied": ["log-level"]', timeout_s=120)
         appliance.signal(number)
         assert appliance.end() == 0, appliance.log()
         events = [json.loads(line) for line in appliance.log_file.read_text().splitlines()]
