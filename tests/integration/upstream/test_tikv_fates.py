@@ -37,7 +37,9 @@ KEY = record_key(86, 5)
 def source(
     cluster: FakeTikv, client: TikvClient, *, rolls_back_abandoned: bool = False
 ) -> TikvTxnStatus:
-    return TikvTxnStatus(client, cluster, cluster.tso, rolls_back_abandoned=rolls_back_abandoned)
+    return TikvTxnStatus(
+        client, cluster, cluster.tso, rolls_back_abandoned=rolls_back_abandoned, answer_s=200
+    )
 
 
 async def fate(cluster: FakeTikv, start_ts: Tso, **options: bool) -> TxnStatus:
@@ -197,7 +199,7 @@ async def test_a_thousand_orphans_are_asked_about_side_by_side_within_limits() -
     cuts = tuple(record_key(86, handle) for handle in range(0, 1000, 100))
     async with (
         tikv(stores=3, cuts=cuts) as cluster,
-        asking(cluster, question_s=60, call_s=30) as client,
+        asking(cluster, question_s=200, call_s=200) as client,
     ):
         running = most = 0
         prewrites = []
