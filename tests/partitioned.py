@@ -210,6 +210,16 @@ class Partitioned:
             ActionType.EXCHANGE_TABLE_PARTITION, part.id, self._parts_info(), query="EXCHANGE"
         )
 
+    def lose(self, name: str) -> None:
+        """DROP TABLE."""
+        info = self._plain_info() if name == "plain" else self._parts_info()
+        self._job(ActionType.DROP_TABLE, info.id, info)
+
+    def recover(self, name: str) -> None:
+        """RECOVER TABLE."""
+        info = self._plain_info() if name == "plain" else self._parts_info()
+        self._job(ActionType.RECOVER_TABLE, info.id, info)
+
     def repartition(self) -> None:
         """PARTITION BY: the table and its partitions get new ids, and the rows go along."""
         old_id, self.table_id = self.table_id, self._new_id()

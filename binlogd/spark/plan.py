@@ -57,7 +57,7 @@ def planned(
     lost += [
         LeftOut(plan.database, plan.info.name, _CAME_BACK)
         for table_id, plan in wanted.items()
-        if table_id not in before.tables and table_id not in made
+        if groups.get(table_id, {table_id}) - before.tables.keys() - made
     ]
     lost += [
         LeftOut(plan.database, plan.info.name, f"{_FROM_OUTSIDE} {stranger}")
@@ -92,7 +92,8 @@ def _groups(moves: Moves) -> dict[int, frozenset[int]]:
 def _brought(moves: Moves) -> set[int]:
     """New ids under which tables go on."""
     swapped = {each.partition_id for each in moves.moves if isinstance(each, Swapped)}
-    return swapped | {each.after.id for each in moves.moves if isinstance(each, Spread)}
+    spread = (each for each in moves.moves if isinstance(each, Spread))
+    return swapped | {each.after.id for each in spread if each.after.id != each.table_id}
 
 
 def _strangers(

@@ -119,6 +119,23 @@ def test_rows_that_come_from_a_table_that_is_left_out_stop_the_pipeline(tmp_path
         pipeline.run(0, end)
 
 
+@pytest.mark.parametrize("then", ["exchange", "reorganize", "repartition"])
+def test_a_table_that_comes_back_and_takes_part_in_such_ddl_stops_the_pipeline(
+    then: str, tmp_path: Path
+) -> None:
+    history = Partitioned(Random(3), is_list=False)
+    name = "plain" if then == "exchange" else "parts"
+    history.lose(name)
+    start = peek(history.payloads[-1]).commit_ts
+    history.recover(name)
+    getattr(history, then)()
+    end = peek(history.payloads[-1]).commit_ts
+    pipeline = Pipeline(written(history, tmp_path), Lake(place_of(f"delta:{tmp_path / 'lake'}")))
+    pipeline.run(0, start)
+    with pytest.raises(PipelineStopped, match="it came back"):
+        pipeline.run(start, end)
+
+
 def test_rows_whose_partition_the_lake_has_lost_stop_the_pipeline() -> None:
     day = Column(1, "day", 0, FieldType(Tp.DATE, 0))
     parts = Partition(8, ("738000",)), Partition(9, ("MAXVALUE",))
