@@ -158,6 +158,12 @@ def warm_spark(directory: Path) -> Iterator[WarmSpark]:
             spark.stop()
 
 
+def forget_sessions(patch: pytest.MonkeyPatch) -> None:
+    """As in a process that has not run Spark: a session leaves variables that its scripts read."""
+    for name in [name for name in os.environ if name.startswith("SPARK_") and name != "SPARK_HOME"]:
+        patch.delenv(name)
+
+
 def _manifest(report: Report, types: TypeOptions, kind: FileKind = PLAIN_PARQUET) -> Manifest:
     return Manifest(
         binlogd_version="test",

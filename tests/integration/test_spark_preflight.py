@@ -14,6 +14,7 @@ from binlogd.snapshot.process import preflight
 from binlogd.snapshot.process.launcher import running
 from binlogd.snapshot.process.warmup import note_launch, warm_up
 from binlogd.snapshot.spec import SessionSpec
+from tests.spark import forget_sessions
 
 
 def java_that_says(home: Path, text: str) -> Path:
@@ -62,6 +63,7 @@ async def test_another_build_of_java_has_another_class_archive(
 async def test_settings_that_only_sparks_scripts_read_leave_the_start_to_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    forget_sessions(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", str(java_that_says(tmp_path / "java", NEW)))
     found = await preflight.machine()

@@ -26,6 +26,7 @@ from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import FileEntry, KeysEntry
 from tests import recordings_reader, snapshot_reader
 from tests.data_directory import write_log
+from tests.spark import forget_sessions
 
 RECORDING = Path(__file__).parents[2] / "recordings" / "keys"
 
@@ -52,6 +53,7 @@ def left_in(out: Path) -> list[str]:
 async def test_an_export_is_published_with_a_manifest_that_is_true(
     options: ExportOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    forget_sessions(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     machine = await preflight.machine()
     assert machine.launch() == ()
