@@ -207,8 +207,22 @@ def _primary(key_length: int) -> tuple[Index, ...]:
 Mutilation = Callable[[bytes], bytes]
 
 
+_FAR = [
+    b"\xff" * 9 + b"\x01",  # as a varint 2^64 - 1 or -2^63
+    b"\x80" * 9 + b"\x01",
+    b"\xff" * 8 + b"\x7f",
+    b"\xff" * 10,  # no varint at all
+    b"\xff" * 8,
+    b"\x7f" + b"\xff" * 7,
+    b"\x80" + b"\0" * 7,
+    b"\xff" * 4,
+]
+"""Numbers and lengths at the ends of what 64 bits hold."""
+
+
 def mutilations() -> st.SearchStrategy[Mutilation]:
-    """What bad memory and bad disks do to bytes: flip, cut, insert, put twice."""
+    """What bad memory and bad disks do to bytes: flip, cut, insert, put twice, and the numbers
+    that an attacker would write."""
     spots = st.floats(0, 1, exclude_max=True)
 
     def flip(spot: float, bit: int) -> Mutilation:
@@ -221,7 +235,14 @@ def mutilations() -> st.SearchStrategy[Mutilation]:
     def splice(spot: float, filling: bytes) -> Mutilation:
         return lambda data: data[: (at := int(spot * len(data)))] + filling + data[at:]
 
+    def overwrite(spot: float, filling: bytes) -> Mutilation:
+        return lambda data: (
+            data[: (at := int(spot * len(data)))] + filling + data[at + len(filling) :]
+        )
+
     return st.one_of(
+        st.builds(overwrite, spots, st.sampled_from(_FAR)),
+        st.builds(splice, spots, st.sampled_from(_FAR)),
         st.builds(flip, spots, st.integers(0, 7)),
         st.builds(splice, spots, st.binary(max_size=12)),
         spots.map(lambda spot: lambda data: data[: int(spot * len(data))]),
