@@ -104,11 +104,11 @@ async def answers(shard: Shard, history: History) -> Answers:
             shard.sorter.settle(start)
     commits = await shard.index.commits_after(NO_TS, upto=MAX_TS, limit=100_000)
     segments = shard.log.segments()
-    for each in commits:  # garbage collection keeps what a commit needs
+    for each in commits:  # garbage collection keeps what a commit needs: it takes the oldest first
         if each.prewrite is not None:
             fid = each.prewrite.fid
-            needed = (segment.needed_ts for segment in segments if segment.fid <= fid)
-            assert max(needed) >= each.commit_ts
+            gone = (segment.gone_ts for segment in segments if segment.fid <= fid)
+            assert max(gone) >= each.commit_ts
     return Answers(
         commits=list(commits),
         prewrites=dict(await shard.index.prewrites(starts)),
