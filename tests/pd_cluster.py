@@ -197,6 +197,13 @@ class PdMember(pdpb.PdBase):
                 return pdpb.GetRegionResponse(header=self._header(), region=region, leader=leader)
         return pdpb.GetRegionResponse(header=self._header())
 
+    async def get_all_stores(
+        self, get_all_stores_request: pdpb.GetAllStoresRequest
+    ) -> pdpb.GetAllStoresResponse:
+        await self._lead(get_all_stores_request.header)
+        stores = list(self.cluster.stores.values())
+        return pdpb.GetAllStoresResponse(header=self._header(), stores=stores)
+
     async def get_store(self, get_store_request: pdpb.GetStoreRequest) -> pdpb.GetStoreResponse:
         await self._lead(get_store_request.header)
         store = self.cluster.stores.get(get_store_request.store_id)

@@ -24,6 +24,7 @@ from binlogd.pump.rpc.messages import BytesStream, begin_answer
 from binlogd.tso import Tso, logical, physical_ms
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import TAKE_MAX, ClockTso
+from binlogd.upstream.pd.client import STANDS_IN
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest, PutRequest, RangeRequest
 from binlogd.wire.generated.metapb import Peer, Region, RegionEpoch, Store
 from binlogd.wire.generated.pdpb import (
@@ -244,7 +245,8 @@ class PdService:
         return GetAllStoresResponse(header=self._header(request.header), stores=[self._own_store()])
 
     def _own_store(self) -> Store:
-        return Store(id=_STORE, address=self._place.url.rpartition("/")[2], version=PD_VERSION)
+        address = self._place.url.rpartition("/")[2]
+        return Store(id=_STORE, address=address, version=PD_VERSION, labels=[STANDS_IN])
 
     # --- safe points -----------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import aiohttp
 import pytest
 
 from binlogd.client.directory import AskedPumps
-from binlogd.client.pump_client import ClientLimits
+from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.client.pumps_client import PumpsClient, PumpsLimits
 from binlogd.errors import PumpUnavailable, UpstreamUnavailable
 from binlogd.host.clock import WallClock
@@ -52,6 +52,7 @@ class Hosts:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._now: int = compose(WallClock().wall_ms())
+        self._nodes: list[Appliance] = []
         self.tidb = ScriptedTidb(now=lambda: self._now, jobs=json.loads(bank.history()))
         self.first = self.node(
             "first", "pump", f"{self.tidb.in_config}cluster-id = {bank.CLUSTER_ID}\n"
@@ -72,6 +73,7 @@ class Hosts:
         directory = self._directory / name
         directory.mkdir()
         made = Appliance(directory)
+        self._nodes.append(made)
         made.configure(f"[upstream]\n{upstream}", f'node-id = "{name}"\nroles = ["{role}"]\n')
         return made
 
@@ -92,12 +94,14 @@ class Hosts:
                     async with session.get(f"http://127.0.0.1:{node.port}/status") as answer:
                         last = await answer.json()
                 except aiohttp.ClientError as error:
-                    last = error
+                    last = repr(error)
                 else:
                     if condition(last):
                         return dict(last)
                 await asyncio.sleep(0.05)
-        raise AssertionError(f"not so within {PATIENCE_S:g} s: {last}\n{node.log()}")
+        others = [each for each in self._nodes if each is not node]
+        logs = "".join(f"\n--- {each.directory.name}\n{each.log()}" for each in (*others, node))
+        raise AssertionError(f"not so within {PATIENCE_S:g} s: {logs}\n{json.dumps(last)}")
 
     async def pulls(self, **states: str) -> None:
         """Until the Drainer has these Pumps, in these states, and no others."""
@@ -126,15 +130,17 @@ class Hosts:
         """As TiDBs do: a timestamp, the prewrite, another timestamp, the commit."""
         directory = AskedPumps(*(("127.0.0.1", node.port) for node in (self.first, self.second)))
         pd = PdClient([("127.0.0.1", self.first.port)])
-        tso = PdTso(pd)
+        self._tso = PdTso(pd)
         over = asyncio.Event()
         async with (
+            AsyncExitStack() as stack,
             PumpsClient(directory, cluster_id=bank.CLUSTER_ID, limits=PATIENT) as client,
             asyncio.TaskGroup() as group,
         ):
-            serving = [group.create_task(each.run()) for each in (client, pd, tso)]
+            stack.push_async_callback(pd.close)
+            serving = [group.create_task(each.run()) for each in (client, pd, self._tso)]
             writers = [
-                group.create_task(self._write(client, tso, over, random.Random(seed)))
+                group.create_task(self._write(client, over, random.Random(seed)))
                 for seed in range(WRITERS)
             ]
             yield
@@ -142,14 +148,23 @@ class Hosts:
             await eventually(lambda: all(each.done() for each in writers))
             for each in serving:
                 each.cancel()
-        await pd.close()
 
-    async def _write(
-        self, client: PumpsClient, tso: PdTso, over: asyncio.Event, rng: random.Random
-    ) -> None:
+    async def orphan(self, node: Appliance) -> None:
+        """What a TiDB leaves that dies after its commit: a prewrite here, its outcome in TiKV."""
+        number = next(self._numbers)
+        key, start_ts = b"r%d" % number, await self._told()
+        value = peek.encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
+        async with PumpClient("127.0.0.1", node.port, cluster_id=bank.CLUSTER_ID) as client:
+            await client.write(
+                peek.prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value)
+            )
+        self.tidb.committed(key, start_ts, await self._told())
+        self.written.append(number)
+
+    async def _write(self, client: PumpsClient, over: asyncio.Event, rng: random.Random) -> None:
         while not over.is_set():
             number = next(self._numbers)
-            key, start_ts = b"r%d" % number, await self._told(tso)
+            key, start_ts = b"r%d" % number, await self._told()
             value = peek.encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
             self.tidb.locked(key, start_ts)
             try:
@@ -160,19 +175,19 @@ class Hosts:
                 self.tidb.keys[key] = {"writes": []}
                 self.tidb.rolled_back(key, start_ts)
                 continue
-            commit_ts = await self._told(tso)
+            commit_ts = await self._told()
             self.tidb.keys[key] = {"writes": []}
             self.tidb.committed(key, start_ts, commit_ts)
             await client.write(peek.commit_binlog(start_ts, commit_ts))
             self.written.append(number)
             await asyncio.sleep(rng.uniform(0.0, 0.1))
 
-    async def _told(self, tso: PdTso) -> Tso:
+    async def _told(self) -> Tso:
         """A timestamp; waits while the Pump that tells the time is away."""
         async with asyncio.timeout(PATIENCE_S):
             while True:  # until somebody tells the time
                 try:
-                    told = await tso.next()
+                    told = await self._tso.next()
                 except UpstreamUnavailable:
                     await asyncio.sleep(0.1)
                 else:
@@ -210,6 +225,7 @@ async def lose_nothing(hosts: Hosts, *, kills: Sequence[Appliance]) -> None:
     async with hosts.writing():
         await hosts.pulls(first="online", second="online")
         await hosts.some_more()
+        await hosts.orphan(hosts.second)  # which asks the TiDB, as its PD has no TiKV
         for node in kills:
             node.kill()
             node.start(is_ready=False)

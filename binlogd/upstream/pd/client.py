@@ -28,6 +28,9 @@ log = structlog.get_logger(__name__)
 _NOTHING_THERE = frozenset({pdpb.ErrorType.REGION_NOT_FOUND, pdpb.ErrorType.STORE_TOMBSTONE})
 _STORE_UNKNOWN = "invalid store ID"  # UNKNOWN, in the words of PD server/grpc_service.go
 
+STANDS_IN = metapb.StoreLabel(key="kept-by", value="binlogd")
+"""Of the one store that a binlogd which stands in for PD names: a Drainer finds the history of DDL
+there, and nobody a transaction."""
 _NOBODY = "binlogd_look"
 """A service that holds nothing, so that letting go changes nothing; the answer is what is asked."""
 
@@ -120,17 +123,18 @@ class PdClient:
         return Place(answer.region, answer.leader if answer.leader.store_id else None)
 
     async def has_tikv(self) -> bool:
-        """Whether there is a TiKV to ask; a PD before its first one, or a stand-in, has none."""
+        """Whether there is a TiKV that keeps transactions: there is none behind a PD before its
+        first one, and none behind a binlogd that stands in for PD."""
 
         async def ask(way: Way) -> bool:
-            request = pdpb.GetRegionRequest(header=self.header())
-            answer = await self._once_asked(way, "GetRegion", request, pdpb.GetRegionResponse)
+            request = pdpb.GetAllStoresRequest(header=self.header(), exclude_tombstone_stores=True)
+            answer = await self._once_asked(way, "GetAllStores", request, pdpb.GetAllStoresResponse)
             if answer.header.error.type == pdpb.ErrorType.NOT_BOOTSTRAPPED:
                 return False
-            self.check("GetRegion", answer.header)
-            return True
+            self.check("GetAllStores", answer.header)
+            return any(STANDS_IN not in store.labels for store in answer.stores)
 
-        return await self.asked("GetRegion", ask, self.limits.question_s)
+        return await self.asked("GetAllStores", ask, self.limits.question_s)
 
     async def store(self, store_id: int) -> metapb.Store | None:
         """A store of TiKV, also one that is gone for good; None: there never was one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -14,22 +15,23 @@ from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.no_tikv import TikvOrElse
 from binlogd.upstream.txn_status import LocalTxnStatus
-from binlogd.wire.generated import pdpb
+from binlogd.wire.generated import metapb, pdpb
 from tests.pd_cluster import CLUSTER_ID, PdCluster, PdMember, pd_cluster
+from tests.stand_in import standing_in
 
 START = compose(1_700_000_000_000)
 
 
 class Unbootstrapped(PdMember):
-    """As a PD before its first TiKV, and a binlogd that stands in for one."""
+    """As a PD before its first TiKV."""
 
-    async def get_region(self, message: pdpb.GetRegionRequest) -> pdpb.GetRegionResponse:
+    async def get_all_stores(self, message: pdpb.GetAllStoresRequest) -> pdpb.GetAllStoresResponse:
         error = pdpb.Error(
             type=pdpb.ErrorType(pdpb.ErrorType.NOT_BOOTSTRAPPED),
             message="cluster is not bootstrapped",
         )
         header = pdpb.ResponseHeader(cluster_id=self.cluster.cluster_id, error=error)
-        return pdpb.GetRegionResponse(header=header)
+        return pdpb.GetAllStoresResponse(header=header)
 
 
 class Tikv:
@@ -43,6 +45,7 @@ class Tikv:
 
 async def test_a_pd_says_whether_it_has_a_tikv() -> None:
     async with pd_cluster(1) as cluster:
+        cluster.stores[4] = metapb.Store(id=4, labels=[metapb.StoreLabel("zone", "z1")])
         client = PdClient(cluster.addresses)
         assert await client.has_tikv()
         await client.close()
@@ -57,6 +60,13 @@ async def test_a_pd_says_whether_it_has_a_tikv() -> None:
     assert await client.cluster_id() == CLUSTER_ID
     await client.close()
     await member.stop()
+
+
+async def test_a_binlogd_that_stands_in_for_pd_has_no_tikv(tmp_path: Path) -> None:
+    async with standing_in(tmp_path) as port:
+        client = PdClient([("127.0.0.1", port)])
+        assert not await client.has_tikv(), "its one store has the history of DDL, and no more"
+        await client.close()
 
 
 def by_age(*, rolls_back: bool) -> LocalTxnStatus:
