@@ -217,7 +217,8 @@ class RemoteSource:
         return self._name
 
     async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
-        """Binlogs with commit_ts > after, as they arrive.
+        """Binlogs with commit_ts > after, as they arrive; first an empty batch, as soon as the
+        Pump has answered, which may have nothing to tell for a long time.
 
         Raises PumpUnavailable when the stream ends, Corrupt when it makes no sense.
         """
@@ -225,6 +226,9 @@ class RemoteSource:
         try:
             async with aclosing(self._messages(channel, after)) as batches:
                 async for messages in batches:
+                    if not messages:
+                        yield Pulled((), after)
+                        continue
                     binlogs = [codec.decode_pull_answer(message) for message in messages]
                     yield Pulled(binlogs, binlogs[-1].commit_ts)
         except MalformedBinlog as error:
@@ -238,6 +242,7 @@ class RemoteSource:
         raise PumpUnavailable(self._said("ended the stream"))
 
     async def _messages(self, channel: Channel, after: Tso) -> AsyncGenerator[list[bytes], None]:
+        """None at first, when the Pump has answered; then as many as have come."""
         async with asyncio.timeout(self._limits.deadline_s):
             await channel.__connect__()
         async with channel.request(_PULL, Cardinality.UNARY_STREAM, bytes, bytes) as stream:
@@ -247,6 +252,7 @@ class RemoteSource:
                 request = codec.encode_pull_request(self._cluster_id, after)
                 await stream.send_message(request, end=True)
                 await stream.recv_initial_metadata()
+            yield []
             while True:  # until the end of the stream
                 with woken_cleanly():
                     messages = await inbox.messages()

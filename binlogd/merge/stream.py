@@ -253,8 +253,10 @@ class MergedStream:
         async with aclosing(source.pull(self._merge.resolved_ts(name))) as batches:
             is_large = False
             async for pulled in batches:
+                promised, puller.trouble = self._merge.resolved_ts(name), ""
                 self._merge.push(name, pulled)
-                puller.heard_at_s, puller.trouble = self._clock(), ""
+                if self._merge.resolved_ts(name) > promised:  # not that it is there, and no more
+                    puller.heard_at_s = self._clock()
                 self._pushed.set()
                 if self._leave_if_drained(puller):
                     return

@@ -7,7 +7,7 @@ what is added here is for what has no error of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 WAITS_LONG_S = 30.0
@@ -30,7 +30,8 @@ class Problem(NamedTuple):
 
 def problems(status: Mapping[str, Any]) -> list[Problem]:
     """Empty when all is well."""
-    found = [*_receiving(status), *_replicating(status["drainer"]), *_kept(status)]
+    drainer, own = status["drainer"], {shard["name"] for shard in status["shards"]}
+    found = [*_receiving(status), *_replicating(drainer), *_sources(drainer, own), *_kept(status)]
     if status.get("registry_error"):
         found.append(
             Problem(
@@ -77,7 +78,7 @@ def _receiving(status: Mapping[str, Any]) -> Iterator[Problem]:
             f"It waits for: {status['close_waits_for']}",
             "It ends when nobody needs it any more, or after pump.close-timeout.",
         )
-    if status["blocked_by"] and (status["lag_s"] or 0.0) > WAITS_LONG_S:
+    if status["blocked_s"] > WAITS_LONG_S:
         yield Problem(
             "warn",
             "Everything waits for one transaction",
@@ -154,6 +155,28 @@ def _failure(drainer: Mapping[str, Any]) -> Problem:
     )
 
 
+def _sources(drainer: Mapping[str, Any], own: Set[str]) -> Iterator[Problem]:
+    """Of other Pumps; what holds one of our `own` shards is said elsewhere."""
+    for source in drainer.get("sources", ()):
+        name, silent_s = source["name"], source["silent_s"]
+        if source["trouble"]:
+            yield Problem(
+                "warn",
+                f"The Pump {name} cannot be read",
+                f"{source['trouble']} (silent for {silent_s:.0f} s)",
+                "Everything waits for what it has: bring it back, or take it offline with"
+                " `binlogctl` when it has nothing that is needed.",
+            )
+        elif name == drainer["blocking"] and silent_s > WAITS_LONG_S and name not in own:
+            yield Problem(
+                "warn",
+                f"The Pump {name} has said nothing for {silent_s:.0f} s",
+                "It is connected, and everything waits for what it has.",
+                "Its own `binlogd status` says what it waits for; most likely one of its"
+                " transactions has no outcome.",
+            )
+
+
 def _in_doubt(drainer: Mapping[str, Any]) -> Iterator[Problem]:
     ddl = drainer.get("ddl")
     if ddl and ddl["elapsed_s"] > WAITS_LONG_S:
@@ -163,15 +186,6 @@ def _in_doubt(drainer: Mapping[str, Any]) -> Iterator[Problem]:
             ddl["statement"],
             "Everything behind it waits; nothing is to be done unless it hangs downstream.",
         )
-    for source in drainer.get("sources", ()):
-        if source["trouble"]:
-            yield Problem(
-                "warn",
-                f"The Pump {source['name']} cannot be read",
-                f"{source['trouble']} (silent for {source['silent_s']:.0f} s)",
-                "Everything waits for what it has: bring it back, or take it offline with"
-                " `binlogctl` when it has nothing that is needed.",
-            )
     if drainer.get("values_in_doubt"):
         yield Problem(
             "warn",

@@ -28,6 +28,7 @@ PURGE_ALERT_MS = 20 * 3_600_000
 """How far ahead of the deletion a Drainer is warned of."""
 NOTHING_RECEIVED: Mapping[str, Any] = {
     "blocked_by": "",
+    "blocked_s": 0.0,
     "refuses_because": "",
     "late_commits": 0,
     "shards": [],
@@ -55,6 +56,7 @@ class Receiving:
         pump = self.pump.statistics()
         return {
             "blocked_by": pump.blocked_by,
+            "blocked_s": round(pump.blocked_s, 3),
             "refuses_because": pump.refuses_because,
             "late_commits": sum(shard.late_commits for shard in pump.shards),
             "shards": [

@@ -83,8 +83,9 @@ class PumpOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PumpStatistics:
-    """How a Pump stands. `blocked_by` says in words what holds the watermark, "" if nothing does;
-    `refuses_because` why prewrites are refused now, "" if they are taken."""
+    """How a Pump stands. `blocked_by` says in words what holds the watermark, "" if nothing does,
+    and `blocked_s` for how long; `refuses_because` why prewrites are refused now, "" if they are
+    taken."""
 
     state: NodeState
     max_commit_ts: Tso
@@ -100,6 +101,7 @@ class PumpStatistics:
     gc: CaretakerStatistics
     refuses_because: str
     blocked_by: str
+    blocked_s: float
     shards: tuple[ShardStatistics, ...]
     resolvers: tuple[ResolverStatistics, ...]
 
@@ -391,6 +393,7 @@ class Pump:
         """How it stands; cheap."""
         shards = tuple(shard.statistics() for shard in self._shards)
         resolvers = tuple(resolver.statistics() for resolver in self._resolvers)
+        blocked_by, blocked_s = _blocked(shards, resolvers)
         return PumpStatistics(
             state=self._admission.state,
             max_commit_ts=self.max_commit_ts,
@@ -405,7 +408,8 @@ class Pump:
             free_bytes_min=self._options.free_bytes_min,
             gc=self._caretaker.statistics(),
             refuses_because=self._refuses_because(),
-            blocked_by=_blocked_by(shards, resolvers),
+            blocked_by=blocked_by,
+            blocked_s=blocked_s,
             shards=shards,
             resolvers=resolvers,
         )
@@ -556,12 +560,17 @@ def _shard_options(options: PumpOptions, shards: int, *, believes_rollbacks: boo
     )
 
 
-def _blocked_by(shards: Sequence[ShardStatistics], resolvers: Sequence[ResolverStatistics]) -> str:
+def _blocked(
+    shards: Sequence[ShardStatistics], resolvers: Sequence[ResolverStatistics]
+) -> tuple[str, float]:
+    """What holds the shard that is furthest behind, and for how long."""
     lowest = min(range(len(shards)), key=lambda number: shards[number].max_commit_ts)
     shard, reason = shards[lowest], resolvers[lowest].reason
     if shard.oldest_open_start_ts is None or shard.oldest_open_age_s is None:
-        return ""
-    return (
+        return "", 0.0
+    age_s = shard.oldest_open_age_s
+    why = (
         f"{shard.name}: the transaction of start_ts {shard.oldest_open_start_ts} has had no"
-        f" outcome for {shard.oldest_open_age_s:.1f} s" + (f": {reason}" if reason else "")
+        f" outcome for {age_s:.1f} s" + (f": {reason}" if reason else "")
     )
+    return why, age_s

@@ -71,7 +71,8 @@ async def _written(address: tuple[str, int]) -> None:
 
 
 async def _pulled(address: tuple[str, int]) -> None:
-    await anext(RemoteSource("pump", *address, cluster_id=1).pull(NO_TS))
+    async for _ in RemoteSource("pump", *address, cluster_id=1).pull(NO_TS):
+        pass
 
 
 async def _notified(address: tuple[str, int]) -> None:

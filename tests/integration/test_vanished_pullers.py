@@ -76,8 +76,8 @@ async def test_a_puller_that_answers_no_ping_is_given_up_and_one_that_does_is_ke
     host, port = await server.start("127.0.0.1", 0)
 
     async def pull() -> None:
-        async for _ in RemoteSource("remote", host, port, cluster_id=7).pull(Tso(0)):
-            raise AssertionError("nothing was promised")
+        async for pulled in RemoteSource("remote", host, port, cluster_id=7).pull(Tso(0)):
+            assert pulled == Pulled((), Tso(0)), "nothing was promised"
 
     async with asyncio.TaskGroup() as group:
         alive = group.create_task(pull())

@@ -88,6 +88,7 @@ _SCHEMAS: Mapping[str, _Schema] = {
             tikv=_or_null({"type": "object"}),
         ),
         blocked_by=_TEXT,
+        blocked_s=_NUMBER,
         refuses_because=_TEXT,
         late_commits=_WHOLE,
         shards=_list(_object(name=_TEXT, max_commit_ts=_TS, open_prewrites=_WHOLE)),

@@ -167,7 +167,8 @@ async def first(source: RemoteSource, count: int, after: Tso = NO_TS) -> list[Co
     pulls: Any = source.pull(after)
     async with aclosing(pulls):
         async for pulled in pulls:
-            assert pulled.resolved_ts == pulled.binlogs[-1].commit_ts
+            last = pulled.binlogs[-1].commit_ts if pulled.binlogs else after
+            assert pulled.resolved_ts == last
             found += pulled.binlogs
             if len(found) >= count:
                 break
@@ -182,6 +183,11 @@ async def test_a_remote_source_gives_what_the_pump_has(count: int, size: int) ->
     async with serving(pump) as (_, port):
         assert await first(source(port), count) == expected
         assert await first(source(port), count - 1, expected[0].commit_ts) == expected[1:]
+
+
+async def test_a_pump_that_answers_is_known_to_be_there_before_it_has_anything_to_tell() -> None:
+    async with serving(MemoryPump()) as (_, port), aclosing(source(port).pull(Tso(7))) as pulls:
+        assert await anext(pulls) == Pulled((), Tso(7))
 
 
 async def test_remote_sources_merge_like_local_ones() -> None:
@@ -224,6 +230,7 @@ async def test_a_pump_that_closes_ends_the_stream() -> None:
     pump.source.add(*binlogs(1))
     async with serving(pump) as (_, port):
         pulls: Any = source(port).pull(NO_TS)
+        assert not (await anext(pulls)).binlogs
         assert len((await anext(pulls)).binlogs) == 1
     with pytest.raises(PumpUnavailable):
         await anext(pulls)

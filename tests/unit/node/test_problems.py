@@ -9,10 +9,13 @@ import pytest
 from binlogd.errors import UnknownTable
 from binlogd.node.problems import problems
 
+SILENT = {"name": "p2", "trouble": "", "silent_s": 99.0}
+
 
 def status(**changes: Any) -> dict[str, Any]:
     """Of a node that is well, but for what is given."""
     drainer = {"state": "running", "node_state": "online", "error": "", "sources": []}
+    drainer["blocking"] = ""
     drainer |= changes.pop("drainer", {})
     gc = {"failed": "", "held_by": []} | changes.pop("gc", {})
     well = {
@@ -23,6 +26,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "shards": [],
         "close_waits_for": "",
         "blocked_by": "",
+        "blocked_s": 0.0,
         "free_bytes": 50,
         "capacity_bytes": 100,
     }
@@ -31,7 +35,7 @@ def status(**changes: Any) -> dict[str, Any]:
 
 def test_all_is_well() -> None:
     assert problems(status()) == []
-    assert problems(status(blocked_by="a prewrite", lag_s=0.2)) == [], "for a moment, as always"
+    assert problems(status(blocked_by="a prewrite", blocked_s=0.2)) == [], "for a moment, as always"
 
 
 def test_an_upstream_that_gives_no_answer_or_another_time_is_a_problem() -> None:
@@ -72,7 +76,7 @@ def test_a_failure_that_is_waited_out_says_when() -> None:
         ({"late_commits": 2}, "bad", "too late"),
         ({"shards": [{"name": "shard-1", "index_damage": "torn"}]}, "warn", "shard-1"),
         ({"close_waits_for": "a drainer"}, "info", "closing"),
-        ({"blocked_by": "a prewrite", "lag_s": 99.0}, "warn", "one transaction"),
+        ({"blocked_by": "a prewrite", "blocked_s": 99.0}, "warn", "one transaction"),
         ({"drainer": {"state": "off"}}, "info", "turned off"),
         ({"drainer": {"node_state": "paused"}}, "info", "paused"),
         ({"drainer": {"node_state": "offline"}}, "warn", "offline"),
@@ -82,6 +86,7 @@ def test_a_failure_that_is_waited_out_says_when() -> None:
             "warn",
             "p2",
         ),
+        ({"drainer": {"sources": [SILENT], "blocking": "p2"}}, "warn", "p2 has said nothing"),
         ({"drainer": {"values_in_doubt": 1}}, "warn", "new columns"),
         ({"drainer": {"trash": {"error": "denied"}}}, "warn", "trash"),
         ({"gc": {"failed": "no such file"}}, "warn", "Garbage"),
@@ -96,6 +101,12 @@ def test_every_trouble_is_named_with_what_to_do(
     assert found.severity == severity
     assert words in found.title
     assert found.todo
+
+
+def test_a_silent_source_is_a_problem_where_it_is_waited_for_and_another_node() -> None:
+    assert problems(status(drainer={"sources": [SILENT], "blocking": "p1"})) == []
+    shards = [{"name": "p2", "index_damage": ""}]
+    assert problems(status(drainer={"sources": [SILENT], "blocking": "p2"}, shards=shards)) == []
 
 
 def test_the_worst_comes_first() -> None:
