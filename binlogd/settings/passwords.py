@@ -1,4 +1,4 @@
-"""Passwords: in a file, as the original's `encrypted_password`, and as servers take them.
+"""Passwords that do not stand in a file as they are read: the original's `encrypted_password`.
 
 Base64 of a 16 byte IV, "@" and AES-CFB; the key is in BINLOG_SECRET_KEY, or one that everybody
 knows. It hides a password from a glance, not from whoever has the key, and has no integrity.
@@ -21,28 +21,6 @@ KEY_VARIABLE = "BINLOG_SECRET_KEY"
 _KEY_OF_ALL = "a529b7665997f043a30ac8fadcb51d6aa032c226ab5b7750530b12b8c1a16a48"
 """Published with the original: what is encrypted by it, everybody can read."""
 _IV_BYTES, _KEY_BYTES = 16, (16, 24, 32)
-
-
-_ACCESS_DENIED = 1045
-_SHA2 = "caching_sha2_password"
-
-
-def for_mysql(password: str) -> str:
-    """As aiomysql has to be given it: it sends a byte for each character, and refuses those beyond
-    latin-1; servers, and the original, have passwords in UTF-8."""
-    return password.encode().decode("latin1")
-
-
-def hint(code: object, plugin: str, *, has_tls: bool) -> str:
-    """What to add to a server's error at login. MySQL 8 takes the password encrypted by its RSA key
-    where there is no TLS; a TiDB has no such key, and takes the request for it for the password.
-    Source: TiDB pkg/server/conn.go, authSha."""
-    if code != _ACCESS_DENIED or plugin != _SHA2 or has_tls:
-        return ""
-    return (
-        f" (the user has {_SHA2}, for which a TiDB needs TLS: set it up, or ALTER USER ..."
-        " IDENTIFIED WITH mysql_native_password)"
-    )
 
 
 def is_key_of_all(key_hex: str) -> bool:

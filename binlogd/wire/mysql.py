@@ -13,7 +13,15 @@ from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
 from binlogd.host.tls import ClientTls
-from binlogd.settings.passwords import for_mysql, hint
+
+_ACCESS_DENIED = 1045
+_SHA2 = "caching_sha2_password"
+
+
+def for_mysql(password: str) -> str:
+    """As aiomysql has to be given it: it sends a byte for each character, and refuses those beyond
+    latin-1; servers, and the original, have passwords in UTF-8."""
+    return password.encode().decode("latin1")
 
 
 class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no types
@@ -53,7 +61,7 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
             await self._connect()
         except MySQLError as error:
             code, *_, reason = error.args or (0, "")
-            more = hint(code, self._auth_plugin_used, has_tls=self._tls is not None)
+            more = _hint(code, self._auth_plugin_used, has_tls=self._tls is not None)
             if not more:
                 raise
             raise type(error)(code, f"{reason}{more}") from error
@@ -83,3 +91,15 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
     def result(self) -> Any:
         """Of the last statement: its rows, or how many it found, and its warnings."""
         return self._result
+
+
+def _hint(code: object, plugin: str, *, has_tls: bool) -> str:
+    """What to add to a server's error at login. MySQL 8 takes the password encrypted by its RSA key
+    where there is no TLS; a TiDB has no such key, and takes the request for it for the password.
+    Source: TiDB pkg/server/conn.go, authSha."""
+    if code != _ACCESS_DENIED or plugin != _SHA2 or has_tls:
+        return ""
+    return (
+        f" (the user has {_SHA2}, for which a TiDB needs TLS: set it up, or ALTER USER ..."
+        " IDENTIFIED WITH mysql_native_password)"
+    )

@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 import aiomysql
 
 from binlogd.errors import ConfigError, DownstreamUnavailable
-from binlogd.settings.passwords import for_mysql
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, Table
+from binlogd.wire.mysql import for_mysql
 from binlogd.workload.model import Contents, TableName
 from binlogd.workload.schema import quoted
 from binlogd.workload.values import Value
