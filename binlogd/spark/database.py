@@ -71,13 +71,11 @@ class DatabaseSink:
     async def _claim_database(self, mine: Claim, *, takes_over: bool) -> None:
         to = self._setup.config.syncer.to
         where = f"the database at {to.host}:{to.port}"
-        store, backoff = self._store(), Backoff(Random())
+        store, backoff, wanted = self._store(), Backoff(Random()), _noted(mine)
 
         def decide(note: str) -> str | None:
-            found = Claim(*note.removeprefix("-").split(" ", 1)) if note else None
-            wanted = _noted(mine)
-            mine_as_noted = Claim(*wanted.removeprefix("-").split(" ", 1))
-            needed = is_new(found, mine_as_noted, where, takes_over=takes_over)
+            found = _claim_in(note) if note else None
+            needed = is_new(found, _claim_in(wanted), where, takes_over=takes_over)
             return wanted if needed else None
 
         try:
@@ -142,6 +140,11 @@ class DatabaseSink:
 def _noted(claim: Claim) -> str:
     """A claim in a row: "-" for no id, a space, and of the checkpoint what there is room for."""
     return f"{claim.pipeline or '-'} {claim.checkpoint}"[:NOTE_MAX]
+
+
+def _claim_in(note: str) -> Claim:
+    """What `_noted` wrote down, its checkpoint as far as there was room for it."""
+    return Claim(*note.removeprefix("-").split(" ", 1))
 
 
 async def _until(drainer: Drainer, end: Tso) -> str:
