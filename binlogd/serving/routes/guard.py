@@ -86,12 +86,12 @@ class Guard:
             return None
         if _is_of_another_site(request):
             return Refusal(403, _ANOTHER_SITE)
-        is_direct = not any(name in request.headers for name in _FORWARDED)
+        is_direct = _is_direct(request)
         if is_direct and self._is_of_an_operator(request):
             return None
         token = self._token()
         if not token:
-            if _is_from_here(request, is_direct=is_direct):
+            if is_direct and _is_from_here(request):
                 return None
             return _told(403, _NOT_FROM_THERE if is_direct else _NOT_BY_PROXY, request)
         scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
@@ -155,9 +155,8 @@ async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
 def _told(status: int, reason: str, request: web.Request) -> Refusal:
     """With the setting that is for binlogctl, where it would have let the request through."""
     peer = _peer(request)
-    is_direct = not any(name in request.headers for name in _FORWARDED)
     has_tried = hdrs.AUTHORIZATION in request.headers
-    if peer is None or has_tried or not is_direct or not _is_binlogctl_like(request):
+    if peer is None or has_tried or not _is_direct(request) or not _is_binlogctl_like(request):
         return Refusal(status, reason)
     setting = f'security.operators-from = ["{peer}"]'
     return Refusal(
@@ -180,9 +179,14 @@ def _is_of_a_browser(request: web.Request) -> bool:
     return any(name in request.headers for name in (hdrs.ORIGIN, "Sec-Fetch-Site"))
 
 
-def _is_from_here(request: web.Request, *, is_direct: bool) -> bool:
-    """Whether a request was made on this machine, as far as can be told."""
-    if request.transport is None or not is_direct:
+def _is_direct(request: web.Request) -> bool:
+    """Whether no proxy says that it passes a request on."""
+    return not any(name in request.headers for name in _FORWARDED)
+
+
+def _is_from_here(request: web.Request) -> bool:
+    """Whether a direct request was made on this machine, as far as can be told."""
+    if request.transport is None:
         return False
     if request.transport.get_extra_info("socket").family == socket.AF_UNIX:
         return True
