@@ -24,6 +24,7 @@ from binlogd.archive.index import Fold, Located, SegmentIndex, resolved
 from binlogd.archive.store import Store
 from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
 from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex, Refused
+from binlogd.pump.log import gone
 from binlogd.pump.log.pointer import segment_name
 from binlogd.pump.shard.index import MARKS_QUERY, Marks, marks_of
 from binlogd.tools.pump_log import Shard, shard_records
@@ -33,7 +34,6 @@ from binlogd.tso import NO_TS, Tso
 
 HISTORY_NAME = "ddl_history.json"
 CATALOG_FORMAT = 1
-GONE_FILE = "value.gone"
 
 _COLUMNS = (
     "commit_ts",
@@ -317,7 +317,7 @@ class DirectoryPlaces:
 def gone_from(number: int, shard: Shard) -> Tso:
     """Up to when binlogs of a shard may be gone. Raises Refused where nobody knows."""
     first = min(shard.segments(), default=0)
-    path = shard.directory.with_name(GONE_FILE)
+    path = gone.path(shard.directory)
     told = path.read_text().split() if path.exists() else []
     if len(told) == 2 and all(each.isdigit() for each in told):
         return Tso(int(told[0]))

@@ -22,14 +22,19 @@ from binlogd.pump.log import gone, logscan
 from binlogd.pump.log.entry import Entry, entry_of
 from binlogd.pump.log.gc import Segment
 from binlogd.pump.log.logscan import Survey
-from binlogd.pump.log.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
+from binlogd.pump.log.pointer import (
+    MISSING,
+    FileId,
+    ValuePointer,
+    missing_fids,
+    segment_fid,
+    segment_name,
+)
 from binlogd.pump.route import Routing
 from binlogd.pump.shard.index import FILES, Marks
 from binlogd.record import FOOTER_BYTES, HEADER_BYTES, decode
 from binlogd.tso import NO_TS, Tso
 
-MISSING = "the file is missing"
-"""What is found of a segment that should be there."""
 FINDINGS_MAX = 10_000
 """Of one shard: a segment full of noise says nothing more after so many."""
 
@@ -182,7 +187,7 @@ class _ShardCheck:
         return sorted(found)
 
     async def _first_fid(self) -> FileId:
-        path = self._value.with_name("value.gone")
+        path = gone.path(self._value)
         try:
             gc_ts, first_fid = await gone.said(self._value, self._disk)
         except CorruptRecord as error:
@@ -196,11 +201,8 @@ class _ShardCheck:
         self, fids: list[FileId], known: dict[FileId, Segment], first_fid: FileId
     ) -> None:
         there = {fid for fid in fids if fid >= first_fid}
-        missing = set(range(first_fid, max(there, default=first_fid))) | known.keys()
-        if not there and first_fid > FIRST.fid:
-            missing.add(first_fid)
-        for fid in sorted(missing - there):
-            self._find("segment", self._path(FileId(fid)), MISSING)
+        for fid in sorted({*missing_fids(there, first_fid), *(known.keys() - there)}):
+            self._find("segment", self._path(fid), MISSING)
 
     async def _check_segment(
         self, fid: FileId, size: int, known: Segment | None, *, is_last: bool

@@ -6,7 +6,7 @@ Source: tidb-binlog pump/storage/storage.go, valuePointer; docs/FORMAT.md, value
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, NewType
 
 FileId = NewType("FileId", int)
@@ -45,6 +45,8 @@ class Place(NamedTuple):
 
 FIRST = ValuePointer(FileId(0), 0)
 """The beginning of every log."""
+MISSING = "the file is missing"
+"""What is said of a segment that should be there."""
 
 
 def segment_name(fid: FileId) -> str:
@@ -65,12 +67,12 @@ def segment_fid(name: str) -> FileId | None:
     return FileId(int(stem))
 
 
-def first_missing(fids: Collection[FileId], first_fid: FileId | None) -> FileId | None:
-    """The first segment that should be there and is not, as they are made one after the other; with
-    `first_fid`, those before it are deleted."""
+def missing_fids(fids: Collection[FileId], first_fid: FileId | None) -> Iterator[FileId]:
+    """The segments that should be there and are not, as they are made one after the other; with
+    `first_fid`, those before it are deleted, and not among `fids`. In order; a gap may be long."""
     expected = min(fids, default=FIRST.fid) if first_fid is None else first_fid
+    if not fids and expected > FIRST.fid:
+        yield expected
     for fid in sorted(fids):
-        if fid != expected:
-            return expected
+        yield from map(FileId, range(expected, fid))
         expected = FileId(fid + 1)
-    return expected if not fids and expected > FIRST.fid else None

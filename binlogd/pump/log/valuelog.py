@@ -32,10 +32,11 @@ from binlogd.pump.log.logscan import SegmentScan
 from binlogd.pump.log.measures import Measures
 from binlogd.pump.log.pointer import (
     FIRST,
+    MISSING,
     FileId,
     Place,
     ValuePointer,
-    first_missing,
+    missing_fids,
     segment_fid,
     segment_name,
 )
@@ -120,9 +121,9 @@ class ValueLog:
             opened._set(replace(segment, size_bytes=found[fid]))
         for segment in known:
             opened._check_known(segment)
-        missing = first_missing(opened._segments, first_fid)
+        missing = next(missing_fids(opened._segments, first_fid), None)
         if missing is not None:
-            raise CorruptRecord(opened.path(missing), 0, "the file is missing")
+            raise CorruptRecord(opened.path(missing), 0, MISSING)
         await opened._sync_last()
         return opened
 

@@ -16,7 +16,7 @@ from binlogd.pump.log.gc import GcPlan, Hold, Resume, Segment, plan
 from binlogd.pump.log.pointer import (
     FileId,
     ValuePointer,
-    first_missing,
+    missing_fids,
     segment_fid,
     segment_name,
 )
@@ -237,7 +237,13 @@ def test_a_log_has_no_gaps(
     fids: tuple[int, ...], first_fid: int | None, missing: int | None
 ) -> None:
     first = None if first_fid is None else FileId(first_fid)
-    assert first_missing([FileId(fid) for fid in fids], first) == missing
+    assert next(missing_fids([FileId(fid) for fid in fids], first), None) == missing
+
+
+def test_every_segment_that_a_log_misses_is_told_in_order() -> None:
+    there = {FileId(7), FileId(1), FileId(4)}
+    assert list(missing_fids(there, FileId(0))) == [0, 2, 3, 5, 6]
+    assert list(missing_fids(there, None)) == [2, 3, 5, 6]
 
 
 def test_segments_are_named_as_the_go_pump_names_them() -> None:
