@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import TypeVar
 
 import structlog
 
@@ -42,7 +41,7 @@ from binlogd.node.operations import Node
 from binlogd.node.pd_first import serving_pd_first
 from binlogd.node.receiving import Receiving
 from binlogd.node.reloading import Reloading
-from binlogd.node.starting import RELOAD_SIGNAL, STOP_S, STOP_SIGNALS, Start
+from binlogd.node.starting import RELOAD_SIGNAL, STOP_S, STOP_SIGNALS, stoppable
 from binlogd.node.upstreams import open_upstream
 from binlogd.node.watching import Sight, Watch
 from binlogd.placement.pd_service import Place
@@ -66,8 +65,6 @@ from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.upstream.upstream import Upstream
 
-T = TypeVar("T")
-
 GC_YOUNG_OBJECTS = 20_000
 GIL_SWITCH_S = 0.001
 """How long a thread that comes back from a sync waits for a busy loop; Python's default is 5 ms."""
@@ -87,8 +84,7 @@ def serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
     sys.setswitchinterval(GIL_SWITCH_S)
     try:
         reloading = Reloading(setup, read_again)
-        start = Start(lambda: reloading.reload(lambda: None))
-        return run(start.run(_serve(reloading)))
+        return run(stoppable(_serve(reloading), lambda: reloading.reload(lambda: None)))
     except TimeoutError:
         # A thread may be in a system call that does not return, and would keep the process alive.
         # Nothing acknowledged depends on it: the log is read again at the next start.

@@ -24,37 +24,33 @@ STOP_S = 9.5
 """SIGTERM ends the process within ten seconds, drained or not."""
 
 
-class Start:
-    """The task that starts the node and then is it; `reload` takes a changed configuration."""
+async def stoppable(node: Awaitable[int], reload: Callable[[], object]) -> int:
+    """What `node` gives, which starts a node and then is it; 0 when a signal ends it before it
+    listens for signals by itself. `reload` takes a changed configuration until then."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    told = ""
 
-    def __init__(self, reload: Callable[[], object]) -> None:
-        self._reload = reload
-        self._told = ""
+    def end(number: signal.Signals) -> None:
+        nonlocal told
+        if not told:  # a second one must not disturb the tidying up
+            told = number.name
+            log.info("start_interrupted", signal=number.name)
+            signal.signal(signal.SIGALRM, _cut_off)
+            signal.setitimer(signal.ITIMER_REAL, STOP_S)
+            task.cancel()
 
-    async def run(self, node: Awaitable[int]) -> int:
-        """What `node` gives; 0 when a signal ends it before it listens for signals by itself."""
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        assert task is not None
-
-        def end(number: signal.Signals) -> None:
-            if not self._told:  # a second one must not disturb the tidying up
-                self._told = number.name
-                log.info("start_interrupted", signal=number.name)
-                signal.signal(signal.SIGALRM, _cut_off)
-                signal.setitimer(signal.ITIMER_REAL, STOP_S)
-                task.cancel()
-
-        for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, end, number)
-        loop.add_signal_handler(RELOAD_SIGNAL, self._reload)
-        try:
-            return await node
-        except asyncio.CancelledError:
-            if not self._told:
-                raise
-            task.uncancel()
-            log.info("service_stopped", state="not started", cause=self._told)
-            return 0
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, end, number)
+    loop.add_signal_handler(RELOAD_SIGNAL, reload)
+    try:
+        return await node
+    except asyncio.CancelledError:
+        if not told:
+            raise
+        task.uncancel()
+        log.info("service_stopped", state="not started", cause=told)
+        return 0
 
 
 def _cut_off(_: int, __: FrameType | None) -> None:

@@ -30,10 +30,7 @@ from binlogd.snapshot.log import reader, scan
 from binlogd.snapshot.log.events import Wanted
 from binlogd.snapshot.log.heads import Log
 from binlogd.snapshot.log.packets import Spread
-from binlogd.snapshot.process.session import (
-    Say,
-    progress,
-)
+from binlogd.snapshot.process.session import Say, progress
 from binlogd.snapshot.publishing import marks
 from binlogd.snapshot.publishing.publish import check_free
 from binlogd.snapshot.spec import (
