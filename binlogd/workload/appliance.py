@@ -22,21 +22,20 @@ _STOP_S = 15.0
 _POLL_S = 0.1
 _LOG_TAIL_CHARS = 3000
 _PORTS = range(9_000, 16_000)
-_NUMBERS = count(os.getpid())
+"""They lie below those that a system gives to outgoing connections: one of them would have a port
+while the process that listens there is being started again."""
+_NUMBERS = count(os.getpid() * 37)
 
 
-def free_port() -> int:
-    """A port of the loopback address that nobody listens on now, another one each time.
-
-    It lies below those that a system gives to outgoing connections: one of them would have it while
-    the process that listens there is being started again.
-    """
-    for _ in _PORTS:
-        port = _PORTS[next(_NUMBERS) % len(_PORTS)]
+def free_port(ports: range = _PORTS) -> int:
+    """A port of the loopback address that nobody listens on now, another one each time. Raises
+    Unavailable where there is none among `ports`."""
+    for _ in ports:
+        port = ports[next(_NUMBERS) % len(ports)]
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise Unavailable(f"all ports from {_PORTS.start} to {_PORTS.stop - 1} are taken")
+    raise Unavailable(f"all ports from {ports.start} to {ports.stop - 1} are taken")
 
 
 def _is_ours(variable: str) -> bool:
