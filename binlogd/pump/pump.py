@@ -245,8 +245,8 @@ class Pump:
             async with asyncio.TaskGroup() as group:
                 for shard in self._shards:
                     group.create_task(shard.run(), name=shard.name)
-                for resolver in self._resolvers:
-                    group.create_task(resolver.run(self._stopping))
+                asking = [group.create_task(resolver.run()) for resolver in self._resolvers]
+                group.create_task(self._stop_asking(asking), name="end of questions")
                 group.create_task(self._fake_loop(), name="fake binlogs")
                 group.create_task(self._caretaker.run(self._stopping), name="garbage collection")
                 group.create_task(self._caretaker.watch_space(self._stopping), name="free space")
@@ -420,6 +420,11 @@ class Pump:
         return self._caretaker.refusal()
 
     # --- inside ------------------------------------------------------------------------------
+
+    async def _stop_asking(self, asking: Sequence[asyncio.Task[None]]) -> None:
+        await self._stopping.wait()
+        for each in asking:
+            each.cancel()
 
     async def _close(self) -> None:
         self._caretaker.wake()

@@ -66,12 +66,12 @@ class Resolver:
         self._asked_at_s: dict[Tso, float] = {}
         self._asked = self._settled = self._contradicted = self._failures = 0
 
-    async def run(self, stopping: asyncio.Event) -> None:
-        """Until `stopping`. Raises what reading the log raises."""
+    async def run(self) -> None:
+        """Until cancelled: whoever is asked may be silent for long, and a restart asks again. An
+        outcome that is being written stays in the queue of the log. Raises what reading the log
+        raises."""
         while True:  # one turn for each second, or each Rollback that somebody can confirm
             await is_set_within(self._shard.doubted, self._after_s)
-            if stopping.is_set():
-                return
             self._shard.doubted.clear()
             while await self.ask():  # ends with the orphans that nobody can settle
                 pass

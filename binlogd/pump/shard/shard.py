@@ -208,7 +208,6 @@ class Shard:
 
     def stop(self) -> None:
         """Takes nothing more; `run` ends once what is queued is written and filed."""
-        self.doubted.set()
         self._is_closing = True
         self._queued.set()
 
