@@ -66,6 +66,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return ValuePointer(self.fid, self.offset + HEADER_BYTES + self.length)
 
 
+_KNOWN = frozenset(each.value for each in BinlogType)
+
+
 class Kind(NamedTuple):
     """Type and timestamps of a binlog, in the only four combinations a shard knows."""
 
@@ -77,9 +80,15 @@ class Kind(NamedTuple):
 def kind_of(payload: bytes) -> Kind | None:
     """What a logged payload is; None if it is empty and to be passed over.
 
-    Binlogs of obsolete types only unblock their transaction. Raises MalformedBinlog.
+    Raises MalformedBinlog, also for a type that nobody knows any more: the original takes those for
+    Commits.
     """
     tp, start_ts, commit_ts, _ = peek(payload)
+    if tp not in _KNOWN:
+        raise MalformedBinlog(
+            f"a binlog of type {tp}, start_ts {start_ts}, commit_ts {commit_ts}: known types are"
+            " Prewrite (0), Commit (1) and Rollback (2)"
+        )
     if tp == BinlogType.PREWRITE and start_ts > 0:
         return Kind(tp, Tso(start_ts), NO_TS)
     if start_ts == commit_ts:

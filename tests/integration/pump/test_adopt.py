@@ -160,6 +160,20 @@ async def test_damage_stops_it_and_is_left_out_on_request(
     assert done.records == 1029 + 1027 - 1
 
 
+async def test_a_binlog_of_a_type_that_nobody_knows_stops_it(
+    tmp_path: Path, disk: PosixDisk, go: list[Path]
+) -> None:
+    """It may be the commit of rows; a Go Pump serves it as one."""
+    path = go[0] / "value" / "000000.vlog"
+    content = path.read_bytes()[:-12]
+    unknown = b"\x08\x04" + commit(1, 2).removeprefix(b"\x08\x01")
+    path.write_bytes(content + record.encode(unknown))
+    with pytest.raises(CorruptRecord, match=f"offset {len(content)}: a binlog of type 4"):
+        await adopted(disk, go[:1], tmp_path / "new", shards=1)
+    done = await adopted(disk, go[:1], tmp_path / "new", shards=1, skip=True)
+    assert (done.records, [each.begin for each in done.passed_over]) == (1029, [len(content)])
+
+
 # --- what is refused ----------------------------------------------------------------------------
 
 
