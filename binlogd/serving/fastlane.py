@@ -120,7 +120,7 @@ class FastLane:
         self.methods = {path: _Method(sink) for path, sink in sinks.items()}
         self._each = list(self.methods.values())
         self._is_scheduled = False
-        self._begun: dict[Call, float] = {}  # calls whose message is not whole, and since when
+        self._begun: dict[Call, float] = {}  # calls whose message is not whole, the oldest first
         self._timer: asyncio.TimerHandle | None = None
 
     def method(self, call: Call) -> _Method:
@@ -156,7 +156,7 @@ class FastLane:
     # --- messages that come in pieces --------------------------------------------------------
 
     def begun(self, call: Call) -> None:
-        """Its message is announced, has room, and is not here yet."""
+        """Its headers are here, and its message is not yet."""
         loop = asyncio.get_running_loop()
         self._begun[call] = loop.time()
         if self._timer is None:
@@ -170,7 +170,8 @@ class FastLane:
             call.counted = 0
 
     def _look(self) -> None:
-        """Hands over what takes long: it has room that others wait for."""
+        """Hands over what takes long, to where there is a limit: it has room that others wait for,
+        or keeps a stream open for nothing."""
         loop = asyncio.get_running_loop()
         self._timer = None
         for call, since_s in list(self._begun.items()):
@@ -179,6 +180,7 @@ class FastLane:
                 self._timer = loop.call_at(due_s, self._look)
                 return
             if not cast(FastLaneProtocol, call.owner).hand_over(call):
+                del self._begun[call]
                 self._begun[call] = loop.time()
         for call in self._begun:
             self._timer = loop.call_later(self.method(call).sink.patience_s, self._look)
@@ -329,7 +331,8 @@ class FastLaneProtocol(GrpcProtocol):
         if len(calls.open) + calls.abandoned >= self._limits.streams_max:
             self._transport.write(wire.reset(stream, wire.REFUSED_STREAM))
             return True
-        calls.open[stream] = Call(self, stream, inlet, fields)
+        calls.open[stream] = begun = Call(self, stream, inlet, fields)
+        self._lane.begun(begun)
         return True
 
     def _inlet_of(self, fields: list[Field]) -> Inlet | None:
@@ -392,7 +395,6 @@ class FastLaneProtocol(GrpcProtocol):
         call.inlet.room -= size
         call.counted = size
         self._lane.method(call).sink.take(size, 0)
-        self._lane.begun(call)
         return True
 
     def _hand_back(self, call: Call, data: bytes) -> bool:

@@ -24,6 +24,8 @@ from binlogd.wire.compression import Damaged, Inflater, deflated
 T = TypeVar("T")
 
 PIECE_BYTES = 256 << 10
+ARRIVAL_S = 30.0
+"""How long a peer may take for a message; longer the larger it is."""
 _SLOWEST_BYTES_S = 4 << 20
 _STEPS_A_TURN = 64
 """Of one message that is inflated: a step may be next to nothing, and there may be millions."""
@@ -92,18 +94,23 @@ class Incoming:
         return await inflated(message, self._bytes_max) if self.is_compressed else message
 
 
-async def read_message(stream: BytesStream, bytes_max: int) -> bytes:
-    """The one message of a request. Raises GRPCError."""
+async def read_message(stream: BytesStream, bytes_max: int, patience_s: float = ARRIVAL_S) -> bytes:
+    """The one message of a request. Raises GRPCError, also when it does not come in time."""
+
+    async def whole() -> bytes:
+        if await incoming.next_size() is None:
+            raise _nothing()
+        return await incoming.message()
+
     incoming = Incoming(stream, bytes_max)
-    if await incoming.next_size() is None:
-        raise _nothing()
-    return await incoming.message()
+    return await in_time(whole(), bytes_max, patience_s)
 
 
-async def announced(stream: BytesStream, bytes_max: int) -> Announced:
-    """How large the one message of a request is. Raises GRPCError."""
+async def announced(stream: BytesStream, bytes_max: int, patience_s: float) -> Announced:
+    """How large the one message of a request is. Raises GRPCError, also when nobody says so in
+    time: a call that is begun and left keeps a stream."""
     incoming = Incoming(stream, bytes_max)
-    size_bytes = await incoming.next_size()
+    size_bytes = await in_time(incoming.next_size(), 0, patience_s)
     if size_bytes is None:
         raise _nothing()
     return Announced(size_bytes, incoming.is_compressed)
@@ -114,8 +121,8 @@ def _nothing() -> GRPCError:
 
 
 async def in_time(arriving: Awaitable[T], size_bytes: int, patience_s: float) -> T:
-    """What reads a message, given up when that takes longer than a slow network would: it has room
-    that others wait for. Raises GRPCError."""
+    """What reads a message or its announcement, given up when that takes longer than a slow network
+    would: it has room that others wait for. Raises GRPCError."""
     limit_s = patience_s + size_bytes / _SLOWEST_BYTES_S
     try:
         async with asyncio.timeout(limit_s):
@@ -123,7 +130,7 @@ async def in_time(arriving: Awaitable[T], size_bytes: int, patience_s: float) ->
     except TimeoutError as error:
         raise GRPCError(
             Status.DEADLINE_EXCEEDED,
-            f"a message of {size_bytes} bytes did not arrive within {limit_s:.1f} s",
+            f"no whole message came within {limit_s:.1f} s",
         ) from error
 
 

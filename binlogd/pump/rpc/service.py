@@ -34,6 +34,7 @@ from binlogd.ports import BinlogSource, ClusterIdentity
 from binlogd.pump.budget import Budget
 from binlogd.pump.rpc.batches import BatchPorts, BatchService
 from binlogd.pump.rpc.messages import (
+    ARRIVAL_S,
     PIECE_BYTES,
     BytesStream,
     announced,
@@ -85,7 +86,7 @@ class ServiceLimits:
     bytes_in_flight_max: int = 1 << 30  # of unanswered writes; the next ones are not read
     bytes_waiting_max: int = 32 << 20  # that may arrive unread of those, of all connections
     stream_window_bytes: int = 4 << 20  # that can arrive unread of one write
-    arrival_s: float = 30.0  # for a message that has room, and longer the larger it is
+    arrival_s: float = ARRIVAL_S  # for a call to say how much comes, and then for all of it
     pull_chunk_bytes: int = 64 << 10
     pull_ahead_bytes_max: int = 4 << 20  # of one shard, waiting for the others; for each puller
     pullers_max: int = 64
@@ -220,9 +221,11 @@ class PumpService:
     # --- WriteBinlog -----------------------------------------------------------------------
 
     async def _write_binlog(self, stream: BytesStream) -> None:
-        size_bytes, is_compressed = await announced(stream, self._limits.message_bytes_max)
+        patience_s = self._limits.arrival_s
+        size_bytes, is_compressed = await announced(
+            stream, self._limits.message_bytes_max, patience_s
+        )
         async with self._held(size_bytes + codec.MESSAGE_PREFIX_BYTES):
-            patience_s = self._limits.arrival_s
             if is_compressed:
                 arriving = gathered(stream, BytesIO(), size_bytes)
                 message = await in_time(arriving, size_bytes, patience_s)
@@ -401,7 +404,7 @@ class PumpService:
     # --- PullBinlogs -----------------------------------------------------------------------
 
     async def _pull_binlogs(self, stream: BytesStream) -> None:
-        message = await read_message(stream, _CONTROL_MESSAGE_BYTES_MAX)
+        message = await read_message(stream, _CONTROL_MESSAGE_BYTES_MAX, self._limits.arrival_s)
         try:
             cluster_id, after = codec.decode_pull_request(message)
         except MalformedBinlog as error:

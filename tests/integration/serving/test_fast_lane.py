@@ -647,6 +647,30 @@ async def test_what_was_begun_and_does_not_come_gives_its_room_back() -> None:
         await eventually(lambda: at.service.statistics().bytes_in_flight == 0)
 
 
+@pytest.mark.parametrize("fast_lane", [True, False], ids=["fast", "grpclib"])
+@pytest.mark.parametrize("said", [b"", b"\0\0"], ids=["nothing", "half a prefix"])
+@pytest.mark.parametrize("path", [WRITE, "/binlog.Pump/PullBinlogs"], ids=["a write", "a pull"])
+async def test_a_call_that_is_begun_and_left_is_ended(
+    path: str, said: bytes, *, fast_lane: bool
+) -> None:
+    """Else each of them keeps one of the connection's streams for ever."""
+    limits = replace(LIMITS, arrival_s=0.5)
+    async with running(limits=limits, fast_lane=fast_lane) as at:
+        client = await at.client()
+        left = client.open(call_headers(path))
+        if said:
+            client.body(left, said, ends=False)
+        await client.send()
+        (answer,) = await client.wait(left)
+        assert answer.outcome[0] == str(Status.DEADLINE_EXCEEDED.value)
+        assert (answer.outcome[1] or "").startswith("no whole message came within")
+        assert at.fast == []
+        stream = client.call(request(1))
+        await client.send()
+        assert (await client.wait(stream))[0].is_ok, "the connection is as good as before"
+        assert at.service.statistics().bytes_in_flight == 0
+
+
 async def test_calls_that_are_reset_count_as_long_as_somebody_works_on_them() -> None:
     """Else a peer that resets all it sends could have any number of them written at once."""
     async with running(http2_limits=Http2Limits(streams_max=10)) as at:

@@ -45,6 +45,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 class Operations:
     def __init__(self) -> None:
         self.reason = ""
+        self.collects = False
 
     async def status(self) -> dict[str, Any]:
         return {"state": "online", "max_commit_ts": 412518831548007863}
@@ -76,7 +77,7 @@ class Operations:
         return {"transactions": [], "question": msgspec.to_builtins(question)}
 
     def trigger_gc(self) -> bool:
-        return True
+        return not self.collects
 
     async def skip(self, commit_ts: int, reason: str) -> Reply:
         return Reply(f"commit_ts {commit_ts} is passed over: {reason}", 200)
@@ -454,6 +455,17 @@ async def test_state_changes_answer_as_the_original_does() -> None:
             assert (answer.status, await answer.text()) == (405, "")
         async with session.get(f"{base}/nowhere") as answer:
             assert (answer.status, await answer.text()) == (404, "404 page not found\n")
+
+
+async def test_garbage_is_collected_or_it_is_said_that_it_is_already() -> None:
+    async with running() as at, aiohttp.ClientSession() as session:
+        url = f"http://{at.host}:{at.port}/debug/gc/trigger"
+        for at.operations.collects, said in (
+            (False, "trigger gc success\n"),
+            (True, "gc is working\n"),
+        ):
+            async with session.post(url) as answer:
+                assert (answer.status, await answer.text()) == (200, said)
 
 
 async def test_readiness_gives_its_reason() -> None:
