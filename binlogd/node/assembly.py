@@ -9,6 +9,8 @@ import socket
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from binlogd.client.pump_list import PumpAddress, PumpList
 from binlogd.client.registered_pumps import RegisteredPumps
 from binlogd.drainer.backoff import Backoff
@@ -62,6 +64,8 @@ from binlogd.settings.setup import Setup, client_tls, plain_tls
 from binlogd.tso import Tso
 from binlogd.upstream.upstream import Upstream
 
+log = structlog.get_logger(__name__)
+
 _NODE_FILE = ".node"
 REPLICA_FILE = "replica.db"
 DRAIN_S = 6.0
@@ -96,16 +100,28 @@ async def node_id(setup: Setup, disk: PosixDisk) -> str:
     """The Pump's name in status and registry: the configured one, or that of the first start.
 
     The first start takes host name and port, and keeps them in `.node` as the original does, so
-    that a container that is made anew keeps its name. Raises LogFailed.
+    that a container that is made anew keeps its name. A configured name counts more than what is
+    kept; the original goes the other way. Raises LogFailed.
     """
-    if setup.config.node_id:
-        return setup.config.node_id
+    given = setup.config.node_id
     kept = setup.data_dir / _NODE_FILE
     try:
         sizes = await disk.sizes(setup.data_dir)
         if kept.name in sizes:
             (text,) = await disk.read(kept, [(0, sizes[kept.name])])
-            return text.decode(errors="replace").strip()
+            name = text.decode(errors="replace").strip()
+            if given and given != name:
+                log.warning(
+                    "node_renamed",
+                    node_id=given,
+                    before=name,
+                    file=str(kept),
+                    consequence=f"whoever still reads {name} waits for it: `binlogd nodes {name}"
+                    " --mark offline` once all it had is read, or take its name as node-id",
+                )
+            return given or name
+        if given:
+            return given
         name = f"{socket.gethostname()}:{listen_address(setup.config.addr)[1]}"
         await disk.write_whole(kept, name.encode())
     except OSError as error:

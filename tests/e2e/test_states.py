@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sqlite3
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,30 @@ async def registered(data_dir: Path) -> dict[tuple[str, str], str]:
     async with own_registry(data_dir) as registry:
         nodes = [node for kind in (PUMP, DRAINER) for node in await registry.nodes(kind)]
     return {(node.kind, node.node_id): node.state for node in nodes}
+
+
+async def until_published(data_dir: Path, state: str, after: Tso = NO_TS) -> NodeStatus:
+    """The Pump's entry in the registry, once a heartbeat has written that state."""
+    async with own_registry(data_dir) as registry, asyncio.timeout(120):
+        while True:  # until it is so, or the time is over
+            node = await registry.node(PUMP, "pump0")
+            if node is not None and node.state == state and node.update_ts > after:
+                return node
+            await asyncio.sleep(0.05)
+
+
+def all_is_on_disk(data_dir: Path) -> bool:
+    """Whether the marks of every shard stand at the end of its log."""
+    ends = []
+    for shard in (data_dir / "pump").glob("shard-*"):
+        with sqlite3.connect(shard / "index.db") as index:
+            marks = dict(index.execute("SELECT name, value FROM marks"))
+        index.close()
+        fid = int.from_bytes(marks["head_pointer"][:4], "little")
+        size = (shard / "value" / f"{fid:06d}.vlog").stat().st_size
+        at_end = int.from_bytes(marks["head_pointer"][4:], "little") == size
+        ends.append(at_end and marks["handle_pointer"] == marks["head_pointer"])
+    return bool(ends) and all(ends)
 
 
 async def register_drainer(
@@ -160,6 +185,8 @@ def position_in(appliance: Appliance, route: str) -> int:
 def test_a_closing_pump_says_what_it_waits_for_and_takes_outcomes_only(
     appliance: Appliance,
 ) -> None:
+    with appliance.config_file.open("a") as file:
+        file.write("heartbeat-interval = 1\n")
     appliance.start()
     write(appliance, prewrite(1))
     asyncio.run(register_drainer(appliance.data_dir, "127.0.0.1:1", BASE, "paused"))
@@ -183,10 +210,13 @@ def test_a_closing_pump_says_what_it_waits_for_and_takes_outcomes_only(
     write(appliance, commit(1, 2))
     waiting = appliance.wait(lambda status: "far" in status["close_waits_for"])
     assert f"(paused) has come to {BASE}, not yet to" in waiting["close_waits_for"]
-    assert waiting["status"]["pump0"]["state"] == "closing", "others see it in the registry too"
+    published = asyncio.run(until_published(appliance.data_dir, "closing"))
+    later = asyncio.run(until_published(appliance.data_dir, "closing", after=published.update_ts))
+    assert later.max_commit_ts >= BASE + 2, "others see in the registry that it lives"
     asyncio.run(register_drainer(appliance.data_dir, "127.0.0.1:1", BASE + 2, "paused"))
     assert appliance.end() == 0
     assert asyncio.run(registered(appliance.data_dir))[PUMP, "pump0"] == "offline"
+    assert all_is_on_disk(appliance.data_dir), "the process does not end before its storage"
 
 
 def test_a_close_that_is_not_safe_in_time_ends_as_paused(appliance: Appliance) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from binlogd.errors import ConfigError, LogFailed, RecordTooLarge, UpstreamUnavailable
 from binlogd.host.disk import PosixDisk
@@ -165,7 +166,13 @@ async def test_the_name_of_the_first_start_is_kept_and_counts(tmp_path: Path) ->
         assert first.host == "127.0.0.1:8250"
         (tmp_path / ".node").write_text("  kept\n")
         assert (await names()).pump == "kept"
-        assert (await names('node-id = "given"')).pump == "given"
+        with capture_logs() as logged:
+            assert (await names('node-id = "kept"')).pump == "kept"
+            assert logged == []
+            assert (await names('node-id = "given"')).pump == "given"
+        (renamed,) = logged
+        assert (renamed["event"], renamed["before"]) == ("node_renamed", "kept")
+        assert "binlogd nodes kept --mark offline" in renamed["consequence"]
         with pytest.raises(ConfigError, match="is the name of the Pump already"):
             await names('[drainer]\nnode-id = "kept"')
         (tmp_path / ".node").unlink()
