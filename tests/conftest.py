@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from tests.etcd import real_etcd
 from tests.kafka import Kafka
 from tests.mariadb import MariaDb
+from tests.real_pd import pd_server
 
 # how long an example takes says something about the machine only
 settings.register_profile("binlogd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -99,3 +100,9 @@ def real_etcd_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         if os.access("/dev/shm", os.W_OK):  # it has no option to leave its syncs out
             directory = Path(stack.enter_context(TemporaryDirectory(dir="/dev/shm")))
         yield stack.enter_context(real_etcd(directory))
+
+
+@pytest.fixture(scope="session")
+def pd_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real pd-server, compiled; skips where that cannot be."""
+    return pd_server(tmp_path_factory.mktemp("pd-server"))

@@ -32,6 +32,9 @@ from tests.ports import free_port
 
 CLUSTER_ID = 7710478698719943560
 UNKNOWN = pdpb.ErrorType(pdpb.ErrorType.UNKNOWN)
+NOT_BOOTSTRAPPED = pdpb.Error(
+    type=pdpb.ErrorType(pdpb.ErrorType.NOT_BOOTSTRAPPED), message="cluster is not bootstrapped"
+)
 _FORWARDED: ContextVar[str] = ContextVar("forwarded", default="")
 
 
@@ -50,6 +53,8 @@ class PdCluster:
     tso_requests: int = 0
     tso_delay_s: float = 0.0
     forwarded: int = 0
+    has_cluster: bool = True
+    """Not before the first TiKV, and for a moment not either where a leader lets go."""
     is_old: bool = False
     """Speaks as PD did up to 5.4."""
     keyspace: KeyspaceStore | None = None
@@ -191,6 +196,8 @@ class PdMember(pdpb.PdBase):
 
     async def get_region(self, get_region_request: pdpb.GetRegionRequest) -> pdpb.GetRegionResponse:
         await self._lead(get_region_request.header)
+        if not self.cluster.has_cluster:
+            return pdpb.GetRegionResponse(header=self._header(NOT_BOOTSTRAPPED))
         key = get_region_request.region_key
         for region, leader in self.cluster.regions:
             if region.start_key <= key and (not region.end_key or key < region.end_key):
@@ -201,11 +208,15 @@ class PdMember(pdpb.PdBase):
         self, get_all_stores_request: pdpb.GetAllStoresRequest
     ) -> pdpb.GetAllStoresResponse:
         await self._lead(get_all_stores_request.header)
+        if not self.cluster.has_cluster:
+            return pdpb.GetAllStoresResponse(header=self._header(NOT_BOOTSTRAPPED))
         stores = list(self.cluster.stores.values())
         return pdpb.GetAllStoresResponse(header=self._header(), stores=stores)
 
     async def get_store(self, get_store_request: pdpb.GetStoreRequest) -> pdpb.GetStoreResponse:
         await self._lead(get_store_request.header)
+        if not self.cluster.has_cluster:
+            return pdpb.GetStoreResponse(header=self._header(NOT_BOOTSTRAPPED))
         store = self.cluster.stores.get(get_store_request.store_id)
         if store is None:
             text = f"invalid store ID {get_store_request.store_id}, not found"
@@ -219,6 +230,8 @@ class PdMember(pdpb.PdBase):
         self, get_gc_safe_point_request: pdpb.GetGcSafePointRequest
     ) -> pdpb.GetGcSafePointResponse:
         await self._lead(get_gc_safe_point_request.header)
+        if not self.cluster.has_cluster:
+            return pdpb.GetGcSafePointResponse(header=self._header(NOT_BOOTSTRAPPED))
         return pdpb.GetGcSafePointResponse(
             header=self._header(), safe_point=self.cluster.gc_safe_point
         )
@@ -228,6 +241,8 @@ class PdMember(pdpb.PdBase):
     ) -> pdpb.UpdateServiceGcSafePointResponse:
         request = update_service_gc_safe_point_request
         await self._lead(request.header)
+        if not self.cluster.has_cluster:
+            return pdpb.UpdateServiceGcSafePointResponse(header=self._header(NOT_BOOTSTRAPPED))
         services = self.cluster.services
         if request.ttl <= 0:
             services.pop(request.service_id, None)

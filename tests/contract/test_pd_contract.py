@@ -1,5 +1,5 @@
-"""What a PD is held to by those who ask it: one that is scripted after recordings, and the one that
-binlogd serves where there is none."""
+"""What a PD is held to by those who ask it: one that is scripted after recordings, the one that
+binlogd serves where there is none, and a real one."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ from binlogd.upstream.pd.members import Address
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.upstream import OwnPd
+from tests.joined_tikv import joined_tikv
 from tests.pd_cluster import pd_cluster
 from tests.ports import free_port
+from tests.real_pd import real_pd
 
 PATIENT = PdLimits(question_s=60.0, pause_s=0.01, tso_s=60.0)
 BRIEF = PdLimits(question_s=0.5, pause_s=0.01, tso_s=1.5)
@@ -59,11 +61,15 @@ async def own_pd(directory: Path) -> AsyncIterator[Address]:
         await store.close()
 
 
-@pytest.fixture(params=["scripted", "own"])
+@pytest.fixture(params=["scripted", "own", pytest.param("real", marks=pytest.mark.soak)])
 async def pd(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Address]:
     if request.param == "own":
         async with own_pd(tmp_path) as address:
             yield address
+    elif request.param == "real":
+        program = request.getfixturevalue("pd_program")
+        with real_pd(program, tmp_path) as members, joined_tikv(members):
+            yield members.addresses[0]
     else:
         async with pd_cluster() as cluster:
             yield cluster.addresses[0]

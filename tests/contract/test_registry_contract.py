@@ -1,4 +1,5 @@
-"""The registry of Pumps and Drainers, in our own keyspace and in a real etcd."""
+"""The registry of Pumps and Drainers, in our own keyspace, in a real etcd and in that of a real
+PD."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest, PutRequest, RangeRequest
 from tests.etcd import own_etcd
+from tests.real_pd import real_pd
 
 GO_ENTRY = (
     b'{"nodeId":"pump0","host":"127.0.0.1:48350","state":"online","isAlive":false,"score":0,'
@@ -50,8 +52,16 @@ class Place:
         await self.beside.revoke(self.registry._lease)
 
 
-@pytest.fixture(params=["own", "own by gRPC", "real"])
+IN_PD = pytest.param("in PD", marks=pytest.mark.soak)
+
+
+@pytest.fixture(params=["own", "own by gRPC", "real", IN_PD])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    if request.param == "in PD":
+        with real_pd(request.getfixturevalue("pd_program"), tmp_path) as pd:
+            async with EtcdClient(pd.addresses) as client:
+                yield Place(NodeRegistry(client), client, None)
+        return
     if request.param == "real":
         async with EtcdClient([("127.0.0.1", request.getfixturevalue("real_etcd_port"))]) as client:
             await client.delete_range(DeleteRangeRequest(key=b"/tidb-binlog", range_end=b"/u"))

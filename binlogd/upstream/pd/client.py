@@ -22,6 +22,7 @@ from binlogd.upstream.tikv.places import Place
 from binlogd.upstream.upstream import PartStatistics
 from binlogd.wire.channel import woken_cleanly
 from binlogd.wire.generated import metapb, pdpb
+from binlogd.wire.generated.etcdserverpb import RangeRequest, RangeResponse
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +43,10 @@ class _Answer(Message, Protocol):
 
 
 A = TypeVar("A", bound=_Answer)
+
+
+class _Refused(UpstreamUnavailable):
+    """PD is there, and says why it does not answer: before its first TiKV, for one."""
 
 
 class PdClient:
@@ -130,11 +135,23 @@ class PdClient:
             request = pdpb.GetAllStoresRequest(header=self.header(), exclude_tombstone_stores=True)
             answer = await self._once_asked(way, "GetAllStores", request, pdpb.GetAllStoresResponse)
             if answer.header.error.type == pdpb.ErrorType.NOT_BOOTSTRAPPED:
-                return False
+                return await self._is_recorded(way)
             self.check("GetAllStores", answer.header)
             return any(STANDS_IN not in store.labels for store in answer.stores)
 
         return await self.asked("GetAllStores", ask, self.limits.question_s)
+
+    async def _is_recorded(self, way: Way) -> bool:
+        """Whether PD's etcd knows a cluster of TiKV.
+
+        A leader on its way out says NOT_BOOTSTRAPPED as well: it has let go of the cluster, and not
+        of the leadership yet. The record is written once, with the first store, and stays. Source:
+        PD server/server.go, campaignLeader and bootstrapCluster.
+        """
+        key = f"/pd/{self._leader.cluster_id}/raft".encode()
+        request = RangeRequest(key=key, count_only=True)
+        raw = await self._raw(way, "/etcdserverpb.KV/Range", request)
+        return parsed(RangeResponse(), raw).count > 0
 
     async def store(self, store_id: int) -> metapb.Store | None:
         """A store of TiKV, also one that is gone for good; None: there never was one."""
@@ -205,11 +222,13 @@ class PdClient:
     async def _once_asked(
         self, way: Way, method: str, request: SupportsBytes, kind: Callable[[], A]
     ) -> A:
-        call = UnaryUnaryMethod[bytes, bytes](way.channel, f"/pdpb.PD/{method}", bytes, bytes)
+        return parsed(kind(), await self._raw(way, f"/pdpb.PD/{method}", request))
+
+    async def _raw(self, way: Way, path: str, request: SupportsBytes) -> bytes:
+        call = UnaryUnaryMethod[bytes, bytes](way.channel, path, bytes, bytes)
         async with asyncio.timeout(self.limits.call_s):
             with woken_cleanly():
-                raw = await call(bytes(request), metadata=way.metadata)
-        return parsed(kind(), raw)
+                return await call(bytes(request), metadata=way.metadata)
 
     def check(self, method: str, header: pdpb.ResponseHeader) -> None:
         """Raises UpstreamUnavailable for an answer that is an error, or another cluster's."""
@@ -222,12 +241,12 @@ class PdClient:
         is_told = error.type in _NOTHING_THERE or error.message.startswith(_STORE_UNKNOWN)
         if error.type != pdpb.ErrorType.OK and not is_told:
             kind = pdpb.ErrorType.try_value(error.type).name or error.type
-            raise UpstreamUnavailable(f"PD {method}: {kind}: {error.message}")
+            raise _Refused(f"PD {method}: {kind}: {error.message}")
 
     async def asked(self, method: str, ask: Callable[[Way], Awaitable[T]], question_s: float) -> T:
         """What the leader answers, looked for anew after every failure until the time is over."""
         self._requests += 1
-        trouble, pause_s = "no answer", self.limits.pause_s
+        trouble, is_there, pause_s = "no answer", False, self.limits.pause_s
         try:
             async with asyncio.timeout(question_s):
                 while True:  # until an answer, or the time is over
@@ -235,8 +254,10 @@ class PdClient:
                         answer = await self._once(method, ask)
                     except UpstreamUnavailable as error:
                         self._errors += 1
-                        trouble = str(error)
-                        if self._lost_at is not None:
+                        trouble, is_there = str(error), isinstance(error, _Refused)
+                        if is_there:
+                            self._find()
+                        elif self._lost_at is not None:
                             raise
                     else:
                         self._find()
@@ -244,7 +265,8 @@ class PdClient:
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, self.limits.pause_s_max)
         except TimeoutError:
-            self._lose(trouble)
+            if not is_there:
+                self._lose(trouble)
             raise UpstreamUnavailable(
                 f"{trouble}; given up after {question_s:g} s (upstream.pd-urls: {self._given})"
             ) from None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -11,27 +12,25 @@ from binlogd.errors import UpstreamUnavailable
 from binlogd.ports import Committed, OpenPrewrite, RolledBack, TxnStatus
 from binlogd.pump.verdict import AskAgain, Settle, decide
 from binlogd.tso import Tso, compose
+from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.no_tikv import TikvOrElse
 from binlogd.upstream.txn_status import LocalTxnStatus
-from binlogd.wire.generated import metapb, pdpb
-from tests.pd_cluster import CLUSTER_ID, PdCluster, PdMember, pd_cluster
+from binlogd.wire.generated import metapb
+from binlogd.wire.generated.etcdserverpb import PutRequest
+from tests.pd_cluster import CLUSTER_ID, pd_cluster
 from tests.stand_in import standing_in
 
 START = compose(1_700_000_000_000)
 
 
-class Unbootstrapped(PdMember):
-    """As a PD before its first TiKV."""
-
-    async def get_all_stores(self, message: pdpb.GetAllStoresRequest) -> pdpb.GetAllStoresResponse:
-        error = pdpb.Error(
-            type=pdpb.ErrorType(pdpb.ErrorType.NOT_BOOTSTRAPPED),
-            message="cluster is not bootstrapped",
-        )
-        header = pdpb.ResponseHeader(cluster_id=self.cluster.cluster_id, error=error)
-        return pdpb.GetAllStoresResponse(header=header)
+@pytest.fixture
+async def keyspace(tmp_path: Path) -> AsyncIterator[KeyspaceStore]:
+    """The etcd inside of a PD."""
+    made = await KeyspaceStore.open(tmp_path / "etcd.db", Random(1))
+    yield made
+    await made.close()
 
 
 class Tikv:
@@ -43,23 +42,28 @@ class Tikv:
         return [Committed(Tso(each.start_ts + 1)) for each in prewrites]
 
 
-async def test_a_pd_says_whether_it_has_a_tikv() -> None:
-    async with pd_cluster(1) as cluster:
+async def test_a_pd_says_whether_it_has_a_tikv(keyspace: KeyspaceStore) -> None:
+    async with pd_cluster(1, keyspace=keyspace) as cluster:
         cluster.stores[4] = metapb.Store(id=4, labels=[metapb.StoreLabel("zone", "z1")])
         client = PdClient(cluster.addresses)
         assert await client.has_tikv()
+        cluster.has_cluster = False
+        assert not await client.has_tikv()
+        assert client.statistics().trouble == "", "that is an answer"
+        assert await client.cluster_id() == CLUSTER_ID
         await client.close()
-    cluster = PdCluster()
-    member = Unbootstrapped("pd", cluster)
-    cluster.members.append(member)
-    cluster.leader = member
-    await member.start()
-    client = PdClient(cluster.addresses)
-    assert not await client.has_tikv()
-    assert client.statistics().trouble == "", "that is an answer"
-    assert await client.cluster_id() == CLUSTER_ID
-    await client.close()
-    await member.stop()
+
+
+async def test_a_leader_on_its_way_out_does_not_make_a_tikv_disappear(
+    keyspace: KeyspaceStore,
+) -> None:
+    """It says that its cluster was never bootstrapped, as it has let go of it already."""
+    async with pd_cluster(1, keyspace=keyspace) as cluster:
+        await keyspace.put(PutRequest(key=b"/pd/%d/raft" % CLUSTER_ID, value=b"a cluster"))
+        cluster.has_cluster = False
+        client = PdClient(cluster.addresses)
+        assert await client.has_tikv()
+        await client.close()
 
 
 async def test_a_binlogd_that_stands_in_for_pd_has_no_tikv(tmp_path: Path) -> None:
