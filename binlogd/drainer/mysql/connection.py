@@ -11,8 +11,8 @@ session variables: tidb-binlog pkg/loader/util.go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -271,16 +271,17 @@ class SqlSession:
         result = await self._result_of(statement, is_long=False)
         return list(result.rows or ())
 
-    async def transaction(self, statements: Sequence[bytes]) -> None:
-        """All or nothing. Raises as `run`; whether it was done is unknown if the connection broke
-        at the end."""
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """All that runs in the block, or nothing. Raises as `run`; whether it was done is unknown
+        if the connection broke at the end."""
         await self.run(b"START TRANSACTION")
         try:
-            for statement in statements:
-                await self.run(statement)
+            yield
             await self.run(b"COMMIT")
-        except (TryAgain, SqlRefused):
-            await self.run(b"ROLLBACK")
+        except BinlogdError:
+            if not self._connection.closed:
+                await self.run(b"ROLLBACK")
             raise
 
     def close(self) -> None:

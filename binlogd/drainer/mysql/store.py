@@ -16,7 +16,7 @@ import structlog
 
 from binlogd.drainer import sql
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession, TryAgain
+from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession
 from binlogd.drainer.rows.progress import (
     LanePosition,
     PendingDdl,
@@ -25,7 +25,7 @@ from binlogd.drainer.rows.progress import (
     Row,
     restart_of,
 )
-from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable
+from binlogd.errors import ConfigError, DownstreamUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +56,13 @@ class _Place:
 
     async def transaction(self, statements: Sequence[bytes]) -> None:
         """All of them or none."""
-        await self.alone(lambda session: session.transaction(statements))
+
+        async def together(session: SqlSession) -> None:
+            async with session.transaction():
+                for statement in statements:
+                    await session.run(statement)
+
+        await self.alone(together)
 
     async def alone(self, work: Callable[[SqlSession], Awaitable[T]]) -> T:
         """Some statements that belong together; they must bear to be run again."""
@@ -129,16 +135,11 @@ class MySqlStore:
         await self._made()
 
         async def decided(session: SqlSession) -> None:
-            await session.run(b"START TRANSACTION")
-            try:
+            async with session.transaction():
                 rows = await session.rows(self.progress.owner())
                 note = decide(str(rows[0][0]) if rows else "")
                 if note is not None:
                     await session.run(self.progress.owned(note))
-                await session.run(b"COMMIT")
-            except BinlogdError:
-                await session.run(b"ROLLBACK")
-                raise
 
         await self._here.alone(decided)
 
@@ -168,8 +169,7 @@ class MySqlStore:
         A COMMIT that its server is still at holds the lock of the lane's row: waiting for it tells
         whether the rows that it belongs to are there.
         """
-        await session.run(b"START TRANSACTION")
-        try:
+        async with session.transaction():
             rows = [_row(each) for each in await session.rows(self.progress.read())]
             restart = restart_of(rows, checkpoint)
             statements: tuple[bytes, ...] = ()
@@ -181,10 +181,6 @@ class MySqlStore:
                 restart = Restart(level, restart.ddl, is_set_back=restart.is_set_back)
             for statement in (*statements, *self.progress.lay_out(restart.lanes)):
                 await session.run(statement)
-            await session.run(b"COMMIT")
-        except (TryAgain, SqlRefused, ConfigError):
-            await session.run(b"ROLLBACK")
-            raise
         return restart
 
     async def stored(self) -> Checkpoint | None:

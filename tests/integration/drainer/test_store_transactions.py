@@ -1,0 +1,68 @@
+"""What the store does in one transaction: all of it or nothing, whatever ends it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pymysql
+import pytest
+
+from binlogd.drainer.mysql.store import MySqlStore
+from binlogd.errors import Refused
+from tests.mariadb import MariaDb
+from tests.replay import CLUSTER_ID, server_of
+
+
+@pytest.fixture
+async def store(mariadb: MariaDb) -> AsyncIterator[MySqlStore]:
+    made = MySqlStore(server_of(mariadb), "tidb_binlog", CLUSTER_ID)
+    yield made
+    made.close()
+
+
+def note(_: str) -> str:
+    return "noted"
+
+
+async def noted(mariadb: MariaDb) -> str:
+    """As another process finds it, which has to wait for who is at it."""
+    other, found = MySqlStore(server_of(mariadb), "tidb_binlog", CLUSTER_ID), list[str]()
+    try:
+        await other.owner(found.append)
+    finally:
+        other.close()
+    return found[-1]
+
+
+async def test_who_refuses_what_is_noted_keeps_nobody_waiting(
+    store: MySqlStore, mariadb: MariaDb
+) -> None:
+    def refuse(found: str) -> str:
+        raise Refused(found)
+
+    await store.owner(note)
+    with pytest.raises(Refused, match="noted"):
+        await store.owner(refuse)
+    assert await noted(mariadb) == "noted"
+    await store.owner(lambda found: found + " again")
+    assert await noted(mariadb) == "noted again"
+
+
+async def test_a_connection_that_ends_in_between_is_made_anew_and_all_is_done_again(
+    store: MySqlStore, mariadb: MariaDb
+) -> None:
+    found: list[str] = []
+
+    def end_once(before: str) -> str:
+        if not found:
+            users = "SELECT id FROM information_schema.processlist WHERE user = 'root'"
+            for (number,) in mariadb.execute(f"{users} AND id <> CONNECTION_ID()"):
+                with suppress(pymysql.err.OperationalError):  # one of before that is gone by now
+                    mariadb.execute(f"KILL {int(number or 0)}")
+        found.append(before)
+        return f"after {len(found)}"
+
+    await store.owner(end_once)
+    assert found == ["", ""]
+    assert await noted(mariadb) == "after 2"
