@@ -13,7 +13,7 @@ Source: tidb-binlog pump/storage/chaser.go (name, thresholds, counters).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -23,6 +23,9 @@ from binlogd.tso import Tso
 
 TURN_ON_AFTER_S = 3.0
 CAUGHT_UP_WITHIN_S = 1.0
+
+Commit = tuple[Tso, Tso]
+"""commit_ts, start_ts."""
 
 
 class Tail:
@@ -51,10 +54,15 @@ class Tail:
         assert self.missing() == 0, "records that fell out of the queue come first"
         return list(islice(self._entries, limit))
 
-    def is_repeated(self, commit_ts: Tso, start_ts: Tso) -> bool:
-        """Whether this very commit waits here more than once."""
-        keys = ((entry.commit_ts, entry.start_ts) for entry in self._entries)
-        return sum(key == (commit_ts, start_ts) for key in keys) > 1
+    def repeated(self, commits: Collection[Commit]) -> set[Commit]:
+        """Those of the commits that wait here more than once. Each entry is looked at once, however
+        many are asked for."""
+        wanted, once, again = set(commits), set[Commit](), set[Commit]()
+        for entry in self._entries:
+            commit = (entry.commit_ts, entry.start_ts)
+            if commit in wanted:
+                (again if commit in once else once).add(commit)
+        return again
 
     def filed(self, count: int) -> None:
         """Takes note that the next `count` records are in the index.

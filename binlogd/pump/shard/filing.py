@@ -386,13 +386,16 @@ class Filer:
         if self._suspects_dropped:
             log.warning("late_commits_unchecked", count=self._suspects_dropped)
             self._suspects_dropped = 0
+        repeated = self._tail.repeated(suspects)
         for commit_ts, start_ts in suspects:
+            if (commit_ts, start_ts) in repeated:
+                continue
             try:
                 is_known = await self.index.has_commit(commit_ts, start_ts)
             except IndexUnavailable as error:  # only the alarm is at stake, not the commit
                 log.warning("late_commit_unchecked", commit_ts=commit_ts, cause=str(error))
                 continue
-            if not is_known and not self._tail.is_repeated(commit_ts, start_ts):
+            if not is_known:
                 self.late_commits += 1
                 log.error("commit_below_watermark", commit_ts=commit_ts, start_ts=start_ts)
 
