@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import socket
 import sqlite3
 from collections import Counter
@@ -12,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
@@ -19,7 +22,7 @@ from binlogd.errors import ConfigError, LogFailed, RecordTooLarge, UpstreamUnava
 from binlogd.host.disk import PosixDisk
 from binlogd.node.assembly import identity
 from binlogd.node.closing import Closing
-from binlogd.node.membership import Identity, Membership
+from binlogd.node.membership import Identity, Membership, mark
 from binlogd.node.operations import Node
 from binlogd.node.receiving import Receiving
 from binlogd.ports import NodeStatus, Registry
@@ -27,7 +30,10 @@ from binlogd.pump.pump import Pump
 from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.state import Action
 from binlogd.serving.finder import Finder
-from binlogd.serving.routes.application import Reply
+from binlogd.serving.routes.application import Reply, application
+from binlogd.serving.routes.events import Hub, event
+from binlogd.serving.routes.guard import Guard
+from binlogd.serving.server import Server
 from binlogd.settings.config import parse
 from binlogd.settings.setup import Setup
 from binlogd.tso import NO_TS, Tso, physical_ms
@@ -48,6 +54,7 @@ from tests.pump_world import (
     rollback,
     written,
 )
+from tests.recordings_reader import RECORDINGS
 
 DAY = 86_400_000 << 18
 
@@ -149,6 +156,32 @@ async def test_a_binlog_that_is_too_large_to_be_shown_is_not_read(alone: Standin
     assert "prewrite_key" in await alone.node.binlog_text(at(1))
 
 
+# --- what binlogctl asks for -----------------------------------------------------------------
+
+
+async def test_a_close_is_answered_with_the_bytes_that_binlogctl_was_given(
+    alone: Standing,
+) -> None:
+    with gzip.open(RECORDINGS / "wire" / "binlogctl-to-pump.jsonl.gz") as lines:
+        said = [json.loads(line) for line in lines]
+    (close,) = [each for each in said if each["dir"] == "http-response"]
+    method, path = close["method"].split()
+    server = Server(
+        [], application(alone.node, Guard(lambda: ""), Hub(lambda: event("past", b"[]")))
+    )
+    host, port = await server.start("127.0.0.1", 0)
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, f"http://{host}:{port}{path}") as answer,
+        ):
+            assert f"{answer.status} {answer.reason}" == close["status"]
+            assert (await answer.read()).hex() == close["hex"]
+        assert alone.node.stopping.is_set()
+    finally:
+        await server.close()
+
+
 # --- its name --------------------------------------------------------------------------------
 
 
@@ -203,6 +236,19 @@ async def test_the_entry_is_kept_fresh_and_a_registry_that_fails_meanwhile_is_su
         await asyncio.sleep(0.03)
         assert not beating.done()
         beating.cancel()
+
+
+async def test_a_node_that_lives_puts_right_what_the_registry_says_of_it(alone: Standing) -> None:
+    """As with the original's update-pump: an entry is what its node says."""
+    await alone.node.registry.keep(alone.node.entries())
+    await mark(alone.node.registry, "pump0", "offline")
+    marked = await alone.node.registry.node(PUMP, "pump0")
+    assert marked is not None
+    assert marked.state == "offline"
+    await alone.membership.refresh()
+    again = await alone.node.registry.node(PUMP, "pump0")
+    assert again is not None
+    assert again.state == "online"
 
 
 class LosesAnAnswer:

@@ -16,6 +16,7 @@ from grpclib.client import Channel
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.settings import SettingCodes
+from structlog.testing import capture_logs
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRecord, RecordTooLarge, Refused
@@ -192,6 +193,8 @@ async def test_only_prewrites_and_probes_are_refused_while_not_online() -> None:
             error = await refused(stub, request(payload))
             assert (error.status, error.message) == (Status.UNKNOWN, "no online: closing")
         await stub.write_binlog(request(commit(1, 3)))
+        pulled = await anext(stub.pull_binlogs(pull_request()))
+        assert pulled.entity.meta.commit_ts == 3, "who reads gets what there is"
 
 
 async def test_the_first_writer_says_which_cluster_it_is_but_garbage_and_probes_do_not() -> None:
@@ -269,6 +272,19 @@ async def test_writers_are_held_back_by_bytes_in_flight_and_refused_when_too_muc
             await waits
         await stub.write_binlog(request(b"\x2a\xa0\x1f" + b"x" * 4000))
         assert at.service.statistics().bytes_in_flight == 0
+
+
+async def test_a_write_that_takes_a_second_is_told() -> None:
+    class Slow(MemoryPump):
+        async def write(self, payloads: Any) -> Any:
+            await asyncio.sleep(1.01)
+            return await super().write(payloads)
+
+    with capture_logs() as logged:
+        await PumpService(Slow(), Cluster(CLUSTER)).write_payloads(CLUSTER, [prewrite(1)])
+    (slow,) = logged
+    assert (slow["event"], slow["size_bytes"]) == ("write_was_slow", len(prewrite(1)))
+    assert slow["took_s"] >= 1.0
 
 
 async def test_more_calls_than_grpclib_allows_by_itself_are_in_flight_at_once() -> None:

@@ -54,6 +54,8 @@ def test_the_example_is_valid() -> None:
         ),
         ('[pump]\nshards = "a"', "pump.shards: Expected `int`, got `str`"),
         ("[pump]\nshards = 0", "pump.shards: must be above 0"),
+        ("[pump]\nfake-binlog-interval = 0", "pump.fake-binlog-interval: must be above 0"),
+        ('log-level = "loud"', "log-level: Invalid enum value 'loud'"),
         ("[drainer]\ninitial-commit-ts = -1", "initial-commit-ts: must not be negative"),
         ("[pump]\ngc = 0", "pump.gc: 0: must be above 0"),
         ('[pump]\nmemory-budget = "1 GiB"', "less than twice pump.max-message-size (1073741824)"),
