@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,30 @@ def test_a_module_says_what_it_is_and_swallows_nothing(path: Path) -> None:
         and all(isinstance(child, ast.Pass | ast.Continue) for child in node.body)
     ]
     assert swallowed == []
+
+
+def test_every_test_that_the_documents_name_is_there() -> None:
+    there = {
+        f"{path.name}::{name}"
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    named = {
+        f"{page.relative_to(ROOT)}: {name}": name
+        for page in (ROOT / "docs").rglob("*.md")
+        for name in re.findall(r"`(test_\w+\.py::\w+)`", page.read_text())
+    }
+    assert len(named) > 150
+    assert [where for where, name in named.items() if name not in there] == []
+
+
+def test_every_log_line_that_a_page_translates_is_written() -> None:
+    page = (ROOT / "docs" / "reference" / "pump.md").read_text()
+    lines = page.split("## Log lines")[1].split("##")[0].splitlines()
+    ours = [name for line in lines for name in re.findall(r"`([a-z_]+)`", line.split("|")[-2:][0])]
+    written = "".join(path.read_text() for path in SOURCES)
+    assert len(ours) > 15
+    assert [name for name in ours if f'"{name}"' not in written] == []
 
 
 def test_nothing_is_called_utils() -> None:
