@@ -45,10 +45,7 @@ def binlog_text(payload: bytes, *, chars_max: int) -> str:
     if body.prewrite_value:
         text += "\n\n PrewriteValue: " + _rows(body.prewrite_value, chars_max)
     if key:
-        text += (
-            "\n\n GetMvccByEncodedKey failed: this node has no connection to TiKV; ask"
-            " /mvcc/key of a TiDB"
-        )
+        text += "\n\n GetMvccByEncodedKey failed: TiKV is not asked here; ask /mvcc/key of a TiDB"
     return text + "\n"
 
 

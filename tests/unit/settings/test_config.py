@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,8 @@ from binlogd.errors import ConfigError
 from binlogd.settings import config
 from binlogd.settings.quantities import gc_keep_s, listen_address, pd_addresses, size_bytes, wait_s
 
-CONFIG_DIR = Path(__file__).parents[3] / "config"
+ROOT = Path(__file__).parents[3]
+CONFIG_DIR = ROOT / "config"
 
 
 def test_the_commented_sample_equals_the_defaults() -> None:
@@ -42,6 +44,17 @@ def test_the_commented_sample_shows_every_key() -> None:
 
 def test_the_example_is_valid() -> None:
     assert config.load(CONFIG_DIR / "example.toml").syncer.db_type == "mysql"
+
+
+def test_every_key_that_takes_the_place_of_one_of_a_pump_is_there() -> None:
+    page = (ROOT / "docs" / "reference" / "pump.md").read_text()
+    rows = page.split("## Its configuration")[1].split("##")[0].splitlines()
+    named = [key for row in rows if "|" in row for key in re.findall(r"`(.+?)`", row.split("|")[2])]
+    assert len(named) > 15
+    for key in named:
+        value: object = config.parse("", "a test")
+        for word in key.replace("-", "_").split("."):
+            value = getattr(value, word)
 
 
 @pytest.mark.parametrize(
