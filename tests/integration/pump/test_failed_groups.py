@@ -122,6 +122,8 @@ async def test_a_log_that_failed_goes_on_with_the_next_group(home: Path) -> None
         disk.fail_syncs = 1
         with pytest.raises(LogFailed):
             await shard.submit([a_prewrite(start, 900) for start in (10, 20, 30)])
+        counted = shard.statistics()
+        assert (counted.failed_records, counted.measures.errors["write_binlog_batch"]) == (3, 1)
         await shard.submit([a_prewrite(10), a_commit(10, 40)])
         assert shard.watermark == at(40)
 

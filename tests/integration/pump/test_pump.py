@@ -553,6 +553,7 @@ async def test_damage_behind_the_marks_is_found_by_the_puller(world: World) -> N
     async with world.pump() as pump:
         with pytest.raises(CorruptRecord, match=r"000000\.vlog at offset 0: checksum mismatch"):
             await pulled(pump, upto=at(4))
+        assert pump.statistics().shards[0].measures.errors["read_value"] == 1
         assert numbers(await pulled(pump, upto=at(4), after=at(2))) == [(3, 4)]
 
 

@@ -71,6 +71,7 @@ def exposed(pump: Pump) -> dict[str, str]:
     return dict(line.rsplit(" ", 1) for line in lines)
 
 
+ERRORS = 'binlog_pump_storage_error_count{type="%s"}'
 COUNTER = 'binlog_pump_storage_slow_chaser_count{type="%s"}'
 
 
@@ -136,5 +137,6 @@ async def test_a_pump_that_stops_while_the_chaser_is_on_has_lost_nothing(world: 
                 await written(pump, prewrite(start), commit(start, commit_ts))
             await eventually(lambda: pump.statistics().shards[0].chaser.is_on)
             await pump.close()
+            assert int(exposed(pump)[ERRORS % "batch_write_kv"]) > 0
     async with world.pump() as pump:
         assert numbers(await pulled(pump, upto=at(1_000))) == expected
