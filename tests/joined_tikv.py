@@ -28,8 +28,6 @@ from tests.real_pd import PATIENCE_S, RealPd
 from tests.tikv import FakeStore, FakeTikv, tikv
 
 HEARTBEAT_S = 0.2
-VERSION = "5.0.0"
-"""A PD takes no store that is older than its cluster."""
 
 T = TypeVar("T")
 
@@ -74,7 +72,7 @@ class JoinedTikv:
         first, *others = self.kv.stores.values()
 
         async def bootstrap(way: Way) -> None:
-            await self._told(way, "Bootstrap", _described(first), region.meta())
+            await self._told(way, "Bootstrap", first.meta(), region.meta())
 
         await self._client.asked("Bootstrap", bootstrap, PATIENCE_S)
         for each in others:
@@ -84,7 +82,7 @@ class JoinedTikv:
         """A store, where it listens now."""
 
         async def ask(way: Way) -> None:
-            await self._told(way, "PutStore", _described(store))
+            await self._told(way, "PutStore", store.meta())
 
         await self._client.asked("PutStore", ask, PATIENCE_S)
 
@@ -92,7 +90,7 @@ class JoinedTikv:
         """Tells PD of the regions, whoever leads it, until cancelled."""
         while True:  # until cancelled
             with suppress(UpstreamUnavailable):
-                await self._client.asked("RegionHeartbeat", self._beat_once, 1.0)
+                await self._client.asked("RegionHeartbeat", self._beat_once, PATIENCE_S)
             await asyncio.sleep(HEARTBEAT_S)
 
     async def close(self) -> None:
@@ -110,8 +108,10 @@ class JoinedTikv:
                 await stream.send_message(self._message(region.meta(), leader))
             await stream.end()
             try:
-                while await stream.recv_message() is not None:
-                    pass  # what its schedulers want is not done here
+                while (raw := await stream.recv_message()) is not None:
+                    # what its schedulers want is not done here; who does not lead says an error
+                    if pdpb.AllocIdResponse().parse(raw).header.error.type:
+                        raise ConnectionError("it takes no heartbeats")
             except GRPCError as error:
                 if error.message != "EOF":  # its word for a stream that has come to its end
                     raise
@@ -128,12 +128,6 @@ class JoinedTikv:
             encode_varint(number << 3 | 2) + encode_varint(len(each)) + each
             for number, each in enumerate(encoded, 1)
         )
-
-
-def _described(store: FakeStore) -> metapb.Store:
-    described = store.meta()
-    described.version = VERSION
-    return described
 
 
 @contextmanager

@@ -117,8 +117,9 @@ class PdTso:
                 async with asyncio.timeout(self._limits.tso_call_s):
                     with woken_cleanly():
                         return await self._exchange(way, count)
-            except BaseException:  # also when cancelled: the answer would be taken for the next one
-                await self._hang_up()
+            except BaseException as error:
+                # also when cancelled: the answer would be taken for the next one
+                await self._hang_up(error)
                 raise
 
         response = await self._client.asked("Tso", ask, self._limits.tso_s)
@@ -167,7 +168,10 @@ class PdTso:
             " Was it made anew, or its clock set back?"
         )
 
-    async def _hang_up(self) -> None:
+    async def _hang_up(self, cause: BaseException | None = None) -> None:
+        """Ends the stream. Raises GRPCError where PD has reset it, with what PD said before: a
+        member that does not lead does so, and the stream knows no more than that it was reset."""
         stream, self._stream, self._way = self._stream, None, None
         if stream is not None:  # leaving it in good order would wait for PD to say goodbye
-            await stream.__aexit__(asyncio.CancelledError, asyncio.CancelledError(), None)
+            ended = cause or asyncio.CancelledError()
+            await stream.__aexit__(type(ended), ended, None)

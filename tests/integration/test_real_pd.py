@@ -1,0 +1,266 @@
+"""Nodes at a real PD, whose TiKV is a scripted one: Pumps and a Drainer meet in its etcd, take its
+time, and read schema and fates where it says that they are.
+
+The pd-server is made of the modules of tests/interop/pdserver (`go mod download` there, some
+250 MB), compiled once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import sqlite3
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlogd.client.directory import AskedPumps
+from binlogd.client.pump_client import ClientLimits, PumpClient
+from binlogd.client.pumps_client import PumpsClient, PumpsLimits
+from binlogd.errors import PumpUnavailable, UpstreamUnavailable
+from binlogd.tso import NO_TS, Tso
+from binlogd.upstream.pd.client import PdClient
+from binlogd.upstream.pd.tso import PdTso
+from binlogd.wire import peek
+from tests import bank
+from tests.appliance import Appliance, run
+from tests.certificates import Authority
+from tests.go_programs import built
+from tests.joined_tikv import JoinedTikv, joined_tikv
+from tests.pump_world import PATIENCE_S, eventually
+from tests.real_pd import RealPd, real_pd
+
+pytestmark = pytest.mark.soak
+WRITERS = 4
+LOCK_MS = 600_000
+"""Longer than PD is away: no lock is taken for one whose TiDB is dead."""
+PATIENT = PumpsLimits(
+    each=ClientLimits(
+        deadline_s=5, prewrite_retry_s=30, outcome_retry_s=200, outcome_retry_interval_s=0.1
+    ),
+    probe_every_s=0.5,
+    look_every_s=0.3,
+)
+
+
+class Nodes:
+    """Of binlogd, each in a directory of its own."""
+
+    def __init__(self, directory: Path, pd: RealPd) -> None:
+        self._directory, self._pd = directory, pd
+        self.all: list[Appliance] = []
+
+    def made(self, name: str, *roles: str, tables: str = "") -> Appliance:
+        """One that has not started."""
+        directory = self._directory / name
+        directory.mkdir()
+        node = Appliance(directory)
+        node.configure(
+            f'[upstream]\nkind = "pd"\npd-urls = "{self._pd.urls}"\n'
+            f'{tables}[syncer]\ndb-type = "sqlite"\n',
+            f'node-id = "{name}"\nroles = {json.dumps(roles)}\n',
+        )
+        self.all.append(node)
+        return node
+
+    def close(self) -> None:
+        for each in self.all:
+            each.close()
+
+
+@contextmanager
+def nodes_of(directory: Path, pd: RealPd) -> Iterator[Nodes]:
+    made = Nodes(directory, pd)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class Writers:
+    """They never rest, and do as TiDBs do: a timestamp, the prewrite in TiKV and at a Pump, another
+    timestamp, the commit in TiKV and at the Pump."""
+
+    def __init__(self, pd: RealPd, tikv: JoinedTikv, *pumps: Appliance) -> None:
+        self._pd, self._tikv, self._pumps = pd, tikv, pumps
+        self.written: list[int] = []
+        self._numbers = iter(range(1, 1 << 30))
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[None]:
+        client = PdClient(self._pd.addresses)
+        self._tso = PdTso(client)
+        self._cluster_id = await client.cluster_id()
+        directory = AskedPumps(*(node.target for node in self._pumps))
+        over = asyncio.Event()
+        async with (
+            AsyncExitStack() as stack,
+            PumpsClient(directory, cluster_id=self._cluster_id, limits=PATIENT) as pumps,
+            asyncio.TaskGroup() as group,
+        ):
+            stack.push_async_callback(client.close)
+            serving = [group.create_task(each.run()) for each in (pumps, client, self._tso)]
+            writers = [
+                group.create_task(self._write(pumps, over, random.Random(seed)))
+                for seed in range(WRITERS)
+            ]
+            yield
+            over.set()
+            await eventually(lambda: all(each.done() for each in writers))
+            for each in serving:
+                each.cancel()
+
+    async def some_more(self, count: int = 20) -> None:
+        """Until that many more transactions are acknowledged."""
+        wanted = len(self.written) + count
+        await eventually(lambda: len(self.written) >= wanted)
+
+    async def orphan(self, node: Appliance) -> None:
+        """What a TiDB leaves that dies after its commit: a prewrite here, its outcome in TiKV."""
+        number, start_ts, prewrite = await self._prewritten()
+        async with PumpClient(*node.target, cluster_id=self._cluster_id) as client:
+            await client.write(prewrite)
+        await self._commit(number, start_ts)
+        self.written.append(number)
+
+    async def _write(self, pumps: PumpsClient, over: asyncio.Event, rng: random.Random) -> None:
+        while not over.is_set():
+            number, start_ts, prewrite = await self._prewritten()
+            try:
+                await pumps.write(prewrite)
+            except PumpUnavailable:
+                self._tikv.do(lambda n=number, ts=start_ts: self._records.roll_back([_key(n)], ts))
+                continue
+            commit_ts = await self._commit(number, start_ts)
+            await pumps.write(peek.commit_binlog(start_ts, commit_ts))
+            self.written.append(number)
+            await asyncio.sleep(rng.uniform(0.0, 0.1))
+
+    async def _prewritten(self) -> tuple[int, Tso, bytes]:
+        number, start_ts = next(self._numbers), await self._told()
+        key = _key(number)
+        self._tikv.do(lambda: self._records.prewrite({key: b"row"}, start_ts, ttl_ms=LOCK_MS))
+        value = peek.encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
+        return (
+            number,
+            start_ts,
+            peek.prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value),
+        )
+
+    async def _commit(self, number: int, start_ts: Tso) -> Tso:
+        commit_ts = await self._told()
+        self._tikv.do(lambda: self._records.commit([_key(number)], start_ts, commit_ts))
+        return commit_ts
+
+    @property
+    def _records(self) -> Any:
+        return self._tikv.kv.records
+
+    async def _told(self) -> Tso:
+        """A timestamp; waits while PD is away."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:  # until PD tells one
+                try:
+                    return await self._tso.next()
+                except UpstreamUnavailable:
+                    await asyncio.sleep(0.1)
+
+
+def _key(number: int) -> bytes:
+    return b"t%08d" % number
+
+
+def ledger(drainer: Appliance) -> list[int]:
+    path = drainer.data_dir / "drainer" / "replica.db"
+    with closing(sqlite3.connect(path)) as replica:
+        return [n for (n,) in replica.execute('SELECT n FROM "bank.ledger"')]
+
+
+async def until(node: Appliance, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    return await asyncio.to_thread(node.wait, condition)
+
+
+async def pulls(drainer: Appliance, **states: str) -> None:
+    """Until the Drainer has these Pumps, in these states, and no others."""
+    await until(
+        drainer,
+        lambda now: (
+            states == {each["name"]: each["state"] for each in now["drainer"].get("sources", ())}
+        ),
+    )
+
+
+async def applied(drainer: Appliance, writers: Writers) -> None:
+    """Until the replica has what was acknowledged, once."""
+    await until(drainer, lambda _: len(ledger(drainer)) >= len(writers.written))
+    assert sorted(ledger(drainer)) == sorted(writers.written)
+
+
+async def ctl(node: Appliance, word: str, node_id: str) -> None:
+    words = ["ctl", word, "--node-id", node_id, "--config", str(node.config_file)]
+    done = await asyncio.to_thread(run, node.directory, *words)
+    assert done.returncode == 0, done.stderr
+
+
+def part(status: dict[str, Any], name: str = "pd") -> dict[str, Any]:
+    found: dict[str, Any] = next(
+        each for each in status["upstream"]["parts"] if each["name"] == name
+    )
+    return found
+
+
+async def test_nothing_is_lost_whatever_the_members_of_pd_do(
+    pd_program: Path, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        pd = stack.enter_context(real_pd(pd_program, tmp_path, 3))
+        tikv = stack.enter_context(joined_tikv(pd, bank.history()))
+        nodes = stack.enter_context(nodes_of(tmp_path, pd))
+        first, second = nodes.made("first", "pump"), nodes.made("second", "pump")
+        drainer = nodes.made("drainer", "drainer")
+        for node in nodes.all:
+            node.start(is_ready=False)
+        for node in nodes.all:
+            await until(node, lambda _: True)
+        writers = Writers(pd, tikv, first, second)
+        async with writers.writing():
+            await pulls(drainer, first="online", second="online")
+            await writers.some_more()
+            await writers.orphan(second)
+            leader = pd.leader()
+            other = next(name for name in ("pd0", "pd1", "pd2") if name != leader)
+            await asyncio.to_thread(pd.lead, other)
+            await writers.some_more()
+            pd.kill(other)
+            await writers.some_more()
+            await asyncio.to_thread(pd.start, other)
+            hanging = await asyncio.to_thread(pd.leader)
+            pd.hang(hanging)
+            await writers.some_more()
+            pd.kill(hanging)
+            await asyncio.to_thread(pd.start, hanging)
+            tikv.do(lambda: tikv.kv.split(b"m"))
+            tikv.do(lambda: tikv.kv.split(b"t"))
+            tikv.do(lambda: tikv.kv.move(b"t", 2))
+            await writers.orphan(first)
+            await writers.some_more()
+            pd.kill()
+            for node in nodes.all:
+                said = await until(node, lambda now: part(now)["trouble"])
+                assert said["refuses_because"] == ""
+            await asyncio.to_thread(pd.start)
+            await writers.some_more()
+            for node in nodes.all:
+                await until(node, lambda now: not part(now)["trouble"])
+        await applied(drainer, writers)
+        fates = [
+            (await until(node, lambda _: True))["upstream"]["tikv"] for node in (first, second)
+        ]
+        assert sum(each["fates"]["committed"] for each in fates) >= 2, "of the orphans"
+        assert [node.stop() for node in nodes.all] == [0, 0, 0]
