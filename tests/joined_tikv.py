@@ -23,7 +23,7 @@ from binlogd.tidb.meta_keys import job_key
 from binlogd.tso import Tso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.leader import Way
-from binlogd.wire.generated import metapb, pdpb
+from binlogd.wire.generated import pdpb
 from tests.real_pd import PATIENCE_S, RealPd
 from tests.tikv import FakeStore, FakeTikv, tikv
 

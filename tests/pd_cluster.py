@@ -19,7 +19,7 @@ from grpclib.encoding.base import CodecBase
 from grpclib.events import RecvRequest, listen
 from grpclib.exceptions import GRPCError
 from grpclib.protocol import H2Protocol
-from grpclib.server import Server
+from grpclib.server import Server, Stream
 
 from binlogd.host.tls import ServerTls
 from binlogd.placement.calls import OpenStreams
@@ -36,6 +36,7 @@ NOT_BOOTSTRAPPED = pdpb.Error(
     type=pdpb.ErrorType(pdpb.ErrorType.NOT_BOOTSTRAPPED), message="cluster is not bootstrapped"
 )
 _FORWARDED: ContextVar[str] = ContextVar("forwarded", default="")
+_CALL: ContextVar[Stream[Any, Any]] = ContextVar("call")
 
 
 @dataclass
@@ -55,6 +56,8 @@ class PdCluster:
     forwarded: int = 0
     has_cluster: bool = True
     """Not before the first TiKV, and for a moment not either where a leader lets go."""
+    is_campaigning: bool = False
+    """The leader of before is still on record, and does not lead yet: all have started anew."""
     is_old: bool = False
     """Speaks as PD did up to 5.4."""
     keyspace: KeyspaceStore | None = None
@@ -141,7 +144,7 @@ class PdMember(pdpb.PdBase):
                 WatchService(keyspace, self._streams),
             ]
         self._server = _Server([self, *etcd], codec=_Codec())
-        listen(self._server, RecvRequest, _note_forwarding)
+        listen(self._server, RecvRequest, _note_call)
         context = self._tls.fresh() if self._tls is not None else None
         listening = socket.create_server(self.address)
         await self._server.start(sock=listening, ssl=context)
@@ -181,11 +184,11 @@ class PdMember(pdpb.PdBase):
             await self.answers.wait()
             self._check(request.header)
             if not self._leads:
-                raise GRPCError(
-                    Status.UNKNOWN,
+                _reset(
                     "[PD:tso:ErrGenerateTimestamp]generate timestamp failed, requested pd is not"
-                    " leader of cluster",
+                    " leader of cluster"
                 )
+                return
             self.cluster.tso_requests += 1
             await asyncio.sleep(self.cluster.tso_delay_s)
             yield pdpb.TsoResponse(
@@ -259,6 +262,8 @@ class PdMember(pdpb.PdBase):
 
     @property
     def _leads(self) -> bool:
+        if self.cluster.is_campaigning:
+            return False
         if self.cluster.leader is self:
             return True
         leader = self.cluster.leader
@@ -300,8 +305,29 @@ class PdMember(pdpb.PdBase):
         )
 
 
-async def _note_forwarding(event: RecvRequest) -> None:
+async def _note_call(event: RecvRequest) -> None:
     _FORWARDED.set(str(event.metadata.get("pd-forwarded-host", "")))
+    handle = event.method_func
+
+    async def noted(stream: Stream[Any, Any]) -> None:
+        _CALL.set(stream)
+        await handle(stream)
+
+    event.method_func = noted
+
+
+def _reset(message: str) -> None:
+    """Ends a call as a server in Go does whose client has not ended its side: the status, and with
+    it a reset without an error."""
+    call = _CALL.get()
+    stream = call._stream
+    assert stream.id is not None
+    status = ("grpc-status", "2"), ("grpc-message", message)
+    headers = [(":status", "200"), ("content-type", "application/grpc"), *status]
+    stream._h2_connection.send_headers(stream.id, headers, end_stream=True)
+    stream._h2_connection.reset_stream(stream.id)
+    stream.connection.flush()
+    call._send_trailing_metadata_done = True
 
 
 @asynccontextmanager

@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import re
 import sqlite3
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
@@ -24,14 +22,12 @@ from binlogd.client.directory import AskedPumps
 from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.client.pumps_client import PumpsClient, PumpsLimits
 from binlogd.errors import PumpUnavailable, UpstreamUnavailable
-from binlogd.tso import NO_TS, Tso
+from binlogd.tso import Tso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.wire import peek
 from tests import bank
 from tests.appliance import Appliance, run
-from tests.certificates import Authority
-from tests.go_programs import built
 from tests.joined_tikv import JoinedTikv, joined_tikv
 from tests.pump_world import PATIENCE_S, eventually
 from tests.real_pd import RealPd, real_pd
@@ -135,7 +131,7 @@ class Writers:
             try:
                 await pumps.write(prewrite)
             except PumpUnavailable:
-                self._tikv.do(lambda n=number, ts=start_ts: self._records.roll_back([_key(n)], ts))
+                self._roll_back(number, start_ts)
                 continue
             commit_ts = await self._commit(number, start_ts)
             await pumps.write(peek.commit_binlog(start_ts, commit_ts))
@@ -157,6 +153,9 @@ class Writers:
         commit_ts = await self._told()
         self._tikv.do(lambda: self._records.commit([_key(number)], start_ts, commit_ts))
         return commit_ts
+
+    def _roll_back(self, number: int, start_ts: Tso) -> None:
+        self._tikv.do(lambda: self._records.roll_back([_key(number)], start_ts))
 
     @property
     def _records(self) -> Any:

@@ -114,6 +114,19 @@ async def test_a_pd_that_is_gone_is_said_in_time_and_found_again() -> None:
         assert not tso.statistics().trouble
 
 
+async def test_a_leader_that_does_not_lead_yet_is_quoted_and_asked_again() -> None:
+    """It resets the stream as soon as it has said so."""
+    async with pd_cluster() as pd:
+        async with telling(pd, BRIEF) as tso:
+            pd.is_campaigning = True
+            assert "requested pd is not leader of cluster" in await refused(tso)
+        async with telling(pd) as tso, asyncio.TaskGroup() as group:
+            asked = group.create_task(tso.next())
+            await eventually(lambda: tso._client.statistics().errors > 2)
+            pd.is_campaigning = False
+        assert asked.result()
+
+
 async def test_a_pd_that_hangs_is_given_up_in_time() -> None:
     async with pd_cluster() as pd, telling(pd, BRIEF) as tso:
         await tso.next()
