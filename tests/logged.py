@@ -56,6 +56,16 @@ def read(options: dict[str, str]) -> pa.Table:
     return pa.Table.from_batches(batches, arrow_schema(schema))
 
 
+def renamed(logged: Logged) -> set[tuple[str, str]]:
+    """Tables that got their name by RENAME: rows from before have the old one."""
+    raw = read(logged.options()).to_pylist()
+    return {
+        (row["database"], row["table"])
+        for row in raw
+        if row["op"] == "ddl" and "RENAME TABLE" in row["query"]
+    }
+
+
 def expected(workload: Workload, name: tuple[str, str], at: Tso = MAX_TS) -> Counter[Row]:
     """What the model says that a table holds, canonical."""
     table, held = workload.model.tables(at)[name], workload.model.contents(at)[name]

@@ -23,7 +23,7 @@ from binlogd.snapshot.log.rowkey import (
     updated,
 )
 from binlogd.spark.request import Request
-from binlogd.spark.rows import BATCH_BYTES, BATCH_ROWS, numbered
+from binlogd.spark.rows import BATCH_BYTES, BATCH_ROWS, SEQ_STEP, numbered
 from binlogd.spark.walk import Rows, SchemaChange, Step
 from binlogd.tidb.model import TableAt
 
@@ -44,9 +44,6 @@ CHANGES = pa.schema(
 """`op` is that of rowkey, and `row` of a DELETE the row that went; a DDL has a `ddl_job_id` above 0
 and no key."""
 
-_SEQ_STEP = 2
-"""A row change may be two: the end of one key, and the beginning of another."""
-
 
 def change_batches(request: Request, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
     """Batches of CHANGES, in commit order. Raises UnreadableRow."""
@@ -63,7 +60,7 @@ def change_batches(request: Request, steps: Iterable[Step]) -> Iterator[pa.Recor
         kept = handles.get(id(step.table))
         if kept is None:
             kept = handles[id(step.table)] = step.table, handle_of(step.table.info)
-        for change in _changes(step, kept[1], seq * _SEQ_STEP):
+        for change in _changes(step, kept[1], seq * SEQ_STEP):
             held.append(change)
             size += len(change[5]) + len(change[6])
             if len(held) >= BATCH_ROWS or size >= BATCH_BYTES:
@@ -95,7 +92,7 @@ def _changes(rows: Rows, handle: Handle, seq: int) -> Iterator[tuple[Any, ...]]:
                 yield _row(rows, seq, table_id, Op.DELETE, gone.key, gone.row) + no_ddl
             if put is not None:
                 yield _row(rows, seq + 1, table_id, Op.PUT, put.key, put.row) + no_ddl
-            seq += _SEQ_STEP
+            seq += SEQ_STEP
     except CorruptRow as error:
         label = f"{rows.table.database}.{rows.table.info.name}"
         raise UnreadableRow(label, rows.commit_ts, str(error)) from error

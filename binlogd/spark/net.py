@@ -1,21 +1,41 @@
 """The last change of each key of one table, over a stretch of the log.
 
 Keys are held as bytes, rows as they stand in the log; only what is left at the end is decoded. Of
-several parts each walks the whole stretch and holds its share of the keys.
+several parts each walks the whole stretch and holds its share of the keys. A key is what a reader
+sees of it, the primary key that the table has as of the read; the row handle where it has none.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from binlogd.errors import CorruptRow, UnreadableRow
-from binlogd.snapshot.log.rowkey import Handle, deleted, handle_of, inserted, updated
+from binlogd.snapshot.log.rowkey import (
+    Handle,
+    HandleKind,
+    PrimaryKey,
+    deleted,
+    handle_of,
+    inserted,
+    primary_key,
+    updated,
+)
 from binlogd.spark.request import Request
-from binlogd.spark.rows import BATCH_ROWS, DELETE, Change, Typed, numbered
+from binlogd.spark.rows import (
+    BATCH_ROWS,
+    DELETE,
+    SEQ_STEP,
+    Change,
+    Typed,
+    Wanted,
+    key_ids,
+    numbered,
+)
 from binlogd.spark.walk import Rows, SchemaChange, Step
 from binlogd.tidb.model import TableAt
 from binlogd.tidb.row import RowDecoder
@@ -39,8 +59,11 @@ class _Last(NamedTuple):
 class Net:
     """Part `part` of `parts`; made for one stretch."""
 
-    def __init__(self, request: Request, typed: Typed, part: int, parts: int) -> None:
+    def __init__(
+        self, request: Request, wanted: Wanted, typed: Typed, part: int, parts: int
+    ) -> None:
         self._request, self._typed = request, typed
+        self._primary = _primary_of(wanted)
         self._part, self._parts = part, parts
         self._last: dict[bytes, _Last] = {}
         self._handles: dict[int, tuple[TableAt, Handle]] = {}
@@ -63,23 +86,26 @@ class Net:
 
     def _take(self, rows: Rows, seq: int) -> None:
         handle = self._handle(rows.table)
+        keys = _Keys(handle, self._primary if handle.kind is HandleKind.HIDDEN else None)
         left = {
             0: iter(rows.mutation.inserted),
             1: iter(rows.mutation.updated),
             4: iter(rows.mutation.deleted),
         }
+        at = seq * SEQ_STEP
         try:
-            for at, kind in enumerate(rows.mutation.sequence, seq):
+            for kind in rows.mutation.sequence:
                 row = next(left[kind])
                 if kind == 0:
-                    self._note(inserted(handle, row).key, rows, at, kind, row)
+                    self._note(keys.inserted(row), rows, at, kind, row)
                 elif kind == 1:
-                    gone, put = updated(handle, row)
+                    gone, put = keys.updated(row)
                     if gone is not None:
-                        self._note(gone.key, rows, at, kind, row, is_gone=True)
-                    self._note(put.key, rows, at, kind, row)
+                        self._note(gone, rows, at, kind, row, is_gone=True)
+                    self._note(put, rows, at + (gone is not None), kind, row)
                 else:
-                    self._note(deleted(handle, row).key, rows, at, kind, row, is_gone=True)
+                    self._note(keys.deleted(row), rows, at, kind, row, is_gone=True)
+                at += SEQ_STEP
         except CorruptRow as error:
             label = f"{rows.table.database}.{rows.table.info.name}"
             raise UnreadableRow(label, rows.commit_ts, str(error)) from error
@@ -132,3 +158,40 @@ class Net:
             raise UnreadableRow(label, last.commit_ts, str(error)) from error
         op = DELETE if last.is_gone else UPSERT
         return Change(last.commit_ts, last.start_ts, last.seq, op, last.schema_version, row, row)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Keys of the rows of one table, as a reader sees them."""
+
+    handle: Handle
+    primary: PrimaryKey | None
+
+    def inserted(self, row: bytes) -> bytes:
+        """Raises CorruptRow."""
+        if self.primary is None:
+            return inserted(self.handle, row).key
+        return self.primary.inserted(row)
+
+    def updated(self, row: bytes) -> tuple[bytes | None, bytes]:
+        """The key that goes, if one does, and the key that is put. Raises CorruptRow."""
+        if self.primary is None:
+            gone, put = updated(self.handle, row)
+            return (gone and gone.key), put.key
+        old, new = self.primary.updated(row)
+        return (None if old == new else old), new
+
+    def deleted(self, row: bytes) -> bytes:
+        """Raises CorruptRow."""
+        if self.primary is None:
+            return deleted(self.handle, row).key
+        return self.primary.deleted(row)
+
+
+def _primary_of(wanted: Wanted) -> PrimaryKey | None:
+    """None where the row handle is the primary key, or there is none. A table's rows have one kind
+    of handle from its CREATE TABLE on."""
+    if handle_of(wanted.info).kind is not HandleKind.HIDDEN or not key_ids(wanted.info):
+        return None
+    decoder = RowDecoder(TableAt("", wanted.info, wanted.version, None, {}, may_lack_columns=True))
+    return primary_key(wanted.info, list(decoder.defaults(key_ids(wanted.info)).values()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -32,6 +32,9 @@ TRUNCATE, DROP, DDL = "truncate", "drop", "ddl"
 
 MARKS = (("_commit_ts", pa.int64()), ("_seq", pa.int32()), ("_op", pa.string()))
 """Before the columns of a table: when, the place within the transaction, and what was done."""
+
+SEQ_STEP = 2
+"""A row change may be two: the end of one key, and the beginning of another."""
 
 RAW = pa.schema(
     [
@@ -113,6 +116,14 @@ def wanted_table(schema: SchemaTracker, request: Request) -> Wanted:
     return Wanted(info, schema.version, tuple(columns), is_strict)
 
 
+def key_ids(info: Table) -> tuple[int, ...]:
+    """Ids of the columns of the primary key; of none, if a table has none."""
+    primary, handle = info.primary_index(), info.handle_column()
+    if primary is not None:
+        return tuple(info.columns[each.offset].id for each in primary.columns)
+    return () if handle is None else (handle.id,)
+
+
 def typed_schema(wanted: Wanted, types: TypeOptions) -> pa.Schema:
     """The batches of a typed read."""
     columns = [(each.name, arrow_column(each, types).type) for each in wanted.columns]
@@ -192,10 +203,17 @@ class Decoders:
 
 
 class Typed:
-    """Typed rows of one table, in commit order."""
+    """Typed rows of one table, in commit order.
+
+    Invariant. Whoever keeps the last row of each primary key holds what the table holds.
+    Why it holds. A row comes without the row before. So an update that changes the primary key,
+    which TiDB tells of tables whose key is not their row handle, is a delete of the old key and an
+    insert.
+    """
 
     def __init__(self, request: Request, wanted: Wanted, schema: pa.Schema) -> None:
         self._request, self._wanted, self._schema = request, wanted, schema
+        self._key_ids = key_ids(wanted.info)
         self._decoders = Decoders()
         self._layouts: dict[int, tuple[TableAt, list[_Source]]] = {}
         self._losses: Counter[str] = Counter()
@@ -217,13 +235,24 @@ class Typed:
                     yield from self._whole(table, chunk)
                     chunk, size = [], 0
                 table, each_bytes = step.table, row_bytes(step)
-                for change in self._decoders.changes(step, seq):
+                for change in self._by_key(self._decoders.changes(step, seq)):
                     chunk.append(change)
                     size += each_bytes
                     if len(chunk) >= BATCH_ROWS or size >= BATCH_BYTES:
                         yield self.batch(table, chunk)
                         chunk, size = [], 0
         yield from self._whole(table, chunk)
+
+    def _by_key(self, changes: Iterable[Change]) -> Iterator[Change]:
+        """The same, numbered so that there is room, each about one key."""
+        for change in changes:
+            change.seq *= SEQ_STEP
+            old, new = change.old, change.new
+            if change.op == UPDATE and any(old.get(i) != new.get(i) for i in self._key_ids):
+                yield replace(change, op=DELETE)
+                yield replace(change, op=INSERT, seq=change.seq + 1)
+            else:
+                yield change
 
     def _whole(self, table: TableAt | None, chunk: Sequence[Change]) -> Iterator[pa.RecordBatch]:
         if table is not None and chunk:

@@ -140,7 +140,8 @@ class _Reading:
         assert partition.wanted is not None, "a typed read knows its table"
         typed = Typed(asked, partition.wanted, arrow_schema(self._schema))
         if asked.is_net:
-            yield from Net(asked, typed, partition.number, partition.parts).batches(steps)
+            net = Net(asked, partition.wanted, typed, partition.number, partition.parts)
+            yield from net.batches(steps)
         else:
             yield from typed.batches(steps)
 

@@ -14,7 +14,7 @@ Source: pingcap/tidb table/tables/tables.go (addInsertBinlog and its siblings).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -125,7 +125,7 @@ def updated(handle: Handle, row: bytes) -> tuple[Gone | None, Put]:
 
 def deleted(handle: Handle, row: bytes) -> Gone:
     """What a deleted row does. Raises CorruptRow."""
-    return Gone(_key(handle, row, {each: (begin, end) for each, begin, end in pairs(row, 0)}))
+    return Gone(_key(handle, row, _spans(pairs(row, 0))))
 
 
 def key_of_values(kind: HandleKind, columns: Sequence[Column], values: Sequence[Value]) -> bytes:
@@ -134,6 +134,50 @@ def key_of_values(kind: HandleKind, columns: Sequence[Column], values: Sequence[
     if kind is HandleKind.INTEGER:
         return _integer(datums[0], 0)[0].to_bytes(8, "big")
     return b"".join(_canonical(datum, 0, len(datum)) for datum in datums)
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryKey:
+    """The key of a table whose row handle is another, hidden one: what a reader can see of it.
+
+    `defaults` is what rows hold, in canonical form, that are older than a column of the key.
+    """
+
+    column_ids: tuple[int, ...]
+    defaults: Mapping[int, bytes]
+
+    def inserted(self, row: bytes) -> bytes:
+        """Of an inserted row. Raises CorruptRow."""
+        return self._key(row, _spans(pairs(row, _end_of_datum(row, 0))))
+
+    def updated(self, row: bytes) -> tuple[bytes, bytes]:
+        """Of an updated row, before and after. Raises CorruptRow."""
+        _, old, new = _halves(row)
+        return self._key(row, old), self._key(row, new)
+
+    def deleted(self, row: bytes) -> bytes:
+        """Of a deleted row. Raises CorruptRow."""
+        return self._key(row, _spans(pairs(row, 0)))
+
+    def _key(self, row: bytes, spans: _Spans) -> bytes:
+        return b"".join(
+            [
+                _canonical(row, *spans[each]) if each in spans else self.defaults[each]
+                for each in self.column_ids
+            ]
+        )
+
+
+def primary_key(info: Table, defaults: Sequence[Value]) -> PrimaryKey:
+    """By the columns of `info`'s primary index, and what rows hold that lack them. Raises
+    ValueError."""
+    primary = info.primary_index()
+    assert primary is not None, "a table with a primary index"
+    columns = [info.columns[each.offset] for each in primary.columns]
+    datums = [datum_of(column, value) for column, value in zip(columns, defaults, strict=True)]
+    ids = tuple(each.id for each in columns)
+    canonical = [_canonical(datum, 0, len(datum)) for datum in datums]
+    return PrimaryKey(ids, dict(zip(ids, canonical, strict=True)))
 
 
 class Images(NamedTuple):
@@ -158,7 +202,7 @@ def both_images(handle: Handle, row: bytes) -> Images:
 
 def last_image(handle: Handle, row: bytes) -> Put:
     """A deleted row as it was. Raises CorruptRow."""
-    spans = {each: (begin, end) for each, begin, end in pairs(row, 0)}
+    spans = _spans(pairs(row, 0))
     return Put(_key(handle, row, spans), _prefix(handle, row, spans) + row)
 
 
@@ -198,6 +242,10 @@ def pairs(row: bytes, pos: int) -> list[Pair]:
 
 
 _Spans = dict[int, tuple[int, int]]
+
+
+def _spans(found: Sequence[Pair]) -> _Spans:
+    return {column_id: (begin, end) for column_id, begin, end in found}
 
 
 def _plain_update(  # noqa: C901, PLR0912 - two loops for every column that comes
@@ -255,8 +303,7 @@ def _halves(row: bytes) -> tuple[int, _Spans, _Spans]:
     """Where the new half of an updated row begins, and the datums of both halves."""
     whole = pairs(row, 0)
     half = len(whole) // 2
-    old: _Spans = {column_id: (begin, end) for column_id, begin, end in whole[:half]}
-    new: _Spans = {column_id: (begin, end) for column_id, begin, end in whole[half:]}
+    old, new = _spans(whole[:half]), _spans(whole[half:])
     if not half or len(old) != half or old.keys() != new.keys():
         ids = [column_id for column_id, _, _ in whole]
         raise CorruptRow(f"an updated row has columns {ids}: not the same ones twice")

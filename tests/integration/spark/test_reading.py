@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from binlogd.errors import ConfigError, Refused, SchemaChanged
 from binlogd.spark.source import BinlogdSource
 from binlogd.workload.generator import Options
-from tests.logged import Logged, expected, held, read
+from tests.logged import Logged, expected, held, read, renamed
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +27,6 @@ def test_the_net_changes_of_a_whole_log_are_what_the_tables_hold(logged: Logged)
     for name in names:
         net = read(logged.options(table=".".join(name), net="true"))
         assert held(logged.workload, name, net) == expected(logged.workload, name), name
-
-
-def renamed(logged: Logged) -> set[tuple[str, str]]:
-    """Tables that got their name by RENAME: rows from before have the old one."""
-    raw = read(logged.options()).to_pylist()
-    return {
-        (row["database"], row["table"])
-        for row in raw
-        if row["op"] == "ddl" and "RENAME TABLE" in row["query"]
-    }
 
 
 def test_parts_put_together_are_the_whole(logged: Logged) -> None:
