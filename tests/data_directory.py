@@ -32,7 +32,7 @@ def write_log(
 
 class _Log:
     def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True)
+        directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._fid = 0
         self._max_ts = 0

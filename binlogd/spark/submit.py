@@ -9,6 +9,7 @@ The same words mean the same in both. What needs PySpark is imported when it is 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib.util
 import os
 import re
@@ -91,9 +92,15 @@ class Arguments:
 
 
 def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) -> None:
-    """A Spark on this machine, for this pipeline. Raises ConfigError, PipelineStopped."""
+    """A Spark on this machine, for this pipeline. What cannot be is said before it is started.
+    Raises ConfigError, PipelineStopped."""
     _check_installed(arguments)
     set_up_logging(setup.config.log_level, sys.stderr)
+    from binlogd.snapshot.process.preflight import check_memory, machine
+
+    asyncio.run(machine())
+    check_memory(memory_mb)
+    _claimed(arguments, setup)
     roots = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     os.environ |= {"PYTHONPATH": roots, "PYSPARK_PYTHON": sys.executable}
     os.environ.pop("SPARK_HOME", None)
@@ -149,43 +156,51 @@ def write_package(directory: Path) -> list[Path]:
 
 def run(spark: Any, arguments: Arguments, setup: Setup) -> None:
     """To its end, in a session that is there. Raises ConfigError, Refused, PipelineStopped."""
-    from binlogd.spark.database import DatabaseSink
-    from binlogd.spark.lake.book import Claim
-    from binlogd.spark.lake.moving import Lake
-    from binlogd.spark.pipeline import (
-        DatabaseTarget,
-        LakeTarget,
-        Offsets,
-        PipelineOptions,
-        seed,
-    )
+    from binlogd.spark.pipeline import DatabaseTarget, LakeTarget, PipelineOptions, seed
     from binlogd.spark.request import request
 
     source = arguments.source_options()
     asked = request({**source, "form": "changes"})
     checkpoint, takes_over = _named(arguments.checkpoint), arguments.takes_over
+    into = _claimed(arguments, setup)
+    if arguments.is_lake:
+        if arguments.base and not into.book().read().commit_ts:
+            with tempfile.TemporaryDirectory(prefix="binlogd-base-") as scratch:
+                seed(spark, into, _beginning(arguments, asked, Path(scratch), asked.wants))
+        source = _behind(source, into.book().read().commit_ts)
+        asked = request({**source, "form": "changes"})
+        target: Any = LakeTarget(into, asked, checkpoint, takes_over)
+    else:
+        if arguments.base:
+            with tempfile.TemporaryDirectory(prefix="binlogd-base-") as scratch:
+                begin = _beginning(arguments, asked, Path(scratch), into.wants)
+                into.begin(begin)
+            source = _behind(source, begin.commit_ts)
+        target = DatabaseTarget(into, checkpoint, takes_over)
+    options = PipelineOptions(source, arguments.checkpoint, arguments.interval_s)
+    _run_to_end(spark, options, target)
+
+
+def _claimed(arguments: Arguments, setup: Setup) -> Any:
+    """The lake, or the sink of a database: this pipeline's from now on. Raises ConfigError,
+    PipelineStopped where it is another's."""
+    from binlogd.spark.database import DatabaseSink
+    from binlogd.spark.lake.book import Claim
+    from binlogd.spark.lake.moving import Lake
+    from binlogd.spark.pipeline import Offsets
+    from binlogd.spark.request import request
+
+    asked = request({**arguments.source_options(), "form": "changes"})
+    checkpoint = _named(arguments.checkpoint)
     mine = Claim(Offsets(arguments.checkpoint, asked).pipeline(), checkpoint)
     if arguments.is_lake:
         lake = Lake(place_of(arguments.into))
-        now = lake.book().read()
-        lake.book().claim(mine, takes_over=takes_over)
-        if arguments.base and not now.commit_ts:
-            with tempfile.TemporaryDirectory(prefix="binlogd-base-") as scratch:
-                seed(spark, lake, _beginning(arguments, asked, Path(scratch), asked.wants))
-        source = _behind(source, lake.book().read().commit_ts)
-        asked = request({**source, "form": "changes"})
-        target: Any = LakeTarget(lake, asked, checkpoint, takes_over)
-    else:
-        sink = DatabaseSink(setup, asked)
-        sink.claim(mine, takes_over=takes_over)
-        if arguments.base:
-            with tempfile.TemporaryDirectory(prefix="binlogd-base-") as scratch:
-                begin = _beginning(arguments, asked, Path(scratch), sink.wants)
-                sink.begin(begin)
-            source = _behind(source, begin.commit_ts)
-        target = DatabaseTarget(sink, checkpoint, takes_over)
-    options = PipelineOptions(source, arguments.checkpoint, arguments.interval_s)
-    _run_to_end(spark, options, target)
+        lake.book().read()  # which refuses a lake of another kind
+        lake.book().claim(mine, takes_over=arguments.takes_over)
+        return lake
+    sink = DatabaseSink(setup, asked)
+    sink.claim(mine, takes_over=arguments.takes_over)
+    return sink
 
 
 def _run_to_end(spark: Any, options: Any, target: Any) -> None:

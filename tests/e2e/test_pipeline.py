@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
 from binlogd.archive.task import Task
@@ -30,6 +31,7 @@ from tests.s3 import s3_server
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 600.0
+SEGMENT_BYTES = 20_000
 
 
 def archived(directory: Path, options: Options) -> tuple[Logged, str]:
@@ -95,9 +97,21 @@ def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
     while Lake(place_of(into)).book().read().commit_ts < end and time.monotonic() < until:
         assert following.poll() is None, "it ended before it was asked to"
         time.sleep(0.05)
+    check_refused(url, into, tmp_path)
     following.send_signal(signal.SIGTERM)
     assert following.wait(PATIENCE_S) == 0
     check_lake(logged, Lake(place_of(into)), end)
+
+
+def check_refused(source: str, into: str, directory: Path, *more: str) -> None:
+    """A second pipeline, while the first one is at work."""
+    (directory / "second").mkdir()
+    done = run(directory, *words(source, into, directory / "second", *more))
+    assert done.returncode == 1, done.stderr
+    told = " ".join(done.stderr.split())
+    assert f"whose checkpoint is {directory / 'checkpoint'}" in told
+    assert "--take-over" in told
+    assert list((directory / "second").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -137,33 +151,68 @@ def test_a_package_holds_what_a_cluster_imports(tmp_path: Path) -> None:
     assert "from binlogd.spark.submit import main" in (tmp_path / "job" / "pipeline.py").read_text()
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(1500)
-def test_a_database_holds_what_was_recorded_however_often_the_pipeline_was_killed(
-    mariadb: MariaDb, tmp_path: Path
-) -> None:
+def recorded(mariadb: MariaDb, directory: Path, url: str) -> tuple[Task, Path]:
+    """A recording as the archiver finds it, and the configuration of a pipeline into a database."""
     records = recordings_reader.records(RECORDINGS / "keys")
-    write_log(tmp_path / "data", [record.payload for record in records])
-    history = tmp_path / "history.json"
+    write_log(
+        directory / "data", [record.payload for record in records], segment_bytes=SEGMENT_BYTES
+    )
+    history = directory / "history.json"
     history.write_bytes(recordings_reader.history(RECORDINGS / "keys"))
-    with s3_server() as s3:
-        url = s3.url("binlogs")
-        data_dir = str(tmp_path / "data")
-        archive(Task(data_dir=data_dir, url=url, history=str(history), with_open=True))
-        config = tmp_path / "binlogd.toml"
-        ignored = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql,keys_tidb,keys_wrong"
-        config.write_text(into_mariadb(mariadb, extra=f'ignore-schemas = "{ignored}"\n'))
-        command = words(url, "syncer", tmp_path, "--batch", "60", "--config", str(config))
-        rng = Random(5)
-        for _ in range(6):
-            killed_in_a_batch(command, tmp_path, rng.random() * 2)
-        done = run(tmp_path, *command, timeout_s=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
+    config = directory / "binlogd.toml"
+    ignored = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql,keys_tidb,keys_wrong"
+    config.write_text(into_mariadb(mariadb, extra=f'ignore-schemas = "{ignored}"\n'))
+    return Task(data_dir=str(directory / "data"), url=url, history=str(history)), config
+
+
+def check_recorded(mariadb: MariaDb) -> None:
     connection = mariadb.connect()
     try:
         assert compare(RECORDINGS / "keys", connection, SKIPPED["keys"]) == []
     finally:
         connection.close()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1500)
+def test_a_database_holds_what_was_recorded_however_often_the_pipeline_was_killed(
+    mariadb: MariaDb, tmp_path: Path
+) -> None:
+    with s3_server() as s3:
+        task, config = recorded(mariadb, tmp_path, s3.url("binlogs"))
+        archive(msgspec.structs.replace(task, with_open=True))
+        command = words(task.url, "syncer", tmp_path, "--batch", "60", "--config", str(config))
+        rng = Random(5)
+        for _ in range(6):
+            killed_in_a_batch(command, tmp_path, rng.random() * 2)
+        done = run(tmp_path, *command, timeout_s=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    check_recorded(mariadb)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1500)
+def test_a_second_pipeline_into_one_database_is_refused_until_it_takes_over(
+    mariadb: MariaDb, tmp_path: Path
+) -> None:
+    task, config = recorded(mariadb, tmp_path, str(tmp_path / "archive"))
+    archive(msgspec.structs.replace(task, segments_max=4))
+    more = "--config", str(config)
+    command = words(task.url, "syncer", tmp_path, *more, "--follow", "--interval", "0.1")
+    following = started(command, tmp_path)
+    until = time.monotonic() + PATIENCE_S
+    while not (tmp_path / "checkpoint" / "commits" / "0").exists() and time.monotonic() < until:
+        assert following.poll() is None, "it ended before it was asked to"
+        time.sleep(0.05)
+    check_refused(task.url, "syncer", tmp_path, *more)
+    following.send_signal(signal.SIGSTOP)  # it thinks that it is alone
+    archive(msgspec.structs.replace(task, with_open=True))
+    taking_over = words(task.url, "syncer", tmp_path / "second", *more, "--take-over")
+    done = run(tmp_path, *taking_over, timeout_s=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    following.send_signal(signal.SIGCONT)
+    assert following.wait(PATIENCE_S) == 1, "the database is another pipeline's now"
+    check_recorded(mariadb)
 
 
 def killed_in_a_batch(command: list[str], directory: Path, after_s: float) -> None:

@@ -130,7 +130,7 @@ def check_memory(memory_mb: int) -> None:
     available = min(_available_mb(), _limit_mb())
     if available < needed:
         raise ConfigError(
-            f"an export needs {needed} MB of memory, {available} MB are available: stop something,"
+            f"Spark needs {needed} MB of memory, {available} MB are available: stop something,"
             " or give it less with --memory (it spills to disk and gets slower)"
         )
 
