@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +20,12 @@ from binlogd.snapshot.log.events import Reads, Wanted, events
 from binlogd.snapshot.log.heads import Log, heads, packed, unpacked
 from binlogd.snapshot.log.packets import PACKETS, Spread
 from binlogd.snapshot.log.packets import unpacked as changes_of
-from binlogd.snapshot.process.jobdir import pinned
+from binlogd.snapshot.process.jobdir import Pinned, pinned
 from binlogd.snapshot.publishing.publish import publish
 from binlogd.snapshot.spec import ChangesOptions, ExportSpec, TypeOptions
 from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.built_on import Base, open_base
-from binlogd.snapshot.tables.catalog import Catalog, Origin, catalog
+from binlogd.snapshot.tables.catalog import Catalog, Origin, catalog, name_in
 from binlogd.snapshot.writing import carried, change_writer, write, writer
 from binlogd.snapshot.writing.files import Target, Written
 from binlogd.tidb.model import jobs_from_json
@@ -56,8 +57,7 @@ class _Wanted(NamedTuple):
         found: list[dict[str, Any]] = []
         for batches in self.of_tasks():
             for batch in batches:
-                packets = to.packets(batch if self.has_before else state.newest(batch))
-                found += packets.to_pylist()
+                found += to.packets(state.folded(batch)).to_pylist()
         found.sort(key=lambda each: (each["table_id"], each["piece"]))
         for number in range(to.partitions):
             ours = [each for each in found if each["partition"] == number]
@@ -81,7 +81,7 @@ class PlainExport:
         opened = open_base(base, TypeOptions(), "") if base else None
         with pinned(self.data_dir, job) as log_files:
             is_headless = log_files.gone_ts > NO_TS
-            log, commit_ts = self._log(log_files.segments, as_of, opened)
+            log, commit_ts = self._log(log_files, as_of, opened)
             origin = Origin(opened, is_headless)
             known = self._catalog(log, commit_ts, origin)
             target = Target(str(job / "staging"), TypeOptions(), 1000, str(job / "keys"))
@@ -92,7 +92,7 @@ class PlainExport:
             has_before = any(plan.carry and plan.carry.is_loose for plan in plans.values())
             wanted = _Wanted(log, commit_ts, since, known, has_before)
             for part, packets in wanted.shuffled(self.spread):
-                winners = state.winners(changes_of(packets), carried_on)
+                winners = state.winners(changes_of(packets, partial(name_in, plans)), carried_on)
                 done = writer.write(winners, plans, known.tracker, target, part)
                 written += _written(done)
             for number, task in enumerate(carried.tasks(plans)):
@@ -111,7 +111,7 @@ class PlainExport:
         """Published changes behind one moment up to another."""
         job = self._job("changes")
         with pinned(self.data_dir, job) as log_files:
-            log, commit_ts = self._log(log_files.segments, to_ts, None)
+            log, commit_ts = self._log(log_files, to_ts, None)
             origin = Origin(Base("", from_ts, TypeOptions(), {}), changes_from=from_ts)
             known = self._catalog(log, commit_ts, origin)
             target = Target(str(job / "staging"), TypeOptions(), 1000)
@@ -122,7 +122,10 @@ class PlainExport:
                 parts = [(f"{number}.0", each) for number, each in enumerate(every)]
             else:
                 shuffled = wanted.shuffled(self.spread)
-                parts = [(part, map(state.net, changes_of(rows))) for part, rows in shuffled]
+                name_of = partial(name_in, plans)
+                parts = [
+                    (part, map(state.net, changes_of(rows, name_of))) for part, rows in shuffled
+                ]
             for part, rows in parts:
                 done = change_writer.write_changes(
                     rows, plans, known.tracker, target, part, options
@@ -136,8 +139,8 @@ class PlainExport:
         (job / "staging").mkdir(parents=True)
         return job
 
-    def _log(self, segments: tuple[object, ...], as_of: Tso, base: Base | None) -> tuple[Log, Tso]:
-        parts = reader.slices(segments, self.slice_bytes)  # type: ignore[arg-type]  # of Segment
+    def _log(self, log_files: Pinned, as_of: Tso, base: Base | None) -> tuple[Log, Tso]:
+        parts = reader.slices(log_files.segments, self.slice_bytes)
         found = []
         for part in parts:  # as they come from a task
             (row,) = packed(0, heads(part)).to_pylist()
@@ -149,6 +152,7 @@ class PlainExport:
             as_of=as_of,
             base=base.directory if base else "",
             base_ts=base.commit_ts if base else NO_TS,
+            gone_ts=log_files.gone_ts,
             known_resolved_ts=NO_TS,
             out="",
             staging="",

@@ -66,6 +66,7 @@ class WarmSpark:
                 base_ts=chosen.commit_ts,
                 base_time_zone=time_zone,
                 is_headless=log_files.gone_ts > NO_TS,
+                gone_ts=log_files.gone_ts,
                 format=kind.format,
                 layout=kind.layout,
             )
@@ -88,6 +89,7 @@ class WarmSpark:
                 base=str(base or ""),
                 base_ts=read_manifest(base).commit_ts if base else NO_TS,
                 is_headless=log_files.gone_ts > NO_TS,
+                gone_ts=log_files.gone_ts,
             )
 
     def changes(
@@ -106,6 +108,7 @@ class WarmSpark:
             spec = msgspec.structs.replace(
                 self._spec(log_files.segments, jobs, to_ts, staging),
                 is_headless=log_files.gone_ts > NO_TS,
+                gone_ts=log_files.gone_ts,
                 changes=ChangesOptions(from_ts, all_versions, has_before),
             )
             report = job_module.build(self.spark, spec, lambda _: None)

@@ -1,4 +1,4 @@
-"""What goes wrong after a snapshot is published, or while it is looked at."""
+"""What goes wrong with an export, after it is published, or while it is looked at."""
 
 from __future__ import annotations
 
@@ -12,4 +12,15 @@ class LakeError(BinlogdError):
         super().__init__(
             f"{lake} table {table}: {reason}; the snapshot is published, and the same export again"
             " goes on with its tables"
+        )
+
+
+class TooLargePiece(BinlogdError):
+    """Rows of keys that are folded together are more than what can be held together."""
+
+    def __init__(self, table: str, changes: int, size: int, size_max: int) -> None:
+        super().__init__(
+            f"{table}: {changes:,} changes of its rows, with others {size:,} bytes, are to be"
+            f" folded together, and {size_max:,} bytes can be: export in steps, an earlier moment"
+            " first (--as-of, --to), and then from there on (--base, --from)"
         )

@@ -384,6 +384,7 @@ def _spec(
         base=str(base.directory or ""),
         base_ts=base.commit_ts,
         is_headless=log_files.gone_ts > NO_TS,
+        gone_ts=log_files.gone_ts,
         staging=str(staging.absolute()),
         scratch=str(scratch.absolute()),
         state=str((job / resume.STATE).absolute()),

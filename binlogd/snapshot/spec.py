@@ -109,7 +109,8 @@ class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `as_of` 0 means the latest that is resolved, or so many milliseconds before it. `base` is the
     directory of the snapshot to build on, with its commit_ts; `is_headless` says that the segments
-    hold everything behind `base_ts` only. `base_time_zone` is that of the TIMESTAMPs in a dump.
+    hold everything behind `base_ts` only, and `gone_ts` up to where some that are gone reached.
+    `base_time_zone` is that of the TIMESTAMPs in a dump.
     `data_dir` and `base_asked` are whose log it is and which base was asked for; the job needs
     neither, but whoever goes on with an export that was killed does.
 
@@ -126,6 +127,7 @@ class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     base_ts: int = 0
     base_time_zone: str = ""
     is_headless: bool = False
+    gone_ts: int = 0
     data_dir: str = ""
     base_asked: str = ""
     changes: ChangesOptions | None = None

@@ -9,14 +9,17 @@ packet holds one table's and a piece of its keys only, and pieces are folded one
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from binlogd.snapshot.errors import TooLargePiece
 from binlogd.snapshot.log.keys import KEY_BYTES, is_first, key_lengths, key_numbers, longs
+from binlogd.snapshot.log.state import folded
 
 PACKETS = pa.schema(
     [
@@ -30,6 +33,10 @@ PACKETS = pa.schema(
 
 PIECE_BYTES = 64 << 20
 """Of the log, whose changes are folded in memory at a time."""
+FOLD_BYTES = 256 << 20
+"""Of changes, above which those that count no more are let go before others come."""
+BYTES_MAX = (1 << 31) - (1 << 20)
+"""Of the changes of a piece that count. A column of Arrow's `binary` holds 2 GiB, less its last."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -67,22 +74,65 @@ class Spread:
         return pa.RecordBatch.from_arrays([pa.array(each) for each in columns], schema=PACKETS)
 
 
-def unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The changes of packets that come by table and piece: all of a piece at once."""
-    waiting: list[pa.RecordBatch] = []
+def unpacked(
+    batches: Iterable[pa.RecordBatch], name_of: Callable[[int], str]
+) -> Iterator[pa.RecordBatch]:
+    """The changes of packets that come by table and piece: all of a piece at once, that count.
+
+    However often a key was written, of its changes few stay in memory. Raises TooLargePiece, with
+    the name of a table.
+    """
+    piece = _Piece(name_of)
     of: tuple[int, int] | None = None
     for batch in batches:
         columns = (batch.column(name) for name in ("table_id", "piece", "changes"))
-        for table_id, piece, changes in zip(*columns, strict=True):
-            now = table_id.as_py(), piece.as_py()
-            if now != of and waiting:
-                yield pa.concat_batches(waiting)
-                waiting.clear()
+        for table_id, number, changes in zip(*columns, strict=True):
+            now = table_id.as_py(), number.as_py()
+            if now != of:
+                yield from piece.take()
             of = now
             with pa.ipc.open_stream(changes.as_buffer()) as stream:
-                waiting.append(stream.read_next_batch())
-    if waiting:
-        yield pa.concat_batches(waiting)
+                piece.add(stream.read_next_batch())
+    yield from piece.take()
+
+
+class _Piece:
+    """Changes of one piece, as they come."""
+
+    def __init__(self, name_of: Callable[[int], str]) -> None:
+        self._name_of = name_of
+        self._waiting: list[pa.RecordBatch] = []
+        self._size, self._fold_at = 0, FOLD_BYTES
+
+    def add(self, changes: pa.RecordBatch) -> None:
+        """Takes some more. Raises TooLargePiece."""
+        if self._size + changes.nbytes > min(self._fold_at, BYTES_MAX):
+            self._fold()
+        self._waiting.append(changes)
+        self._size += changes.nbytes
+        if self._size > BYTES_MAX:
+            raise self._too_large()
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """All of them, if there are some; the next piece begins."""
+        if self._waiting:
+            found = pa.concat_batches(self._waiting)
+            self._waiting.clear()
+            self._size, self._fold_at = 0, FOLD_BYTES
+            yield found
+
+    def _fold(self) -> None:
+        if self._waiting:
+            self._waiting = [folded(pa.concat_batches(self._waiting))]
+            self._size = self._waiting[0].nbytes
+            self._fold_at = max(FOLD_BYTES, 2 * self._size)  # so that each byte is folded few times
+
+    def _too_large(self) -> TooLargePiece:
+        table_id: Counter[int] = Counter()
+        for batch in self._waiting:
+            table_id.update(batch.column("table_id").to_pylist())
+        (largest, rows), *_ = table_id.most_common(1)
+        return TooLargePiece(self._name_of(largest), rows, self._size, BYTES_MAX)
 
 
 def _hashes(changes: pa.RecordBatch) -> npt.NDArray[np.uint64]:

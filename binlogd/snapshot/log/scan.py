@@ -68,14 +68,14 @@ class Rows:
     def spread(self, to: Spread) -> DataFrame:
         """As `PACKETS`, each partition by table and piece.
 
-        Where only the last change of a key counts, a task gives no more than that of its own.
+        A task gives no more of a key than what its last change tells, and its first one where what
+        was before counts.
         """
         changes = self._of_task()
-        is_folded = not self.wanted.has_before
 
         def read(number: int) -> Iterator[pa.RecordBatch]:
             for batch in changes(number):
-                yield to.packets(state.newest(batch) if is_folded else batch)
+                yield to.packets(state.folded(batch))
 
         packets = _per_task(self.spark, len(self.tasks), read, PACKETS)
         return packets.repartitionById(to.partitions, "partition").sortWithinPartitions(

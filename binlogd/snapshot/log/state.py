@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from binlogd.snapshot.log.keys import is_first, longs, ranks
 from binlogd.snapshot.log.rowkey import Op
+from binlogd.snapshot.log.vectors import Longs
 
 
 def winners(
@@ -33,19 +34,34 @@ def newest(changes: pa.RecordBatch) -> pa.RecordBatch:
     Of `events.CHANGES`, `before` is what the key held before the first of them, `before_version`
     that one's schema version and `first_op` its operation.
     """
+    first, last = _ends(changes)
+    found = changes.take(pa.array(last))
+    if "before" not in changes.schema.names:
+        return found
+    opening = changes.take(pa.array(first))
+    names = [*found.schema.names, "before_version", "first_op"]
+    columns = [opening.column(n) if n == "before" else found.column(n) for n in found.schema.names]
+    columns += [opening.column("schema_version"), opening.column("op")]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def folded(changes: pa.RecordBatch) -> pa.RecordBatch:
+    """What `newest` of more changes looks at of these: of each key the last one, and the first
+    where what was before it counts."""
+    first, last = _ends(changes)
+    has_before = "before" in changes.schema.names
+    places = np.union1d(first, last) if has_before else last
+    return changes.take(pa.array(places))
+
+
+def _ends(changes: pa.RecordBatch) -> tuple[Longs, Longs]:
+    """Where the first and the last change of each key stand, by table and key."""
     table_id, commit_ts = longs(changes, "table_id"), longs(changes, "commit_ts")
     rank = ranks(changes.column("key"))
     order = np.lexsort((changes.column("seq").to_numpy(), commit_ts, rank, table_id))
     first = np.flatnonzero(is_first(table_id[order], rank[order]))
     last = np.append(first[1:], len(order))[: len(first)] - 1
-    found = changes.take(pa.array(order[last]))
-    if "before" not in changes.schema.names:
-        return found
-    opening = changes.take(pa.array(order[first]))
-    names = [*found.schema.names, "before_version", "first_op"]
-    columns = [opening.column(n) if n == "before" else found.column(n) for n in found.schema.names]
-    columns += [opening.column("schema_version"), opening.column("op")]
-    return pa.RecordBatch.from_arrays(columns, names=names)
+    return order[first], order[last]
 
 
 def net(changes: pa.RecordBatch) -> pa.RecordBatch:

@@ -74,6 +74,12 @@ class Catalog:
     """The schema version of the base, if there is one."""
 
 
+def name_in(tables: Mapping[int, TablePlan], table_id: int) -> str:
+    """How people call a table."""
+    plan = tables.get(table_id)
+    return f"{plan.database}.{plan.info.name}" if plan is not None else f"table id {table_id}"
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What is behind the catalog besides the log.

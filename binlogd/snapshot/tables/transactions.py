@@ -21,12 +21,13 @@ def moment(log: Log, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
 
     Whatever commits at or below a commit_ts that lay in the log before its files were pinned had
     its prewrite acknowledged by then, so it is in the pinned files. A prewrite without an outcome
-    commits above its start_ts, and above every commit_ts that lies before it in its own shard.
+    commits above its start_ts, and above every commit_ts that lies before it in its own shard. What
+    GC took lay there once as well: a quiet log may hold nothing that is as new as its base.
 
     Raises Refused.
     """
     is_seen = log.at < log.per_head([part.seen for part in log.parts])
-    cap = int(log.commit_ts[is_seen].max(initial=0))
+    cap = max(spec.gone_ts, int(log.commit_ts[is_seen].max(initial=0)))
     floors = _floors(log)
     resolved = min(cap, int(floors.min())) if floors.size else cap
     resolved = Tso(max(resolved, min(spec.known_resolved_ts, cap)))

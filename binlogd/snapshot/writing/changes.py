@@ -7,6 +7,7 @@ DDL in between stands in the manifest, for it may have changed rows that nobody 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -16,7 +17,7 @@ from binlogd.snapshot.log import state
 from binlogd.snapshot.log.packets import unpacked
 from binlogd.snapshot.log.scan import Rows, ddl_of
 from binlogd.snapshot.spec import ChangesEntry, ChangesOptions, DdlEntry
-from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog
+from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, name_in
 from binlogd.snapshot.writing.change_writer import write_changes
 from binlogd.snapshot.writing.files import RESULTS, Target, Written
 
@@ -33,7 +34,7 @@ def net(
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         part = f"{context.partitionId():05d}.{context.attemptNumber()}" if context else "0"
-        wanted = map(state.net, unpacked(batches))
+        wanted = map(state.net, unpacked(batches, partial(name_in, tables)))
         yield from write_changes(wanted, tables, tracker, target, part, options)
 
     rows = packets.mapInArrow(write_part, ddl_of(RESULTS)).collect()

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from binlogd.snapshot.log import state
 from binlogd.snapshot.log.packets import unpacked
 from binlogd.snapshot.log.scan import ddl_of
 from binlogd.snapshot.spec import ColumnEntry, FileEntry, LeftOut, TableEntry
-from binlogd.snapshot.tables.catalog import Catalog, TablePlan
+from binlogd.snapshot.tables.catalog import Catalog, TablePlan, name_in
 from binlogd.snapshot.writing import carried, writer
 from binlogd.snapshot.writing.files import RESULTS, Target, Written, checksum_text, results, synced
 from binlogd.tidb.model import Column
@@ -43,7 +44,7 @@ def write(packets: DataFrame, known: Catalog, target: Target) -> list[Written]:
     def write_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         part = f"{context.partitionId():05d}.{context.attemptNumber()}" if context else "0"
-        winners = state.winners(unpacked(batches), carried_on)
+        winners = state.winners(unpacked(batches, partial(name_in, tables)), carried_on)
         yield from writer.write(winners, tables, tracker, target, part)
 
     rows = packets.mapInArrow(write_part, ddl_of(RESULTS)).collect()

@@ -66,7 +66,8 @@ def check(seed: int, directory: Path, transactions: int) -> None:
         start = fed(logged, lake, rng, start)
     for name, stream in streams.items():
         check_same(stream, logged.options(**({"form": name} if name in FORMS else {"table": name})))
-    for at in rng.sample(settled(logged), MOMENTS):
+    moments = settled(logged)
+    for at in rng.sample(moments, min(MOMENTS, len(moments))):
         check_moment(logged, at, rng, directory / str(at))
 
 

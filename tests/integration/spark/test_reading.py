@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from binlogd.errors import ConfigError, Refused, SchemaChanged
 from binlogd.spark.source import BinlogdSource
 from binlogd.workload.generator import Options
 from tests.logged import Logged, expected, held, read, renamed
+from tests.streams import folded, key_columns
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,27 @@ def test_a_net_read_is_the_last_of_each_key_however_many_parts(logged: Logged) -
     assert sorted(map(repr, one.to_pylist())) == sorted(map(repr, three.to_pylist()))
     every = Counter(read(logged.options(table="shop.customers"))["_op"].to_pylist())
     assert one.num_rows < every.total()
+
+
+def test_an_update_of_the_primary_key_is_told_as_a_delete_and_an_insert(logged: Logged) -> None:
+    """Of a table whose row handle is another one: TiDB tells a single update."""
+    table = logged.workload.model.tables()["bank", "limits"]
+    assert not table.is_common_handle
+    options = logged.options(table="bank.limits")
+    every = read(options)
+    places = list(zip(every["_commit_ts"].to_pylist(), every["_seq"].to_pylist(), strict=True))
+    assert places == sorted(set(places))
+    moved = sum(
+        old["_op"] == "delete" and new["_op"] == "insert" and old["_seq"] + 1 == new["_seq"]
+        for old, new in pairwise(every.to_pylist())
+    )
+    assert moved > 3
+    assert folded(table, [every]) == expected(logged.workload, ("bank", "limits"))
+    keys = key_columns(table)
+    for parts in ("1", "3"):
+        net = read({**options, "net": "true", "partitions": parts})
+        told = Counter(tuple(row[name] for name in keys) for row in net.to_pylist())
+        assert set(told.values()) == {1}, "each key once"
 
 
 def test_raw_rows_are_json_with_names_and_places(logged: Logged) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +13,11 @@ from binlogd.snapshot.log.rowkey import (
     ROWID,
     Handle,
     HandleKind,
+    PrimaryKey,
     columns_of,
     deleted,
     inserted,
+    primary_key,
     updated,
 )
 from binlogd.tidb.datum import as_signed
@@ -118,3 +122,27 @@ def test_a_cut_row_is_corrupt_or_another_row(size: int) -> None:
     if size < len(whole):
         with pytest.raises(CorruptRow):
             updated(HIDDEN, whole[:size])
+
+
+BESIDE = replace(BY_COLUMNS, is_common_handle=False)
+
+
+@given(old=st.tuples(texts, numbers), new=st.tuples(texts, numbers), rest=ints, handle=int64s)
+def test_a_primary_key_beside_a_hidden_handle_is_the_same_in_every_kind_of_row(
+    old: tuple[bytes, str], new: tuple[bytes, str], rest: int | None, handle: int
+) -> None:
+    key = primary_key(BESIDE, ["1.500", b"x"])
+    before, after = ({1: each[0], 2: each[1], 3: rest} for each in (old, new))
+    gone, put = key.updated(encode_update(BESIDE, before, after, handle=handle))
+    assert gone == key.inserted(encode_insert(BESIDE, before, handle=handle + 1))
+    assert gone == key.deleted(encode_delete(BESIDE, before, handle=handle))
+    assert put == key.inserted(encode_insert(BESIDE, after, handle=handle))
+    assert (gone == put) is (old[0] == new[0] and float(old[1]) == float(new[1]))
+
+
+def test_a_row_from_before_a_column_of_the_key_has_the_default_in_it() -> None:
+    key = primary_key(BESIDE, ["1.5", b"x"])
+    younger = encode_insert(BESIDE, {1: b"a", 2: "1.500", 3: 7}, handle=1)
+    older = encode_insert(replace(BESIDE, columns=BESIDE.columns[::2]), {1: b"a", 3: 7}, handle=1)
+    assert key.inserted(older) == key.inserted(younger)
+    assert isinstance(key, PrimaryKey)
