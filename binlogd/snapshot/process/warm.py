@@ -50,10 +50,10 @@ class WarmJob:
                 await self.end()
 
     async def end(self) -> None:
-        """Ends the process, if there is one."""
-        child, self._child = self._child, None
-        if child is not None:
-            await child.end()
+        """Ends the process, if there is one; who was cancelled meanwhile calls it again."""
+        if self._child is not None:
+            await self._child.end()
+            self._child = None
 
     async def _ready(self, wanted: SessionSpec) -> JobProcess:
         scratch = self._home / "spark"

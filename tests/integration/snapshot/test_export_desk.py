@@ -22,6 +22,8 @@ from binlogd.snapshot.desk import WAITING_MAX, Desk, Ticket, Wish
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
 from binlogd.snapshot.metrics import DeskReport
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
+from binlogd.snapshot.process.warm import WarmJob
+from binlogd.snapshot.spec import SessionSpec
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import NO_TS, Tso
 from tests import recordings_reader
@@ -252,6 +254,31 @@ async def test_two_exports_share_one_child_that_leaves_when_it_is_idle(tmp_path:
                 await asyncio.sleep(POLL_S)
     assert first.rows == second.rows > 0
     assert left_in(data_dir) == ["pump"]
+
+
+async def test_a_child_is_waited_for_also_when_its_first_end_was_cut_short(tmp_path: Path) -> None:
+    job = WarmJob(tmp_path)
+    async with job.borrow(SessionSpec(scratch=""), tmp_path / "log") as child:
+        os.kill(child.pid, signal.SIGSTOP)
+    while not is_stopped(child.pid):  # noqa: ASYNC110 - the state of another process
+        await asyncio.sleep(POLL_S)
+    leaving = asyncio.create_task(job.end())
+    await asyncio.sleep(0)  # it has told the child, and waits
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    again = asyncio.create_task(job.end())
+    await asyncio.sleep(0)
+    is_waiting = not again.done()
+    os.kill(child.pid, signal.SIGCONT)
+    await again
+    assert is_waiting
+    with pytest.raises(ProcessLookupError):
+        os.kill(child.pid, 0)
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
 
 
 def children() -> list[int]:
