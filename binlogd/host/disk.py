@@ -413,14 +413,19 @@ def _copy(source: Path, target: Path, *, may_link: bool) -> None:
 def write_whole(path: Path, content: bytes) -> None:
     """`Disk.write_whole`, for a process without an event loop; one writer at a time."""
     beside = path.with_name(path.name + ".new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    write_synced(beside, content)
+    beside.replace(path)
+    sync_directory(path.parent)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """What it holds is on the disk on return; its name is there once its directory is synced."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
         _write_all(descriptor, content)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    beside.replace(path)
-    sync_directory(path.parent)
 
 
 def put_in_place(beside: Path, path: Path) -> None:

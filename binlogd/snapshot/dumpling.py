@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from binlogd.host.disk import write_whole
+from binlogd.host.disk import sync_directory, write_synced
 from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.spec import FileEntry, TableEntry
 from binlogd.snapshot.tables.catalog import TablePlan
@@ -54,7 +54,8 @@ def lay_out(
     tables: Iterable[TableEntry],
     databases: Mapping[str, str],
 ) -> LaidOut:
-    """Moves staged files to the names that they have in a dump, and adds what a dump has."""
+    """Moves staged files to the names that they have in a dump, and adds what a dump has; all of it
+    is on the disk on return."""
     extra = {METADATA: _metadata(commit_ts)}
     for name, statement in databases.items():
         extra[f"{file_part(name)}-schema-create.sql"] = f"{_HEAD}{statement};\n"
@@ -64,7 +65,8 @@ def lay_out(
         extra[f"{stem}-schema.sql"] = f"{_HEAD}{table.create_table};\n"
         moved.append(structs.replace(table, files=_moved(staging, stem, suffix, table.files)))
     for name, text in extra.items():
-        write_whole(staging / name, text.encode())
+        write_synced(staging / name, text.encode())
+    sync_directory(staging)
     return LaidOut(tuple(moved), tuple(sorted(extra)))
 
 
