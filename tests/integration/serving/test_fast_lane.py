@@ -654,7 +654,7 @@ async def test_a_call_that_is_begun_and_left_is_ended(
     path: str, said: bytes, *, fast_lane: bool
 ) -> None:
     """Else each of them keeps one of the connection's streams for ever."""
-    limits = replace(LIMITS, arrival_s=0.5)
+    limits = replace(LIMITS, arrival_s=0.1)
     async with running(limits=limits, fast_lane=fast_lane) as at:
         client = await at.client()
         left = client.open(call_headers(path))
