@@ -16,12 +16,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from binlogd.errors import SchemaChanged
+from binlogd.errors import ConfigError, SchemaChanged
 from binlogd.snapshot.formats.columns import arrow_column
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark.source import BinlogdSource, arrow_schema
 from binlogd.tidb.model import Table
 from binlogd.tso import MAX_TS, Tso
+from binlogd.wire.peek import peek
 from binlogd.workload.generator import Options, Workload
 from tests import snapshot_reader
 from tests.data_directory import write_log
@@ -48,9 +49,12 @@ class Growing:
     def made(cls, directory: Path, options: Options, rng: Random, stages: int) -> Growing:
         """Plays the workload to its end; nothing is written yet."""
         workload, payloads, seen = Workload(options), list[bytes](), list[tuple[int, bytes]]()
+        ddl: set[int] = set()
         for record in workload.records():
             payloads.append(record.payload)
-            seen.append((len(payloads), workload.history()))
+            ddl |= {peek(record.payload).ddl_job_id} - {0}
+            if len(ddl) <= workload.job_count:  # else the job of a binlog is not over yet
+                seen.append((len(payloads), workload.history()))
         ends = sorted({*rng.sample(range(len(seen)), min(stages, len(seen)) - 1), len(seen) - 1})
         logged = Logged(directory / "data", directory / "history.json", workload)
         return cls(logged, payloads, [seen[end] for end in ends], rng.choice([2_000, 1 << 15]))
@@ -83,7 +87,7 @@ class Stream:
                 while self._batch():
                     if self.rng.random() < KILLED:
                         self._schema = None
-            except SchemaChanged:
+            except (SchemaChanged, ConfigError):
                 assert self._schema is not None, "what was just begun knows the newest schema"
                 self._schema = None
             else:

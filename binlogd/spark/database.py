@@ -20,12 +20,13 @@ from binlogd.drainer.drainer import Drainer, DrainerState
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.session import DdlHistory, DrainerOptions, DrainerPorts
 from binlogd.errors import DownstreamUnavailable
+from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.node.assembly import dialect, make_sink, make_store, table_filter, trash
 from binlogd.ports import BinlogSource
 from binlogd.settings.setup import Setup
 from binlogd.spark.beginning import Beginning
-from binlogd.spark.inputs import open_input
+from binlogd.spark.inputs import POLL_S, awaited_until_ms, open_input
 from binlogd.spark.lake.book import Claim, PipelineStopped, claim_place, is_new
 from binlogd.spark.request import Request
 from binlogd.spark.retold import TOLD_TS_MAX, jobs_of, retold
@@ -106,7 +107,7 @@ class DatabaseSink:
     async def _apply(self, binlogs: Iterable[Joined], start: Tso, end: Tso, initial: Tso) -> None:
         source = open_input(self._asked)
         batch = _Batch(binlogs, start, end, source.gone_ts())
-        await self._run(batch, _Jobs(self._asked, source.jobs()), end, initial)
+        await self._run(batch, _Jobs(self._asked, source.jobs(), end), end, initial)
 
     async def _run(self, binlogs: BinlogSource, jobs: DdlHistory, end: Tso, initial: Tso) -> None:
         cluster_id = open_input(self._asked).cluster_id()
@@ -246,14 +247,20 @@ class _Made:
 
 
 class _Jobs(_Made):
-    """The DDL history of the input, read anew when a job is not there."""
+    """The DDL history of the input, read anew when a job is not there; one of a batch that ends at
+    a young moment is waited for, see `jobs_with`."""
 
-    def __init__(self, asked: Request, jobs: Sequence[Job]) -> None:
+    def __init__(self, asked: Request, jobs: Sequence[Job], end: Tso) -> None:
         super().__init__(jobs)
-        self._asked = asked
+        self._asked, self._end = asked, end
 
     async def job(self, job_id: int) -> Job | None:
         """See DdlHistory."""
-        if job_id not in self._jobs:
+        clock, until_ms = WallClock(), awaited_until_ms(self._end)
+        while job_id not in self._jobs:  # ends with the job, or when the batch is no longer young
             self._jobs = {job.id: job for job in open_input(self._asked).jobs()}
+            if job_id not in self._jobs:
+                if clock.wall_ms() > until_ms:
+                    break
+                await asyncio.sleep(POLL_S)
         return self._jobs.get(job_id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -27,14 +28,18 @@ from binlogd.archive.reading import LogReader
 from binlogd.archive.store import Store
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError
+from binlogd.host.clock import WallClock
 from binlogd.spark.remote import RemotePump
 from binlogd.spark.request import Request
 from binlogd.tidb.model import Job, job_from_json, jobs_from_json
-from binlogd.tso import Tso
+from binlogd.tso import Tso, physical_ms
 from binlogd.upstream.store import kept_jobs
 
 PUMP_SCHEME = "binlogd://"
 PINS_PREFIX = ".reader-pins-"
+AWAITED_MS = 60_000
+"""Of a DDL job behind its first binlog."""
+POLL_S = 0.5
 _STORE_NAME = "upstream.db"
 
 
@@ -94,6 +99,26 @@ def open_input(wanted: Request, pins: str = "") -> Input:
     if (path / CATALOG_NAME).exists():
         return ArchiveInput(wanted)
     return DirectoryInput(wanted, pins)
+
+
+def jobs_with(source: Input, job_id: int, commit_ts: Tso) -> list[Job]:
+    """The DDL history, with this job as soon as it has it, of a binlog that is young.
+
+    TiDB writes the binlog of a DROP COLUMN some seconds before its job is over, and only then it is
+    in the history. Source: pingcap/tidb ddl/column.go (onDropColumn), ddl/ddl_worker.go.
+    """
+    clock, until_ms = WallClock(), awaited_until_ms(commit_ts)
+    while True:  # ends with the job, or when the binlog is no longer young
+        jobs = source.jobs()
+        is_there = not job_id or any(job.id == job_id for job in jobs)
+        if is_there or clock.wall_ms() > until_ms:
+            return jobs
+        time.sleep(POLL_S)  # noqa: TID251 - no event loop: a worker of Spark waits
+
+
+def awaited_until_ms(commit_ts: Tso) -> int:
+    """Up to when the job of a binlog may still come to the DDL history."""
+    return min(physical_ms(commit_ts), WallClock().wall_ms()) + AWAITED_MS
 
 
 def jobs_of_file(path: str) -> list[Job]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from binlogd.snapshot.log.moves import Ended
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.spark.changes import change_batches
-from binlogd.spark.inputs import Input
+from binlogd.spark.inputs import Input, jobs_with
 from binlogd.spark.lake.book import WAY_PAST, Batch, PipelineStopped
 from binlogd.spark.lake.homes import Latecomers
 from binlogd.spark.request import Request
@@ -36,9 +38,8 @@ def latecomers(source: Input, batch: Batch, asked: Request, start: Tso) -> Latec
         )
     found: dict[int, dict[bytes, int]] = {table_id: {} for table_id in began}
     count = 0
-    for rows in change_batches(
-        asked, Walk(source.jobs(), source.jobs).steps(source.binlogs(after, start))
-    ):
+    walk = Walk(source.jobs(), partial(jobs_with, source))
+    for rows in change_batches(asked, walk.steps(source.binlogs(after, start))):
         names = ("table_id", "op", "key", "schema_version")
         columns = (rows.column(name).to_pylist() for name in names)
         for table_id, op, key, version in zip(*columns, strict=True):

@@ -151,7 +151,8 @@ class LakeTarget:
             return
         rows = rows.where(F.col("commit_ts") > start).persist()
         try:
-            jobs, ddl = source.jobs(), _ddl(rows)
+            ddl = _ddl(rows)
+            jobs = source.jobs()  # which has those of all that was found: who read the rows waited
             tracker = book.schema_at(start) or schema_before(jobs, start, of.end, ddl)
             batch = planned(jobs, ddl, tracker, self.asked, start=start, end=of.end)
             moving.check(now, batch, is_first=of.is_first)

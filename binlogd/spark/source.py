@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from pyspark.sql.types import DecimalType, StructField, StructType
 from binlogd.errors import ConfigError, Refused
 from binlogd.snapshot.formats.columns import spark_type
 from binlogd.spark.changes import CHANGES, change_batches
-from binlogd.spark.inputs import Input, open_input
+from binlogd.spark.inputs import Input, jobs_with, open_input
 from binlogd.spark.net import Net
 from binlogd.spark.request import Request, request
 from binlogd.spark.rows import (
@@ -130,7 +131,7 @@ class _Reading:
         if asked.form == "binlog":
             yield from binlog_batches(binlogs)
             return
-        steps = Walk(source.jobs(), source.jobs).steps(binlogs)
+        steps = Walk(source.jobs(), partial(jobs_with, source)).steps(binlogs)
         if asked.form == "raw":
             yield from Raw(asked).batches(steps)
             return

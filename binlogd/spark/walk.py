@@ -58,8 +58,9 @@ Step = Rows | SchemaChange
 class Walk:
     """One pass over a stretch of the log."""
 
-    def __init__(self, jobs: Sequence[Job], more_jobs: Callable[[], Sequence[Job]]) -> None:
-        """`more_jobs` reads the history anew, for a job that was not there yet."""
+    def __init__(self, jobs: Sequence[Job], more_jobs: Callable[[int, Tso], Sequence[Job]]) -> None:
+        """`more_jobs` reads the history anew, for a job that was not there yet, as of a binlog; the
+        job is 0 where nobody knows which it would be."""
         self._jobs = {job.id: job for job in jobs}
         self._more_jobs = more_jobs
         self._schema = SchemaTracker()
@@ -96,7 +97,7 @@ class Walk:
         query = body.ddl_query.decode("utf-8", "surrogateescape")
         if is_setval(query):
             return
-        job = self._job(body.ddl_job_id)
+        job = self._job(body.ddl_job_id, binlog.commit_ts)
         if job is None:
             raise MissingDdlJob(body.ddl_job_id, binlog.commit_ts, query)
         if is_reserved(job.table_id):
@@ -111,13 +112,13 @@ class Walk:
             effect if effect.is_in_force else None,
         )
 
-    def _job(self, job_id: int) -> Job | None:
+    def _job(self, job_id: int, commit_ts: Tso) -> Job | None:
         if job_id not in self._jobs:
-            self._learn()
+            self._learn(job_id, commit_ts)
         return self._jobs.get(job_id)
 
-    def _learn(self) -> None:
-        new = [job for job in self._more_jobs() if job.id not in self._jobs]
+    def _learn(self, job_id: int, commit_ts: Tso) -> None:
+        new = [job for job in self._more_jobs(job_id, commit_ts) if job.id not in self._jobs]
         self._jobs |= {job.id: job for job in new}
         self._schema.load(new)
 
@@ -134,7 +135,7 @@ class Walk:
         """None for a table whose rows do not count. Raises UnknownTable."""
         if self._schema.is_truncated(table_id) or is_reserved(table_id):
             return None
-        self._learn()
+        self._learn(0, commit_ts)
         table = self._schema.table_at(table_id, version)
         if table is None:
             raise UnknownTable(table_id, commit_ts, version)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +15,10 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from binlogd.errors import ConfigError, Refused, SchemaChanged
+from binlogd.spark.inputs import jobs_with, open_input
+from binlogd.spark.request import request
 from binlogd.spark.source import BinlogdSource
+from binlogd.tso import Tso, compose
 from binlogd.workload.generator import Options
 from tests.logged import Logged, expected, held, read, renamed
 from tests.streams import folded, key_columns
@@ -136,6 +143,24 @@ def test_pins_are_links_that_end_with_their_application(logged: Logged) -> None:
     assert pins(logged) == {mine}
     linked = next((logged.data_dir / mine).rglob("*.vlog"))
     assert linked.stat().st_nlink == 2
+
+
+def test_the_job_of_a_young_ddl_binlog_is_waited_for(logged: Logged, tmp_path: Path) -> None:
+    """DROP COLUMN is in the log before its job is over, and only then in the history."""
+    jobs = json.loads(logged.history.read_bytes())
+    history, whole = tmp_path / "history.json", tmp_path / "whole.json"
+    history.write_text(json.dumps(jobs[:-1]))
+    whole.write_text(json.dumps(jobs))
+    asked = request({**logged.options(), "schemaHistory": str(history), "form": "binlog"})
+    source, last = open_input(asked), max(job["id"] for job in jobs)
+    assert last == jobs[-1]["id"]
+    old, young = Tso(jobs[0]["start_ts"]), compose(time.time_ns() // 1_000_000)
+    assert len(jobs_with(source, last, old)) == len(jobs) - 1
+    assert len(jobs_with(source, 0, young)) == len(jobs) - 1
+    in_time = threading.Timer(0.05, whole.replace, [history])
+    in_time.start()
+    assert len(jobs_with(source, last, young)) == len(jobs)
+    in_time.join()
 
 
 def pins(logged: Logged) -> set[str]:
