@@ -178,6 +178,8 @@ def _key(number: int) -> bytes:
 def ledger(drainer: Appliance) -> list[int]:
     path = drainer.data_dir / "drainer" / "replica.db"
     with closing(sqlite3.connect(path)) as replica:
+        if not replica.execute("SELECT 1 FROM sqlite_master WHERE name = 'bank.ledger'").fetchone():
+            return []
         return [n for (n,) in replica.execute('SELECT n FROM "bank.ledger"')]
 
 
@@ -263,3 +265,99 @@ async def test_nothing_is_lost_whatever_the_members_of_pd_do(
         ]
         assert sum(each["fates"]["committed"] for each in fates) >= 2, "of the orphans"
         assert [node.stop() for node in nodes.all] == [0, 0, 0]
+
+
+async def test_members_come_and_go_for_good_and_so_do_pumps(
+    pd_program: Path, tmp_path: Path
+) -> None:
+    """The one member that the nodes were given is gone in the end; they know those that came."""
+    with ExitStack() as stack:
+        pd = stack.enter_context(real_pd(pd_program, tmp_path))
+        tikv = stack.enter_context(joined_tikv(pd, bank.history()))
+        nodes = stack.enter_context(nodes_of(tmp_path, pd))
+        first, drainer = nodes.made("first", "pump"), nodes.made("drainer", "drainer")
+        second, third = nodes.made("second", "pump"), nodes.made("third", "pump")
+        early = first, second, drainer
+        for node in early:
+            node.start(is_ready=False)
+        for node in early:
+            await until(node, lambda _: True)
+        writers = Writers(pd, tikv, first, second)
+        async with writers.writing():
+            await pulls(drainer, first="online", second="online")
+            await writers.some_more()
+            await asyncio.to_thread(pd.join, "pd1")
+            await asyncio.to_thread(pd.join, "pd2")
+            await asyncio.to_thread(pd.lead, "pd2")
+            third.start(is_ready=False)
+            await pulls(drainer, first="online", second="online", third="online")
+            listed = await asyncio.to_thread(run, tmp_path, "nodes", "--json", *_config(first))
+            assert listed.returncode == 0, listed.stderr
+            for name in ("first", "second", "third", "drainer"):
+                assert name in listed.stdout
+            await ctl(second, "pause-pump", "second")
+            assert await asyncio.to_thread(second.end) == 0
+            await pulls(drainer, first="online", second="paused", third="online")
+            second.start(is_ready=False)
+            await pulls(drainer, first="online", second="online", third="online")
+            third.kill()
+            await pulls(drainer, first="online", second="online", third="paused")
+            third.start(is_ready=False)
+            await pulls(drainer, first="online", second="online", third="online")
+            await until(third, lambda now: now["state"] == "online")
+            await ctl(first, "offline-pump", "third")
+            assert await asyncio.to_thread(third.end) == 0
+            await pulls(drainer, first="online", second="online")
+            for node in early:  # every one of them knows the new members
+                await until(node, lambda now: part(now)["leader"] == "pd2")
+            await asyncio.to_thread(pd.remove, "pd0")
+            await writers.some_more(40)
+            await writers.orphan(second)
+        await applied(drainer, writers)
+        assert [node.stop() for node in (drainer, first, second)] == [0, 0, 0]
+
+
+def test_a_pd_without_a_tikv_is_enough_to_start_and_the_first_tikv_is_waited_for(
+    pd_program: Path, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        pd = stack.enter_context(real_pd(pd_program, tmp_path))
+        node = stack.enter_context(nodes_of(tmp_path, pd)).made("node", "pump", "drainer")
+        asked = run(node.directory, "check-config", *_config(node), "--ask")
+        assert asked.returncode == 1
+        assert "no TiKV has joined this PD yet" in asked.stderr
+        node.start()
+        before = node.status()["max_commit_ts"]
+        node.wait(lambda now: now["max_commit_ts"] > before)  # its time moves the watermark
+        asyncio.run(_written_alone(pd, node, 1, is_orphan=False))
+        orphan = asyncio.run(_written_alone(pd, node, 2, is_orphan=True))
+        waits = node.wait(lambda now: "NOT_BOOTSTRAPPED" in json.dumps(now))
+        assert part(waits)["trouble"] == "", "it answers"
+        assert "pd_lost" not in node.log_file.read_text()
+        tikv = stack.enter_context(joined_tikv(pd, bank.history()))
+        tikv.do(lambda: tikv.kv.records.put(_key(2), b"row", *orphan))
+        node.wait(lambda _: sorted(ledger(node)) == [1, 2])
+        assert node.stop() == 0
+
+
+async def _written_alone(
+    pd: RealPd, node: Appliance, number: int, *, is_orphan: bool
+) -> tuple[Tso, Tso]:
+    """Start and commit of a transaction; of an orphan's commit its Pump does not hear."""
+    client = PdClient(pd.addresses)
+    tso, cluster_id = PdTso(client), await client.cluster_id()
+    start_ts, commit_ts = await tso.next(), await tso.next()
+    value = peek.encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
+    async with PumpClient(*node.target, cluster_id=cluster_id) as pump:
+        await pump.write(
+            peek.prewrite_binlog(start_ts, prewrite_key=_key(number), prewrite_value=value)
+        )
+        if not is_orphan:
+            await pump.write(peek.commit_binlog(start_ts, commit_ts))
+    await tso.close()
+    await client.close()
+    return start_ts, commit_ts
+
+
+def _config(node: Appliance) -> tuple[str, str]:
+    return "--config", str(node.config_file)

@@ -11,6 +11,7 @@ from typing import Protocol, SupportsBytes, TypeVar
 
 import structlog
 from grpclib.client import UnaryUnaryMethod
+from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.errors import UpstreamUnavailable
@@ -45,8 +46,8 @@ class _Answer(Message, Protocol):
 A = TypeVar("A", bound=_Answer)
 
 
-class _Refused(UpstreamUnavailable):
-    """PD is there, and says why it does not answer: before its first TiKV, for one."""
+class _NoTikvYet(UpstreamUnavailable):
+    """PD is there, and has nothing to tell: asking again would change nothing."""
 
 
 class PdClient:
@@ -134,24 +135,13 @@ class PdClient:
         async def ask(way: Way) -> bool:
             request = pdpb.GetAllStoresRequest(header=self.header(), exclude_tombstone_stores=True)
             answer = await self._once_asked(way, "GetAllStores", request, pdpb.GetAllStoresResponse)
-            if answer.header.error.type == pdpb.ErrorType.NOT_BOOTSTRAPPED:
-                return await self._is_recorded(way)
             self.check("GetAllStores", answer.header)
             return any(STANDS_IN not in store.labels for store in answer.stores)
 
-        return await self.asked("GetAllStores", ask, self.limits.question_s)
-
-    async def _is_recorded(self, way: Way) -> bool:
-        """Whether PD's etcd knows a cluster of TiKV.
-
-        A leader on its way out says NOT_BOOTSTRAPPED as well: it has let go of the cluster, and not
-        of the leadership yet. The record is written once, with the first store, and stays. Source:
-        PD server/server.go, campaignLeader and bootstrapCluster.
-        """
-        key = f"/pd/{self._leader.cluster_id}/raft".encode()
-        request = RangeRequest(key=key, count_only=True)
-        raw = await self._raw(way, "/etcdserverpb.KV/Range", request)
-        return parsed(RangeResponse(), raw).count > 0
+        try:
+            return await self.asked("GetAllStores", ask, self.limits.question_s)
+        except _NoTikvYet:
+            return False
 
     async def store(self, store_id: int) -> metapb.Store | None:
         """A store of TiKV, also one that is gone for good; None: there never was one."""
@@ -222,7 +212,27 @@ class PdClient:
     async def _once_asked(
         self, way: Way, method: str, request: SupportsBytes, kind: Callable[[], A]
     ) -> A:
-        return parsed(kind(), await self._raw(way, f"/pdpb.PD/{method}", request))
+        answer = parsed(kind(), await self._raw(way, f"/pdpb.PD/{method}", request))
+        if answer.header.error.type == pdpb.ErrorType.NOT_BOOTSTRAPPED:
+            if await self._is_recorded(way):
+                raise GRPCError(Status.UNAVAILABLE, "it leads no more, and does not say so yet")
+            raise _NoTikvYet(
+                f"PD {method}: NOT_BOOTSTRAPPED: no TiKV has joined this PD yet"
+                f" (upstream.pd-urls: {self._given})"
+            )
+        return answer
+
+    async def _is_recorded(self, way: Way) -> bool:
+        """Whether PD's etcd knows a cluster of TiKV.
+
+        A leader on its way out says NOT_BOOTSTRAPPED as well: it has let go of the cluster, and not
+        of the leadership yet. The record is written once, with the first store, and stays. Source:
+        PD server/server.go, campaignLeader and bootstrapCluster.
+        """
+        key = f"/pd/{self._leader.cluster_id}/raft".encode()
+        request = RangeRequest(key=key, count_only=True)
+        raw = await self._raw(way, "/etcdserverpb.KV/Range", request)
+        return parsed(RangeResponse(), raw).count > 0
 
     async def _raw(self, way: Way, path: str, request: SupportsBytes) -> bytes:
         call = UnaryUnaryMethod[bytes, bytes](way.channel, path, bytes, bytes)
@@ -241,23 +251,24 @@ class PdClient:
         is_told = error.type in _NOTHING_THERE or error.message.startswith(_STORE_UNKNOWN)
         if error.type != pdpb.ErrorType.OK and not is_told:
             kind = pdpb.ErrorType.try_value(error.type).name or error.type
-            raise _Refused(f"PD {method}: {kind}: {error.message}")
+            raise UpstreamUnavailable(f"PD {method}: {kind}: {error.message}")
 
     async def asked(self, method: str, ask: Callable[[Way], Awaitable[T]], question_s: float) -> T:
         """What the leader answers, looked for anew after every failure until the time is over."""
         self._requests += 1
-        trouble, is_there, pause_s = "no answer", False, self.limits.pause_s
+        trouble, pause_s = "no answer", self.limits.pause_s
         try:
             async with asyncio.timeout(question_s):
                 while True:  # until an answer, or the time is over
                     try:
                         answer = await self._once(method, ask)
+                    except _NoTikvYet:
+                        self._find()
+                        raise
                     except UpstreamUnavailable as error:
                         self._errors += 1
-                        trouble, is_there = str(error), isinstance(error, _Refused)
-                        if is_there:
-                            self._find()
-                        elif self._lost_at is not None:
+                        trouble = str(error)
+                        if self._lost_at is not None:
                             raise
                     else:
                         self._find()
@@ -265,8 +276,7 @@ class PdClient:
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, self.limits.pause_s_max)
         except TimeoutError:
-            if not is_there:
-                self._lose(trouble)
+            self._lose(trouble)
             raise UpstreamUnavailable(
                 f"{trouble}; given up after {question_s:g} s (upstream.pd-urls: {self._given})"
             ) from None

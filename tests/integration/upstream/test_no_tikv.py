@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from random import Random
@@ -15,11 +16,13 @@ from binlogd.tso import Tso, compose
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.pd.client import PdClient
+from binlogd.upstream.pd.leader import PdLimits
 from binlogd.upstream.pd.no_tikv import TikvOrElse
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.wire.generated import metapb
 from binlogd.wire.generated.etcdserverpb import PutRequest
 from tests.pd_cluster import CLUSTER_ID, pd_cluster
+from tests.pump_world import eventually
 from tests.stand_in import standing_in
 
 START = compose(1_700_000_000_000)
@@ -60,9 +63,14 @@ async def test_a_leader_on_its_way_out_does_not_make_a_tikv_disappear(
     """It says that its cluster was never bootstrapped, as it has let go of it already."""
     async with pd_cluster(1, keyspace=keyspace) as cluster:
         await keyspace.put(PutRequest(key=b"/pd/%d/raft" % CLUSTER_ID, value=b"a cluster"))
+        cluster.stores[4] = metapb.Store(id=4)
         cluster.has_cluster = False
-        client = PdClient(cluster.addresses)
-        assert await client.has_tikv()
+        client = PdClient(cluster.addresses, limits=PdLimits(question_s=60.0, pause_s=0.01))
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(client.has_tikv())
+            await eventually(lambda: client.statistics().errors > 1)
+            cluster.has_cluster = True  # of the next leader
+        assert asked.result()
         await client.close()
 
 

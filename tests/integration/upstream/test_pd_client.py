@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from binlogd.errors import ConfigError, UpstreamUnavailable
 from binlogd.host.tls import ClientTls, ServerTls
 from binlogd.tso import NO_TS, Tso
+from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.cluster import open_cluster
 from binlogd.upstream.pd.leader import PdLimits
@@ -163,24 +165,20 @@ async def test_a_pd_that_is_away_is_said_with_its_addresses_and_found_again_by_i
         assert await client.gc_safe_point(NO_TS) == 7
 
 
-async def test_a_pd_without_a_tikv_is_not_away_and_is_asked_until_there_is_one() -> None:
-    async with pd_cluster(1) as pd, opened(pd.addresses) as client:
+async def test_a_pd_without_a_tikv_is_not_away_and_says_so_at_once(tmp_path: Path) -> None:
+    keyspace = await KeyspaceStore.open(tmp_path / "etcd.db", Random(1))
+    async with pd_cluster(1, keyspace=keyspace) as pd, opened(pd.addresses) as client:
         pd.has_cluster = False
         await client.cluster_id()
         with capture_logs() as logged:
-            async with opened(pd.addresses, limits=BRIEF) as brief:
-                with pytest.raises(
-                    UpstreamUnavailable, match=r"NOT_BOOTSTRAPPED.*given up after 1"
-                ):
-                    await brief.region(b"k")
-                assert brief.statistics().trouble == ""
-                assert brief.statistics().errors > 1, "a leader that lets go says the same"
-        assert not [each for each in logged if each["event"] == "pd_lost"]
-        async with asyncio.TaskGroup() as group:
-            asked = group.create_task(client.gc_safe_point(NO_TS))
-            await eventually(lambda: client.statistics().errors > 0)
-            pd.has_cluster = True
-        assert asked.result() == 0
+            for question in (client.region(b"k"), client.store(1), client.gc_safe_point(NO_TS)):
+                with pytest.raises(UpstreamUnavailable, match="no TiKV has joined this PD yet"):
+                    await question
+        assert not logged
+        assert (client.statistics().trouble, client.statistics().errors) == ("", 0)
+        pd.has_cluster = True
+        assert await client.gc_safe_point(NO_TS) == 0
+    await keyspace.close()
 
 
 async def test_while_pd_is_known_to_be_away_a_question_costs_one_try() -> None:
