@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import SupportsBytes, TypeVar
 
-from betterproto import encode_varint
+from betterproto import encode_varint, parse_fields
 from grpclib.client import StreamStreamMethod, UnaryUnaryMethod
 from grpclib.exceptions import GRPCError
 
@@ -59,9 +59,8 @@ class JoinedTikv:
         """As the worker of a TiDB does that has collected up to here."""
 
         async def ask(way: Way) -> None:
-            stub = pdpb.PdStub(way.channel)
-            header = self._client.header()
-            await stub.update_gc_safe_point(pdpb.UpdateGcSafePointRequest(header, ts))
+            request = pdpb.UpdateGcSafePointRequest(self._client.header(), ts)
+            await self._told(way, "UpdateGCSafePoint", bytes(request))
 
         self.do_all(lambda: self._client.asked("UpdateGCSafePoint", ask, PATIENCE_S))
 
@@ -72,7 +71,7 @@ class JoinedTikv:
         first, *others = self.kv.stores.values()
 
         async def bootstrap(way: Way) -> None:
-            await self._told(way, "Bootstrap", first.meta(), region.meta())
+            await self._told(way, "Bootstrap", self._message(first.meta(), region.meta()))
 
         await self._client.asked("Bootstrap", bootstrap, PATIENCE_S)
         for each in others:
@@ -82,7 +81,7 @@ class JoinedTikv:
         """A store, where it listens now."""
 
         async def ask(way: Way) -> None:
-            await self._told(way, "PutStore", store.meta())
+            await self._told(way, "PutStore", self._message(store.meta()))
 
         await self._client.asked("PutStore", ask, PATIENCE_S)
 
@@ -110,16 +109,15 @@ class JoinedTikv:
             try:
                 while (raw := await stream.recv_message()) is not None:
                     # what its schedulers want is not done here; who does not lead says an error
-                    if pdpb.AllocIdResponse().parse(raw).header.error.type:
+                    if _header(raw).error.type:
                         raise ConnectionError("it takes no heartbeats")
             except GRPCError as error:
                 if error.message != "EOF":  # its word for a stream that has come to its end
                     raise
 
-    async def _told(self, way: Way, name: str, *parts: SupportsBytes) -> None:
+    async def _told(self, way: Way, name: str, message: bytes) -> None:
         call = UnaryUnaryMethod[bytes, bytes](way.channel, f"/pdpb.PD/{name}", bytes, bytes)
-        raw = await call(self._message(*parts), metadata=way.metadata)
-        self._client.check(name, pdpb.GetStoreResponse().parse(raw).header)
+        self._client.check(name, _header(await call(message, metadata=way.metadata)))
 
     def _message(self, *parts: SupportsBytes) -> bytes:
         """What only a TiKV sends: the header and its parts, numbered from one on."""
@@ -128,6 +126,12 @@ class JoinedTikv:
             encode_varint(number << 3 | 2) + encode_varint(len(each)) + each
             for number, each in enumerate(encoded, 1)
         )
+
+
+def _header(answer: bytes) -> pdpb.ResponseHeader:
+    """With which every answer of PD begins."""
+    fields = {field.number: field.value for field in parse_fields(answer)}
+    return pdpb.ResponseHeader().parse(fields.get(1, b""))
 
 
 @contextmanager

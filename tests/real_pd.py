@@ -10,12 +10,12 @@ import signal
 import ssl
 import subprocess
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from urllib.error import HTTPError
 
 from binlogd.upstream.pd.members import Address
 from tests.certificates import Authority
@@ -66,23 +66,12 @@ class RealPd:
     # --- what a test does to it ---------------------------------------------------------------
 
     def start(self, *names: str) -> None:
-        """Starts these, or all; returns when there is a leader."""
-        for name in names or tuple(self._ports):
-            self._processes[name] = subprocess.Popen(
-                [
-                    str(self._program),
-                    f"--name={name}",
-                    f"--data-dir={self._directory / name}",
-                    f"--log-file={self._directory / name}.log",
-                    f"--client-urls={self.url(name)}",
-                    f"--peer-urls={self._url(name, 1)}",
-                    self._how[name],
-                    *self._certificates(),
-                ],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        self.leader()
+        """Starts these, or all; returns when each of them knows a leader."""
+        started = names or tuple(self._ports)
+        for name in started:
+            self._launch(name)
+        for name in started:
+            self._wait(partial(self._leader_by, name))
 
     def kill(self, *names: str) -> None:
         """SIGKILL to these, or to all that run; gone on return."""
@@ -96,11 +85,18 @@ class RealPd:
         self._processes[name].send_signal(signal.SIGSTOP)
 
     def join(self, name: str) -> None:
-        """Another member, started beside those that run."""
+        """Another member, started beside those that run, and again for as long as they do not
+        take it: etcd wants all its members to have been there for some seconds."""
         others = ",".join(map(self.url, self._processes))
         self._ports[name] = free_port(), free_port()
         self._how[name] = f"--join={others}"
-        self.start(name)
+        self._launch(name)
+        until_s = time.monotonic() + PATIENCE_S
+        while not self._leader_by(name):
+            assert time.monotonic() < until_s, self.log()
+            if self._processes[name].poll() is not None:
+                self._launch(name)
+            time.sleep(0.1)
 
     def remove(self, name: str) -> None:
         """A member leaves the cluster for good, and its process ends."""
@@ -115,29 +111,47 @@ class RealPd:
 
     def leader(self) -> str:
         """Who leads, as soon as somebody who runs does."""
+        return self._wait(lambda: next(filter(None, map(self._leader_by, self._processes)), ""))
+
+    def _leader_by(self, name: str) -> str:
+        try:
+            told = json.loads(self._call(name, "members", "GET")).get("leader", {})
+        except (OSError, ValueError):
+            return ""
+        leader: str = told.get("name", "")
+        return leader if leader in self._processes else ""
+
+    def _wait(self, look: Callable[[], str]) -> str:
         until_s = time.monotonic() + PATIENCE_S
-        while True:
-            for name in tuple(self._processes):
-                leader = self._asked_at(name).get("leader", {}).get("name", "")
-                if leader in self._processes:
-                    return str(leader)
-            if time.monotonic() > until_s:
-                raise AssertionError(f"no leader in {PATIENCE_S:g} s: {self.log()}")
+        while not (found := look()):
+            ended = [name for name, each in self._processes.items() if each.poll() is not None]
+            if ended or time.monotonic() > until_s:
+                raise AssertionError(f"no leader, and {ended} ended: {self.log()}")
             time.sleep(0.05)
+        return found
 
     def log(self) -> str:
         """The end of what each has printed."""
         files = sorted(self._directory.glob("pd*.log"))
         return "".join(f"\n--- {each.name}\n{each.read_text()[-2000:]}" for each in files)
 
-    # --- its HTTP API -------------------------------------------------------------------------
+    def _launch(self, name: str) -> None:
+        self._processes[name] = subprocess.Popen(
+            [
+                str(self._program),
+                f"--name={name}",
+                f"--data-dir={self._directory / name}",
+                f"--log-file={self._directory / name}.log",
+                f"--client-urls={self.url(name)}",
+                f"--peer-urls={self._url(name, 1)}",
+                self._how[name],
+                *self._certificates(),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
-    def _asked_at(self, name: str) -> dict[str, Any]:
-        try:
-            told: dict[str, Any] = json.loads(self._call(name, "members", "GET"))
-        except (OSError, ValueError):
-            return {}
-        return told
+    # --- its HTTP API -------------------------------------------------------------------------
 
     def _ask(self, path: str, method: str) -> None:
         """Again and again while the leader moves."""
@@ -145,9 +159,10 @@ class RealPd:
         while True:
             try:
                 self._call(self.leader(), path, method)
-            except OSError:
+            except OSError as error:
                 if time.monotonic() > until_s:
-                    raise
+                    said = error.read() if isinstance(error, HTTPError) else error
+                    raise AssertionError(f"{path}: {said!r}: {self.log()}") from error
                 time.sleep(0.05)
             else:
                 return

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import re
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,8 @@ from binlogd.upstream.pd.tso import PdTso
 from binlogd.wire import peek
 from tests import bank
 from tests.appliance import Appliance, run
+from tests.certificates import Authority
+from tests.go_programs import built
 from tests.joined_tikv import JoinedTikv, joined_tikv
 from tests.pump_world import PATIENCE_S, eventually
 from tests.real_pd import RealPd, real_pd
@@ -36,6 +41,8 @@ pytestmark = pytest.mark.soak
 WRITERS = 4
 LOCK_MS = 600_000
 """Longer than PD is away: no lock is taken for one whose TiDB is dead."""
+FOR_EVER = (1 << 63) - 1
+"""Seconds that a PD takes of the worker of garbage collection, and no others."""
 PATIENT = PumpsLimits(
     each=ClientLimits(
         deadline_s=5, prewrite_retry_s=30, outcome_retry_s=200, outcome_retry_interval_s=0.1
@@ -361,3 +368,90 @@ async def _written_alone(
 
 def _config(node: Appliance) -> tuple[str, str]:
     return "--config", str(node.config_file)
+
+
+@pytest.mark.parametrize("is_secured", [False, True], ids=["plain", "TLS"])
+def test_the_go_pump_client_writes_at_a_real_pd_whose_leader_moves(
+    pd_program: Path, tmp_path: Path, *, is_secured: bool
+) -> None:
+    """TiDB's own finds the Pumps of binlogd in the same PD, and takes its time from there too."""
+    (tmp_path / "go").mkdir()
+    writer = built("pumps", tmp_path / "go")
+    authority = Authority(tmp_path / "ca") if is_secured else None
+    with ExitStack() as stack:
+        pd = stack.enter_context(real_pd(pd_program, tmp_path, 3, authority))
+        security, given = "", {}
+        if authority is not None:
+            authority.issue("node")
+            authority.issue("tidb")
+            given = {"TLS": str(authority.directory)}
+            security = "".join(
+                f'ssl-{key} = "{authority.directory}/{file}"\n'
+                for key, file in (("ca", "ca.pem"), ("cert", "node.pem"), ("key", "node.key"))
+            )
+        nodes = stack.enter_context(nodes_of(tmp_path, pd))
+        pumps = [
+            nodes.made(name, "pump", tables=f"[security]\n{security}") for name in ("one", "two")
+        ]
+        for node in pumps:
+            node.start(is_ready=False)
+            node.wait_for_log("service_started")
+        host, port = pd.address("pd0")
+        writing = subprocess.Popen(
+            [str(writer), f"{host}:{port}", "for", "20"],
+            env={**os.environ, **given},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for _ in range(3):
+            leader = pd.leader()
+            pd.lead(next(name for name in ("pd0", "pd1", "pd2") if name != leader))
+        output, _ = writing.communicate(timeout=PATIENCE_S)
+        assert writing.returncode == 0, output[-2000:]
+        count, last = map(int, re.findall(r"wrote (\d+) up to (\d+)", output)[0])
+        assert [node.stop() for node in pumps] == [0, 0]
+        kept = [
+            run(tmp_path, "dump", "--heads", "--json", "--data-dir", str(node.data_dir))
+            for node in pumps
+        ]
+        commits = {
+            json.loads(line)["commit_ts"] for each in kept for line in each.stdout.splitlines()
+        }
+        assert (len(commits), max(commits)) == (count, last)
+
+
+def test_what_a_drainer_may_read_again_is_held_at_a_real_pd(
+    pd_program: Path, tmp_path: Path
+) -> None:
+    """Whatever TiDB's worker says then, its garbage collection stays behind the Drainer's
+    checkpoint, and what it has collected tells what an absence proves."""
+
+    async def asked(ask: Callable[[PdClient], Awaitable[Tso]]) -> Tso:
+        client = PdClient(pd.addresses)
+        await client.cluster_id()
+        try:
+            return await ask(client)
+        finally:
+            await client.close()
+
+    with ExitStack() as stack:
+        pd = stack.enter_context(real_pd(pd_program, tmp_path))
+        tikv = stack.enter_context(joined_tikv(pd, bank.history()))
+        node = stack.enter_context(nodes_of(tmp_path, pd)).made("node", "pump", "drainer")
+        text = node.config_file.read_text()
+        node.config_file.write_text(
+            text.replace("[syncer]\n", "[syncer]\nload-schema-snapshot = true\n")
+        )
+        node.start()
+        node.wait(lambda now: now["checkpoint"] and now["checkpoint"]["commit_ts"])
+
+        def worker(ts: Tso) -> Tso:
+            return asyncio.run(asked(lambda client: client.hold_gc("gc_worker", ts, FOR_EVER)))
+
+        node.wait(lambda _: 0 < worker(Tso(1 << 62)) < 1 << 62)
+        held = worker(Tso(1 << 62))
+        assert held <= node.status()["checkpoint"]["commit_ts"]
+        tikv.safe_point(Tso(90))
+        assert asyncio.run(asked(lambda client: client.gc_safe_point(Tso(80)))) == 90
+        assert node.stop() == 0

@@ -179,9 +179,14 @@ func pull(ctx context.Context, place string, clusterID uint64, atLeast int) erro
 	return nil
 }
 
+// As TiDB asks: again for a while, as the leader of PD may have moved.
 func timestamp(times pd.Client) (int64, error) {
-	physical, logical, err := times.GetTS(context.Background())
-	return physical<<18 + logical, err
+	for until := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		physical, logical, err := times.GetTS(context.Background())
+		if err == nil || time.Now().After(until) {
+			return physical<<18 + logical, err
+		}
+	}
 }
 
 func main() {
