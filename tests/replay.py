@@ -96,9 +96,10 @@ def sink_for(
 
 @asynccontextmanager
 async def running(sink: Sink) -> AsyncIterator[Sink]:
-    """Opens a sink and runs it beside the body; closes it at the end of either."""
-    await sink.open()
+    """Opens a sink and runs it beside the body; closes it at the end of either, also when it is
+    opened in part."""
     try:
+        await sink.open()
         async with asyncio.TaskGroup() as group:
             group.create_task(sink.run())
             yield sink
