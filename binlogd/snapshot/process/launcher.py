@@ -102,27 +102,18 @@ class JobProcess:
     async def start(cls, session: SessionSpec, log_path: Path) -> JobProcess:
         """Starts a child in a session of its own; what it and Spark print goes to `log_path`."""
         reading, writing = os.pipe()
+        events = asyncio.StreamReader(limit=EVENT_BYTES_MAX)
         try:
-            with log_path.open("wb") as output:
-                child = await asyncio.create_subprocess_exec(
-                    *(_POLITE if shutil.which(_POLITE[0]) else ()),
-                    *(sys.executable, "-m", JOB_MODULE),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=(writing,),
-                    env=_environment(writing),
-                    start_new_session=True,
-                )
-        except BaseException:
-            os.close(reading)
-            raise
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(events), os.fdopen(reading, "rb")
+            )
+            try:
+                child = await _started_in_a_session(writing, log_path)
+            except BaseException:
+                transport.close()
+                raise
         finally:
             os.close(writing)
-        events = asyncio.StreamReader(limit=EVENT_BYTES_MAX)
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(events), os.fdopen(reading, "rb")
-        )
         process = cls(child, events, transport, log_path)
         process._tell(session)
         return process
@@ -243,6 +234,21 @@ _FAMILIES: dict[str, type[BinlogdError]] = {
     "AlreadyThere": AlreadyThere,
 }
 """Errors that are the caller's to correct; everything else is a failure of the export."""
+
+
+async def _started_in_a_session(events: int, log_path: Path) -> asyncio.subprocess.Process:
+    """The child, whose session is its own; there is none if the caller is cancelled meanwhile."""
+    with log_path.open("wb") as output:
+        return await asyncio.create_subprocess_exec(
+            *(_POLITE if shutil.which(_POLITE[0]) else ()),
+            *(sys.executable, "-m", JOB_MODULE),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            pass_fds=(events,),
+            env=_environment(events),
+            start_new_session=True,
+        )
 
 
 def _environment(events: int) -> dict[str, str]:

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from binlogd.snapshot.bases import choice
 from binlogd.snapshot.desk import WAITING_MAX, Desk, Ticket, Wish
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
 from binlogd.snapshot.metrics import DeskReport
-from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
+from binlogd.snapshot.process.launcher import Borrow, JobProcess, Notice, Progress
 from binlogd.snapshot.process.warm import WarmJob
 from binlogd.snapshot.spec import SessionSpec
 from binlogd.telemetry.exposition import Exposition
@@ -275,6 +275,17 @@ async def test_a_child_is_waited_for_also_when_its_first_end_was_cut_short(tmp_p
     assert is_waiting
     with pytest.raises(ProcessLookupError):
         os.kill(child.pid, 0)
+
+
+async def test_a_start_that_is_cancelled_at_any_step_leaves_no_child(tmp_path: Path) -> None:
+    for steps in range(12):
+        starting = asyncio.create_task(JobProcess.start(SessionSpec(scratch=""), tmp_path / "log"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        starting.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await starting).end()
+        assert children() == [], steps
 
 
 def is_stopped(pid: int) -> bool:
