@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from binlogd.host.child import SESSION_NICE
+
 STEPS_BACK = """
 import os, sys
 from pathlib import Path
@@ -36,7 +38,7 @@ def test_the_niceness_of_a_session_is_changed_by_whoever_leads_it(
     session = tmp_path / "autogroup"
     session.touch()
     stepped_back(session, is_own=is_own)
-    assert session.read_text() == (str(min(19, os.nice(0) + 10)) if is_own else "")
+    assert session.read_text() == (str(SESSION_NICE) if is_own else "")
 
 
 def test_where_sessions_have_no_niceness_it_is_said_and_the_process_goes_on(
