@@ -129,11 +129,8 @@ def check_moment(logged: Logged, at: int, rng: Random, work: Path) -> None:
             assert folded(tables[name], stream.batches) == wanted, (name, at, more)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_streams_batches_and_exports_agree_about_a_history_with_ddl(
-    seed: int, tmp_path: Path
-) -> None:
-    check(seed, tmp_path, 60)
+def test_streams_batches_and_exports_agree_about_a_history_with_ddl(tmp_path: Path) -> None:
+    check(1, tmp_path, 30)
 
 
 @pytest.mark.soak
