@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import resource
 import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,14 +20,6 @@ _SAID_CHARS_MAX = 2_000
 _READ_BYTES = 1 << 16
 _NICE = 10
 _FIRST_TO_GO = "1000"
-SESSION_NICE = 5
-"""Of a session with three or four busy processes: together they weigh as they would by themselves.
-As nice as each, all of them had a tenth of what a single busy one elsewhere has."""
-_SESSION = Path("/proc/self/autogroup")
-_NOT_THERE_OR_NOT_ALLOWED = (errno.ENOENT, errno.EINVAL, errno.EACCES, errno.EPERM, errno.EROFS)
-"""EINVAL: of a session without a group of its own."""
-_SESSION_TRIES = 5
-_SESSION_WAIT_S = 0.1
 
 
 async def answered(
@@ -117,37 +107,10 @@ def yield_to_others(memory_bytes_max: int) -> None:
 
 
 def step_back() -> None:
-    """Makes this process the one that waits, and that goes first when memory runs out.
-
-    Where the kernel shares time out by sessions, a niceness counts within one only: a process that
-    leads its own makes the session nice as well.
-    """
+    """Makes this process the one that waits, and that goes first when memory runs out."""
     os.nice(_NICE)
-    if os.getsid(0) == os.getpid():
-        _let_session_step_back()
     with contextlib.suppress(OSError):  # not on every system
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
-
-
-def _let_session_step_back() -> None:
-    """Source: kernel/sched/autogroup.c (proc_sched_autogroup_set_nice), sched(7)."""
-    for attempt in range(_SESSION_TRIES):
-        if attempt:
-            time.sleep(_SESSION_WAIT_S)
-        try:
-            _SESSION.write_text(str(SESSION_NICE))
-        except BlockingIOError as error:  # one such change in 100 ms for the whole machine
-            cause = str(error)
-        except OSError as error:
-            if error.errno not in _NOT_THERE_OR_NOT_ALLOWED:
-                raise
-            cause = str(error)
-            break
-        else:
-            return
-    import structlog  # a child begins without it
-
-    structlog.get_logger(__name__).debug("session_not_stepped_back", nice=SESSION_NICE, cause=cause)
 
 
 def stop_after(seconds: float) -> None:
