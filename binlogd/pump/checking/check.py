@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from binlogd.binlog import BinlogType
@@ -201,7 +202,8 @@ class _ShardCheck:
         self, fids: list[FileId], known: dict[FileId, Segment], first_fid: FileId
     ) -> None:
         there = {fid for fid in fids if fid >= first_fid}
-        for fid in sorted({*missing_fids(there, first_fid), *(known.keys() - there)}):
+        gaps = islice(missing_fids(there, first_fid), FINDINGS_MAX + 1)  # a name may be nonsense
+        for fid in sorted({*gaps, *(known.keys() - there)}):
             self._find("segment", self._path(fid), MISSING)
 
     async def _check_segment(

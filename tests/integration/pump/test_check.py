@@ -15,7 +15,7 @@ from binlogd import record
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRecord
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.checking.check import CheckReport, check
+from binlogd.pump.checking.check import FINDINGS_MAX, CheckReport, check
 from binlogd.pump.checking.repair import Checked, check_and_repair
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.route import Routing
@@ -284,6 +284,8 @@ async def test_every_wrong_file_is_found(tmp_path: Path, disk: PosixDisk) -> Non
     assert f"start_ts {at(stray)} belongs to shard 1 of 2" in text
     assert "000900.vlog at offset" in text
     assert "000899.vlog: the file is missing" in text
+    text = await found("far", lambda home: value(home, 10**15).write_bytes(b""))
+    assert text.count("the file is missing") == FINDINGS_MAX, "and it has an end"
     assert "index.db: it is missing" in await found("index", lambda home: index(home).unlink())
     assert "file is not a database" in await found(
         "noise", lambda home: index(home).write_bytes(b"noise" * 1000)
