@@ -81,7 +81,7 @@ test: setup-test ## set up all that is needed, check the code and run every test
 	@$(MAKE) --no-print-directory --jobs 2 check all-tests
 
 all-tests: compile
-	$(BIN)/pytest -m "not soak" --numprocesses $(WORKERS) --dist loadgroup
+	$(BIN)/pytest -m "not soak" --numprocesses $(WORKERS) --dist loadgroup --hypothesis-profile repeatable
 
 check: $(VENV)/test.stamp ## lint, types, import contracts
 	$(BIN)/ruff check .
@@ -96,8 +96,9 @@ format: $(VENV)/test.stamp ## format the code
 bench: setup-test compile ## run the benchmarks; each prints JSON lines
 	@for bench in tests/bench/bench_*.py; do PYTHONPATH=. $(BIN)/python $$bench || exit 1; done
 
-soak: setup-test compile ## long kill and fault loops
+soak: setup-test compile ## long kill and fault loops, and every property with examples of its own
 	$(BIN)/pytest -m soak --timeout 3600
+	$(BIN)/pytest -m "not soak" --numprocesses $(WORKERS) --dist loadgroup
 
 docs: $(VENV)/test.stamp ## make the documentation in site/; index.html works from a disk
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

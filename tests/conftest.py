@@ -22,6 +22,8 @@ from tests.real_pd import pd_server
 # how long an example takes says something about the machine only
 settings.register_profile("binlogd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("brief", settings.get_profile("binlogd"), max_examples=15)
+# a gate says the same to everybody; other examples are looked for by hand and by `make soak`
+settings.register_profile("repeatable", settings.get_profile("binlogd"), derandomize=True)
 settings.load_profile("binlogd")
 
 

@@ -18,6 +18,7 @@ from h2.events import (
     StreamReset,
     TrailersReceived,
 )
+from h2.settings import ChangedSetting, SettingCodes
 from hyperframe.frame import Frame, GoAwayFrame
 
 from binlogd.wire import codec
@@ -65,7 +66,16 @@ def call_headers(path: str = WRITE, /, **changed: str | None) -> list[tuple[str,
 
 
 class _Lasting(H2Connection):
-    """h2 as a client; that one takes nothing more after a GOAWAY."""
+    """h2 as a client; that one takes nothing more after a GOAWAY, and the word that its first
+    settings are known, which change nothing, for that of the next."""
+
+    _is_known = False
+
+    def _local_settings_acked(self) -> dict[SettingCodes | int, ChangedSetting]:
+        if not self._is_known:
+            self._is_known = True
+            return {}
+        return super()._local_settings_acked()
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
         event = ConnectionTerminated()

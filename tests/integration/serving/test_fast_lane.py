@@ -242,6 +242,17 @@ async def answers_of(list_of_calls: list[Call], cuts: list[int], *, fast_lane: b
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 @hypothesis.given(calls(), st.lists(st.sampled_from([1, 7, 100, 1000, 50_000]), max_size=3))
+@hypothesis.example(  # an answer in several frames, and then a window that is smaller than one
+    [
+        Call({"x_trace": "long"}, "", "fine", frames=2, how="window"),
+        Call({"x_trace_bin": "AAEC"}, "", "two messages", frames=1, how="end alone"),
+        Call({"grpc_encoding": "gzip"}, "", "fine", frames=1, how="empty frames"),
+        Call({"x_trace": "long"}, "", "a probe", frames=1, how="priority"),
+        Call({"x_one": "1"}, "", "fine", frames=1, how="table"),
+        Call({"grpc_encoding": "identity"}, "", "no binlog", frames=1, how="plain"),
+    ],
+    [7],
+)
 def test_a_call_gets_the_same_answer_in_either_lane(made: list[Call], cuts: list[int]) -> None:
     if sum(len(BODIES[call.body]) for call in made) > 100_000:
         cuts = [max(size, 1000) for size in cuts]
