@@ -12,48 +12,51 @@ import json
 import random
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from binlogd.client.directory import AskedPumps
-from binlogd.client.pump_client import ClientLimits, PumpClient
-from binlogd.client.pumps_client import PumpsClient, PumpsLimits
-from binlogd.errors import PumpUnavailable, UpstreamUnavailable
 from binlogd.host.clock import WallClock
 from binlogd.tso import Tso, compose
-from binlogd.upstream.pd.client import PdClient
-from binlogd.upstream.pd.tso import PdTso
-from binlogd.wire import peek
 from tests import bank
 from tests.appliance import Appliance, run
 from tests.pump_world import PATIENCE_S, eventually
 from tests.scripted_tidb import ScriptedTidb
+from tests.tidb_writers import Writers
 
-WRITERS = 4
-PATIENT = PumpsLimits(
-    each=ClientLimits(
-        deadline_s=5,
-        prewrite_retry_s=30,
-        outcome_retry_s=200,
-        outcome_retry_interval_s=0.1,
-    ),
-    probe_every_s=0.5,
-    look_every_s=0.3,
-)
+
+class TikvOfTidb:
+    """What a scripted TiDB says of the fates of transactions; its time is that of the last one."""
+
+    def __init__(self) -> None:
+        self._now: int = compose(WallClock().wall_ms())
+        self.tidb = ScriptedTidb(now=lambda: self._now, jobs=json.loads(bank.history()))
+
+    def locked(self, key: bytes, start_ts: Tso) -> None:
+        self._now = max(self._now, start_ts)
+        self.tidb.locked(key, start_ts)
+
+    def committed(self, key: bytes, start_ts: Tso, commit_ts: Tso) -> None:
+        self._now = max(self._now, commit_ts)
+        self.tidb.keys[key] = {"writes": []}
+        self.tidb.committed(key, start_ts, commit_ts)
+
+    def rolled_back(self, key: bytes, start_ts: Tso) -> None:
+        self.tidb.keys[key] = {"writes": []}
+        self.tidb.rolled_back(key, start_ts)
 
 
 class Hosts:
-    """The nodes, and writers who never rest."""
+    """The nodes, and who writes to them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._now: int = compose(WallClock().wall_ms())
         self._nodes: list[Appliance] = []
-        self.tidb = ScriptedTidb(now=lambda: self._now, jobs=json.loads(bank.history()))
+        store = TikvOfTidb()
+        self.tidb = store.tidb
         self.first = self.node(
             "first", "pump", f"{self.tidb.in_config}cluster-id = {bank.CLUSTER_ID}\n"
         )
@@ -61,8 +64,7 @@ class Hosts:
         self.drainer = self.node(
             "drainer", "drainer", self._behind_pd + '[syncer]\ndb-type = "sqlite"\n'
         )
-        self.written: list[int] = []
-        self._numbers = iter(range(1, 1 << 30))
+        self.writers = Writers([self.first.target], store, self.first, self.second)
 
     @property
     def _behind_pd(self) -> str:
@@ -113,86 +115,10 @@ class Hosts:
             ),
         )
 
-    async def some_more(self, count: int = 20) -> None:
-        """Until that many more transactions are acknowledged."""
-        wanted = len(self.written) + count
-        await eventually(lambda: len(self.written) >= wanted)
-
     def ledger(self) -> list[int]:
         path = self.drainer.data_dir / "drainer" / "replica.db"
         with closing(sqlite3.connect(path)) as replica:
             return [n for (n,) in replica.execute('SELECT n FROM "bank.ledger"')]
-
-    # --- writing ---------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[None]:
-        """As TiDBs do: a timestamp, the prewrite, another timestamp, the commit."""
-        directory = AskedPumps(*(("127.0.0.1", node.port) for node in (self.first, self.second)))
-        pd = PdClient([("127.0.0.1", self.first.port)])
-        self._tso = PdTso(pd)
-        over = asyncio.Event()
-        async with (
-            AsyncExitStack() as stack,
-            PumpsClient(directory, cluster_id=bank.CLUSTER_ID, limits=PATIENT) as client,
-            asyncio.TaskGroup() as group,
-        ):
-            stack.push_async_callback(pd.close)
-            serving = [group.create_task(each.run()) for each in (client, pd, self._tso)]
-            writers = [
-                group.create_task(self._write(client, over, random.Random(seed)))
-                for seed in range(WRITERS)
-            ]
-            yield
-            over.set()
-            await eventually(lambda: all(each.done() for each in writers))
-            for each in serving:
-                each.cancel()
-
-    async def orphan(self, node: Appliance) -> None:
-        """What a TiDB leaves that dies after its commit: a prewrite here, its outcome in TiKV."""
-        number = next(self._numbers)
-        key, start_ts = b"r%d" % number, await self._told()
-        value = peek.encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
-        async with PumpClient("127.0.0.1", node.port, cluster_id=bank.CLUSTER_ID) as client:
-            await client.write(
-                peek.prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value)
-            )
-        self.tidb.committed(key, start_ts, await self._told())
-        self.written.append(number)
-
-    async def _write(self, client: PumpsClient, over: asyncio.Event, rng: random.Random) -> None:
-        while not over.is_set():
-            number = next(self._numbers)
-            key, start_ts = b"r%d" % number, await self._told()
-            value = peek.encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
-            self.tidb.locked(key, start_ts)
-            try:
-                await client.write(
-                    peek.prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value)
-                )
-            except PumpUnavailable:
-                self.tidb.keys[key] = {"writes": []}
-                self.tidb.rolled_back(key, start_ts)
-                continue
-            commit_ts = await self._told()
-            self.tidb.keys[key] = {"writes": []}
-            self.tidb.committed(key, start_ts, commit_ts)
-            await client.write(peek.commit_binlog(start_ts, commit_ts))
-            self.written.append(number)
-            await asyncio.sleep(rng.uniform(0.0, 0.1))
-
-    async def _told(self) -> Tso:
-        """A timestamp; waits while the Pump that tells the time is away."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:  # until somebody tells the time
-                try:
-                    told = await self._tso.next()
-                except UpstreamUnavailable:
-                    await asyncio.sleep(0.1)
-                else:
-                    self._now = max(self._now, told)
-                    return told
 
 
 @pytest.fixture
@@ -222,26 +148,26 @@ async def test_they_lose_nothing_however_often_they_die(hosts: Hosts, seed: int)
 
 async def lose_nothing(hosts: Hosts, *, kills: Sequence[Appliance]) -> None:
     """What is acknowledged is in the replica once, whoever dies, comes, rests or goes."""
-    async with hosts.writing():
+    async with hosts.writers.writing():
         await hosts.pulls(first="online", second="online")
-        await hosts.some_more()
-        await hosts.orphan(hosts.second)  # which asks the TiDB, as its PD has no TiKV
+        await hosts.writers.some_more()
+        await hosts.writers.orphan(hosts.second)  # which asks the TiDB, as its PD has no TiKV
         for node in kills:
             node.kill()
             node.start(is_ready=False)
-            await hosts.some_more()
+            await hosts.writers.some_more()
 
         third = hosts.late()
         try:
             third.start(is_ready=False)
             await hosts.pulls(first="online", second="online", third="online")
-            await hosts.some_more()
+            await hosts.writers.some_more()
 
             await hosts.until(hosts.second, lambda status: status["state"] == "online")
             await ctl(hosts.second, "pause-pump", "second")
             await eventually(lambda: hosts.second.exit_code == 0)
             await hosts.pulls(first="online", second="paused", third="online")
-            await hosts.some_more()
+            await hosts.writers.some_more()
             hosts.second.start(is_ready=False)
             await hosts.pulls(first="online", second="online", third="online")
 
@@ -250,11 +176,11 @@ async def lose_nothing(hosts: Hosts, *, kills: Sequence[Appliance]) -> None:
             await hosts.until(hosts.drainer, lambda status: len(status["drainer"]["sources"]) == 2)
             await eventually(lambda: third.exit_code == 0)
             await hosts.pulls(first="online", second="online")
-            await hosts.some_more()
+            await hosts.writers.some_more()
         finally:
             third.close()
-    await hosts.until(hosts.drainer, lambda _: len(hosts.ledger()) >= len(hosts.written))
-    assert sorted(hosts.ledger()) == sorted(hosts.written)
+    await hosts.until(hosts.drainer, lambda _: len(hosts.ledger()) >= len(hosts.writers.written))
+    assert sorted(hosts.ledger()) == sorted(hosts.writers.written)
 
 
 async def ctl(node: Appliance, word: str, node_id: str) -> None:

@@ -10,21 +10,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import re
 import sqlite3
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from binlogd.client.directory import AskedPumps
-from binlogd.client.pump_client import ClientLimits, PumpClient
-from binlogd.client.pumps_client import PumpsClient, PumpsLimits
-from binlogd.errors import PumpUnavailable, UpstreamUnavailable
+from binlogd.client.pump_client import PumpClient
 from binlogd.tso import Tso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.tso import PdTso
@@ -34,22 +30,15 @@ from tests.appliance import Appliance, run
 from tests.certificates import Authority
 from tests.go_programs import built
 from tests.joined_tikv import JoinedTikv, joined_tikv
-from tests.pump_world import PATIENCE_S, eventually
+from tests.pump_world import PATIENCE_S
 from tests.real_pd import RealPd, real_pd
+from tests.tidb_writers import Writers, key_of
 
 pytestmark = pytest.mark.soak
-WRITERS = 4
 LOCK_MS = 600_000
 """Longer than PD is away: no lock is taken for one whose TiDB is dead."""
 FOR_EVER = (1 << 63) - 1
 """Seconds that a PD takes of the worker of garbage collection, and no others."""
-PATIENT = PumpsLimits(
-    each=ClientLimits(
-        deadline_s=5, prewrite_retry_s=30, outcome_retry_s=200, outcome_retry_interval_s=0.1
-    ),
-    probe_every_s=0.5,
-    look_every_s=0.3,
-)
 
 
 class Nodes:
@@ -86,100 +75,20 @@ def nodes_of(directory: Path, pd: RealPd) -> Iterator[Nodes]:
         made.close()
 
 
-class Writers:
-    """They never rest, and do as TiDBs do: a timestamp, the prewrite in TiKV and at a Pump, another
-    timestamp, the commit in TiKV and at the Pump."""
+class Records:
+    """The scripted TiKV, as writers see it."""
 
-    def __init__(self, pd: RealPd, tikv: JoinedTikv, *pumps: Appliance) -> None:
-        self._pd, self._tikv, self._pumps = pd, tikv, pumps
-        self.written: list[int] = []
-        self._numbers = iter(range(1, 1 << 30))
+    def __init__(self, tikv: JoinedTikv) -> None:
+        self._tikv, self._records = tikv, tikv.kv.records
 
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[None]:
-        client = PdClient(self._pd.addresses)
-        self._tso = PdTso(client)
-        self._cluster_id = await client.cluster_id()
-        directory = AskedPumps(*(node.target for node in self._pumps))
-        over = asyncio.Event()
-        async with (
-            AsyncExitStack() as stack,
-            PumpsClient(directory, cluster_id=self._cluster_id, limits=PATIENT) as pumps,
-            asyncio.TaskGroup() as group,
-        ):
-            stack.push_async_callback(client.close)
-            serving = [group.create_task(each.run()) for each in (pumps, client, self._tso)]
-            writers = [
-                group.create_task(self._write(pumps, over, random.Random(seed)))
-                for seed in range(WRITERS)
-            ]
-            yield
-            over.set()
-            await eventually(lambda: all(each.done() for each in writers))
-            for each in serving:
-                each.cancel()
-
-    async def some_more(self, count: int = 20) -> None:
-        """Until that many more transactions are acknowledged."""
-        wanted = len(self.written) + count
-        await eventually(lambda: len(self.written) >= wanted)
-
-    async def orphan(self, node: Appliance) -> None:
-        """What a TiDB leaves that dies after its commit: a prewrite here, its outcome in TiKV."""
-        number, start_ts, prewrite = await self._prewritten()
-        async with PumpClient(*node.target, cluster_id=self._cluster_id) as client:
-            await client.write(prewrite)
-        await self._commit(number, start_ts)
-        self.written.append(number)
-
-    async def _write(self, pumps: PumpsClient, over: asyncio.Event, rng: random.Random) -> None:
-        while not over.is_set():
-            number, start_ts, prewrite = await self._prewritten()
-            try:
-                await pumps.write(prewrite)
-            except PumpUnavailable:
-                self._roll_back(number, start_ts)
-                continue
-            commit_ts = await self._commit(number, start_ts)
-            await pumps.write(peek.commit_binlog(start_ts, commit_ts))
-            self.written.append(number)
-            await asyncio.sleep(rng.uniform(0.0, 0.1))
-
-    async def _prewritten(self) -> tuple[int, Tso, bytes]:
-        number, start_ts = next(self._numbers), await self._told()
-        key = _key(number)
+    def locked(self, key: bytes, start_ts: Tso) -> None:
         self._tikv.do(lambda: self._records.prewrite({key: b"row"}, start_ts, ttl_ms=LOCK_MS))
-        value = peek.encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
-        return (
-            number,
-            start_ts,
-            peek.prewrite_binlog(start_ts, prewrite_key=key, prewrite_value=value),
-        )
 
-    async def _commit(self, number: int, start_ts: Tso) -> Tso:
-        commit_ts = await self._told()
-        self._tikv.do(lambda: self._records.commit([_key(number)], start_ts, commit_ts))
-        return commit_ts
+    def committed(self, key: bytes, start_ts: Tso, commit_ts: Tso) -> None:
+        self._tikv.do(lambda: self._records.commit([key], start_ts, commit_ts))
 
-    def _roll_back(self, number: int, start_ts: Tso) -> None:
-        self._tikv.do(lambda: self._records.roll_back([_key(number)], start_ts))
-
-    @property
-    def _records(self) -> Any:
-        return self._tikv.kv.records
-
-    async def _told(self) -> Tso:
-        """A timestamp; waits while PD is away."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:  # until PD tells one
-                try:
-                    return await self._tso.next()
-                except UpstreamUnavailable:
-                    await asyncio.sleep(0.1)
-
-
-def _key(number: int) -> bytes:
-    return b"t%08d" % number
+    def rolled_back(self, key: bytes, start_ts: Tso) -> None:
+        self._tikv.do(lambda: self._records.roll_back([key], start_ts))
 
 
 def ledger(drainer: Appliance) -> list[int]:
@@ -236,7 +145,7 @@ async def test_nothing_is_lost_whatever_the_members_of_pd_do(
             node.start(is_ready=False)
         for node in nodes.all:
             await until(node, lambda _: True)
-        writers = Writers(pd, tikv, first, second)
+        writers = Writers(pd.addresses, Records(tikv), first, second)
         async with writers.writing():
             await pulls(drainer, first="online", second="online")
             await writers.some_more()
@@ -289,7 +198,7 @@ async def test_members_come_and_go_for_good_and_so_do_pumps(
             node.start(is_ready=False)
         for node in early:
             await until(node, lambda _: True)
-        writers = Writers(pd, tikv, first, second)
+        writers = Writers(pd.addresses, Records(tikv), first, second)
         async with writers.writing():
             await pulls(drainer, first="online", second="online")
             await writers.some_more()
@@ -342,7 +251,7 @@ def test_a_pd_without_a_tikv_is_enough_to_start_and_the_first_tikv_is_waited_for
         assert part(waits)["trouble"] == "", "it answers"
         assert "pd_lost" not in node.log_file.read_text()
         tikv = stack.enter_context(joined_tikv(pd, bank.history()))
-        tikv.do(lambda: tikv.kv.records.put(_key(2), b"row", *orphan))
+        tikv.do(lambda: tikv.kv.records.put(key_of(2), b"row", *orphan))
         node.wait(lambda _: sorted(ledger(node)) == [1, 2])
         assert node.stop() == 0
 
@@ -357,7 +266,7 @@ async def _written_alone(
     value = peek.encode_mutations(5, [bank.inserted(bank.LEDGER, (number, 1))])
     async with PumpClient(*node.target, cluster_id=cluster_id) as pump:
         await pump.write(
-            peek.prewrite_binlog(start_ts, prewrite_key=_key(number), prewrite_value=value)
+            peek.prewrite_binlog(start_ts, prewrite_key=key_of(number), prewrite_value=value)
         )
         if not is_orphan:
             await pump.write(peek.commit_binlog(start_ts, commit_ts))
