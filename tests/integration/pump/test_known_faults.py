@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -35,20 +35,12 @@ from tests.pump_world import (
     eventually,
     numbers,
     outcome,
-    posix_world,
     prewrite,
     pulled,
     rollback,
     until_released,
     written,
 )
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with posix_world(tmp_path) as made:
-        yield made
-
 
 # --- fake binlogs ----------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,19 +24,11 @@ from tests.pump_world import (
     commit,
     eventually,
     numbers,
-    posix_world,
     prewrite,
     pulled,
     written,
 )
 from tests.sim.disk import SimDisk, SimFile
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with posix_world(tmp_path) as made:
-        yield made
-
 
 # --- prewrites that fell out of the window -----------------------------------------------------
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from binlogd.ports import Committed, OpenPrewrite, Pending, RolledBack, TxnStatus
 from tests.pump_world import (
@@ -18,7 +15,6 @@ from tests.pump_world import (
     commit,
     eventually,
     numbers,
-    posix_world,
     prewrite,
     pulled,
     rollback,
@@ -28,12 +24,6 @@ from tests.pump_world import (
 
 SOON = replace(ROOMY, resolve_after_s=0.05)
 NEVER_BY_AGE = replace(ROOMY, resolve_after_s=3_600)
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with posix_world(tmp_path) as made:
-        yield made
 
 
 # --- rollbacks -----------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,13 +41,6 @@ from tests.pump_world import (
     until_released,
     written,
 )
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with posix_world(tmp_path) as made:
-        yield made
-
 
 SMALL = replace(ROOMY, segment_bytes_max=2_000)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from tests.pump_world import (
     commit,
     eventually,
     numbers,
-    posix_world,
     prewrite,
     pulled,
     rollback,
@@ -33,12 +32,6 @@ from tests.pump_world import (
 )
 
 INDEX = Path("pump") / "shard-0" / FILES[0]
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with posix_world(tmp_path) as made:
-        yield made
 
 
 # --- the index ---------------------------------------------------------------------------------

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from binlogd.pump.metrics import say_pump
 from binlogd.pump.pump import Pump
@@ -21,19 +19,12 @@ from tests.pump_world import (
     commit,
     eventually,
     numbers,
-    posix_world,
     prewrite,
     pulled,
     written,
 )
 
 INDEX = Path("pump") / "shard-0" / "index.db"
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with posix_world(tmp_path) as made:
-        yield made
 
 
 @contextmanager
