@@ -100,7 +100,7 @@ def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) 
 
     asyncio.run(machine())
     check_memory(memory_mb)
-    _claimed(arguments, setup)
+    into = claimed(arguments, setup)
     roots = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     os.environ |= {"PYTHONPATH": roots, "PYSPARK_PYTHON": sys.executable}
     os.environ.pop("SPARK_HOME", None)
@@ -110,7 +110,7 @@ def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) 
     with tempfile.TemporaryDirectory(prefix="binlogd-pipeline-") as scratch:
         spark = session(SessionSpec(scratch=scratch, cores=cores, memory_mb=memory_mb))
         try:
-            run(spark, arguments, setup)
+            run(spark, arguments, into)
         finally:
             spark.stop()
 
@@ -128,7 +128,7 @@ def main(words: Sequence[str]) -> int:
 
         spark = SparkSession.builder.appName("binlogd-pipeline").getOrCreate()
         try:
-            run(spark, arguments, setup)
+            run(spark, arguments, claimed(arguments, setup))
         finally:
             spark.stop()
     except BinlogdError as error:
@@ -154,15 +154,15 @@ def write_package(directory: Path) -> list[Path]:
     return [archive, program]
 
 
-def run(spark: Any, arguments: Arguments, setup: Setup) -> None:
-    """To its end, in a session that is there. Raises ConfigError, Refused, PipelineStopped."""
+def run(spark: Any, arguments: Arguments, into: Any) -> None:
+    """To its end, in a session that is there; `into` is `claimed`. Raises ConfigError, Refused,
+    PipelineStopped."""
     from binlogd.spark.pipeline import DatabaseTarget, LakeTarget, PipelineOptions, seed
     from binlogd.spark.request import request
 
     source = arguments.source_options()
     asked = request({**source, "form": "changes"})
     checkpoint, takes_over = _named(arguments.checkpoint), arguments.takes_over
-    into = _claimed(arguments, setup)
     if arguments.is_lake:
         if arguments.base and not into.book().read().commit_ts:
             with tempfile.TemporaryDirectory(prefix="binlogd-base-") as scratch:
@@ -181,7 +181,7 @@ def run(spark: Any, arguments: Arguments, setup: Setup) -> None:
     _run_to_end(spark, options, target)
 
 
-def _claimed(arguments: Arguments, setup: Setup) -> Any:
+def claimed(arguments: Arguments, setup: Setup) -> Any:
     """The lake, or the sink of a database: this pipeline's from now on. Raises ConfigError,
     PipelineStopped where it is another's."""
     from binlogd.spark.database import DatabaseSink

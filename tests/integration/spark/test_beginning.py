@@ -18,7 +18,7 @@ from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
 from binlogd.spark.pipeline import LakeTarget, PipelineOptions, seed, start
 from binlogd.spark.request import request
-from binlogd.spark.submit import Arguments, parsed, run
+from binlogd.spark.submit import Arguments, claimed, parsed, run
 from binlogd.tso import Tso
 from binlogd.workload.generator import Options
 from tests import dumps
@@ -115,14 +115,17 @@ def test_a_pipeline_begins_with_its_base_and_a_second_one_is_refused(
         at = str(tmp_path / checkpoint)
         return parsed([*common, "--option", history, "--checkpoint", at, *more])
 
-    run(spark.spark, words("one"), setup)
+    def go(arguments: Arguments) -> None:
+        run(spark.spark, arguments, claimed(arguments, setup))
+
+    go(words("one"))
     check_lake(logged, Lake(place_of(f"delta:{lake}")), last(logged))
     with pytest.raises(PipelineStopped, match=f"whose checkpoint is {tmp_path}/one"):
-        run(spark.spark, words("two"), setup)
+        go(words("two"))
     if takes_over:
-        run(spark.spark, words("two", "--take-over"), setup)
+        go(words("two", "--take-over"))
         with pytest.raises(PipelineStopped, match=f"whose checkpoint is {tmp_path}/two"):
-            run(spark.spark, words("one"), setup)
+            go(words("one"))
     check_lake(logged, Lake(place_of(f"delta:{lake}")), last(logged))
 
 
