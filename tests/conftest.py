@@ -34,6 +34,15 @@ ONE_WORKER_EACH = ("spark", "kafka")
 """Fixtures that take seconds of both cores to start: their tests go to one worker."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """A gate that leaves tests out in silence is none: `make test` and `make soak` set this."""
+    parser.addoption(
+        "--nothing-skipped",
+        action="store_true",
+        help="a test that is skipped has failed: its reason says what is missing here",
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For `--dist loadgroup`: at the end no worker has a long test to itself."""
 
@@ -53,6 +62,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Of a test that has taken too long, where each of its tasks waits: a stack shows the loop."""
     report: pytest.TestReport = yield
+    if report.skipped and item.config.getoption("--nothing-skipped"):
+        report.outcome = "failed"
     if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
         stacks = io.StringIO()
         every = asyncio.tasks._all_tasks  # type: ignore[attr-defined]  # all_tasks wants a loop

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ PROGRAMS = Path(__file__).parent / "interop"
 def built(folder: str, directory: Path, *flags: str, package: str = ".") -> Path:
     """A package of a folder of tests/interop, as a program in `directory`; skips where it cannot be
     made from what is here."""
-    go = shutil.which("go")
+    beside_python = str(Path(sys.executable).parent)
+    go = shutil.which("go", path=os.pathsep.join([os.environ.get("PATH", ""), beside_python]))
     if go is None:
-        pytest.skip("go is not installed")
+        pytest.skip("go is not installed: `make setup-soak` does")
     program = directory / "program"
     done = subprocess.run(
         [go, "build", *flags, "-o", str(program), package],
@@ -28,7 +30,6 @@ def built(folder: str, directory: Path, *flags: str, package: str = ".") -> Path
         check=False,
     )
     if "module lookup disabled" in done.stderr:
-        modules = " ".join(flag for flag in flags if flag.startswith("-modfile"))
-        pytest.skip(f"modules are missing: cd tests/interop/{folder}; go mod download {modules}")
+        pytest.skip(f"modules of tests/interop/{folder} are missing: `make setup-soak` gets them")
     assert done.returncode == 0, done.stderr
     return program

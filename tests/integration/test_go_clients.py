@@ -1,8 +1,8 @@
 """The Go client libraries that TiDB, Pump, Drainer and binlogctl are built with, against a whole
 process that is their PD and their Pump.
 
-They come with `go mod download` in each folder of tests/interop, some 200 MB, and are compiled once
-(a few minutes, kept in Go's build cache).
+`make setup-soak` gets their modules, some 200 MB; they are compiled once (a few minutes,
+kept in Go's build cache).
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def test_etcdctl_does_here_what_it_does_at_an_etcd(
 ) -> None:
     etcdctl = shutil.which("etcdctl")
     if etcdctl is None:
-        pytest.skip("etcdctl is not installed: Debian has it in etcd-client")
+        pytest.skip("etcdctl is not installed: `make setup-soak` does")
     said = []
     for port in (appliance.port, real_etcd_port):
         answers = []

@@ -1,7 +1,7 @@
 """Nodes at a real PD, whose TiKV is a scripted one: Pumps and a Drainer meet in its etcd, take its
 time, and read schema and fates where it says that they are.
 
-The pd-server is made of the modules of tests/interop/pdserver (`go mod download` there, some
+The pd-server is made of the modules of tests/interop/pdserver (`make setup-soak` gets them, some
 250 MB), compiled once.
 """
 

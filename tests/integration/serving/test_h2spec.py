@@ -1,5 +1,5 @@
 """HTTP/2 conformance, judged by h2spec: the one at hand, or the one of tests/interop/h2spec
-(`cd tests/interop/h2spec; go mod download` gets its modules, some 10 MB).
+(`make setup-soak` gets its modules, some 10 MB).
 """
 
 from __future__ import annotations
