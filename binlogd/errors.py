@@ -24,31 +24,73 @@
     │   ├── CorruptIndex        rebuild it from the log
     │   ├── CorruptRelay        in a relay log
     │   ├── CorruptPayload      a record that is whole, and no binlog
-    │   └── CorruptRow          row bytes that no schema explains
-    └── Stuck                   an operator must decide: the Drainer stops, the Pump goes on
-        ├── UnknownTable        a row change names a table id that no DDL made
-        ├── RowMismatch         a row contradicts the schema of its table
-        ├── MissingDdlJob       the schema history does not hold the job of a DDL binlog
-        ├── UnsupportedDdl      this DDL cannot be replayed downstream
-        ├── StatementRejected   the downstream refuses a statement
-        └── SchemaChanged       a read of Spark cannot hold what a table became
+    │   ├── CorruptRow          row bytes that no schema explains
+    │   ├── UnreadableRow       a row of an export contradicts the schema of its table
+    │   └── PromiseBroken       a source sends what it had promised not to send any more
+    ├── Stuck                   an operator must decide: the Drainer stops, the Pump goes on
+    │   ├── UnknownTable        a row change names a table id that no DDL made
+    │   ├── RowMismatch         a row contradicts the schema of its table
+    │   ├── MissingDdlJob       the schema history does not hold the job of a DDL binlog
+    │   ├── UnsupportedDdl      this DDL cannot be replayed downstream
+    │   ├── StatementRejected   the downstream refuses a statement
+    │   └── SchemaChanged       a read of Spark cannot hold what a table became
+    ├── GaveUp                  a command or a job gave up: mend what it names, run it again
+    └── Unfit                   does not serve here: the caller takes another way, or says so
 
-An error builds its own sentence: what happened, where, and what to do. Where a Stuck can be passed
-over, the sentence ends with the setting that does it.
+Children that concern one part of the program alone stand there. An error builds its own sentence:
+what happened, where, and what to do. It has these as fields too (`told`, `todo`, `skip_ts`), for a
+page that shows them apart: no word is ever read out of a sentence. A Stuck cannot be made without
+`todo`; the others have that of their family where they know nothing closer. That a transaction can
+be passed over is said where it helps, and last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 
 class BinlogdError(Exception):
-    """The root; raised only as one of its children."""
+    """The root; raised only as one of its children.
+
+    `told` is what happened and where. `todo` is what to do next, of the family where nothing closer
+    is known. `skip_ts` is the commit_ts of the transaction that a skip gets past; 0: none does.
+    """
+
+    todo: str
+    skip_ts: int = 0
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not getattr(cls, "todo", ""):
+            raise TypeError(f"{cls.__name__} does not say what to do next: give it a `todo`")
+
+    def __init__(self, told: str = "", *, todo: str = "") -> None:
+        self.told = told
+        self.todo = todo or self.todo
+        super().__init__(f"{told}; {todo}" if todo else told)
+
+
+class Failure(NamedTuple):
+    """An error as it is shown: its class, its whole sentence, and the parts of it."""
+
+    kind: str
+    sentence: str
+    told: str
+    todo: str
+    skip_ts: int = 0
+
+    @classmethod
+    def of(cls, error: BinlogdError) -> Failure:
+        """Without what the error holds on to."""
+        return cls(type(error).__name__, str(error), error.told, error.todo, error.skip_ts)
 
 
 class ConfigError(BinlogdError):
     """The configuration, the data directory or the command line contradicts itself or the world."""
+
+    todo = "correct the configuration, and start again"
 
 
 # --- the caller asked wrongly ----------------------------------------------------------
@@ -56,6 +98,8 @@ class ConfigError(BinlogdError):
 
 class Refused(BinlogdError):
     """A request that must not be repeated as it is."""
+
+    todo = "do not repeat it as it is; ask for what can be had"
 
 
 class MalformedBinlog(Refused):
@@ -97,8 +141,8 @@ class Behind(Refused):
         self.asked_ts, self.gc_ts = asked_ts, gc_ts
         super().__init__(
             f"request of a purged binlog TS: binlogs up to commit_ts {gc_ts} have been deleted"
-            f" (pump.gc), but those after {asked_ts} were asked for: start from a newer full"
-            " copy of the data"
+            f" (pump.gc), but those after {asked_ts} were asked for",
+            todo="start from a newer full copy of the data",
         )
 
 
@@ -123,6 +167,8 @@ class Overtaken(Refused):
 
 class Unavailable(BinlogdError):
     """Something outside does not answer now; waiting may heal it."""
+
+    todo = "see that what it names runs and can be reached; waiting may be enough"
 
 
 class DiskFull(Unavailable):
@@ -174,8 +220,8 @@ class NotRunning(Unavailable):
     def __init__(self, url: str, reason: str) -> None:
         self.url = url
         super().__init__(
-            f"no binlogd answers at {url}: {reason}; start it with `binlogd serve`, or name its"
-            " address with --addr"
+            f"no binlogd answers at {url}: {reason}",
+            todo="start it with `binlogd serve`, or name its address with --addr",
         )
 
 
@@ -185,19 +231,24 @@ class NotRunning(Unavailable):
 class Corrupt(BinlogdError):
     """Stored bytes are not what was written. Never skipped silently."""
 
+    todo = (
+        "find what damaged the bytes (the disk, memory, a copy that was cut), and bring back whole"
+        " ones: `binlogd check` lists what is damaged in a log"
+    )
+
 
 class _CorruptAt(Corrupt):
-    def __init__(self, path: Path | str, offset: int, reason: str) -> None:
+    def __init__(self, path: Path | str, offset: int, reason: str, *, todo: str = "") -> None:
         self.path, self.offset, self.reason = path, offset, reason
-        super().__init__(f"{path} at offset {offset}: {reason}")
+        super().__init__(f"{path} at offset {offset}: {reason}", todo=todo)
 
 
 class CorruptRecord(_CorruptAt):
     """A record of a value log that cannot be read."""
 
     def __init__(self, path: Path | str, offset: int, reason: str) -> None:
-        super().__init__(path, offset, reason)
-        self.args = (f"{self}; `binlogd check` lists all that is damaged, and what can be done",)
+        todo = "`binlogd check` lists all that is damaged, and what can be done"
+        super().__init__(path, offset, reason, todo=todo)
 
 
 class CorruptRelay(_CorruptAt):
@@ -210,7 +261,7 @@ class CorruptIndex(Corrupt):
     def __init__(self, path: Path | str, reason: str) -> None:
         self.path, self.reason = path, reason
         super().__init__(
-            f"{path}: {reason}; stop binlogd and delete it: it is rebuilt from the log"
+            f"{path}: {reason}", todo="stop binlogd and delete it: it is rebuilt from the log"
         )
 
 
@@ -222,14 +273,53 @@ class CorruptRow(Corrupt):
     """Row bytes that do not decode; callers that know the table turn it into RowMismatch."""
 
 
+class UnreadableRow(Corrupt):
+    """A row of an export that contradicts the schema of its table."""
+
+    todo = "see whether the schema history is whole; or leave the table out (--exclude)"
+
+    def __init__(self, table: str, commit_ts: int, reason: str) -> None:
+        """commit_ts 0: it is one of several transactions."""
+        of = f" in transaction commit_ts {commit_ts}" if commit_ts else ""
+        super().__init__(f"a row of {table}{of} contradicts the schema: {reason}")
+
+
+class PromiseBroken(Corrupt):
+    """A source delivered what lies behind its own promise to be complete."""
+
+    def __init__(self, source: str, start_ts: int, commit_ts: int, promised_ts: int) -> None:
+        self.source, self.commit_ts, self.promised_ts = source, commit_ts, promised_ts
+        super().__init__(
+            f"source {source} delivered commit_ts {commit_ts} (start_ts {start_ts}) behind"
+            f" {promised_ts}, up to which it had promised to be complete: what lies between may"
+            " have been replicated without it",
+            todo=f"find out what happened to {source} (was its data directory replaced, or its"
+            " clock set?), then begin anew from a full copy of the data, or compare with `binlogd"
+            " verify`: nothing else finds what is missing",
+        )
+
+
 # --- an operator must decide -------------------------------------------------------------
 
 
 class Stuck(BinlogdError):
-    """The Drainer cannot go on by itself; the Pump goes on receiving."""
+    """The Drainer cannot go on by itself; the Pump goes on receiving.
+
+    `todo` mends the cause. `skip_ts` is given only where passing over that one transaction lets the
+    replication go on; it is told behind `todo`.
+    """
+
+    todo = "mend what it names; the Drainer tries again after a restart, or a pause and a resume"
+
+    def __init__(self, told: str, *, todo: str, skip_ts: int = 0) -> None:
+        super().__init__(told, todo=todo)
+        self.skip_ts = skip_ts
+        if skip_ts:
+            self.args = (f"{told}; {todo}; {way_past(skip_ts)}",)
 
 
-def _way_past(commit_ts: int) -> str:
+def way_past(commit_ts: int) -> str:
+    """How a transaction is passed over."""
     return (
         f"to pass over this transaction, run `binlogd skip {commit_ts} --reason ...` or add"
         f" {commit_ts} to syncer.ignore-txn-commit-ts"
@@ -247,7 +337,9 @@ class UnknownTable(Stuck):
         now = f"; the upstream knows it as {known_as}" if known_as else ""
         super().__init__(
             f"not found table id: {table_id} (transaction commit_ts {commit_ts}, schema version"
-            f" {schema_version}){now}; is upstream.schema-history complete? {_way_past(commit_ts)}"
+            f" {schema_version}){now}",
+            todo="is upstream.schema-history complete? Bring it up to date",
+            skip_ts=commit_ts,
         )
 
 
@@ -258,17 +350,11 @@ class RowMismatch(Stuck):
         self.table, self.commit_ts, self.reason = table, commit_ts, reason
         super().__init__(
             f"a row of {table} in transaction commit_ts {commit_ts} contradicts the schema:"
-            f" {reason}; {_way_past(commit_ts)}"
+            f" {reason}",
+            todo=f"look at it with `binlogd txn {commit_ts}`, and whether upstream.schema-history"
+            " holds every DDL of the table",
+            skip_ts=commit_ts,
         )
-
-
-class UnreadableRow(BinlogdError):
-    """A row of an export that contradicts the schema of its table."""
-
-    def __init__(self, table: str, commit_ts: int, reason: str) -> None:
-        """commit_ts 0: it is one of several transactions."""
-        of = f" in transaction commit_ts {commit_ts}" if commit_ts else ""
-        super().__init__(f"a row of {table}{of} contradicts the schema: {reason}")
 
 
 class MissingDdlJob(Stuck):
@@ -277,39 +363,68 @@ class MissingDdlJob(Stuck):
     def __init__(self, job_id: int, commit_ts: int, query: str) -> None:
         self.job_id, self.commit_ts, self.query = job_id, commit_ts, query
         super().__init__(
-            f"DDL job {job_id} (commit_ts {commit_ts}: {query}) is not in the schema history;"
-            f" bring upstream.schema-history up to date; {_way_past(commit_ts)}"
+            f"DDL job {job_id} (commit_ts {commit_ts}: {query}) is not in the schema history",
+            todo="bring upstream.schema-history up to date",
+            skip_ts=commit_ts,
         )
 
 
 class UnsupportedDdl(Stuck):
     """A DDL that cannot be replayed downstream."""
 
-    def __init__(self, commit_ts: int, statement: str, reason: str) -> None:
+    def __init__(self, commit_ts: int, statement: str, reason: str, *, todo: str = "") -> None:
         self.commit_ts, self.statement, self.reason = commit_ts, statement, reason
         super().__init__(
-            f"cannot replay DDL of commit_ts {commit_ts}: {reason}: {statement};"
-            f" {_way_past(commit_ts)}"
+            f"cannot replay DDL of commit_ts {commit_ts}: {reason}: {statement}",
+            todo=todo or "bring the downstream by hand to what it does upstream",
+            skip_ts=commit_ts,
         )
 
 
 class StatementRejected(Stuck):
     """The downstream refuses a statement, and waiting will not change that."""
 
-    def __init__(self, commit_ts: int, statement: str, code: int, reason: str) -> None:
+    def __init__(
+        self,
+        commit_ts: int,
+        statement: str,
+        code: int,
+        reason: str,
+        *,
+        todo: str = "",
+        can_skip: bool = True,
+    ) -> None:
+        """`can_skip`: the refusal is of this transaction alone, not of all that are like it."""
         self.commit_ts, self.statement, self.code, self.reason = commit_ts, statement, code, reason
         super().__init__(
             f"the downstream refused a statement of commit_ts {commit_ts} with error {code}:"
-            f" {reason}: {statement}; {_way_past(commit_ts)}"
+            f" {reason}: {statement}",
+            todo=todo or "mend downstream what it names, and let the Drainer try again",
+            skip_ts=commit_ts if can_skip else 0,
         )
 
 
 class SchemaChanged(Stuck):
     """A table changed in a way that the columns of a running read cannot hold."""
 
-    def __init__(self, table: str, commit_ts: int, what: str, way_past: str) -> None:
+    def __init__(self, table: str, commit_ts: int, what: str, todo: str) -> None:
         self.table, self.commit_ts = table, commit_ts
-        super().__init__(f"{table}: at commit_ts {commit_ts}: {what}; {way_past}")
+        super().__init__(f"{table}: at commit_ts {commit_ts}: {what}", todo=todo)
+
+
+# --- commands and jobs -------------------------------------------------------------------
+
+
+class GaveUp(BinlogdError):
+    """A command or a job gave up; what was complete before stays as it is."""
+
+    todo = "mend what it names, and run it again"
+
+
+class Unfit(BinlogdError):
+    """An answer to a caller that tries something: this does not serve here, and why."""
+
+    todo = "choose another way, or mend what it names"
 
 
 def leading_error(group: BaseExceptionGroup[BaseException]) -> BinlogdError | None:

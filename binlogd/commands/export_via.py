@@ -19,7 +19,7 @@ from rich.table import Table
 from binlogd.commands.console import ExportProgress
 from binlogd.commands.options import load_asking
 from binlogd.commands.running import asked
-from binlogd.errors import BinlogdError, ConfigError, NotRunning, Refused
+from binlogd.errors import ConfigError, GaveUp, NotRunning, Refused
 from binlogd.host import loop
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.desk import WRONG_EXIT, Ticket, Wish
@@ -39,7 +39,7 @@ _OPEN = ("waiting", "running")
 _BAD_REQUEST, _NOT_FOUND, _ACCEPTED = 400, 404, 202
 
 
-class ExportEnded(BinlogdError):
+class ExportEnded(GaveUp):
     """The export failed over there, or somebody cancelled it."""
 
 

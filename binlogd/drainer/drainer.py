@@ -24,6 +24,8 @@ from binlogd.drainer.sink import SinkStatistics
 from binlogd.errors import (
     BinlogdError,
     Corrupt,
+    DownstreamUnavailable,
+    Failure,
     RowMismatch,
     Unavailable,
     UnknownTable,
@@ -55,12 +57,12 @@ class DrainerStatistics:
     """How the Drainer stands.
 
     `lag_ms` is upstream time: how far what is applied lies behind the newest promise of any source.
-    `blocking` names what it waits for: a source, "downstream", or the error. `last_error` says what
-    to do; it stays until a session makes progress.
+    `blocking` names what it waits for: a source, "downstream", or the error. `failure` stays until
+    a session makes progress.
     """
 
     state: DrainerState
-    last_error: str
+    failure: Failure | None
     checkpoint: Checkpoint
     applied_ts: Tso
     resolved_ts: Tso
@@ -80,6 +82,11 @@ class DrainerStatistics:
     relay: RelayStatistics | None
     measures: DrainerMeasuresStatistics
 
+    @property
+    def last_error(self) -> str:
+        """The failure as a sentence; "" when there is none."""
+        return self.failure.sentence if self.failure is not None else ""
+
 
 class Drainer:
     """Owns the sessions; made once, run once."""
@@ -93,7 +100,7 @@ class Drainer:
         self._woken = asyncio.Event()
         self._deadline: asyncio.Timeout | None = None
         self._state = DrainerState.STARTING
-        self._last_error = ""
+        self._failure: Failure | None = None
         self._retry_at_s = 0.0
         self._sessions = self._skipped = self._in_doubt = 0
         self._mismatches: dict[int, int] = {}
@@ -108,7 +115,12 @@ class Drainer:
                 await self._supervise()
         except TimeoutError:
             log.warning("drain_timed_out", checkpoint=self._checkpoint.commit_ts)
-            self._last_error = "draining took too long; the checkpoint is not consistent"
+            self._failure = Failure.of(
+                DownstreamUnavailable(
+                    "draining took too long; the checkpoint is not consistent",
+                    todo="start again: what was on its way is applied anew",
+                )
+            )
         finally:
             self._note_session()
             self._deadline = None
@@ -146,7 +158,7 @@ class Drainer:
         newest_ts = max(promised, default=applied_ts)
         return DrainerStatistics(
             state=self._state,
-            last_error=self._last_error,
+            failure=self._failure,
             checkpoint=session.checkpoint if session else self._checkpoint,
             applied_ts=applied_ts,
             resolved_ts=merge.resolved_ts if merge else applied_ts,
@@ -176,7 +188,7 @@ class Drainer:
                 return
             if self._checkpoint.commit_ts > began_at:
                 self._backoff.reset()
-            self._last_error = str(error)
+            self._failure = Failure.of(error)
             if isinstance(error, Corrupt):
                 self._ports.measures.could_not_decode()
             if isinstance(error, Unavailable) or is_ahead:
@@ -239,7 +251,7 @@ class Drainer:
         if checkpoint.commit_ts > self._checkpoint.commit_ts:
             self._backoff.reset()
         self._checkpoint = checkpoint
-        self._last_error = ""
+        self._failure = None
         self._on_saved(checkpoint)
 
     def _note_session(self) -> None:
@@ -252,7 +264,7 @@ class Drainer:
 
     def _blocking(self, merge: MergeStatistics | None, applied_ts: Tso, newest_ts: Tso) -> str:
         if self._state in (DrainerState.STUCK, DrainerState.RETRYING):
-            return self._last_error
+            return self._failure.sentence if self._failure is not None else ""
         if merge is None or applied_ts >= newest_ts:
             return ""
         return "downstream" if applied_ts < merge.resolved_ts else merge.blocking

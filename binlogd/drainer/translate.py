@@ -20,7 +20,14 @@ from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.filtering.route import Router
 from binlogd.drainer.txn import BY_DECISION, Ddl, Dml, Skip, TableChange, Txn
-from binlogd.errors import MalformedBinlog, MissingDdlJob, RowMismatch, UnknownTable
+from binlogd.errors import (
+    Corrupt,
+    MalformedBinlog,
+    MissingDdlJob,
+    RowMismatch,
+    UnknownTable,
+    UnsupportedDdl,
+)
 from binlogd.tidb.model import Job, TableAt
 from binlogd.tidb.schema import Effect, Named, SchemaTracker, is_reserved
 from binlogd.tso import Tso
@@ -197,7 +204,10 @@ class Translator:
             return Omit("binlog-filter-rule")
         if self._router.has_rules:
             self._claim(event.effect)
-        return self._replay.of(event)
+        try:
+            return self._replay.of(event)
+        except Corrupt as error:  # of the job, whose other parts have been read by now
+            raise UnsupportedDdl(event.commit_ts, event.query, str(error)) from error
 
     def _claim(self, effect: Effect) -> None:
         """Raises ConfigError for a table that would be another one downstream."""

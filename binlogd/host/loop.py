@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from binlogd.errors import BinlogdError, leading_error
+from binlogd.errors import GaveUp, leading_error
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         raise error from group
 
 
-class Ended(BinlogdError):
+class Ended(GaveUp):
     """Somebody ended a command by SIGTERM; it has tidied up."""
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from binlogd.binlog import CommittedBinlog, Pulled
-from binlogd.errors import Corrupt
+from binlogd.errors import PromiseBroken
 from binlogd.ports import SourceState
 from binlogd.tso import NO_TS, Tso
 
@@ -109,16 +109,13 @@ class Merge:
         return self._sources[name].resolved_ts
 
     def push(self, name: str, pulled: Pulled) -> None:
-        """Takes a batch of a source. Raises Corrupt when it contradicts an earlier promise."""
+        """Takes a batch of a source. Raises PromiseBroken."""
         source = self._sources[name]
         last = source.waiting[-1].commit_ts if source.waiting else source.resolved_ts
         for binlog in pulled.binlogs:
             if binlog.commit_ts < last or binlog.commit_ts <= source.resolved_ts:
-                raise Corrupt(
-                    f"source {name} delivered commit_ts {binlog.commit_ts} (start_ts"
-                    f" {binlog.start_ts}) behind {max(last, source.resolved_ts)}, up to which it"
-                    " had promised to be complete; replication after it would lose a transaction"
-                )
+                promised_ts = max(last, source.resolved_ts)
+                raise PromiseBroken(name, binlog.start_ts, binlog.commit_ts, promised_ts)
             last = binlog.commit_ts
             source.waiting.append(binlog)
             source.bytes_waiting += len(binlog.payload)

@@ -17,7 +17,7 @@ import structlog
 from binlogd import __version__, native
 from binlogd.client.registered_pumps import RegisteredPumps
 from binlogd.drainer.ddl.trash_names import TrashStatistics
-from binlogd.drainer.drainer import DrainerState
+from binlogd.drainer.drainer import DrainerState, DrainerStatistics
 from binlogd.drainer.measures import RunningDdl
 from binlogd.drainer.metrics import say_drainer
 from binlogd.errors import RecordTooLarge, Refused, UpstreamUnavailable
@@ -382,13 +382,14 @@ class Node:
 
     def _drainer(self) -> dict[str, Any]:
         if self.drainer is None:
-            return {"state": "off", "node_id": "", "node_state": "", "error": ""}
+            return {"state": "off", "node_id": "", "node_state": "", "error": "", "failure": None}
         now = self.drainer.statistics()
         return {
             "state": now.state.value,
             "node_id": self.identity.drainer,
             "node_state": self.drainer.state.value,
             "error": now.last_error if now.state is not DrainerState.RUNNING else "",
+            "failure": _failure(now) if now.state is not DrainerState.RUNNING else None,
             "applied_ts": now.applied_ts,
             "resolved_ts": now.resolved_ts,
             "blocking": now.blocking,
@@ -420,6 +421,13 @@ class Node:
             "last_ddls": [asdict(each) for each in now.measures.ddls],
             "trash": _trash(now.sink.trash if now.sink else None),
         }
+
+
+def _failure(now: DrainerStatistics) -> dict[str, Any] | None:
+    if now.failure is None:
+        return None
+    kind, _, told, todo, skip_ts = now.failure
+    return {"kind": kind, "told": told, "todo": todo, "skip_ts": skip_ts}
 
 
 def _behind_s(position: Tso, newest: Tso) -> float:

@@ -1,23 +1,22 @@
 """What an operator should look at, out of the document of `/status`: each with what to do.
 
-Worst first. The words of a failure are those of the error itself, which ends with the way past;
-what is added here is for what has no error of its own.
+Worst first. What to do about a failure, and whether passing over a transaction can help, are fields
+of the error (binlogd/errors.py); what is added here is for what has no error of its own.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 WAITS_LONG_S = 30.0
-_TS = re.compile(r"\bcommit_ts (\d{1,19})\b")
 
 
 class Problem(NamedTuple):
     """`severity` is "bad" (data is not moving, or lost), "warn" (look soon), or "info".
 
-    `action` names what may be pressed: "skip" (of `commit_ts`), "resume", or "".
+    `action` names what may be pressed: "skip" (of `commit_ts`), "resume", or "". A skip is offered
+    where the error says that it helps, and `todo` says first what is better.
     """
 
     severity: str
@@ -128,31 +127,32 @@ def _replicating(drainer: Mapping[str, Any]) -> Iterator[Problem]:
             "Resume it when the downstream is ready.",
             "resume",
         )
-    elif drainer["error"]:
+    elif drainer["failure"]:
         yield _failure(drainer)
     yield from _in_doubt(drainer)
 
 
 def _failure(drainer: Mapping[str, Any]) -> Problem:
-    """The text of an error names the transaction where there is one, and ends with what to do."""
-    text = drainer["error"]
-    named = _TS.search(text)
-    told, _, todo = text.partition("; ")
-    if drainer["state"] == "stuck":
+    failure: Mapping[str, Any] = drainer["failure"]
+    told, todo, skip_ts = failure["told"], _as_a_sentence(failure["todo"]), failure["skip_ts"]
+    if drainer["state"] != "stuck":
         return Problem(
-            "bad",
-            "Replication is stuck",
+            "warn",
+            f"Replication failed {drainer['failed_in_a_row']} times in a row, and tries again",
             told,
-            todo or "Mend the cause; a restart or a skip lets it try again.",
-            "skip" if named else "",
-            named.group(1) if named else "",
+            f"The next attempt is in {drainer['retry_in_s']:.0f} s, by itself. {todo}",
         )
-    return Problem(
-        "warn",
-        f"Replication failed {drainer['failed_in_a_row']} times in a row, and tries again",
-        told,
-        todo or f"The next attempt is in {drainer['retry_in_s']:.0f} s, by itself.",
+    if not skip_ts:
+        return Problem("bad", "Replication is stuck", told, todo)
+    last = (
+        f"If nothing else helps: `binlogd skip {skip_ts} --reason ...` passes over this"
+        " transaction, and the downstream lacks it from then on."
     )
+    return Problem("bad", "Replication is stuck", told, f"{todo} {last}", "skip", str(skip_ts))
+
+
+def _as_a_sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}"
 
 
 def _sources(drainer: Mapping[str, Any], own: Set[str]) -> Iterator[Problem]:

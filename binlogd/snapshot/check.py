@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from binlogd.errors import BinlogdError, ConfigError
+from binlogd.errors import BinlogdError, ConfigError, Unfit
 from binlogd.snapshot.formats import read_files
 from binlogd.snapshot.formats.texts import CHECKSUM_BITS
 from binlogd.snapshot.publishing.publish import read_manifest, why_none
@@ -77,7 +77,7 @@ def _table(snapshot: Path, manifest: Manifest, table: TableEntry) -> TableCheck:
     return verdict
 
 
-class _Wrong(BinlogdError):
+class _Wrong(Unfit):
     """What is wrong with a file."""
 
 

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from functools import total_ordering
 
-from binlogd.errors import BinlogdError
+from binlogd.errors import Unfit
 from binlogd.tidb.columns import INTEGER_TYPES, Value
 from binlogd.tidb.kinds import STRING_TYPES, PartitionKind, Tp
 from binlogd.tidb.model import Column, Partitioning, Table
 
 
-class Unplaceable(BinlogdError):
+class Unplaceable(Unfit):
     """Nobody here can tell in which partition rows lie; the text says of what and why."""
 
 

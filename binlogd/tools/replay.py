@@ -14,7 +14,7 @@ from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.named import NamedTransaction
 from binlogd.drainer.mysql.connection import Server
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, NamedOptions
-from binlogd.errors import BinlogdError, ConfigError, StatementRejected
+from binlogd.errors import BinlogdError, ConfigError, GaveUp, StatementRejected
 from binlogd.settings.moment import wall_clock
 from binlogd.tools.chosen import chosen
 from binlogd.tools.reading import Source, SourceKind
@@ -22,26 +22,27 @@ from binlogd.tools.transaction import Transaction
 from binlogd.tso import NO_TS, Tso
 
 
-class ReplayStopped(BinlogdError):
+class ReplayStopped(GaveUp):
     """A replay ended in the middle; what is applied is applied in whole transactions."""
 
     def __init__(self, applied_ts: Tso, cause: BinlogdError) -> None:
         self.applied_ts, self.cause = applied_ts, cause
-        reason = str(cause)
-        past = ""
+        told = str(cause)
         if isinstance(cause, StatementRejected):
-            reason = (
+            told = (
                 f"the target refused a statement of commit_ts {cause.commit_ts} with error"
-                f" {cause.code}: {cause.reason}: {cause.statement}"
+                f" {cause.code}: {cause.reason}: {cause.statement}; {cause.todo}"
             )
-            past = f"; to pass over this transaction, add --ignore-commit-ts {cause.commit_ts}"
+        past = ""
+        if cause.skip_ts:
+            past = f"; to pass over this transaction, add --ignore-commit-ts {cause.skip_ts}"
         begun = "nothing was applied"
         if applied_ts > NO_TS:
             begun = (
                 f"applied up to commit_ts {applied_ts} ({wall_clock(applied_ts)}); go on with"
                 f" --from {applied_ts + 1} --safe-mode"
             )
-        super().__init__(f"{reason}{past}; {begun}")
+        super().__init__(told, todo=f"{begun}{past}")
 
 
 @dataclass(frozen=True, slots=True)

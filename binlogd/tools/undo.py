@@ -19,7 +19,7 @@ from binlogd.drainer.messages.named import NamedColumn, NamedRow, NamedTransacti
 from binlogd.drainer.mysql.connection import Server
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, NamedOptions
 from binlogd.drainer.mysql.named_sql import is_binary, value_literal
-from binlogd.errors import BinlogdError
+from binlogd.errors import GaveUp
 from binlogd.settings.moment import wall_clock
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job
@@ -36,7 +36,7 @@ _INVERSE = {
 }
 
 
-class CannotUndo(BinlogdError):
+class CannotUndo(GaveUp):
     """Something in the window has no way back; the text says what, and what to do."""
 
 

@@ -140,7 +140,12 @@ class DdlReplay:
         """Raises UnsupportedDdl for what cannot be replayed and must not be passed over."""
         job, query, commit_ts = event.job, event.query, event.commit_ts
         if job.type == ActionType.FLASHBACK_CLUSTER and job.is_done:
-            raise UnsupportedDdl(commit_ts, query, "no binlog holds the rows that it changed")
+            raise UnsupportedDdl(
+                commit_ts,
+                query,
+                "no binlog holds the rows that it changed",
+                todo="begin anew from a full copy of the data as they are after it",
+            )
         reason = _reason_to_omit(job, event.effect, self._dialect)
         if not reason and not any(self._is_wanted(name) for name in _judged_by(event.effect)):
             reason = "filtered"

@@ -67,7 +67,10 @@ class KafkaSink:
         try:
             self._bytes += await self._broker.publish(self._messages(group), progress)
         except TooLarge as error:
-            raise StatementRejected(self._at, "a message to Kafka", 0, str(error)) from error
+            todo = "raise syncer.to.kafka-max-message-size, and the broker's message.max.bytes"
+            raise StatementRejected(
+                self._at, "a message to Kafka", 0, str(error), todo=todo
+            ) from error
         except CorruptRow as error:
             raise RowMismatch("a message to Kafka", self._at, str(error)) from error
         except UnicodeEncodeError as error:

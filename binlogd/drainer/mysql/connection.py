@@ -19,7 +19,13 @@ from typing import Any, NamedTuple
 from pymysql.err import MySQLError
 
 from binlogd.drainer import sql
-from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable
+from binlogd.errors import (
+    BinlogdError,
+    ConfigError,
+    DownstreamUnavailable,
+    Refused,
+    StatementRejected,
+)
 from binlogd.host.tls import ClientTls
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.wire.mysql import MysqlConnection
@@ -27,13 +33,18 @@ from binlogd.wire.mysql import MysqlConnection
 CONNECT_TIMEOUT_S = 10.0
 PACKET_TOO_LARGE = 1153
 UNKNOWN_COLUMN = 1054
+NO_SUCH_TABLE = 1146
+_DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
+"""A privilege is missing: the next transaction is refused, too."""
 WAYS_OUT = {
     UNKNOWN_COLUMN: "add the column downstream, or leave out what it lacks by"
     " syncer.to.sync-mode = 2",
+    NO_SUCH_TABLE: "create the table downstream, or leave it out by syncer.ignore-table",
+    PACKET_TOO_LARGE: "raise max_allowed_packet downstream",
     1115: "the downstream lacks this character set: make the table there by hand with another one",
     1273: "the downstream lacks this collation: make the table there by hand with another one",
     **dict.fromkeys(
-        (1044, 1142, 1143, 1227, 1370),
+        _DENIED,
         "grant the user SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX and CREATE VIEW",
     ),
 }
@@ -78,14 +89,31 @@ def retry_kind(error: DownstreamUnavailable) -> str:
     return "no-room" if isinstance(error, NoRoom) else "connection"
 
 
-class SqlRefused(BinlogdError):
+class SqlRefused(Refused):
     """The server understood and will not do it; who knows the transaction says what it means."""
 
+    todo = "mend downstream what it names, and let the Drainer try again"
+
     def __init__(self, code: int, reason: str) -> None:
-        if code in WAYS_OUT:
-            reason += f"; {WAYS_OUT[code]}"
         self.code, self.reason = code, reason
-        super().__init__(f"error {code}: {reason}")
+        super().__init__(f"error {code}: {reason}", todo=WAYS_OUT.get(code, ""))
+
+    def of_rows(
+        self, commit_ts: int, statement: str, *, is_theirs: bool = True
+    ) -> StatementRejected:
+        """Of rows. A missing privilege cannot be passed over, nor what is not known to be this
+        transaction's (`is_theirs`)."""
+        can_skip = is_theirs and self.code not in _DENIED
+        return self._rejected(commit_ts, statement, can_skip=can_skip)
+
+    def of_ddl(self, commit_ts: int, statement: str) -> StatementRejected:
+        """Of a DDL, which can be done by hand and passed over."""
+        return self._rejected(commit_ts, statement, can_skip=True)
+
+    def _rejected(self, commit_ts: int, statement: str, *, can_skip: bool) -> StatementRejected:
+        return StatementRejected(
+            commit_ts, statement, self.code, self.reason, todo=self.todo, can_skip=can_skip
+        )
 
 
 class Done(NamedTuple):

@@ -23,7 +23,7 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.ddl.edits import Dialect, begins, edited, split
 from binlogd.drainer.messages.named import NamedDdl, NamedRow, NamedTransaction
 from binlogd.drainer.mysql import catalog
-from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession, TryAgain
+from binlogd.drainer.mysql.connection import NO_SUCH_TABLE, Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql.named_sql import NamedTable, Piece
 from binlogd.drainer.mysql.warned import Warned, changed_by_server
 from binlogd.errors import StatementRejected
@@ -157,12 +157,8 @@ class NamedApplier:
             assert self._control is not None, "apply before open"
             found = await catalog.table_of(self._control, row.database, row.table)
             if found is None:
-                raise StatementRejected(
-                    commit_ts,
-                    f"rows of {row.database}.{row.table}",
-                    1146,
-                    "the table does not exist downstream; create it there, or leave it out",
-                )
+                missing = SqlRefused(NO_SUCH_TABLE, "the table does not exist downstream")
+                raise missing.of_rows(commit_ts, f"rows of {row.database}.{row.table}")
             table = NamedTable(row.database, row.table, found, is_safe=self._options.is_safe)
             self._tables[key] = table
         return table
@@ -184,7 +180,7 @@ class NamedApplier:
                 await self._patiently(text.encode("utf-8", "surrogateescape"))
             except SqlRefused as error:
                 if error.code not in FORGIVEN:
-                    raise _rejected(commit_ts, text, error) from error
+                    raise error.of_ddl(commit_ts, _shown(text)) from error
                 log.warning(
                     "ddl_forgiven",
                     commit_ts=commit_ts,
@@ -245,7 +241,7 @@ class _Run:
                 await self._look_at_warnings(statement, self._table)
         except SqlRefused as error:
             shown = statement.decode("utf-8", "replace")
-            raise _rejected(self._commit_ts, shown, error) from error
+            raise error.of_rows(self._commit_ts, _shown(shown)) from error
         if first.finds_row:
             self.missing += max(0, len(self._pieces) - done.affected)
         self._pieces, self._size_bytes = [], 0
@@ -255,12 +251,11 @@ class _Run:
         found = (Warned(str(level), int(code), str(text)) for level, code, text in rows)
         changed = changed_by_server(found, table.members)
         if changed is not None:
-            raise StatementRejected(
-                self._commit_ts,
-                _shown(statement.decode("utf-8", "replace")),
-                changed.code,
-                f"the downstream would change a value: {changed.message}",
+            refused = SqlRefused(
+                changed.code, f"the downstream would change a value: {changed.message}"
             )
+            shown = _shown(statement.decode("utf-8", "replace"))
+            raise refused.of_rows(self._commit_ts, shown)
 
 
 def _is_of_database(statement: str) -> bool:
@@ -270,10 +265,6 @@ def _is_of_database(statement: str) -> bool:
         for verb in ("CREATE", "DROP")
         for noun in ("DATABASE", "SCHEMA")
     )
-
-
-def _rejected(commit_ts: Tso, statement: str, error: SqlRefused) -> StatementRejected:
-    return StatementRejected(commit_ts, _shown(statement), error.code, error.reason)
 
 
 def _shown(statement: str) -> str:

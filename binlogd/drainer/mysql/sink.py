@@ -33,7 +33,7 @@ from binlogd.drainer.ddl.marks import with_long_text
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.mysql import catalog
 from binlogd.drainer.mysql.apply import Applier, LaneApplier, LaneWriter
-from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession, TryAgain
+from binlogd.drainer.mysql.connection import NO_SUCH_TABLE, Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql.ddl_watch import DdlWatch
 from binlogd.drainer.mysql.ordered import LOCK_WAIT, OrderedApplier
 from binlogd.drainer.mysql.positions import Positions
@@ -46,7 +46,7 @@ from binlogd.drainer.rows.shape import Mode, Shapes
 from binlogd.drainer.rows.target import Reader, Target
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn
-from binlogd.errors import DownstreamUnavailable, StatementRejected
+from binlogd.errors import DownstreamUnavailable
 from binlogd.tidb.model import TableAt
 from binlogd.tso import NO_TS, Tso
 
@@ -340,17 +340,11 @@ class MySqlSink:
                 lambda session: catalog.table_of(session, table.database, table.info.name)
             )
         except SqlRefused as error:
-            raise StatementRejected(
-                commit_ts, f"information_schema about {label}", error.code, error.reason
-            ) from error
+            what = f"information_schema about {label}"
+            raise error.of_rows(commit_ts, what, is_theirs=False) from error
         if found is None:
-            raise StatementRejected(
-                commit_ts,
-                f"rows of {label}",
-                1146,
-                "the table does not exist downstream; create it there, or leave it out by"
-                " syncer.ignore-table",
-            )
+            missing = SqlRefused(NO_SUCH_TABLE, "the table does not exist downstream")
+            raise missing.of_rows(commit_ts, f"rows of {label}")
         shape = self._options.shapes.of(table.database, table.info, found)
         target = Target(table.database, table.info, shape)
         if shape.mode is not Mode.MERGED:
@@ -497,9 +491,7 @@ class MySqlSink:
         if ddl.takes_back:
             forgiven = frozenset()
         if error.code not in forgiven:
-            raise StatementRejected(
-                ddl.commit_ts, _shown(text), error.code, error.reason
-            ) from error
+            raise error.of_ddl(ddl.commit_ts, _shown(text)) from error
         log.warning(
             "ddl_forgiven",
             commit_ts=ddl.commit_ts,

@@ -29,7 +29,7 @@ from binlogd.drainer.mysql.connection import (
 from binlogd.drainer.mysql.warned import Warned, changed_value
 from binlogd.drainer.rows.parts import Limits, Part, RunKind, Statement, commit_ts_of
 from binlogd.drainer.rows.progress import LanePosition, ProgressTable
-from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable, StatementRejected
+from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
@@ -219,7 +219,7 @@ class RowWriter:
             raise SqlRefused(
                 PACKET_TOO_LARGE,
                 f"a row takes {size} bytes and the downstream's max_allowed_packet is"
-                f" {self.context.packet_bytes_max}; raise it there",
+                f" {self.context.packet_bytes_max}",
             )
         self.at_table = statement.target.name
         done = await session.run(statement.text)
@@ -266,7 +266,7 @@ class RowWriter:
         if error.code == UNKNOWN_COLUMN and self.context.leaves_out_columns:
             self.drop()
             return DownstreamUnavailable(f"a column is gone downstream: {error.reason}")
-        code, reason = error.code, without_values(error.code, error.reason)
+        shown = SqlRefused(error.code, without_values(error.code, error.reason))
         try:
             statement, item = await self._culprit(part)
         except BinlogdError as further:
@@ -275,9 +275,8 @@ class RowWriter:
         finally:
             self.drop()
         if statement is None:
-            return StatementRejected(part.first_ts, "rows of several tables", code, reason)
-        commit_ts = commit_ts_of(part, statement, item)
-        return StatementRejected(commit_ts, str(statement), code, reason)
+            return shown.of_rows(part.first_ts, "rows of several tables", is_theirs=False)
+        return shown.of_rows(commit_ts_of(part, statement, item), str(statement))
 
     async def _culprit(self, part: Part) -> tuple[Statement | None, bytes]:
         session = self.session

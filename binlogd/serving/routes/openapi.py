@@ -97,6 +97,7 @@ _SCHEMAS: Mapping[str, _Schema] = {
             node_id=_TEXT,
             node_state=_TEXT,
             error=_TEXT,
+            failure=_or_null(_object(kind=_TEXT, told=_TEXT, todo=_TEXT, skip_ts=_TS)),
             sources=_list(
                 _object(
                     name=_TEXT,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from binlogd.errors import BinlogdError, ConfigError, Refused
+from binlogd.errors import ConfigError, Refused, Unfit
 from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.bases.dump import is_dump, read_dump
 from binlogd.snapshot.publishing.publish import read_manifest, why_none
@@ -31,7 +31,7 @@ AUTO, NONE = "auto", "none"
 SNAPSHOT_GLOB = "snapshot-*"
 
 
-class UnusableBase(BinlogdError):
+class UnusableBase(Unfit):
     """Why a snapshot, or a table of it, cannot be built on."""
 
 

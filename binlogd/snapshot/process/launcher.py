@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 import structlog
 
-from binlogd.errors import BinlogdError, ConfigError, Refused
+from binlogd.errors import BinlogdError, ConfigError, GaveUp, Refused
 from binlogd.snapshot.publishing.publish import AlreadyThere
 from binlogd.snapshot.spec import (
     EVENTS_FD,
@@ -50,7 +50,7 @@ _POLITE = ("ionice", "--class", "best-effort", "--classdata", "7", "--ignore")
 log = structlog.get_logger(__name__)
 
 
-class ExportFailed(BinlogdError):
+class ExportFailed(GaveUp):
     """The job ended without a snapshot, for a reason that is its own; nothing was published."""
 
 

@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs as fs
 
-from binlogd.errors import BinlogdError, ConfigError
+from binlogd.errors import ConfigError, GaveUp
 from binlogd.host.threads import Threads
 from binlogd.ports import Clock
 from binlogd.snapshot.publishing.publish import LATEST
@@ -38,7 +38,7 @@ LEFTOVER_AGE = timedelta(days=1)
 _PREFIX = re.compile(r"snapshot-(\d+)-([0-9a-f]{8})")
 
 
-class StoreFailed(BinlogdError):
+class StoreFailed(GaveUp):
     """A store that does not answer, or not as it should."""
 
 

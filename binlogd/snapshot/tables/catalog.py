@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from binlogd.errors import BinlogdError, MissingDdlJob, Refused
+from binlogd.errors import MissingDdlJob, Refused, Unfit
 from binlogd.snapshot.bases.choice import UnusableBase
 from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import Handle, handle_of
@@ -131,7 +131,7 @@ def catalog(
     return Catalog(plans, tuple(left_out), passed_over, tracker, moves, version)
 
 
-class _Lost(BinlogdError):
+class _Lost(Unfit):
     """Why neither the log nor the base can tell a table."""
 
 

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal, InvalidOperation
 from enum import Enum, auto
 
-from binlogd.errors import BinlogdError
+from binlogd.errors import Unfit
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
 from binlogd.tidb.row import Value
@@ -24,7 +24,7 @@ from binlogd.tidb.row import Value
 Convert = Callable[[Value], Value]
 
 
-class Unconvertible(BinlogdError):
+class Unconvertible(Unfit):
     """A value whose conversion is not known for certain; the table cannot be told from the log."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from binlogd.archive.store import Store
-from binlogd.errors import BinlogdError, ConfigError
+from binlogd.errors import ConfigError, GaveUp
 from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
@@ -27,7 +27,7 @@ WAY_PAST = (
 """For tables that the log alone cannot tell."""
 
 
-class PipelineStopped(BinlogdError):
+class PipelineStopped(GaveUp):
     """A batch that cannot be applied as it is; everything before it is."""
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from binlogd.errors import BinlogdError
+from binlogd.errors import GaveUp
 from binlogd.spark.lake.book import LakeTable, LakeTables
 from binlogd.spark.lake.rows import Adapt, Changes
 
@@ -18,7 +18,7 @@ COMMIT_TS_KEY = "binlogd.commit_ts"
 """The property of a commit that tells the end of its batch."""
 
 
-class LakeFailed(BinlogdError):
+class LakeFailed(GaveUp):
     """A library of a lake cannot do what it is asked; in its words, with the place."""
 
 

@@ -25,7 +25,7 @@ def _statistics(
 ) -> DrainerStatistics:
     return DrainerStatistics(
         state=DrainerState.RUNNING,
-        last_error="",
+        failure=None,
         checkpoint=Checkpoint(compose(5_000)),
         applied_ts=compose(6_000),
         resolved_ts=compose(7_000),

@@ -6,15 +6,26 @@ from typing import Any
 
 import pytest
 
-from binlogd.errors import UnknownTable
-from binlogd.node.problems import problems
+from binlogd.drainer.mysql.connection import SqlRefused
+from binlogd.errors import (
+    Behind,
+    BinlogdError,
+    ConfigError,
+    Corrupt,
+    DownstreamUnavailable,
+    Failure,
+    PromiseBroken,
+    UnknownTable,
+)
+from binlogd.node.problems import Problem, problems
 
 SILENT = {"name": "p2", "trouble": "", "silent_s": 99.0}
 
 
 def status(**changes: Any) -> dict[str, Any]:
     """Of a node that is well, but for what is given."""
-    drainer = {"state": "running", "node_state": "online", "error": "", "sources": []}
+    drainer: dict[str, Any] = {"state": "running", "node_state": "online", "sources": []}
+    drainer["failure"] = None
     drainer["blocking"] = ""
     drainer |= changes.pop("drainer", {})
     gc = {"failed": "", "held_by": []} | changes.pop("gc", {})
@@ -51,21 +62,52 @@ def test_an_upstream_that_gives_no_answer_or_another_time_is_a_problem() -> None
     assert (found.severity, found.title) == ("bad", "The time of the upstream went back")
 
 
-def test_what_is_stuck_says_what_where_and_the_way_past() -> None:
-    error = str(UnknownTable(77, 412518831548007863, 2))
-    (found,) = problems(status(drainer={"state": "stuck", "error": error}))
+def shown(error: BinlogdError, state: str = "stuck", **others: Any) -> Problem:
+    """What an operator is shown of an error of the Drainer."""
+    kind, _, told, todo, skip_ts = Failure.of(error)
+    failure = {"kind": kind, "told": told, "todo": todo, "skip_ts": skip_ts}
+    (found,) = problems(status(drainer={"state": state, "failure": failure, **others}))
+    return found
+
+
+def test_what_is_stuck_says_what_and_where_and_how_to_mend_it_before_the_way_past() -> None:
+    found = shown(UnknownTable(77, 412518831548007863, 2))
     assert (found.severity, found.title) == ("bad", "Replication is stuck")
     assert "not found table id: 77" in found.detail
-    assert "binlogd skip 412518831548007863" in found.todo
+    mended, _, last = found.todo.partition("If nothing else helps: ")
+    assert "upstream.schema-history" in mended
+    assert "binlogd skip 412518831548007863" in last
     assert (found.action, found.commit_ts) == ("skip", "412518831548007863")
 
 
-def test_a_failure_that_is_waited_out_says_when() -> None:
-    drainer = {"state": "retrying", "error": "refused", "failed_in_a_row": 3, "retry_in_s": 4.2}
-    (found,) = problems(status(drainer=drainer))
+@pytest.mark.parametrize(
+    "error",
+    [
+        PromiseBroken("p2", 3, 5, 9),
+        Behind(5, 9),
+        Corrupt("a record of commit_ts 5; it is torn"),
+        ConfigError("commit_ts 5 would be written to another table; remove the route"),
+        SqlRefused(1142, "INSERT command denied").of_rows(5, "INSERT"),
+        SqlRefused(1062, "duplicate").of_rows(5, "rows of several tables", is_theirs=False),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_skip_is_not_offered_where_none_can_help(error: BinlogdError) -> None:
+    assert "5" in error.told, "its words name a transaction"
+    found = shown(error)
+    assert (found.severity, found.action, found.commit_ts) == ("bad", "", "")
+    assert "skip" not in found.todo
+    assert found.todo
+
+
+def test_a_failure_that_is_waited_out_says_when_and_what_would_help() -> None:
+    error = DownstreamUnavailable("commit_ts 5: refused; by the peer")
+    found = shown(error, "retrying", failed_in_a_row=3, retry_in_s=4.2)
     assert found.severity == "warn"
     assert "3 times in a row" in found.title
+    assert found.detail == "commit_ts 5: refused; by the peer", "nothing is cut out of a sentence"
     assert "in 4 s" in found.todo
+    assert "can be reached" in found.todo
     assert found.action == ""
 
 
