@@ -11,7 +11,6 @@ minutes. Source: Go's net.Dialer, KeepAlive; grpc-go's keepalive.EnforcementPoli
 from __future__ import annotations
 
 import asyncio
-import socket
 from asyncio import BaseTransport
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,15 +24,9 @@ from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event, StreamReset
 from hyperframe.frame import Frame, GoAwayFrame
 
+from binlogd.host.silence import notice_silence
 from binlogd.host.tls import ClientTls
 
-_ASKS = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-)
-"""Whether, after seconds of silence, again after seconds, and how often in vain."""
 _FAREWELL_S = 1.0
 
 
@@ -108,9 +101,7 @@ class PlainChannel(Channel):
             transport.abort()
             self._refuse_if_closed()
         if self._path is None and not transport.is_closing():
-            connected = transport.get_extra_info("socket")
-            for level, option, value in _ASKS:
-                connected.setsockopt(level, option, value)
+            notice_silence(transport.get_extra_info("socket"))
         if self._tls is not None:
             refusal = self._tls.refusal(transport.get_extra_info("peercert"))
             if refusal:

@@ -12,6 +12,7 @@ import aiomysql
 from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
+from binlogd.host.silence import notice_silence
 from binlogd.host.tls import ClientTls
 
 _ACCESS_DENIED = 1045
@@ -65,6 +66,8 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
             if not more:
                 raise
             raise type(error)(code, f"{reason}{more}") from error
+        # a statement may take any time, and its answer may never come
+        notice_silence(self._writer.transport.get_extra_info("socket"))
         if self._tls is None:
             return
         certificate = self._writer.transport.get_extra_info("peercert")

@@ -11,12 +11,15 @@ from h2.connection import H2Connection
 
 from binlogd.binlog import Pulled
 from binlogd.client.pump_client import RemoteSource
+from binlogd.drainer.mysql.connection import Server as MySqlServer
+from binlogd.drainer.mysql.connection import SqlSession
 from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.http2 import Http2Limits
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec
 from binlogd.wire.channel import PlainChannel
+from tests.mariadb import MariaDb
 from tests.pump_world import eventually
 
 
@@ -94,6 +97,15 @@ async def test_a_puller_that_answers_no_ping_is_given_up_and_one_that_does_is_ke
     await server.close()
 
 
+def is_noticed_within_half_a_minute(connected: socket.socket) -> None:
+    """That the peer is gone, whether something was sent to it or not."""
+    assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    idle_s, again_s, count = (connected.getsockopt(socket.IPPROTO_TCP, o) for o in options)
+    assert idle_s + again_s * count <= 30
+    assert 0 < connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) <= 30_000
+
+
 async def test_a_puller_has_the_kernel_ask_whether_the_pump_is_still_there() -> None:
     """It never sends anything by itself, so nothing else would tell."""
     service = PumpService(Silent(), Silent())
@@ -101,10 +113,16 @@ async def test_a_puller_has_the_kernel_ask_whether_the_pump_is_still_there() -> 
     host, port = await server.start("127.0.0.1", 0)
     async with PlainChannel(host, port) as channel:
         protocol = await channel.__connect__()
-        connected = protocol.connection._transport.get_extra_info("socket")
-        assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
-        idle_s, again_s, count = (connected.getsockopt(socket.IPPROTO_TCP, o) for o in options)
-        assert idle_s + again_s * count <= 60
+        is_noticed_within_half_a_minute(protocol.connection._transport.get_extra_info("socket"))
     await service.close()
     await server.close()
+
+
+async def test_a_session_downstream_has_the_kernel_ask_whether_the_server_is_still_there(
+    mariadb: MariaDb,
+) -> None:
+    """A DDL has no limit of time: without this it would wait for a dead server for ever."""
+    session = await SqlSession.connect(MySqlServer("127.0.0.1", mariadb.port, mariadb.user, ""))
+    connected = session._connection._writer.transport.get_extra_info("socket")
+    is_noticed_within_half_a_minute(connected)
+    session.close()
