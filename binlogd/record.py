@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
+from binlogd.tail import Framing
 from binlogd.tso import Tso
 
 RECORD_MAGIC = 0x823A56E8
@@ -101,6 +102,16 @@ def footer_ts(tail: bytes) -> Tso | None:
     return Tso(max_ts) if magic == FOOTER_MAGIC else None
 
 
+FRAMING = Framing(
+    magic=_MAGIC_BYTES,
+    head_bytes=HEADER_BYTES,
+    trailer_bytes=0,
+    payload_bytes_max=PAYLOAD_BYTES_MAX,
+    footer_bytes=FOOTER_BYTES,
+    is_footer=lambda tail: footer_ts(tail) is not None,
+)
+
+
 class Split(NamedTuple):
     """What a stretch of a segment holds.
 
@@ -114,15 +125,6 @@ class Split(NamedTuple):
     consumed: int
     needs: int
     fault: str | None
-
-
-def announced(head: bytes) -> tuple[int, int] | None:
-    """Bytes that a record takes in all and the checksum of its payload, as its header says; None
-    if these bytes do not begin with a whole header."""
-    if len(head) < HEADER_BYTES:
-        return None
-    magic, length, checksum = _HEADER.unpack_from(head)
-    return (HEADER_BYTES + length, checksum) if magic == RECORD_MAGIC else None
 
 
 def extend(checksum: int, more: bytes) -> int:

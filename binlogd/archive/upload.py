@@ -29,13 +29,15 @@ from binlogd.archive.places import (
 )
 from binlogd.archive.store import Store
 from binlogd.archive.task import Archived, Task
-from binlogd.errors import ConfigError, Corrupt, Refused
-from binlogd.record import FOOTER_BYTES, HEADER_BYTES, extend, footer_ts
+from binlogd.binlog import BinlogType
+from binlogd.errors import ConfigError, Corrupt, CorruptRecord, MalformedBinlog, Refused
+from binlogd.record import FOOTER_BYTES, HEADER_BYTES, extend, footer_ts, split
 from binlogd.tools.pump_log import Shard, log_records
 from binlogd.tools.reading import SourceKind, find_sources
 from binlogd.tools.transaction import Meter
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.store import kept_jobs
+from binlogd.wire.peek import peek
 
 _READ_BYTES = 1 << 20
 
@@ -191,10 +193,12 @@ def _archived(
 ) -> SegmentIndex:
     fold = Fold(each.shard, before)
     fold.begin(each.fid)
-    end = 0
-    for offset, payload in log_records(each.path, is_last=each.is_last, meter=Meter()):
+    end, may_be_torn = 0, each.is_last and not each.is_sealed
+    for offset, payload in log_records(each.path, is_last=may_be_torn, meter=Meter()):
         fold.take(offset, payload)
         end = offset + HEADER_BYTES + len(payload)
+    if each.is_sealed and end not in (each.size_bytes, each.size_bytes - FOOTER_BYTES):
+        raise CorruptRecord(each.path, end, "the records of a sealed segment end before its footer")
     for mark in task.marks.get(each.shard, ()):
         if mark.newest <= each.fid:
             fold.decide(mark.fid, mark.offset)
@@ -278,10 +282,12 @@ def verify(url: str, told: Told = lambda *_: None) -> Verified:
 def _problem(store: Store, segment: SegmentIndex) -> str:
     name = segment_path(segment.shard, segment.fid)
     size = checksum = 0
+    records = _Records(name, segment.size_bytes)
     try:
         for stretch in store.stretches(name):
             size += len(stretch)
             checksum = extend(checksum, stretch)
+            records.take(stretch)
         described = _described(store, segment.shard, segment.fid)
         store.read(places_path(segment.shard, segment.fid))
     except FileNotFoundError as error:
@@ -293,4 +299,52 @@ def _problem(store: Store, segment: SegmentIndex) -> str:
             f"{store.url}/{name}: {size} bytes with CRC-32C {checksum:08x}, the catalog says"
             f" {segment.size_bytes} bytes with {segment.crc32c:08x}"
         )
-    return "" if described.crc32c == segment.crc32c else f"{store.url}/{name}: has another index"
+    if described.crc32c != segment.crc32c:
+        return f"{store.url}/{name}: has another index"
+    problem = records.problem(segment)
+    return f"{store.url}/{name}: {problem}" if problem else ""
+
+
+class _Records:
+    """Counts what the stretches of a segment hold: an index may tell less than its segment has."""
+
+    def __init__(self, name: str, size_bytes: int) -> None:
+        self._name, self._size = name, size_bytes
+        self._left = b""
+        self._needs = self._end = self._commits = 0
+        self._fault = ""
+
+    def take(self, stretch: bytes) -> None:
+        """The next bytes. Raises Corrupt for a record that is no binlog."""
+        if self._fault:
+            return
+        self._left += stretch
+        if len(self._left) < self._needs:
+            return
+        found = split(self._left)
+        for offset, payload in found.records:
+            try:
+                head = peek(payload)
+            except MalformedBinlog as error:
+                raise Corrupt(f"{self._name} at offset {self._end + offset}: {error}") from error
+            self._commits += head.tp == BinlogType.COMMIT and head.commit_ts != 0
+        self._end += found.consumed
+        self._left, self._needs = self._left[found.consumed :], found.needs
+        # less than a head may be the footer, or the first bytes of what comes in the next stretch
+        if len(self._left) >= HEADER_BYTES:
+            is_short = self._end + found.needs > self._size
+            self._fault = found.fault or ("a record is longer than the segment" if is_short else "")
+
+    def problem(self, segment: SegmentIndex) -> str:
+        """What is wrong once all bytes were taken."""
+        is_at_end = not self._left or (segment.is_sealed and footer_ts(self._left) is not None)
+        if not is_at_end:
+            fault = self._fault or "they end inside a record"
+            return f"the bytes at offset {self._end} are no record: {fault}"
+        if self._commits != segment.transactions:
+            return (
+                f"holds {self._commits} commits, its index tells {segment.transactions}: it was"
+                " archived short, and what reads the archive lacks the others; archive it anew,"
+                " elsewhere"
+            )
+        return ""

@@ -46,5 +46,11 @@ def local_view(url: str, parent: Path) -> Iterator[View]:
                 store.fetch(source, target)
             except FileNotFoundError as error:
                 raise Corrupt(f"{url}/{source}: is not there, but in the catalog") from error
+            size = target.stat().st_size
+            if size != each.size_bytes:
+                raise Corrupt(
+                    f"{url}/{source}: {size} bytes, the catalog says {each.size_bytes};"
+                    " `binlogd archive --check` tells more"
+                )
         history = store.read(HISTORY_NAME)
         yield View(data_dir, history, catalog.cluster_id, Tso(catalog.resolved_ts))

@@ -6,7 +6,7 @@ for a Go Pump's) is scanned once into a temporary database, so that memory stays
 long the log is. A binlogd that runs on the same directory is not disturbed.
 
 Nothing is skipped: damaged bytes end the reading with their place. What the last segment ends in
-may be a record that is just being written; it is not there yet.
+may be a record that is just being written, if `tail.judge` says so; it is not there yet.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord
 from binlogd.pump.log.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
 from binlogd.pump.shard.index import FORMAT
+from binlogd.tail import Ending, judged_in
 from binlogd.tools.transaction import Meter, Place, Window
 from binlogd.tso import Tso
 from binlogd.wire.peek import join, peek
@@ -82,7 +83,7 @@ def log_records(
 ) -> Iterator[tuple[int, bytes]]:
     """The records of one segment as (offset, payload), in the order of writing.
 
-    Raises CorruptRecord, OSError.
+    With `is_last` it may end in a torn record. Raises CorruptRecord, OSError.
     """
     size, at, wanted = path.stat().st_size, start, CHUNK_BYTES
     meter.total_bytes += size - start
@@ -104,10 +105,10 @@ def log_records(
             if found.fault is not None:
                 raise CorruptRecord(path, at, found.fault)
             if found.needs > size - at or len(stretch) < min(wanted, remaining):
-                if is_last:
+                judged = judged_in(stream, record.FRAMING, at=at, size=size)
+                if is_last and judged.ending is Ending.TORN:
                     return
-                reason = f"{found.needs} bytes are announced, {size - at} are there"
-                raise CorruptRecord(path, at, reason)
+                raise CorruptRecord(path, at, judged.reason)
             wanted = max(CHUNK_BYTES, found.needs)
 
 

@@ -5,8 +5,7 @@ length was compared with the file before anything was read. Nothing is skipped: 
 readers search for the next record behind a bad one, these raise.
 
 A record is `magic u32 · length u64 · payload · CRC-32C of the payload u32`, little-endian. The
-length itself is not under the checksum, so damage to it can make the last record of the last file
-look unfinished; the file sink, which saves how far its files are durable, finds that at its start.
+length itself is not under the checksum: `tail.judge` tells a damaged one from a torn record.
 Reading here blocks: it is for tools, tests and child processes.
 Source: tidb-binlog pkg/binlogfile/{encoder,decoder,file}.go; docs/FORMAT.md, "File sink".
 """
@@ -27,6 +26,7 @@ import google_crc32c
 
 from binlogd.drainer.messages.pb import PbReader, PbTransaction
 from binlogd.errors import Corrupt, CorruptRelay
+from binlogd.tail import Ending, Framing, judged_in
 from binlogd.tso import NO_TS, Tso
 
 MAGIC = 471532804
@@ -40,6 +40,14 @@ COMPRESSED_SUFFIX = ".tar.gz"
 """What the original calls its compressed files, which are gzip and no tar."""
 _PAYLOAD_BYTES_MAX = 1 << 31
 """Of a compressed file, whose length nobody knows; TiDB sends less."""
+
+
+FRAMING = Framing(
+    magic=MAGIC.to_bytes(4, "little"),
+    head_bytes=HEAD.size,
+    trailer_bytes=4,
+    payload_bytes_max=_PAYLOAD_BYTES_MAX,
+)
 
 
 class LogFile(NamedTuple):
@@ -201,9 +209,10 @@ def records_of(path: Path, *, is_last: bool) -> Iterator[Record]:
         while at < size_bytes:
             answer = _record_from(stream, at, size_bytes)
             if isinstance(answer, Stop):
-                if answer.is_short and is_last:
+                judged = judged_in(stream, FRAMING, at=at, size=size_bytes)
+                if is_last and judged.ending is Ending.TORN:
                     return
-                raise CorruptRelay(path, at, answer.reason)
+                raise CorruptRelay(path, at, judged.reason if answer.is_short else answer.reason)
             yield answer
             at = answer.end
 

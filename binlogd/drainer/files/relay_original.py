@@ -25,6 +25,7 @@ from pathlib import Path
 import structlog
 
 from binlogd.drainer.files.log import (
+    FRAMING,
     HEAD,
     LOCK_NAME,
     LogFile,
@@ -43,6 +44,7 @@ from binlogd.host.disk import let_go
 from binlogd.ports import AppendFile, Clock, Disk, DiskLock
 from binlogd.relay.frame import UNWRITTEN_BYTES
 from binlogd.relay.log import RelayStatistics
+from binlogd.tail import Ending, answered, judge
 from binlogd.tidb.model import TableAt
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
@@ -277,7 +279,7 @@ class OriginalRelay:
 def whole_records(path: Path, data: bytes, *, is_newest: bool) -> Iterator[Record]:
     """The records of a file, up to where the newest one is torn. Raises CorruptRelay.
 
-    Torn is: the file ends inside a record, or with zeros, which are pages that never reached the
+    Torn is what `tail.judge` says, or an end in zeros, which are pages that never reached the
     disk; a record ends with a checksum.
     """
     answer: Record | Stop = next_record(data, 0)
@@ -285,6 +287,10 @@ def whole_records(path: Path, data: bytes, *, is_newest: bool) -> Iterator[Recor
         yield answer
         answer = next_record(data, answer.end)
     rest = len(data) - answer.offset
-    is_torn = answer.is_short or data.endswith(bytes(min(rest, UNWRITTEN_BYTES)))
-    if rest and not (is_newest and is_torn):
+    if not rest:
+        return
+    asked = judge(FRAMING, at=answer.offset, size=len(data))
+    judged = answered(asked, lambda at, size: data[at : at + size])
+    is_torn = judged.ending is Ending.TORN or data.endswith(bytes(min(rest, UNWRITTEN_BYTES)))
+    if not (is_newest and is_torn):
         raise CorruptRelay(path, answer.offset, answer.reason)

@@ -3,7 +3,7 @@
 What the savepoint covers was durable and is not read again, only its size is checked. Behind it,
 everything comes again from upstream, so whatever does not verify there is dropped. Without a
 place in the savepoint (it is the original's, or there is none) the newest file is read as a whole,
-and only a record that the file ends in may be dropped.
+and only a record that is torn (`tail.judge`) may be dropped.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from binlogd.drainer.files.checkpoint import Savepoint, Written
 from binlogd.drainer.files.log import (
     COMPRESSED_SUFFIX,
+    FRAMING,
     LogFile,
     Record,
     Stop,
@@ -24,6 +25,7 @@ from binlogd.drainer.files.log import (
 from binlogd.drainer.messages.pb import PbHead, head_of
 from binlogd.errors import Corrupt, CorruptRelay
 from binlogd.ports import Disk
+from binlogd.tail import Ending, awaited, judge
 from binlogd.tso import NO_TS, Tso
 
 WINDOW_BYTES = 8 << 20
@@ -74,7 +76,8 @@ async def find_tail(disk: Disk, directory: Path, savepoint: Savepoint | None) ->
         before, ends_in_ddl = mark, False
         async for answer in _records(disk, path, size_bytes, mark.offset):
             if isinstance(answer, Stop):
-                if file is not files[-1] or not (answer.is_short or written):
+                is_newest = file is files[-1]
+                if not (is_newest and (written or await _is_torn(disk, path, answer, size_bytes))):
                     raise CorruptRelay(path, answer.offset, answer.reason)
                 break
             head = _head(path, answer)
@@ -127,6 +130,15 @@ async def _records(
             yield answer._replace(offset=begin)
             return
         wanted = max(WINDOW_BYTES, answer.needed_bytes - len(data))
+
+
+async def _is_torn(disk: Disk, path: Path, stop: Stop, size_bytes: int) -> bool:
+    async def read(offset: int, length: int) -> bytes:
+        (stretch,) = await disk.read(path, [(offset, length)])
+        return stretch
+
+    judged = await awaited(judge(FRAMING, at=stop.offset, size=size_bytes), read)
+    return judged.ending is Ending.TORN
 
 
 def _head(path: Path, record: Record) -> PbHead:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from binlogd import record
+from binlogd import record, tail
 from binlogd.ports import Disk
 from binlogd.tso import Tso
 
+T = TypeVar("T")
 CHUNK_BYTES = 4 << 20
 
 Batch = list[tuple[int, bytes]]
@@ -109,121 +110,35 @@ class Survey:
                 return
             begin = await resumes(self._disk, self._path, fault=scan.end, size=self._size)
             end = self._size if begin is None else begin
-            needs = await _announced(self._disk, self._path, scan.end)
-            is_short = needs is not None and scan.end + needs[0] > end
+            (head,) = await self._disk.read(self._path, [(scan.end, record.HEADER_BYTES)])
+            needs = record.FRAMING.needs(head)
+            is_short = needs is not None and scan.end + needs > end
             self.unreadable.append(Unreadable(scan.end, end, scan.fault, is_short))
 
 
 async def resumes(disk: Disk, path: Path, *, fault: int, size: int) -> int | None:
-    """Where the next whole record, or the footer, begins behind bytes that are no record; None if
-    nothing follows.
-
-    A record whose payload fits its checksum ends with it, and one that tells its length well ends
-    there, whatever else is wrong with it: what its payload holds is none of the log's records, even
-    if it looks like one.
-    """
-    needs = await _announced(disk, path, fault)
-    if needs is not None:
-        after = fault + needs[0]
-        fits = await _fits(disk, path, at=fault, upto=min(after, size), size=size)
-        for end in (after,) if fits is None else (fits, after):
-            if end == size:
-                return None
-            if await _is_record(disk, path, end, size):
-                return end
-    begin = fault + 1
-    while size - begin >= record.HEADER_BYTES:  # ends: `begin` grows by a chunk each turn
-        (stretch,) = await disk.read(path, [(begin, CHUNK_BYTES)])
-        found = record.next_magic(stretch, 0)
-        while found is not None:
-            if await _is_record(disk, path, begin + found, size):
-                return begin + found
-            found = record.next_magic(stretch, found + 1)
-        begin += CHUNK_BYTES - 3  # a magic may lie across the border
-    if size - fault > record.FOOTER_BYTES and await _footer(disk, path, size) is not None:
-        return size - record.FOOTER_BYTES
-    return None
+    """`tail.resumes` of a segment. Raises OSError."""
+    return await _answered(disk, path, tail.resumes(record.FRAMING, fault=fault, size=size))
 
 
 async def has_wrong_length(disk: Disk, path: Path, *, at: int, size: int) -> bool:
     """Whether a record that announces more bytes than the file has is damaged, not unfinished.
-
-    It is when its checksum fits a shorter payload, up to some later record or the end; or when
-    whole records lead from somewhere behind it exactly to the end. A payload may hold the bytes of
-    whole records, so that there is one alone tells nothing.
-    """
-    if await _announced(disk, path, at) is None:
-        return False  # not even the header is whole
-    if await _fits(disk, path, at=at, upto=size, size=size) is not None:
-        return True
-    return await _leads_to_the_end(disk, path, at, size)
+    Raises OSError."""
+    judged = await _answered(disk, path, tail.judge(record.FRAMING, at=at, size=size))
+    return judged.ending is not tail.Ending.TORN
 
 
-async def _fits(disk: Disk, path: Path, *, at: int, upto: int, size: int) -> int | None:
-    """Where, up to `upto`, the payload of the record at `at` ends by its checksum: before a magic,
-    the footer or the end. None if nowhere: then the payload itself is damaged or unfinished."""
-    needs = await _announced(disk, path, at)
-    if needs is None:
-        return None
-    _, expected = needs
-    begin, checksum = at + record.HEADER_BYTES, 0
-    while begin <= upto:  # ends: `begin` grows by a chunk each turn
-        (stretch,) = await disk.read(path, [(begin, CHUNK_BYTES + 3)])
-        ends = (end - begin for end in (size - record.FOOTER_BYTES, size))
-        stops = {end for end in ends if 0 <= end <= CHUNK_BYTES}
-        stop = record.next_magic(stretch, 0)
-        while stop is not None and stop < CHUNK_BYTES:
-            stops.add(stop)
-            stop = record.next_magic(stretch, stop + 1)
-        done = 0
-        for stop in sorted(stops):
-            checksum = record.extend(checksum, stretch[done:stop])
-            done = stop
-            if checksum == expected and begin + stop <= upto:
-                return begin + stop
-        checksum = record.extend(checksum, stretch[done:CHUNK_BYTES])
-        begin += CHUNK_BYTES
-    return None
+async def _answered(disk: Disk, path: Path, asked: tail.Asked[T]) -> T:
+    async def read(offset: int, length: int) -> bytes:
+        (stretch,) = await disk.read(path, [(offset, length)])
+        return stretch
 
-
-async def _leads_to_the_end(disk: Disk, path: Path, at: int, size: int) -> bool:
-    begin = await resumes(disk, path, fault=at, size=size)
-    while begin is not None and begin < size:  # ends: every turn begins behind the one before
-        scan = SegmentScan(disk, path, start=begin, size=size)
-        async for _ in scan.batches():
-            pass
-        if scan.fault is None:
-            return scan.end > begin  # a footer alone is no record
-        begin = await resumes(disk, path, fault=scan.end, size=size)
-    return False
-
-
-async def _announced(disk: Disk, path: Path, at: int) -> tuple[int, int] | None:
-    (head,) = await disk.read(path, [(at, record.HEADER_BYTES)])
-    return record.announced(head)
+    return await tail.awaited(asked, read)
 
 
 async def _footer(disk: Disk, path: Path, size: int) -> Tso | None:
-    (tail,) = await disk.read(path, [(size - record.FOOTER_BYTES, record.FOOTER_BYTES)])
-    return record.footer_ts(tail)
-
-
-async def _is_record(disk: Disk, path: Path, offset: int, size: int) -> bool:
-    """Whether a whole record with the right checksum begins here, or the footer."""
-    if size - offset == record.FOOTER_BYTES:
-        return await _footer(disk, path, size) is not None
-    want = record.HEADER_BYTES
-    for _ in range(2):  # the header, then what it announces
-        if want > size - offset:
-            return False
-        (stretch,) = await disk.read(path, [(offset, want)])
-        found = record.split(stretch)
-        if found.records:
-            return True
-        want = found.needs
-        if found.fault is not None:
-            return False
-    return False
+    (last,) = await disk.read(path, [(size - record.FOOTER_BYTES, record.FOOTER_BYTES)])
+    return record.footer_ts(last)
 
 
 def unreadable(fault: str, begin: int, good: int | None, size: int) -> str:

@@ -1,7 +1,8 @@
 """Pinned value log files in slices, each a run of whole records of one file.
 
 Slices are found by walking the record headers once. What is torn at the end of a shard's last file
-is not part of the log yet and is passed over; bad bytes anywhere else end the export. Runs in
+(`tail.judge`) is not part of the log yet and is passed over; bad bytes anywhere else end the
+export. Runs in
 Spark's Python workers and knows nothing of Spark.
 """
 
@@ -17,14 +18,15 @@ from pathlib import Path
 from binlogd.errors import CorruptRecord
 from binlogd.record import (
     FOOTER_BYTES,
+    FRAMING,
     HEADER_BYTES,
     RECORD_MAGIC,
     decode,
     footer_ts,
-    next_magic,
     payload_at,
 )
 from binlogd.snapshot.spec import Segment
+from binlogd.tail import Ending, answered, judge
 
 _HEADER_START = struct.Struct("<IQ")
 
@@ -72,13 +74,12 @@ def _cut(segment: Segment, slice_bytes: int, *, is_last: bool) -> list[Slice]:
         size = min(segment.size_bytes, len(log))
         is_sealed = footer_ts(log[max(0, size - FOOTER_BYTES) : size]) is not None
         end = size - FOOTER_BYTES if is_sealed else size
-        bounds, last, reached = _walk(log, end, slice_bytes)
+        bounds, reached = _walk(log, end, slice_bytes)
         if reached < end:
-            fault = f"wrong record header, {end - reached} bytes before the end of the records"
-            if not is_last or is_sealed or _is_record_behind(log, reached + 1, end):
-                raise CorruptRecord(segment.path, reached, fault)
-        if is_last and not is_sealed and reached > last and not _is_whole(log, last, reached):
-            reached = last  # written in part when the machine stopped
+            asked = judge(FRAMING, at=reached, size=size)
+            judged = answered(asked, lambda at, length: log[at : at + length])
+            if not is_last or judged.ending is not Ending.TORN:
+                raise CorruptRecord(segment.path, reached, judged.reason)
     bounds = [*(bound for bound in bounds if bound < reached), reached]
     return [
         Slice(segment.shard, segment.fid, segment.path, start, stop, segment.seen_bytes)
@@ -86,9 +87,9 @@ def _cut(segment: Segment, slice_bytes: int, *, is_last: bool) -> list[Slice]:
     ]
 
 
-def _walk(log: mmap.mmap, end: int, slice_bytes: int) -> tuple[list[int], int, int]:
-    """Where slices begin, where the last record begins, and how far the records go."""
-    bounds, last, at = [0], 0, 0
+def _walk(log: mmap.mmap, end: int, slice_bytes: int) -> tuple[list[int], int]:
+    """Where slices begin, and how far the records go."""
+    bounds, at = [0], 0
     unpack = _HEADER_START.unpack_from
     while at + HEADER_BYTES <= end:
         magic, length = unpack(log, at)
@@ -97,25 +98,8 @@ def _walk(log: mmap.mmap, end: int, slice_bytes: int) -> tuple[list[int], int, i
             break
         if at - bounds[-1] >= slice_bytes:
             bounds.append(at)
-        last, at = at, after
-    return bounds, last, at
-
-
-def _is_whole(log: mmap.mmap, begin: int, end: int) -> bool:
-    return isinstance(decode(log[begin:end], length=end - begin - HEADER_BYTES), bytes)
-
-
-def _is_record_behind(log: mmap.mmap, start: int, end: int) -> bool:
-    """Whether bad bytes have a good record behind them: then they are no torn end."""
-    tail = log[start:end]
-    at = next_magic(tail, 0)
-    while at is not None and at + HEADER_BYTES <= len(tail):
-        _, length = _HEADER_START.unpack_from(tail, at)
-        whole = tail[at : at + HEADER_BYTES + length]
-        if isinstance(decode(whole, length=length), bytes):
-            return True
-        at = next_magic(tail, at + 1)
-    return False
+        at = after
+    return bounds, at
 
 
 def _mapped(path: str) -> mmap.mmap:

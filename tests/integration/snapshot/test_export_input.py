@@ -63,8 +63,8 @@ def test_a_torn_end_of_the_last_file_is_passed_over(tmp_path: Path, cut: int) ->
     wanted = binlogs(3)
     content = b"".join(map(encode, wanted))
     assert read([segment(tmp_path, content[:-cut])]) == wanted[:-1]
-    zeros = content[:-cut] + bytes(cut)
-    assert read([segment(tmp_path, zeros)]) == wanted[:-1]
+    with pytest.raises(CorruptRecord):  # of a machine that went down: a start of binlogd cuts it
+        read([segment(tmp_path, content[:-cut] + bytes(cut))])
 
 
 def test_a_torn_end_of_an_earlier_file_ends_the_export(tmp_path: Path) -> None:
