@@ -17,6 +17,7 @@ from rich.markup import escape
 
 from binlogd import __version__, native
 from binlogd.errors import BinlogdError, ConfigError
+from binlogd.host.privacy import keep_files_from_others
 
 _RUN = "Run and watch"
 _DATA = "Data out and back"
@@ -81,6 +82,7 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
 def main() -> None:
     """Runs the command line; turns every error of ours into one sentence and an exit code."""
     words = as_go_reads_flags(sys.argv[1:])
+    keep_files_from_others()
     try:
         command_line(words)(words, standalone_mode=True)
     except ConfigError as error:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from binlogd.errors import Unavailable
+from binlogd.host.privacy import environment_of_children
 
 _SAID_CHARS_MAX = 2_000
 _READ_BYTES = 1 << 16
@@ -35,6 +36,7 @@ async def answered(
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        env=environment_of_children(os.environ),
     )
     try:
         async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as group:

@@ -29,6 +29,7 @@ import structlog
 
 from binlogd.archive.store import without_secrets
 from binlogd.errors import BinlogdError, ConfigError
+from binlogd.host.privacy import environment_of_children
 from binlogd.settings import sources
 from binlogd.settings.setup import Setup
 from binlogd.spark.lake.place import LIBRARIES, place_of
@@ -104,6 +105,8 @@ def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) 
     roots = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
     os.environ |= {"PYTHONPATH": roots, "PYSPARK_PYTHON": sys.executable}
     os.environ.pop("SPARK_HOME", None)
+    for name in os.environ.keys() - environment_of_children(os.environ).keys():
+        del os.environ[name]  # what it said is in `setup`
     from binlogd.snapshot.process.session import session
     from binlogd.snapshot.spec import SessionSpec
 

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from binlogd.errors import ConfigError, Unavailable
+from binlogd.host.privacy import environment_of_children
 
 _READY_S = 60.0
 _STOP_S = 15.0
@@ -36,11 +37,6 @@ def free_port(ports: range = _PORTS) -> int:
             probe.bind(("127.0.0.1", port))
             return port
     raise Unavailable(f"all ports from {ports.start} to {ports.stop - 1} are taken")
-
-
-def _is_ours(variable: str) -> bool:
-    """Whether it configures a binlogd: another one than this."""
-    return variable.startswith("BINLOGD_")
 
 
 class Appliance:
@@ -72,7 +68,7 @@ class Appliance:
                 str(self._config),
                 stdout=log,
                 stderr=log,
-                env={name: value for name, value in os.environ.items() if not _is_ours(name)},
+                env=environment_of_children(os.environ),
             )
         await self.wait(lambda _: True, timeout_s=_READY_S)
 

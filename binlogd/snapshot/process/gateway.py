@@ -15,6 +15,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+from binlogd.host.privacy import environment_of_children
 from binlogd.snapshot.spec import SessionSpec
 
 START_S_MAX = 300.0
@@ -47,7 +48,7 @@ def begun(spec: SessionSpec) -> subprocess.Popen[bytes] | None:
     told = _told(spec)
     told.unlink(missing_ok=True)
     environment = {
-        **os.environ,
+        **environment_of_children(os.environ),
         "SPARK_HOME": spec.spark_home,
         "SPARK_CONNECT_MODE": "0",
         "PYTHONHASHSEED": "0",

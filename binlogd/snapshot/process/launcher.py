@@ -22,6 +22,7 @@ import msgspec
 import structlog
 
 from binlogd.errors import BinlogdError, ConfigError, GaveUp, Refused
+from binlogd.host.privacy import environment_of_children
 from binlogd.snapshot.publishing.publish import AlreadyThere
 from binlogd.snapshot.spec import (
     EVENTS_FD,
@@ -252,7 +253,8 @@ async def _started_in_a_session(events: int, log_path: Path) -> asyncio.subproce
 
 
 def _environment(events: int) -> dict[str, str]:
-    environment = {key: value for key, value in os.environ.items() if key != "SPARK_HOME"}
+    environment = environment_of_children(os.environ)
+    environment.pop("SPARK_HOME", None)
     package_root = str(Path(__file__).parents[2])
     inherited = os.environ.get("PYTHONPATH")
     return {

@@ -192,8 +192,10 @@ def _killed(options: ExportOptions, phase: str, victim: str) -> int:
 
 
 async def test_a_cancelled_export_ends_its_processes_and_leaves_nothing(
-    options: ExportOptions,
+    options: ExportOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("BINLOGD_ADMIN_TOKEN", "hunter2")
+    monkeypatch.setenv("MYSQL_PSWD", "hunter2")
     (options.out / ".staging-orphan").mkdir(parents=True)
     exporting = asyncio.create_task(export(options))
     while not _javas_of(_jobs_of_this_process()):
@@ -201,6 +203,8 @@ async def test_a_cancelled_export_ends_its_processes_and_leaves_nothing(
         await asyncio.sleep(0.005)
     (job,) = _jobs_of_this_process()
     assert os.getsid(job) == job
+    for process in (job, *_javas_of([job])):
+        assert b"hunter2" not in Path(f"/proc/{process}/environ").read_bytes()
     assert os.getpriority(os.PRIO_PROCESS, job) >= 10
     assert _io_class_of(job) in ("best-effort: prio 7", "")
     exporting.cancel()
