@@ -1,7 +1,7 @@
 # docker build -t binlogd .                        the appliance
 # docker build -t binlogd:spark --target spark .   with a Java runtime for `binlogd export`
 # docker build --target check .                    lint, types, import contracts and the quick tests
-# docker run -v data:/var/lib/binlogd -p 8250:8250 binlogd
+# docker run -v data:/var/lib/binlogd -p 127.0.0.1:8250:8250 binlogd
 #
 # BASE is any Debian with python3 (3.11 or newer) and its venv module. An index of your own:
 # --build-arg PIP_INDEX_URL=..., which stays behind in the first stage.

@@ -47,6 +47,13 @@ def unit() -> configparser.RawConfigParser:
     return parser
 
 
+def grants() -> list[str]:
+    """The statements of the user downstream."""
+    lines = (DEPLOY / "grants.sql").read_text().splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("--"))
+    return [each.strip() for each in text.split(";") if each.strip()]
+
+
 def expressions() -> Iterator[tuple[str, str]]:
     """(where, PromQL) of every rule and panel."""
     for group in document("alerts.yml")["groups"]:

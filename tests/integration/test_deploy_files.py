@@ -19,7 +19,16 @@ from packaging.specifiers import SpecifierSet
 
 from binlogd.settings import config
 from binlogd.settings.config import Config
-from tests.deployment import DEPLOY, ROOT, dashboard, document, documents, expressions, unit
+from tests.deployment import (
+    DEPLOY,
+    ROOT,
+    dashboard,
+    document,
+    documents,
+    expressions,
+    grants,
+    unit,
+)
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 DEBIAN_12 = "3.11.2"
@@ -90,7 +99,7 @@ def test_the_compose_file_runs_the_image_as_it_is_meant() -> None:
     compose = document("compose.yaml")
     service = compose["services"]["binlogd"]
     assert (DEPLOY / service["build"]["context"] / "Dockerfile").exists()
-    assert service["ports"] == [f"{PORT}:{PORT}"]
+    assert service["ports"] == [f"127.0.0.1:{PORT}:{PORT}"], "whoever wants more says so"
     assert f"data:{VOLUME}" in service["volumes"]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -124,6 +133,22 @@ def test_whatever_a_service_names_is_there() -> None:
         assert {each["source"] for each in service.get("configs", ())} <= set(compose["configs"])
     for each in compose["configs"].values():
         assert yaml.safe_load(each["content"])["apiVersion"] == 1
+
+
+# --- downstream ---------------------------------------------------------------------------
+
+
+def test_nothing_that_is_shipped_is_root_downstream_or_has_a_password() -> None:
+    manifest = tomllib.loads(kind("ConfigMap")["data"]["binlogd.toml"])
+    shipped = [config.load(ROOT / "config" / "example.toml"), config.load(DEPLOY / "binlogd.toml")]
+    users = [manifest["syncer"]["to"]["user"], *(each.syncer.to.user for each in shipped)]
+    made = document("compose.yaml")["services"]["mariadb"]
+    assert {*users, made["environment"]["MARIADB_USER"]} == {"binlogd"}
+    assert not any(each.syncer.to.password for each in shipped)
+    assert "./grants.sql:/docker-entrypoint-initdb.d/grants.sql:ro" in made["volumes"]
+    assert all("GRANT " in each and "TO 'binlogd'@'%'" in each for each in grants())
+    for path in (*DEPLOY.iterdir(), *(ROOT / "config").iterdir()):
+        assert "change me" not in path.read_text().lower(), path
 
 
 # --- systemd ----------------------------------------------------------------------------
@@ -192,7 +217,9 @@ def test_what_the_stateful_set_mounts_is_there_and_the_configuration_loads(tmp_p
     assert loaded.advertise_addr == f"{name}-0.{service}:{PORT}"
     secret = Path(loaded.syncer.to.password_file)
     assert mounts["secret"] == str(secret.parent)
-    assert secret.name in kind("Secret")["stringData"]
+    how = (DEPLOY / "kubernetes.yaml").read_text()
+    assert f"kubectl create secret generic binlogd --from-file={secret.name} " in how
+    assert not [each for each in documents("kubernetes.yaml") if each["kind"] == "Secret"]
 
 
 # --- Prometheus and Grafana -------------------------------------------------------------

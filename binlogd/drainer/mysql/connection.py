@@ -45,7 +45,8 @@ WAYS_OUT = {
     1273: "the downstream lacks this collation: make the table there by hand with another one",
     **dict.fromkeys(
         _DENIED,
-        "grant the user SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX and CREATE VIEW",
+        "grant the user what deploy/grants.sql says: SELECT, INSERT, UPDATE, DELETE, CREATE, DROP,"
+        " ALTER, INDEX, REFERENCES, CREATE VIEW, SHOW VIEW, TRIGGER, PROCESS, REPLICATION CLIENT",
     ),
 }
 """What to do about a refusal, by its error code."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from random import Random
 
@@ -17,6 +17,7 @@ from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.rows.shape import Shapes
 from binlogd.drainer.txn import Txn
 from binlogd.errors import DownstreamUnavailable
+from tests.deployment import grants
 from tests.mariadb import MariaDb
 from tests.recordings_reader import RECORDINGS, Difference, compare
 from tests.replay import BATCH, SKIPPED, apply_all, running, sink_for, translated
@@ -148,3 +149,32 @@ async def test_a_server_that_is_killed_and_comes_back_is_caught_up_with(mariadb:
                 await sink.flush()
         await sink.flush()
     assert _differences("keys", mariadb) == []
+
+
+@pytest.mark.parametrize("name", ["keys", "ddl"])
+async def test_the_user_of_the_grants_that_are_shipped_is_enough(
+    name: str, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mariadb.execute("CREATE OR REPLACE USER binlogd@'%' IDENTIFIED BY 'of its own'", *grants())
+    with monkeypatch.context() as patch:
+        patch.setattr(mariadb, "user", "binlogd")
+        patch.setattr(mariadb, "password", "of its own")
+        sink = sink_for(mariadb)
+    await apply_all(sink, _txns(name))
+    assert _differences(name, mariadb) == []
+    ours = {"host": "127.0.0.1", "port": mariadb.port, "user": "binlogd", "password": "of its own"}
+    with (
+        closing(mariadb.connect()),  # of another user
+        closing(pymysql.connect(**ours)) as session,
+        session.cursor() as cursor,
+    ):
+        for question in SEEN_WITH_THE_GRANTS:
+            cursor.execute(question)
+            assert cursor.fetchall(), question
+
+
+SEEN_WITH_THE_GRANTS = (
+    "SELECT table_id FROM information_schema.innodb_sys_tables",
+    "SELECT id FROM information_schema.processlist WHERE user <> 'binlogd'",
+)
+"""What `catalog.py` tells a DDL that has run from one that has not by: without PROCESS, nothing."""

@@ -204,7 +204,7 @@ async def test_a_cancelled_export_ends_its_processes_and_leaves_nothing(
     (job,) = _jobs_of_this_process()
     assert os.getsid(job) == job
     for process in (job, *_javas_of([job])):
-        assert b"hunter2" not in Path(f"/proc/{process}/environ").read_bytes()
+        assert b"hunter2" not in _environment_of(process)
     assert os.getpriority(os.PRIO_PROCESS, job) >= 10
     assert _io_class_of(job) in ("best-effort: prio 7", "")
     exporting.cancel()
@@ -212,6 +212,10 @@ async def test_a_cancelled_export_ends_its_processes_and_leaves_nothing(
         await exporting
     assert left_in(options.out) == []
     assert _jobs_of_this_process() == []
+
+
+def _environment_of(process: int) -> bytes:
+    return Path(f"/proc/{process}/environ").read_bytes()
 
 
 def _io_class_of(process: int) -> str:
