@@ -121,7 +121,8 @@ def _wanted(found: NamedTransaction, table_filter: TableFilter) -> NamedTransact
     if table_filter.ignores_transaction(found.commit_ts):
         return None
     if found.ddl is not None:
-        return found if table_filter.replicates(*name_of(found.ddl)) else None
+        is_wanted = table_filter.executes_ddl and table_filter.replicates(*name_of(found.ddl))
+        return found if is_wanted else None
     return NamedTransaction(
         found.commit_ts,
         None,

@@ -14,12 +14,19 @@ from collections.abc import Iterable
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay, is_setval
+from binlogd.drainer.ddl.replicated import (
+    DdlEvent,
+    DdlReplay,
+    Omit,
+    Replay,
+    is_setval,
+    refuse_untold,
+)
 from binlogd.drainer.ddl.trash_names import Trash
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.filtering.route import Router
-from binlogd.drainer.txn import BY_DECISION, Ddl, Dml, Skip, TableChange, Txn
+from binlogd.drainer.txn import BY_DECISION, NO_DDL, Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import (
     Corrupt,
     MalformedBinlog,
@@ -195,6 +202,9 @@ class Translator:
         """Whether and how it is executed. Raises UnsupportedDdl."""
         if self._filter.ignores_transaction(event.commit_ts):
             return Omit(BY_DECISION)
+        refuse_untold(event)
+        if not self._filter.executes_ddl:
+            return Omit(NO_DDL)
         loop = self._filter.loop
         if loop is not None and loop.is_own_ddl(event.job, event.query):
             return Omit(f"came through channel {loop.channel_id}")

@@ -17,6 +17,9 @@ from binlogd.wire.peek import Mutation
 
 BY_DECISION = "ignore-txn-commit-ts"
 """The `reason` of what an operator chose to pass over, and does by hand."""
+NO_DDL = "syncer.sync-ddl = false"
+"""The `reason` of every DDL where none is asked for; whoever shapes the downstream does them."""
+BY_HAND = frozenset({BY_DECISION, NO_DDL})
 
 _OF_THE_DATABASE_ITSELF = frozenset(
     {ActionType.CREATE_SCHEMA, ActionType.DROP_SCHEMA, ActionType.RECOVER_SCHEMA}

@@ -147,6 +147,7 @@ def table_filter(syncer: SyncerConfig, skipped: Container[Tso] = ()) -> TableFil
         events=_event_filter(syncer),
         routes=_router(syncer),
         loop=loop_control(syncer),
+        executes_ddl=syncer.sync_ddl,
     )
 
 

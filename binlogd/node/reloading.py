@@ -42,6 +42,7 @@ DRAINER_KEYS = frozenset(
         "syncer.table-migrate-rule",
         "syncer.binlog-filter-rule",
         "syncer.case-sensitive",
+        "syncer.sync-ddl",
     }
 )
 RELOADABLE = DRAINER_KEYS | ACTING_KEYS | {LOG_LEVEL}

@@ -43,7 +43,7 @@ def chosen(
         if wanted.ignores_transaction(transaction.commit_ts):
             continue
         if transaction.ddl is not None:
-            if wanted.replicates(*name_of(transaction.ddl)):
+            if wanted.executes_ddl and wanted.replicates(*name_of(transaction.ddl)):
                 yield transaction, iter(())
             continue
         rows = _wanted_rows(transaction, wanted)

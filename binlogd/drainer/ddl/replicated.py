@@ -121,6 +121,17 @@ def is_setval(query: str) -> bool:
     return query[:64].lstrip().lower().startswith("select setval")
 
 
+def refuse_untold(event: DdlEvent) -> None:
+    """Raises UnsupportedDdl for what changed rows that are in no binlog, wherever they go."""
+    if event.job.type == ActionType.FLASHBACK_CLUSTER and event.job.is_done:
+        raise UnsupportedDdl(
+            event.commit_ts,
+            event.query,
+            "no binlog holds the rows that it changed",
+            todo="begin anew from a full copy of the data as they are after it",
+        )
+
+
 class DdlReplay:
     """Decides what a DDL means downstream, given what is replicated and how tables are called."""
 
@@ -138,14 +149,8 @@ class DdlReplay:
 
     def of(self, event: DdlEvent) -> Replay | Omit:
         """Raises UnsupportedDdl for what cannot be replayed and must not be passed over."""
-        job, query, commit_ts = event.job, event.query, event.commit_ts
-        if job.type == ActionType.FLASHBACK_CLUSTER and job.is_done:
-            raise UnsupportedDdl(
-                commit_ts,
-                query,
-                "no binlog holds the rows that it changed",
-                todo="begin anew from a full copy of the data as they are after it",
-            )
+        job, query = event.job, event.query
+        refuse_untold(event)
         reason = _reason_to_omit(job, event.effect, self._dialect)
         if not reason and not any(self._is_wanted(name) for name in _judged_by(event.effect)):
             reason = "filtered"

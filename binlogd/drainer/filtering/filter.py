@@ -52,11 +52,14 @@ class TableFilter:
         events: EventFilter | None = None,
         routes: Router | None = None,
         loop: LoopControl | None = None,
+        executes_ddl: bool = True,
     ) -> None:
         self.routes = routes or Router()
         self.events = events or EventFilter()
         self.loop = loop
         """The channel of which nothing is replicated; None: there is no loop."""
+        self.executes_ddl = executes_ddl
+        """Otherwise only rows are applied: the shape of the downstream is somebody else's."""
         self._do_databases = [_matcher(text) for text in do_databases]
         self._do_tables = [(_matcher(each.database), _matcher(each.table)) for each in do_tables]
         self._ignored_databases = [_matcher(text) for text in ignored_databases]

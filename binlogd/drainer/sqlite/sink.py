@@ -30,7 +30,7 @@ from binlogd.drainer.sqlite import replica
 from binlogd.drainer.sqlite.ddl import Catalog, Held, changes_of, follow, name_of
 from binlogd.drainer.sqlite.replica import NotStorable, Stored
 from binlogd.drainer.sqlite.rows import RowWriter
-from binlogd.drainer.txn import BY_DECISION, Ddl, Dml, TableChange, Txn
+from binlogd.drainer.txn import BY_HAND, Ddl, Dml, TableChange, Txn
 from binlogd.errors import (
     BinlogdError,
     ConfigError,
@@ -216,7 +216,7 @@ class SqliteSink:
     async def _alter(self, ddl: Ddl) -> None:
         self._writers.clear()
         if ddl.is_skipped:
-            if ddl.reason == BY_DECISION:
+            if ddl.reason in BY_HAND:
                 follow(ddl, self._catalog)
                 await self._keep_tables(ddl.commit_ts)
             return

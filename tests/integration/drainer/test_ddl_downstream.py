@@ -31,10 +31,12 @@ Json = dict[str, object]
 class Upstream:
     """A TiDB that makes one statement after another; `txns` is what a sink is given."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, table_filter: TableFilter | None = None, dialect: Dialect = Dialect.MYSQL
+    ) -> None:
         self.schema = SchemaTracker()
         self.txns: list[Txn] = []
-        self._translator = Translator(self.schema, TableFilter(), Dialect.MYSQL)
+        self._translator = Translator(self.schema, table_filter or TableFilter(), dialect)
         self._ts = 100
 
     def database(self, name: str, query: str, *, number: int = 2) -> None:

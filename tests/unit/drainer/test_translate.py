@@ -111,6 +111,26 @@ def test_a_ddl_of_an_ignored_kind_moves_the_schema_and_is_not_executed() -> None
     assert (txn.is_skipped, txn.reason, txn.schema_version) == (True, "binlog-filter-rule", 5)
 
 
+ROWS_ONLY = TableFilter(executes_ddl=False)
+
+
+def test_where_no_ddl_is_asked_for_the_schema_moves_all_the_same() -> None:
+    rows_only = translator(ROWS_ONLY)
+    truncated = job(ActionType.TRUNCATE_TABLE, 5, 10, table=Table(12, "t", ()))
+    txn = rows_only.translate(ddl("TRUNCATE TABLE `t`"), truncated)
+    assert isinstance(txn, Ddl)
+    assert (txn.is_skipped, txn.reason, txn.statements) == (True, "syncer.sync-ddl = false", ())
+    rows = rows_only.translate(dml_of(peek.encode_mutations(5, [change(10), change(12)])), None)
+    assert isinstance(rows, Dml)
+    assert [each.table.info.id for each in rows.changes] == [12]
+
+
+def test_rows_that_went_back_without_a_binlog_stop_whoever_asks_for_no_ddl_too() -> None:
+    went_back = job(ActionType.FLASHBACK_CLUSTER, 5)
+    with pytest.raises(UnsupportedDdl, match=r"no binlog holds the rows.*begin anew from a full"):
+        translator(ROWS_ONLY).translate(ddl("FLASHBACK CLUSTER TO TIMESTAMP '...'"), went_back)
+
+
 @pytest.mark.parametrize(
     "binlog",
     [
