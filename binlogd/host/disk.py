@@ -16,6 +16,7 @@ import shutil
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 import google_crc32c
@@ -39,6 +40,9 @@ class PosixDisk:
         self._threads = Threads(threads, name="disk")
         self._hop = self._threads.run
         self._boot_id = _read_boot_id()
+        self._replacing = threading.Lock()
+        self._turns = count(1)
+        self._replaced: dict[Path, int] = {}
 
     async def make_directory(self, directory: Path) -> None:
         """Makes it and its parents, each name synced into its parent."""
@@ -80,7 +84,16 @@ class PosixDisk:
 
     async def write_whole(self, path: Path, content: bytes) -> None:
         """Writes beside it, syncs, renames over it, syncs the directory."""
-        await self._hop(lambda: write_whole(path, content))
+        turn = next(self._turns)
+        await self._hop(lambda: self._replace(path, content, turn))
+
+    def _replace(self, path: Path, content: bytes, turn: int) -> None:
+        """One at a time, and never an older content over a newer one: whoever is cancelled leaves
+        its thread writing, and may ask again."""
+        with self._replacing:
+            if self._replaced.get(path, 0) < turn:
+                write_whole(path, content)
+                self._replaced[path] = turn
 
     async def compress(self, source: Path, target: Path) -> None:
         """Beside it, in steps of some megabytes, then renamed and synced; then the source goes."""

@@ -50,7 +50,11 @@ class LoopControl:
 
     def is_own_ddl(self, job: Job, query: str) -> bool:
         """Whether a DDL came through this channel; `query` is the text of the binlog."""
-        return self._comment in job.query or self._comment in query
+        return self._has_mark(job.query) or self._has_mark(query)
+
+    def _has_mark(self, statement: str) -> bool:
+        """Only where `marked` puts it: in a name or a string it is somebody's text."""
+        return statement.lstrip().partition(" ")[2].startswith(self._comment)
 
     # --- what goes out -------------------------------------------------------------------------
 
