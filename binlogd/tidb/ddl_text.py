@@ -2,7 +2,9 @@
 
 TiDB's jobs name the outcome (ids, TableInfo); which database a RENAME TABLE moves each table to,
 and which column a CHANGE COLUMN renames, is not in them. The text is read word by word, without a
-grammar: strings and comments are stepped over, TiDB's own comments (`/*T! ... */`) are not.
+grammar, as TiDB reads it: strings and comments are stepped over, its own comments (`/*T! ... */`)
+are not, nor are those of MySQL (`/*! ... */`), which it reads whatever version they name.
+Source: pingcap/tidb parser/lexer.go.
 """
 
 from __future__ import annotations
@@ -10,18 +12,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_WORD = re.compile(
-    r"""
-      (?P<skip>\s+ | \#[^\n]* | --(?=[\s\x00-\x1f]|$)[^\n]* | /\*(?!T?!).*?\*/)
+_KINDS = r"""
+      (?P<space>\s+)
+    | (?P<comment>\#[^\n]* | --(?=[\x00-\x20\x7f\udc85\udca0]|\Z)[^\n]* | /\*(?!T?!).*?\*/)
     | (?P<open>/\*T?!(?:\[[a-z_,\s]*\]|\d{5,6})?)
-    | (?P<close>\*/)
-    | (?P<quoted>`(?:[^`]|``)+`)
+    | (?P<quoted>`(?:[^`]|``)*`)
     | (?P<text>'(?:[^'\\]|''|\\.)*' | "(?:[^"\\]|""|\\.)*")
     | (?P<bare>[\w$]+)
     | (?P<sign>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+    """
+_OUTSIDE = re.compile(_KINDS, re.VERBOSE | re.DOTALL)
+_INSIDE = re.compile(r"(?P<close>\*/) |" + _KINDS, re.VERBOSE | re.DOTALL)
+"""In a comment that counts; elsewhere `*/` may be a star before a comment."""
+PRINTED = re.compile(r"`(?:[^`]|``)*`|'(?:[^']|'')*'")
+"""A name or a string of TiDB's printer, in which a backslash stands for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,8 @@ class Rename:
 class Word:
     """A name, keyword, string or sign; `text` of a quoted name is the name itself.
 
-    The kinds are `bare`, `quoted`, `text`, `sign`, and `open` and `close` of a comment that counts.
+    The kinds are `bare`, `quoted`, `text`, `sign`, `open` and `close` of a comment that counts, and
+    `comment` for one that does not.
     """
 
     kind: str
@@ -63,16 +68,36 @@ def words(statement: str) -> list[Word]:
 
 def words_and_marks(statement: str) -> list[Word]:
     """The words, and where the comments that count begin and end."""
+    return [word for word in words_and_comments(statement) if word.kind != "comment"]
+
+
+def words_and_comments(statement: str) -> list[Word]:
+    """All but the spaces."""
     found = []
-    for match in _WORD.finditer(statement):
-        kind = match.lastgroup or ""
-        if kind == "skip":
+    pattern, at = _OUTSIDE, 0
+    while at < len(statement):  # ends: one character at least is taken each time
+        match = pattern.match(statement, at)
+        assert match is not None, "a sign is any character"
+        kind, text, at = match.lastgroup or "", match.group(), match.end()
+        if kind == "space":
             continue
-        text = match.group()
+        if kind in ("open", "close"):
+            pattern = _INSIDE if kind == "open" else _OUTSIDE
         if kind == "quoted":
             text = text[1:-1].replace("``", "`")
-        found.append(Word(kind, text, match.start(), match.end()))
+        found.append(Word(kind, text, match.start(), at))
     return found
+
+
+def escaped(printed: str) -> str:
+    """A text of TiDB's printer with backslashes doubled in its strings, as others read them.
+
+    Source: pingcap/tidb parser/format/format.go (WriteString).
+    """
+    return PRINTED.sub(
+        lambda found: found[0].replace("\\", "\\\\") if found[0].startswith("'") else found[0],
+        printed,
+    )
 
 
 def renamed_tables(statement: str) -> list[Rename]:

@@ -56,8 +56,13 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
         )
         self._tls, self._without_tls = tls, without_tls
 
-    async def open(self) -> None:
-        """Raises MySQLError; OSError of the network, and of a certificate that is not the one."""
+    async def open(self, *, several: bool = False) -> None:
+        """With `several` one query may be many statements; without it the server refuses that.
+
+        Raises MySQLError; OSError of the network, and of a certificate that is not the one.
+        """
+        if not several:  # aiomysql always asks for it
+            self.client_flag &= ~CLIENT.MULTI_STATEMENTS
         try:
             await self._connect()
         except MySQLError as error:

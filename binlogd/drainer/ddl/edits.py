@@ -10,7 +10,8 @@ from __future__ import annotations
 from enum import StrEnum
 from itertools import pairwise
 
-from binlogd.drainer.ddl.marks import Edit, applied, with_marked_words
+from binlogd.drainer.ddl.comments import with_names_told, without_comments
+from binlogd.drainer.ddl.marks import Edit, applied, marked, with_marked_words
 from binlogd.tidb.ddl_text import Word, words, words_and_marks
 from binlogd.tidb.schema import Named
 
@@ -23,11 +24,14 @@ class Dialect(StrEnum):
     MYSQL = "mysql"
 
 
-def edited(statement: str, dialect: Dialect) -> str:
-    """One statement as a database downstream can take it; "" when nothing is left to do."""
-    text = _without_end(_with_ttl_off(_without_placement(statement)))
+def edited(statement: str, dialect: Dialect, left_out: list[str] | None = None) -> str:
+    """One statement as a database downstream can take it; "" when nothing is left to do.
+
+    `left_out` takes what it asked for that could not be said safely. Raises TwoReadings.
+    """
+    text = _without_end(_with_ttl_off(_without_placement(without_comments(statement))))
     if dialect is Dialect.MYSQL:
-        text = _for_mysql(text)
+        text = _for_mysql(text, [] if left_out is None else left_out)
     return "" if _does_nothing(text, dialect) else text
 
 
@@ -61,8 +65,8 @@ def alter_parts(statement: str) -> list[str]:
     parts = [(begin, end) for begin, end in parts_of(found, first, depth=0) if begin < end]
     if len(parts) < 2 or any(found[begin].says("PARTITION") for begin, _ in parts):
         return []
-    head = statement[: found[first].begin]
-    return [f"{head}{statement[found[a].begin : found[b - 1].end]}" for a, b in parts]
+    head = statement[: _outside(statement, found[first].begin)]
+    return [f"{head}{_whole(statement, found[a].begin, found[b - 1].end)}" for a, b in parts]
 
 
 def without_foreign_keys(statement: str) -> str:
@@ -76,9 +80,39 @@ def without_foreign_keys(statement: str) -> str:
     kept = [(a, b) for a, b in parts if not _is_foreign_key(found[a:b])]
     if len(kept) == len(parts) or not kept:
         return statement if kept else ""
-    text = ", ".join(statement[found[a].begin : found[b - 1].end] for a, b in kept if a < b)
+    text = ", ".join(_whole(statement, found[a].begin, found[b - 1].end) for a, b in kept if a < b)
     begin, end = found[parts[0][0]].begin, found[parts[-1][1] - 1].end
-    return statement[:begin] + text + statement[end:]
+    rest = statement[end:]
+    if _mark_at(statement, end):
+        rest = rest.split("*/", 1)[1]
+    return statement[: _outside(statement, begin)] + text + rest
+
+
+def _mark_at(statement: str, offset: int) -> Word | None:
+    """The comment that counts in which a place is."""
+    mark: Word | None = None
+    for word in words_and_marks(statement):
+        if word.begin >= offset:
+            break
+        if word.kind in ("open", "close"):
+            mark = word if word.kind == "open" else None
+    return mark
+
+
+def _outside(statement: str, offset: int) -> int:
+    """A place, or where the comment begins that it is in."""
+    mark = _mark_at(statement, offset)
+    return offset if mark is None else mark.begin
+
+
+def _whole(statement: str, begin: int, end: int) -> str:
+    """A stretch with the comments whole that begin before it or end behind it."""
+    before, behind = _mark_at(statement, begin), _mark_at(statement, end)
+    return (
+        (f"{before.text} " if before is not None else "")
+        + statement[begin:end]
+        + (" */" if behind is not None else "")
+    )
 
 
 def _is_foreign_key(part: list[Word]) -> bool:
@@ -153,17 +187,11 @@ def _does_nothing(statement: str, dialect: Dialect) -> bool:
 # --- edits for MySQL and MariaDB ---------------------------------------------------------
 
 
-def _for_mysql(statement: str) -> str:
-    for edit in (
-        _without_future,
-        _without_sequences,
-        _without_temporary,
-        _as_alter,
-        _with_marked_parts,
-        _with_marked_visibility,
-    ):
+def _for_mysql(statement: str, left_out: list[str]) -> str:
+    for edit in (_without_future, _without_sequences, _without_temporary, _as_alter):
         statement = edit(statement)
-    return with_marked_words(statement)
+    statement = _with_marked_visibility(_with_marked_parts(statement, left_out))
+    return with_names_told(with_marked_words(statement, left_out))
 
 
 def _as_alter(statement: str) -> str:
@@ -238,7 +266,7 @@ def _with_marked_visibility(statement: str) -> str:
     return applied(statement, edits)
 
 
-def _with_marked_parts(statement: str) -> str:
+def _with_marked_parts(statement: str, left_out: list[str]) -> str:
     """Indexes over expressions, and ALTER INDEX, in comments that only a MySQL 8 reads."""
     found = words(statement)
     if begins(statement, "ALTER", "TABLE"):
@@ -256,7 +284,7 @@ def _with_marked_parts(statement: str) -> str:
             left = found[begin].begin if number <= leading else found[begin - 1].begin
             is_last = number + 1 == len(parts)
             right = found[end].end if number < leading and not is_last else found[end - 1].end
-            edits.append(Edit(left, right, f"/*!{version} {statement[left:right]} */"))
+            edits.append(Edit(left, right, marked(statement[left:right], version, left_out)))
     return applied(statement, edits)
 
 

@@ -12,15 +12,15 @@ collations), sessionctx/binloginfo, ddl/ddl_api.go (defaults of TIMESTAMP are ke
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from binlogd.drainer.ddl.comments import printed_anew
 from binlogd.drainer.ddl.edits import begins, literal
 from binlogd.drainer.ddl.marks import Edit, applied
 from binlogd.errors import Corrupt
-from binlogd.tidb.ddl_text import Word, words
+from binlogd.tidb.ddl_text import Word, escaped, words
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, Database, Job, Table
 
@@ -33,28 +33,11 @@ _DEFAULT_COLLATIONS = {
     "gbk": "gbk_chinese_ci",
 }
 _BEFORE_THE_NAME = ("ADD", "ALTER", "CHANGE", "COLUMN", "EXISTS", "IF", "MODIFY", "NOT")
-_LITERALS = re.compile(r"`(?:[^`]|``)*`|'(?:[^']|'')*'")
 
 
 def with_escapes(statement: str, typed: str) -> str:
-    """The statement with backslashes doubled in its strings, if TiDB printed it anew.
-
-    It did where a string with a backslash is not in it as the user typed it.
-    """
-    if "\\" not in statement or "\\" not in typed:
-        return statement
-    strings = [word for word in words(typed) if word.kind == "text"]
-    if all(typed[each.begin : each.end] in statement for each in strings if "\\" in each.text):
-        return statement
-    return escaped(statement)
-
-
-def escaped(printed: str) -> str:
-    """A text of TiDB's printer with backslashes doubled in its strings."""
-    return _LITERALS.sub(
-        lambda found: found[0].replace("\\", "\\\\") if found[0].startswith("'") else found[0],
-        printed,
-    )
+    """The statement with backslashes doubled in its strings, if TiDB printed it anew."""
+    return escaped(statement) if printed_anew(statement, typed) else statement
 
 
 def explicit_database(statement: str, database: Database) -> str:

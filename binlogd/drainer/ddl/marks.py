@@ -3,6 +3,9 @@
 A comment from `/*!50700` to `/*!99999` is stepped over by MariaDB, one that begins with `/*M!` by
 MySQL. Checks go into such comments as a whole: TiDB before 7.2 reads them and does not keep to
 them, so rows that break one may come, and the upstream is the judge of its rows.
+
+Whoever steps over such a comment looks for its end in names and strings too. In strings the signs
+are written so that they are not there (`*\\/`); what has them in a name is left out.
 Source: pingcap/tidb parser/ast/ddl.go (what is printed); MariaDB's and MySQL's reference manuals.
 """
 
@@ -37,7 +40,31 @@ def applied(statement: str, edits: Iterable[Edit]) -> str:
     return statement
 
 
-def with_marked_words(statement: str) -> str:
+def marked(said: str, version: int, left_out: list[str]) -> str:
+    """What a MySQL from this version on reads, and MariaDB does not.
+
+    Comments of TiDB's that are in it go. Where no comment can hold it, it is "" and `left_out` has
+    one more.
+    """
+    text, edits = said, []
+    begin: int | None = None
+    for word in words_and_marks(text):
+        if word.kind == "open":
+            begin = word.begin
+        elif word.kind == "close" and begin is not None:
+            edits.append(Edit(begin, word.end, ""))
+            begin = None
+        elif word.kind == "text" and begin is None:
+            spelled = word.text.replace("*/", "*\\/").replace("/*", "/\\*")
+            edits.append(Edit(word.begin, word.end, spelled))
+    text = applied(text, edits)
+    if "*/" in text or "/*" in text:
+        left_out.append(said)
+        return ""
+    return f"/*!{version} {text} */"
+
+
+def with_marked_words(statement: str, left_out: list[str]) -> str:
     """The statement, which is one for MySQL, as MariaDB reads it too."""
     found = words_and_marks(statement)
     if len(found) < 2 or not found[0].says("ALTER", "CREATE"):
@@ -47,12 +74,14 @@ def with_marked_words(statement: str) -> str:
         stretches += [*_checks(found), *_nulls(found), *_engines(found), *_validation(found)]
     elif found[1].says("DATABASE", "SCHEMA"):
         stretches += _encryption(found)
-    marked = _marked(found)
-    edits = [
-        Edit(found[a].begin, found[b].end, text or _mark(statement, found[a], found[b], version))
-        for a, b, version, text in stretches
-        if text or a not in marked
-    ]
+    in_marks = _in_marks(found)
+    edits = []
+    for a, b, version, text in stretches:
+        if not text and a in in_marks:
+            continue
+        begin, end = found[a].begin, found[b].end
+        text = text or marked(statement[begin:end], version, left_out)
+        edits.append(Edit(begin, end, text))
     return applied(statement, edits)
 
 
@@ -78,29 +107,25 @@ Stretch = tuple[int, int, int, str]
 """First and last word, the MySQL that reads them, or what takes their place."""
 
 
-def _mark(statement: str, first: Word, last: Word, version: int) -> str:
-    return f"/*!{version} {statement[first.begin : last.end]} */"
-
-
-def _marked(found: Sequence[Word]) -> set[int]:
+def _in_marks(found: Sequence[Word]) -> set[int]:
     """The words that are in a comment already."""
-    inside, marked = False, set()
+    inside, within = False, set()
     for at, word in enumerate(found):
         inside = word.kind == "open" or (inside and word.kind != "close")
         if inside:
-            marked.add(at)
-    return marked
+            within.add(at)
+    return within
 
 
 def _collations(found: Sequence[Word]) -> Iterator[Stretch]:
-    marked = _marked(found)
+    in_marks = _in_marks(found)
     for at, word in enumerate(found[:-1]):
         value = at + 1 + (found[at + 1].text == "=")
         if not word.says("COLLATE") or value >= len(found):
             continue
         theirs = found[value].text.strip("'\"").lower()
         ours = _COLLATIONS.get(theirs)
-        if ours is not None and at not in marked:
+        if ours is not None and at not in in_marks:
             yield value, value, 0, f"/*!80000 {theirs} *//*M! {ours} */"
 
 

@@ -25,7 +25,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import structlog
+
 from binlogd.drainer.ddl.calls import Calls
+from binlogd.drainer.ddl.comments import TwoReadings, check_printed
 from binlogd.drainer.ddl.edits import Dialect, begins, edited, quoted, split
 from binlogd.drainer.ddl.explicit import (
     explicit_database,
@@ -42,6 +45,8 @@ from binlogd.tidb.ddl_text import words
 from binlogd.tidb.model import ActionType, Database, Job, Table
 from binlogd.tidb.schema import Effect, Named, SchemaTracker
 from binlogd.tso import Tso
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +164,28 @@ class DdlReplay:
         if self._dialect is Dialect.FILE:
             return Replay(tuple(self._texts(event)) if self._router.has_rules else (query,))
         self._refuse_unsupported(event)
+        try:
+            return self._replay(event)
+        except TwoReadings as error:
+            raise UnsupportedDdl(event.commit_ts, query, str(error)) from error
+
+    def _replay(self, event: DdlEvent) -> Replay | Omit:
+        """Raises UnsupportedDdl, TwoReadings."""
+        job = event.job
         moves = self._moves(event)
         if moves is not None:
             return Replay(moves.statements, moves.targets)
-        event = replace(event, query=with_escapes(query, job.query))
-        texts = [edited(text, self._dialect) for text in self._texts(event)]
+        check_printed(event.query, job.query)
+        event = replace(event, query=with_escapes(event.query, job.query))
+        left_out: list[str] = []
+        texts = [edited(text, self._dialect, left_out) for text in self._texts(event)]
+        for part in left_out:
+            log.warning(
+                "ddl_changed",
+                commit_ts=event.commit_ts,
+                left_out=part,
+                reason="a name in it holds a sign of comments, and servers differ in what reads it",
+            )
         if not any(texts):
             return Omit("all of it is options that only TiDB has")
         return Replay(tuple(text for text in texts if text))

@@ -21,7 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from binlogd.drainer.ddl.edits import quoted
+from binlogd.drainer.ddl.edits import Dialect, edited, quoted
+from binlogd.tidb.ddl_text import escaped
 from binlogd.tidb.model import ActionType, Job, Table
 from binlogd.tidb.schema import Effect, Named, recovered_tables
 from binlogd.tso import NO_TS, Tso
@@ -125,5 +126,6 @@ def dropped_by(name: str) -> Tso | None:
 
 def _view(name: Named, raw: dict[str, Any]) -> str:
     columns = ", ".join(quoted(each["name"]["O"]) for each in raw.get("cols") or [])
-    select = raw["view"]["view_select"]
-    return f"CREATE OR REPLACE VIEW {quoted(name)} ({columns}) AS {select}"
+    select = escaped(raw["view"]["view_select"])  # as TiDB prints it
+    text = f"CREATE OR REPLACE VIEW {quoted(name)} ({columns}) AS {select}"
+    return edited(text, Dialect.MYSQL)

@@ -164,7 +164,8 @@ class Server:
 
 _SECONDS = doubling(0.00005, 18)
 _DEFAULT_MODE = "ALLOW_INVALID_DATES"
-_HARMFUL_MODES = frozenset({"NO_BACKSLASH_ESCAPES", "ANSI_QUOTES", "ANSI"})
+_NO_ESCAPES = frozenset({"NO_BACKSLASH_ESCAPES"})
+_HARMFUL_MODES = _NO_ESCAPES | {"ANSI_QUOTES", "ANSI"}
 _WISHES = (
     b"in_predicate_conversion_threshold = 0",  # MariaDB: a long IN list stays a range
     b"max_statement_time = 0",
@@ -204,9 +205,9 @@ class SqlSession:
     ) -> SqlSession:
         """Connects and prepares the session. Raises DownstreamUnavailable, ConfigError.
 
-        For rows autocommit is off, and modes that would change the meaning of a literal are left
-        out; DDL is in the upstream's words, and the operator's sql_mode holds as it is. `wishes`
-        are variables that are set where the server knows them.
+        For rows autocommit is off, `run_all` works, and modes that would change the meaning of a
+        literal are left out; DDL is in the upstream's words, and the operator's sql_mode holds but
+        for what a backslash means. `wishes` are variables that are set where the server knows them.
         """
         connection = MysqlConnection(
             (server.host, server.port),
@@ -220,7 +221,7 @@ class SqlSession:
         is_ready = False
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await connection.open()
+                await connection.open(several=for_rows)
             await session._prepare(for_rows=for_rows, wishes=wishes)
             is_ready = True
         except (SqlRefused, MySQLError, OSError, TimeoutError) as error:
@@ -281,6 +282,7 @@ class SqlSession:
     async def run_all(self, statements: Sequence[bytes], done: list[Done]) -> None:
         """Executes statements in order, in one round trip; none that follows a failing one.
 
+        For a session for rows alone: no other may send more than one statement at a time.
         The answers are appended to `done`, so that after an error its length names the statement
         that failed. What a warning says is known of the last one only. Raises as `run`.
         """
@@ -343,8 +345,8 @@ def session_mode(sql_mode: str | None, *, for_rows: bool) -> str:
     modes = [mode.strip() for mode in (sql_mode or "").split(",") if mode.strip()]
     if sql_mode is None:
         modes = [_DEFAULT_MODE]
-    if for_rows:
-        modes = [mode for mode in modes if mode.upper() not in _HARMFUL_MODES]
+    harmful = _HARMFUL_MODES if for_rows else _NO_ESCAPES
+    modes = [mode for mode in modes if mode.upper() not in harmful]
     if "NO_AUTO_VALUE_ON_ZERO" not in (mode.upper() for mode in modes):
         modes.append("NO_AUTO_VALUE_ON_ZERO")
     return ",".join(modes)

@@ -20,13 +20,14 @@ import structlog
 
 from binlogd.drainer import sql
 from binlogd.drainer.backoff import Backoff
+from binlogd.drainer.ddl.comments import TwoReadings, check_escapes
 from binlogd.drainer.ddl.edits import Dialect, begins, edited, split
 from binlogd.drainer.messages.named import NamedDdl, NamedRow, NamedTransaction
 from binlogd.drainer.mysql import catalog
 from binlogd.drainer.mysql.connection import NO_SUCH_TABLE, Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql.named_sql import NamedTable, Piece
 from binlogd.drainer.mysql.warned import Warned, changed_by_server
-from binlogd.errors import StatementRejected
+from binlogd.errors import StatementRejected, UnsupportedDdl
 from binlogd.tso import NO_TS, Tso
 
 ATTEMPTS_MAX = 10
@@ -170,7 +171,7 @@ class NamedApplier:
         self._say_left_out()
         self._tables.clear()
         for statement in split(ddl.text):
-            text = edited(statement, self._dialect)
+            text = self._edited(commit_ts, statement)
             if not text:
                 log.info("ddl_passed_over", commit_ts=commit_ts, statement=_shown(statement))
                 continue
@@ -189,6 +190,18 @@ class NamedApplier:
                     reason=error.reason,
                 )
         self.counters.ddls += 1
+
+    def _edited(self, commit_ts: Tso, statement: str) -> str:
+        """Raises UnsupportedDdl."""
+        left_out: list[str] = []
+        try:
+            check_escapes(statement)
+            text = edited(statement, self._dialect, left_out)
+        except TwoReadings as error:
+            raise UnsupportedDdl(commit_ts, statement, str(error)) from error
+        for part in left_out:
+            log.warning("ddl_changed", commit_ts=commit_ts, left_out=part)
+        return text
 
     async def _patiently(self, statement: bytes) -> None:
         assert self._control is not None, "apply before open"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from binlogd.snapshot.formats.columns import mysql_type
 from binlogd.snapshot.formats.file_kinds import quoted
+from binlogd.tidb.ddl_text import escaped
 from binlogd.tidb.kinds import (
     FLAG_AUTO_INCREMENT,
     FLAG_ON_UPDATE_NOW,
@@ -56,7 +57,7 @@ def _column(info: Table, column: Column) -> str:
     words = [quoted(column.name), _type(info, column)]
     if column.is_generated:
         stored = "STORED" if column.generated_stored else "VIRTUAL"
-        words.append(f"GENERATED ALWAYS AS ({column.generated_expr}) {stored}")
+        words.append(f"GENERATED ALWAYS AS ({escaped(column.generated_expr)}) {stored}")
     if column.not_null:
         words.append("NOT NULL")
     elif column.field_type.tp == Tp.TIMESTAMP:  # which MySQL takes for NOT NULL
@@ -92,7 +93,7 @@ def _default(column: Column) -> list[str]:
     if column.default_is_expr:
         if text.lower().startswith("nextval("):
             return [f"/* DEFAULT {text.replace('*/', '* /')} */"]
-        return [f"DEFAULT ({text})"]
+        return [f"DEFAULT ({escaped(text)})"]
     return ["DEFAULT " + _literal(column, text)]
 
 
@@ -144,6 +145,6 @@ def _key_part(info: Table, index: Index, at: int) -> str:
     part = index.columns[at]
     column = info.columns[part.offset]
     if column.hidden:  # an index on an expression
-        return f"({column.generated_expr})"
+        return f"({escaped(column.generated_expr)})"
     length = f"({part.length})" if part.length > 0 else ""
     return quoted(column.name) + length

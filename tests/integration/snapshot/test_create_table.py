@@ -11,7 +11,8 @@ import pytest
 from binlogd.snapshot.formats.create_table import create_table
 from binlogd.snapshot.formats.file_kinds import quoted
 from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, TablePlan, catalog
-from binlogd.tidb.model import jobs_from_json
+from binlogd.tidb.kinds import Tp
+from binlogd.tidb.model import Column, FieldType, Table, jobs_from_json
 from binlogd.tso import Tso
 from tests import recordings_reader
 from tests.mariadb import MariaDb
@@ -79,3 +80,16 @@ def test_a_rendered_table_has_the_columns_that_tidb_had(name: str, mariadb: Mari
             compared += 1
     connection.close()
     assert compared > 20
+
+
+def test_a_backslash_of_an_expression_stands_for_itself(mariadb: MariaDb) -> None:
+    """TiDB prints it so: read as an escape it would let the rest of the string out as code."""
+    plain = Column(1, "a", 0, FieldType(Tp.LONGLONG))
+    odd = "concat('\\', ' AS `b`, evil INT -- ')"
+    made = Column(2, "b", 1, FieldType(Tp.VARCHAR, flen=40), generated_expr=odd)
+    mariadb.execute(
+        "CREATE DATABASE s", "USE s", create_table(Table(9, "t", (plain, made)), (plain, made))
+    )
+    assert mariadb.execute("INSERT INTO s.t (a) VALUES (1)", "SELECT b FROM s.t") == [
+        (b"\\ AS `b`, evil INT -- ",)
+    ]
