@@ -17,13 +17,13 @@ import signal
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -34,6 +34,9 @@ from binlogd.settings import sources
 from binlogd.settings.setup import Setup
 from binlogd.spark.lake.place import LIBRARIES, place_of
 from binlogd.telemetry.logs import set_up_logging
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
 
 _ROOT = Path(__file__).parents[2]
 _MAIN = '''"""Run by spark-submit: see `binlogd pipeline --help` for the words that follow."""
@@ -163,6 +166,7 @@ def run(spark: Any, arguments: Arguments, into: Any) -> None:
     from binlogd.spark.pipeline import DatabaseTarget, LakeTarget, PipelineOptions, seed
     from binlogd.spark.request import request
 
+    check_speculation(spark.sparkContext.getConf())
     source = arguments.source_options()
     asked = request({**source, "form": "changes"})
     checkpoint, takes_over = _named(arguments.checkpoint), arguments.takes_over
@@ -182,6 +186,15 @@ def run(spark: Any, arguments: Arguments, into: Any) -> None:
         target = DatabaseTarget(into, checkpoint, takes_over)
     options = PipelineOptions(source, arguments.checkpoint, arguments.interval_s)
     _run_to_end(spark, options, target)
+
+
+def check_speculation(conf: SparkConf | Mapping[str, str]) -> None:
+    """Raises ConfigError where Spark would run one task twice at a time."""
+    if conf.get("spark.speculation", "false").lower() == "true":
+        raise ConfigError(
+            "spark.speculation is on: two attempts of one MERGE undo each other's work, one commit"
+            " after the other. Submit with --conf spark.speculation=false"
+        )
 
 
 def claimed(arguments: Arguments, setup: Setup) -> Any:

@@ -39,14 +39,15 @@ def job_directory(
 ) -> Iterator[Path]:
     """A directory of this caller alone, removed at the end; leftovers of others are swept first.
 
-    A leftover that `is_wanted` is taken over instead of a new one. `is_kept` tells of a directory
-    and the error that ends its use whether it stays, for somebody who wants it. Raises ConfigError
-    if none can be made.
+    They are swept once more at the end: processes of one that was killed may have written on for a
+    moment. A leftover that `is_wanted` is taken over instead of a new one. `is_kept` tells of a
+    directory and the error that ends its use whether it stays, for somebody who wants it. Raises
+    ConfigError if none can be made.
     """
     try:
         parent.mkdir(parents=True, exist_ok=True)
         path, lock = _taken_over(parent, prefix, is_wanted) or _made(parent, prefix)
-        sweep(parent, prefix)
+        swept = sweep(parent, prefix)
     except OSError as error:
         is_file = isinstance(error, FileExistsError | NotADirectoryError)
         why = "it is no directory" if is_file else error.strerror
@@ -60,6 +61,8 @@ def job_directory(
     finally:
         if not stays:
             shutil.rmtree(path, ignore_errors=True)
+        for each in swept:
+            _swept(each)
         os.close(lock)
 
 
@@ -87,13 +90,18 @@ def _taken_over(
     return None
 
 
-def sweep(parent: Path, prefix: str) -> None:
-    """Removes job directories whose owner is gone."""
-    for path in parent.glob(f"{prefix}*"):
-        lock = _lock(path)
-        if lock is not None:
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(lock)
+def sweep(parent: Path, prefix: str) -> list[Path]:
+    """Removes job directories whose owner is gone; these."""
+    return [path for path in parent.glob(f"{prefix}*") if _swept(path)]
+
+
+def _swept(path: Path) -> bool:
+    lock = _lock(path)
+    if lock is None:
+        return False
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(lock)
+    return True
 
 
 def _lock(path: Path) -> int | None:

@@ -1,8 +1,12 @@
 """Versions of Delta tables, by delta-rs.
 
 A table whose last version is not the one it should begin with (a batch was killed) is restored
-first; readers of `tables.json` see nothing of either. Each commit carries the end of its batch, as
-a `txn` action too.
+first; readers of `tables.json` see nothing of either.
+
+Invariant. The version that a method returns holds what that call made, whatever another attempt of
+the same task does meanwhile. Why it holds: a call goes on with the state of its own last commit and
+never looks for the newest one, and each commit, a restore too, carries the end of its batch as a
+`txn` action: delta-rs refuses one that another attempt's came before.
 Source: Delta Transaction Log Protocol (txn); deltalake.DeltaTable.
 """
 
@@ -42,27 +46,38 @@ class Delta:
         self, table_id: int, directory: str, schema: pa.Schema, name: str, end: int
     ) -> LakeTable:
         """See Kind."""
-        where = self._place.table(directory)
+        where, made = self._place.table(directory), LakeTable(table_id, directory, 0)
         try:
+            if not DeltaTable.is_deltatable(where, self._options):
+                DeltaTable.create(
+                    where,
+                    _plain(schema),
+                    name=name,
+                    storage_options=self._options,
+                    commit_properties=_properties(end),
+                )
+                return made
+            table = DeltaTable(where, storage_options=self._options)
+            nothing = _plain(schema).empty_table()
             write_deltalake(
-                where,
-                _plain(schema).empty_table(),
+                table,
+                nothing,
                 mode="overwrite",
                 schema_mode="overwrite",
                 name=name,
-                storage_options=self._options,
                 commit_properties=_properties(end),
             )
         except _FAILS as error:
-            raise self._failed(LakeTable(table_id, directory, 0), error) from error
-        return self._head(LakeTable(table_id, directory, 0))
+            raise self._failed(made, error) from error
+        return _head(made, table)
 
     def append(
         self, head: LakeTable, schema: pa.Schema, rows: Iterable[pa.RecordBatch], end: int
     ) -> LakeTable:
         """See Kind."""
-        self._write(self._at(head), schema, rows, end, mode="append")
-        return self._head(head)
+        table = self._at(head, end)
+        self._write(table, schema, rows, end, mode="append")
+        return _head(head, table)
 
     def read(
         self, head: LakeTable, columns: Sequence[str] | None = None
@@ -82,14 +97,15 @@ class Delta:
     def rewrite(self, head: LakeTable, schema: pa.Schema, adapt: Adapt, end: int) -> LakeTable:
         """See Kind."""
         adapted = (adapt(pa.Table.from_batches([each])) for each in self.read(head))
-        self._write(self._at(head), schema, adapted, end, mode="overwrite")
-        return self._head(head)
+        table = self._at(head, end)
+        self._write(table, schema, adapted, end, mode="overwrite")
+        return _head(head, table)
 
     def merge(
         self, head: LakeTable, schema: pa.Schema, changes: Iterable[Changes], end: int
     ) -> LakeTable:
         """See Kind. A MERGE for each of `changes`; done again they come to the same."""
-        table = self._at(head)
+        table = self._at(head, end)
         try:
             for each in changes:
                 _merge(table, _source(_plain(schema), each), end)
@@ -98,7 +114,7 @@ class Delta:
                 table.vacuum(dry_run=False)
         except _FAILS as error:
             raise self._failed(head, error) from error
-        return self._head(head)
+        return _head(head, table)
 
     def show(self, now: LakeTables) -> None:
         """See Kind. Readers find a table by its directory."""
@@ -108,15 +124,14 @@ class Delta:
 
     # --- the table -----------------------------------------------------------------------------
 
-    def _at(self, head: LakeTable) -> DeltaTable:
+    def _at(self, head: LakeTable, end: int) -> DeltaTable:
         """The table with the rows and columns of this version."""
         table = self._open(head)
         if table.version() != head.version:
             try:
-                table.restore(head.version)
+                table.restore(head.version, commit_properties=_properties(end))
             except _FAILS as error:
                 raise self._failed(head, error) from error
-            table = self._open(head)
         return table
 
     def _open(self, head: LakeTable, version: int | None = None) -> DeltaTable:
@@ -125,9 +140,6 @@ class Delta:
             return DeltaTable(where, version, storage_options=self._options)
         except _FAILS as error:
             raise self._failed(head, error) from error
-
-    def _head(self, head: LakeTable) -> LakeTable:
-        return LakeTable(head.table_id, head.directory, self._open(head).version())
 
     def _write(
         self,
@@ -152,6 +164,10 @@ class Delta:
 
     def _failed(self, head: LakeTable, error: Exception) -> LakeFailed:
         return LakeFailed(f"{self._place.shown}/{head.directory}: {_first_lines(error)}")
+
+
+def _head(head: LakeTable, table: DeltaTable) -> LakeTable:
+    return LakeTable(head.table_id, head.directory, table.version())
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

@@ -139,6 +139,17 @@ def test_a_job_directory_is_swept_when_its_owner_is_gone(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_killed_owner_s_processes_write_on_outlives_nobody(tmp_path: Path) -> None:
+    orphan, failed = tmp_path / f"{STAGING_PREFIX}1", tmp_path / f"{STAGING_PREFIX}2"
+    orphan.mkdir()
+    with job_directory(tmp_path, STAGING_PREFIX):
+        assert not orphan.exists()
+        (orphan / "spill").mkdir(parents=True)  # by a worker that had not died yet
+        failed.mkdir()  # of another one, which may be resumed
+        (failed / "lock").touch()
+    assert list(tmp_path.iterdir()) == [failed]
+
+
 def test_a_snapshot_appears_whole_and_once(tmp_path: Path) -> None:
     manifest = Manifest(
         binlogd_version="1",

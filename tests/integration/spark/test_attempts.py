@@ -1,0 +1,225 @@
+"""Two attempts of one task make versions of a lake's table, in every order of their steps.
+
+A scheduler that speculates, or that gives a lost executor's task to another while the lost one
+lives, runs a task twice at a time. What either of them reports must be what it made.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
+
+from binlogd.errors import ConfigError
+from binlogd.spark.lake import delta, iceberg
+from binlogd.spark.lake.book import LakeTable
+from binlogd.spark.lake.kinds import LakeFailed
+from binlogd.spark.lake.moving import Lake
+from binlogd.spark.lake.place import KINDS, place_of
+from binlogd.spark.lake.rows import KEY_COLUMN, Changes
+from binlogd.spark.submit import check_speculation
+
+ID = {b"PARQUET:field_id": b"1"}
+KEY = {b"PARQUET:field_id": b"2147483000"}
+SCHEMA = pa.schema(
+    [
+        pa.field("v", pa.int64(), metadata=ID),
+        pa.field(KEY_COLUMN, pa.binary(), nullable=False, metadata=KEY),
+    ]
+)
+DEADLINE_S = 60
+"""Of one step; a test that waits so long has failed."""
+
+
+class Attempt(threading.Thread):
+    """One attempt: it waits before each step until it is told to go on."""
+
+    def __init__(self, work: Callable[[], LakeTable]) -> None:
+        super().__init__(daemon=True)
+        self._work = work
+        self._go, self._there = threading.Semaphore(0), threading.Semaphore(0)
+        self.head: LakeTable | None = None
+        self.error: Exception | None = None
+        self.is_done = False
+
+    def run(self) -> None:
+        self._go.acquire()
+        try:
+            self.head = self._work()
+        except Exception as error:  # noqa: BLE001 - told by whoever looks at the attempt
+            self.error = error
+        self.is_done = True
+        self._there.release()
+
+    def pause(self) -> None:
+        self._there.release()
+        assert self._go.acquire(timeout=DEADLINE_S)
+
+    def go_on(self) -> None:
+        self._go.release()
+        assert self._there.acquire(timeout=DEADLINE_S)
+
+
+def step() -> None:
+    current = threading.current_thread()
+    if isinstance(current, Attempt):
+        current.pause()
+
+
+def interleaved(works: Callable[[], list[Callable[[], LakeTable]]]) -> Iterator[list[Attempt]]:
+    """The attempts after each order in which their steps may come."""
+    order: list[int] = []
+    while True:  # ends when the first choice of all has no alternative left
+        attempts = [Attempt(work) for work in works()]
+        for attempt in attempts:
+            attempt.start()
+        choices: list[tuple[int, int]] = []
+        while alive := [attempt for attempt in attempts if not attempt.is_done]:
+            chosen = order[len(choices)] if len(choices) < len(order) else 0
+            choices.append((chosen, len(alive)))
+            alive[chosen].go_on()
+        yield attempts
+        while choices and choices[-1][0] + 1 >= choices[-1][1]:
+            choices.pop()
+        if not choices:
+            return
+        order = [chosen for chosen, _ in choices]
+        order[-1] += 1
+
+
+class SteppedTable(DeltaTable):
+    """Before it looks, and before it commits, another attempt may do something."""
+
+    def __init__(self, *words: Any, **more: Any) -> None:
+        step()
+        super().__init__(*words, **more)
+
+    def restore(self, *words: Any, **more: Any) -> Any:
+        step()
+        return super().restore(*words, **more)
+
+    def merge(self, *words: Any, **more: Any) -> Any:
+        step()
+        return super().merge(*words, **more)
+
+
+@pytest.fixture
+def _in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def before(owner: Any, name: str) -> None:
+        known = getattr(owner, name)
+
+        def stepped(*words: Any, **more: Any) -> Any:
+            step()
+            return known(*words, **more)
+
+        monkeypatch.setattr(owner, name, stepped)
+
+    monkeypatch.setattr(delta, "DeltaTable", SteppedTable)
+    before(delta, "write_deltalake")
+    before(SqlCatalog, "register_table")
+    before(iceberg, "set_schema")
+
+
+def rows(**values: int) -> pa.Table:
+    columns = [list(values.values()), [key.encode() for key in values]]
+    return pa.Table.from_arrays(list(map(pa.array, columns, SCHEMA.types)), schema=SCHEMA)
+
+
+def changes(pieces: int) -> Iterator[Changes]:
+    """In one piece, or as if they were larger than memory in two."""
+    first, second = (rows(a=2, c=3), rows(d=4)) if pieces > 1 else (rows(a=2, c=3, d=4), None)
+    yield Changes(first, pa.array([b"b"], pa.binary()))
+    if second is not None:
+        yield Changes(second, pa.array([], pa.binary()))
+
+
+BEFORE, AFTER = {b"a": 1, b"b": 1}, {b"a": 2, b"c": 3, b"d": 4}
+
+
+def held(lake: Lake, head: LakeTable) -> dict[bytes, int]:
+    with closing(lake.kind()) as kind:
+        found = [each for batch in kind.read(head) for each in batch.to_pylist()]
+    assert len({each[KEY_COLUMN] for each in found}) == len(found)
+    return {each[KEY_COLUMN]: each["v"] for each in found}
+
+
+def seeded(lake: Lake, directory: str) -> LakeTable:
+    with closing(lake.kind()) as kind:
+        head = kind.create(1, directory, SCHEMA, "d.t", 5)
+        return kind.append(head, SCHEMA, rows(a=1, b=1).to_batches(), 5)
+
+
+def merged(lake: Lake, head: LakeTable, pieces: int) -> LakeTable:
+    with closing(lake.kind()) as kind:
+        return kind.merge(head, SCHEMA, changes(pieces), 6)
+
+
+@pytest.fixture(params=KINDS)
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    return Lake(place_of(f"{request.param}:{tmp_path / 'lake'}"))
+
+
+def check(
+    lake: Lake,
+    works: Callable[[], tuple[Callable[[], LakeTable], Callable[[], LakeTable]]],
+    expected: dict[bytes, int],
+) -> None:
+    """Two attempts in every order, and a third one behind them."""
+    third: list[Callable[[], LakeTable]] = []
+
+    def begun() -> list[Callable[[], LakeTable]]:
+        work, again = works()
+        third[:] = [again]
+        return [work, work]
+
+    orders = reported = 0
+    for attempts in interleaved(begun):
+        orders += 1
+        for each in attempts:
+            if each.error is not None and not isinstance(each.error, LakeFailed):
+                raise each.error
+            if each.head is not None:
+                assert held(lake, each.head) == expected
+                reported += 1
+        assert held(lake, third[0]()) == expected
+    assert reported >= orders > 5
+
+
+@pytest.mark.usefixtures("_in_steps")
+@pytest.mark.parametrize("pieces", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_a_merge_reports_the_version_that_it_made_whatever_another_attempt_does(
+    lake: Lake, pieces: int
+) -> None:
+    numbers = count(1)
+
+    def works() -> tuple[Callable[[], LakeTable], Callable[[], LakeTable]]:
+        head = seeded(lake, f"table-{next(numbers)}")
+        return (lambda: merged(lake, head, pieces),) * 2
+
+    check(lake, works, AFTER)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("_in_steps")
+def test_a_table_that_two_attempts_begin_has_its_rows_once(lake: Lake) -> None:
+    numbers = count(1)
+
+    def works() -> tuple[Callable[[], LakeTable], Callable[[], LakeTable]]:
+        name = f"table-{next(numbers)}"
+        return (lambda: seeded(lake, name),) * 2
+
+    check(lake, works, BEFORE)
+
+
+def test_a_spark_that_speculates_is_refused_with_what_to_do() -> None:
+    check_speculation({})
+    with pytest.raises(ConfigError, match=r"--conf spark\.speculation=false"):
+        check_speculation({"spark.speculation": "true"})
