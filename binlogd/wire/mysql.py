@@ -1,7 +1,7 @@
 """A connection that speaks MySQL's protocol: by TLS or not at all where TLS was asked for.
 
-What aiomysql keeps to itself is used here: connecting in steps, and the answer as a whole. It is
-used by one task at a time; whoever waits for it bounds the wait.
+What aiomysql keeps to itself is used here: connecting in steps, and the answer as a whole, which
+need not be text. It is used by one task at a time; whoever waits for it bounds the wait.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import aiomysql
+from aiomysql.connection import MySQLResult
 from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
@@ -79,6 +80,16 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
         if refusal := self._tls.refusal(certificate):
             raise ConnectionError(refusal)
 
+    async def _read_query_result(self, unbuffered: bool = False) -> None:  # noqa: FBT001
+        assert not unbuffered, "answers are read whole"
+        self._result = None
+        result = _Result(self)
+        await result.read()
+        self._result = result
+        self._affected_rows = result.affected_rows
+        if result.server_status is not None:
+            self.server_status = result.server_status
+
     async def _process_auth(self, plugin_name: bytes, packet: Any) -> Any:
         self._auth_plugin_used = plugin_name.decode()  # also of a login that fails
         return await super()._process_auth(plugin_name, packet)
@@ -99,6 +110,22 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
     def result(self) -> Any:
         """Of the last statement: its rows, or how many it found, and its warnings."""
         return self._result
+
+
+class _Result(MySQLResult):  # type: ignore[misc]  # aiomysql has no types
+    """An answer whose text may hold bytes that are none, as SHOW CREATE TABLE has them behind a
+    DEFAULT of a binary column: they stand as lone surrogates (PEP 383)."""
+
+    def _read_row_from_packet(self, packet: Any) -> tuple[Any, ...]:
+        row = []
+        for encoding, converter in self.converters:
+            value = packet.read_length_coded_string()
+            if value is not None and encoding is not None:
+                value = value.decode(encoding, "surrogateescape")
+            if value is not None and converter is not None:
+                value = converter(value)
+            row.append(value)
+        return tuple(row)
 
 
 def _hint(code: object, plugin: str, *, has_tls: bool) -> str:

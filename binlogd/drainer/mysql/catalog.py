@@ -53,7 +53,8 @@ async def fingerprint(session: SqlSession, database: str, table: str) -> str:
     except SqlRefused:
         return "absent"
     text = " ".join(word for word in str(rows[0][1]).split() if not word.startswith("AUTO_INCR"))
-    return f"{await _inner_id(session, database, table)} {sql.checksum(text.encode())}"
+    said = sql.checksum(text.encode("utf-8", "surrogateescape"))
+    return f"{await _inner_id(session, database, table)} {said}"
 
 
 async def _inner_id(session: SqlSession, database: str, table: str) -> str:

@@ -291,6 +291,21 @@ async def test_a_backslash_that_upstream_printed_stays_one(
     assert mariadb.execute(comments + " ORDER BY 1") == [(b"it's \\",), (b"it's \\n",)]
 
 
+async def test_a_default_that_is_no_text_stands_in_the_way_of_nothing(
+    mariadb: MariaDb, upstream: Upstream
+) -> None:
+    """SHOW CREATE TABLE has its bytes as they are."""
+    raw = ColumnDef("a", tidb.varbinary(4), default="x")
+    first = table(10, "t", ID, raw)
+    create = "CREATE TABLE `t` (`id` BIGINT PRIMARY KEY, `a` VARBINARY(4) DEFAULT x'ff00')"
+    upstream.ddl(ActionType.CREATE_TABLE, create, first)
+    upstream.insert(10, [1, b"\xfe"])
+    wider = with_column(first, ColumnDef("b", tidb.integer()))
+    upstream.ddl(ActionType.ADD_COLUMN, "ALTER TABLE `t` ADD COLUMN `b` INT", wider)
+    await upstream.replicate(mariadb)
+    assert mariadb.execute("SELECT * FROM shop.t") == [(b"1", b"\xfe", None)]
+
+
 # --- what MariaDB does not read --------------------------------------------------------------
 
 ACCEPTED = [
