@@ -72,6 +72,7 @@ def with_marked_words(statement: str, left_out: list[str]) -> str:
     stretches = list(_collations(found))
     if found[1].says("TABLE"):
         stretches += [*_checks(found), *_nulls(found), *_engines(found), *_validation(found)]
+        stretches += _documents(found)
     elif found[1].says("DATABASE", "SCHEMA"):
         stretches += _encryption(found)
     in_marks = _in_marks(found)
@@ -115,6 +116,13 @@ def _in_marks(found: Sequence[Word]) -> set[int]:
         if inside:
             within.add(at)
     return within
+
+
+def _documents(found: Sequence[Word]) -> Iterator[Stretch]:
+    """The JSON `null` as a DEFAULT (`added`): MySQL takes none of JSON, and needs none."""
+    for at, word in enumerate(found[:-2]):
+        if word.says("JSON") and found[at + 1].says("DEFAULT") and found[at + 2].text == "'null'":
+            yield at + 1, at + 2, 0, "/*M! DEFAULT 'null' */"
 
 
 def _collations(found: Sequence[Word]) -> Iterator[Stretch]:

@@ -9,6 +9,7 @@ from a grammar, so nothing of it can be lost that nobody thought of.
  * TiDB and MySQL: placement options go (the policies are not there), TTL is switched off (the
    upstream deletes), renames and drops are written from what is known of the tables (a RENAME may
    name tables relative to a session's database, a DROP of several tables comes once for each).
+ * MySQL: what rows that are there hold in a column that is added is said exactly (added).
  * TiDB and MySQL: what the text leaves to the server is said explicitly (ddl_explicit), and the
    clock and zone are the upstream's (ddl_session).
  * MySQL: what only TiDB has is left out when it does not change what tables hold (caching, row id
@@ -27,6 +28,7 @@ from itertools import pairwise
 
 import structlog
 
+from binlogd.drainer.ddl.added import with_old_values
 from binlogd.drainer.ddl.calls import Calls
 from binlogd.drainer.ddl.comments import TwoReadings, check_printed
 from binlogd.drainer.ddl.edits import Dialect, begins, edited, quoted, split
@@ -37,10 +39,10 @@ from binlogd.drainer.ddl.explicit import (
     with_escapes,
     with_moments_in_utc,
 )
-from binlogd.drainer.ddl.session_clock import has_zone
+from binlogd.drainer.ddl.session_clock import ADDS_COLUMNS, has_zone
 from binlogd.drainer.ddl.trash_names import Moves, Trash
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.errors import UnsupportedDdl
+from binlogd.errors import CorruptRow, UnsupportedDdl
 from binlogd.tidb.ddl_text import words
 from binlogd.tidb.model import ActionType, Database, Job, Table
 from binlogd.tidb.schema import Effect, Named, SchemaTracker
@@ -166,11 +168,11 @@ class DdlReplay:
         self._refuse_unsupported(event)
         try:
             return self._replay(event)
-        except TwoReadings as error:
+        except (TwoReadings, CorruptRow) as error:
             raise UnsupportedDdl(event.commit_ts, query, str(error)) from error
 
     def _replay(self, event: DdlEvent) -> Replay | Omit:
-        """Raises UnsupportedDdl, TwoReadings."""
+        """Raises UnsupportedDdl, TwoReadings, CorruptRow."""
         job = event.job
         moves = self._moves(event)
         if moves is not None:
@@ -262,7 +264,10 @@ class DdlReplay:
                 text = with_moments_in_utc(text, job.table)
             is_made = job.type in _CREATES
             made_in = self._made_in(effect.name) if is_made else []
-            return [*made_in, self._explicit(text, job.table, job.database)]
+            texts = [self._explicit(text, job.table, job.database)]
+            if self._dialect is Dialect.MYSQL and job.type in ADDS_COLUMNS:
+                texts = with_old_values(texts[0], job)
+            return [*made_in, *texts]
         creates = [text for text in split(event.query) if begins(text, "CREATE")]
         if len(creates) != len(effect.created):
             raise UnsupportedDdl(

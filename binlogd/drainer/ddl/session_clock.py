@@ -17,13 +17,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from binlogd.errors import Corrupt
+from binlogd.tidb.ddl_text import words
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import ActionType, Column, Job
 from binlogd.tso import Tso, physical_ms
 
 _IN_UTC = frozenset({"", "UTC", "Etc/UTC", "Z"})
 _CONVERTS = frozenset({ActionType.MODIFY_COLUMN, ActionType.MULTI_SCHEMA_CHANGE})
-_ADDS_COLUMNS = frozenset(
+ADDS_COLUMNS = frozenset(
     {ActionType.ADD_COLUMN, ActionType.ADD_COLUMNS, ActionType.MULTI_SCHEMA_CHANGE}
 )
 
@@ -36,9 +37,30 @@ class Setting(NamedTuple):
 
 
 def has_zone(job: Job) -> bool:
-    """Whether the job tells a time zone other than UTC."""
+    """Whether the job tells a time zone other than UTC, and it matters to what rows hold.
+
+    It does not where columns are only added: their old rows hold what the job says.
+    """
     location = _location(job)
-    return bool(location.offset) or location.name not in _IN_UTC
+    if not location.offset and location.name in _IN_UTC:
+        return False
+    if job.type != ActionType.MULTI_SCHEMA_CHANGE or _filled_with_the_moment(job) is not None:
+        return True
+    return any(word.says("MODIFY", "CHANGE") for word in words(job.query))
+
+
+def in_session(job: Job, moment: str) -> str:
+    """A time in UTC (a datetime's text) as it is written in the session that `settings` prepare."""
+    if not has_zone(job):
+        return moment
+    location = _location(job)
+    try:
+        at = datetime.fromisoformat(moment[:19]).replace(tzinfo=UTC)
+        by_name = ZoneInfo(location.name) if not location.offset else UTC
+    except (ZoneInfoNotFoundError, ValueError):  # the zero date, which is the same everywhere
+        return moment
+    local = at.astimezone(by_name) + timedelta(seconds=location.offset)
+    return f"{local:%Y-%m-%d %H:%M:%S}{moment[19:]}"
 
 
 def settings(job: Job) -> list[Setting]:
@@ -56,7 +78,7 @@ def settings(job: Job) -> list[Setting]:
 
 def _filled_with_the_moment(job: Job) -> Column | None:
     """The last column added, if the moment of the DDL stands in rows that were there."""
-    if job.table is None or job.type not in _ADDS_COLUMNS:
+    if job.table is None or job.type not in ADDS_COLUMNS:
         return None
     found = [
         column

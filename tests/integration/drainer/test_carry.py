@@ -19,7 +19,7 @@ from binlogd.wire.peek import Mutation
 from binlogd.wire.slices import RowSlices
 from binlogd.workload import schema as tidb
 from binlogd.workload.schema import ColumnDef
-from tests.integration.drainer.test_ddl_downstream import ID, Upstream, table, with_column
+from tests.ddl_upstream import ID, Upstream, table, with_column
 from tests.mariadb import MariaDb
 from tests.replay import apply_all, sink_for
 

@@ -2,132 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from binlogd.binlog import CommittedBinlog
-from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.drainer.translate import Translator
-from binlogd.drainer.txn import Dml, TableChange, Txn
 from binlogd.tidb.kinds import Tp
-from binlogd.tidb.model import ActionType, FieldType, Scalar, Table, job_from_json, table_to_json
-from binlogd.tidb.row import Value, encode_insert
-from binlogd.tidb.schema import SchemaTracker
-from binlogd.tso import Tso, compose
-from binlogd.wire import peek
-from binlogd.wire.peek import Mutation
+from binlogd.tidb.model import ActionType, FieldType, Table
+from binlogd.tso import compose
 from binlogd.workload import schema as tidb
-from binlogd.workload.schema import ColumnDef, TableDef, build_table
+from binlogd.workload.schema import ColumnDef
+from tests.ddl_upstream import ID, Upstream, table, with_column
 from tests.mariadb import MariaDb
-from tests.replay import apply_all, sink_for
-
-Json = dict[str, object]
-
-
-class Upstream:
-    """A TiDB that makes one statement after another; `txns` is what a sink is given."""
-
-    def __init__(
-        self, table_filter: TableFilter | None = None, dialect: Dialect = Dialect.MYSQL
-    ) -> None:
-        self.schema = SchemaTracker()
-        self.txns: list[Txn] = []
-        self._translator = Translator(self.schema, table_filter or TableFilter(), dialect)
-        self._ts = 100
-
-    def database(self, name: str, query: str, *, number: int = 2) -> None:
-        self.ddl(
-            ActionType.CREATE_SCHEMA,
-            query,
-            schema_id=number,
-            DBInfo=tidb.database_json(number, name),
-        )
-
-    def ddl(
-        self,
-        kind: ActionType,
-        query: str,
-        table: Table | None = None,
-        *,
-        typed: str = "",
-        schema_id: int = 2,
-        view: Json | None = None,
-        location: str = "",
-        table_id: int = 0,
-        start_ts: int = 0,
-        **binlog: object,
-    ) -> None:
-        self._ts += 10
-        if table is not None:
-            info = json.loads(table_to_json(table))
-            binlog["TableInfo"] = info | ({"view": view} if view else {})
-        job: Json = {
-            "id": self._ts,
-            "type": int(kind),
-            "schema_id": schema_id,
-            "table_id": table_id or (table.id if table else 0),
-            "state": 6,
-            "query": typed or query,
-            "start_ts": start_ts or self._ts - 5,
-            "binlog": {"SchemaVersion": self._ts, "FinishedTS": self._ts + 1, **binlog},
-        }
-        if location:
-            job["reorg_meta"] = {"location": {"name": location, "offset": 0}}
-        payload = peek.join(
-            peek.prewrite_binlog(
-                start_ts=Tso(self._ts - 1),
-                prewrite_key=b"k",
-                ddl_query=query.encode(),
-                ddl_job_id=self._ts,
-                ddl_schema_state=5,
-            ),
-            peek.commit_binlog(start_ts=Tso(self._ts - 1), commit_ts=Tso(self._ts)),
-        )
-        binlog_ = CommittedBinlog(Tso(self._ts - 1), Tso(self._ts), payload)
-        self.txns.append(
-            self._translator.translate(binlog_, job_from_json(json.dumps(job).encode()))
-        )
-
-    def insert(self, table_id: int, *rows: Sequence[Value]) -> None:
-        self._ts += 10
-        at = self.schema.table_at(table_id, self._ts)
-        assert at is not None
-        encoded = [
-            encode_insert(
-                at.info,
-                {c.id: v for c, v in zip(at.info.columns, row, strict=True)},
-                handle=None if at.info.pk_is_handle else n,
-            )
-            for n, row in enumerate(rows, 1)
-        ]
-        change = TableChange(at, Mutation(table_id, encoded, [], [], bytes(len(rows))))
-        self.txns.append(Dml(Tso(self._ts - 1), Tso(self._ts), self._ts, (change,)))
-
-    async def replicate(self, mariadb: MariaDb) -> None:
-        await apply_all(sink_for(mariadb), iter(self.txns))
-
-
-def table(number: int, name: str, *columns: ColumnDef, primary: str = "id") -> Table:
-    return build_table(TableDef("shop", name, columns, (primary,) if primary else ()), number)
-
-
-def with_column(before: Table, definition: ColumnDef, origin: Scalar = None) -> Table:
-    number = max(column.id for column in before.columns) + 1
-    column = tidb.build_column(
-        definition, column_id=number, offset=len(before.columns), origin_default=origin
-    )
-    return replace(before, columns=(*before.columns, replace(column, version=2)))
 
 
 def of_charset(kind: FieldType, charset: str, collate: str) -> FieldType:
     return replace(kind, charset=charset, collate=collate)
 
 
-ID = ColumnDef("id", tidb.integer("BIGINT"), not_null=True)
 WORD = ColumnDef("id", tidb.varchar(20), not_null=True)
 
 

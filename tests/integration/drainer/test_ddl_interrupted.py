@@ -7,7 +7,7 @@ import pytest
 from binlogd.tidb.model import ActionType
 from binlogd.workload import schema as tidb
 from binlogd.workload.schema import ColumnDef
-from tests.integration.drainer.test_ddl_downstream import ID, Upstream, table, with_column
+from tests.ddl_upstream import ID, Upstream, table, with_column
 from tests.interrupted import interrupted_at_each
 from tests.mariadb import MariaDb
 

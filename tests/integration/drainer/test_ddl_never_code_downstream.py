@@ -7,7 +7,7 @@ import pytest
 from binlogd.drainer import sql
 from binlogd.drainer.mysql.connection import SqlRefused, SqlSession
 from binlogd.tidb.model import ActionType
-from tests.integration.drainer.test_ddl_downstream import ID, Upstream, table
+from tests.ddl_upstream import ID, Upstream, table
 from tests.mariadb import MariaDb
 from tests.replay import server_of
 

@@ -30,7 +30,7 @@ from binlogd.settings import config
 from binlogd.tidb.kinds import ActionType
 from binlogd.workload import schema as tidb
 from binlogd.workload.schema import ColumnDef
-from tests.integration.drainer.test_ddl_downstream import ID, Upstream, table
+from tests.ddl_upstream import ID, Upstream, table
 from tests.integration.drainer.test_kafka_edges import options
 from tests.integration.drainer.test_restore import Replica
 from tests.integration.drainer.test_restore_original import (
