@@ -67,8 +67,8 @@ def restore(
     )
     if done.values_in_doubt:
         console.print(
-            f"{done.values_in_doubt} ALTERs made columns that rows may have had values for before;"
-            " see values_of_a_coming_column_in_doubt in the log for what to copy",
+            f"{done.values_in_doubt} times values of new columns, or rows, are in doubt; see"
+            " values_of_a_coming_column_in_doubt and rows_of_a_partition_in_doubt in the log",
             highlight=False,
         )
 

@@ -10,7 +10,14 @@ What cannot be carried is in doubt, which the caller says aloud: changes that ar
 restart in between, too many of them), rows without a primary key, an ALTER that rewrites another
 column at the same time (rows of the moments in between have it under either id).
 
+A DDL of partitions leaves more to be done (see `late`): rows that came while DROP PARTITION was at
+work and lie in the next partition are written once more behind it. Its steps are told by schema
+versions, so these rows are ahead as well; where jobs of several versions run beside each other, a
+version may be made by one and known by the binlog of another. Then the changes of partitioned
+tables are kept for some time in any case, up to the same limits.
+
 Invariant. No checkpoint is saved between a DDL and the values that go behind it (`savable`).
+Nor does one pass a change that is kept of a partitioned table, as long as it may be needed.
 So a process that dies there meets the DDL again: with the rows, where the checkpoint saved last is
 older than the job, and otherwise it says that they are in doubt.
 """
@@ -22,26 +29,57 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from binlogd.drainer.filtering.route import Router
+from binlogd.drainer.late import WORKS, Before, left_by
 from binlogd.drainer.rows.parts import size_of
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.errors import CorruptRow
-from binlogd.tidb.model import Table, TableAt
+from binlogd.tidb.model import ActionType, Table, TableAt
 from binlogd.tidb.row import RowDecoder, Value, encode_update
 from binlogd.tidb.schema import SchemaTracker
-from binlogd.tso import NO_TS, Tso
+from binlogd.tidb.turns import turn_of
+from binlogd.tso import NO_TS, Tso, plus_ms
 from binlogd.wire.peek import Mutation
 
-_KEPT_CHANGES_MAX = 10_000
+_KEPT_CHANGES_MAX = 50_000
 _KEPT_BYTES_MAX = 16 << 20
+_DDLS_KEPT_MAX = 256
+_VERSIONS_KEPT_MAX = 256
+_KEPT_MS = 120_000
+"""How long changes of partitioned tables may hold a checkpoint back."""
 _INSERT, _UPDATE = 0, 1
+_STEPS: dict[int, int] = {
+    **dict.fromkeys(
+        (
+            ActionType.ADD_COLUMN,
+            ActionType.DROP_COLUMN,
+            ActionType.ADD_INDEX,
+            ActionType.DROP_INDEX,
+            ActionType.ADD_PRIMARY_KEY,
+        ),
+        4,
+    ),
+    ActionType.DROP_TABLE: 3,
+    ActionType.DROP_SCHEMA: 3,
+    ActionType.DROP_TABLE_PARTITION: 3,
+    ActionType.ADD_TABLE_PARTITION: 2,
+    ActionType.EXCHANGE_TABLE_PARTITION: 2,
+    ActionType.REORGANIZE_PARTITION: 5,
+}
+"""Schema versions that a job makes; of others one. More of them tell of another job at work."""
 
 Values = dict[int, Value]
 
 
 class _Kept(NamedTuple):
     commit_ts: Tso
+    schema_version: int
     change: TableChange
     size_bytes: int
+
+
+class _Done(NamedTuple):
+    commit_ts: Tso
+    schema_version: int
 
 
 class _Written(NamedTuple):
@@ -57,6 +95,16 @@ class InDoubt(NamedTuple):
     up_to_ts: Tso
 
 
+class RowsInDoubt(NamedTuple):
+    """Of rows of a table that changed in `after_ts < commit_ts <= up_to_ts` nobody knows whether
+    they went with a partition; how many, and why, as far as that is known."""
+
+    after_ts: Tso
+    up_to_ts: Tso
+    rows: int = 0
+    reason: str = ""
+
+
 class Carry:
     """Fed with every transaction above `after`, in order; asked what is due before each."""
 
@@ -65,21 +113,31 @@ class Carry:
         self._kept: deque[_Kept] = deque()
         self._kept_bytes = 0
         self._last_ahead: dict[int, Tso] = {}
+        self._from_version = schema.version
         self._complete_after = after
         """Everything above has been kept, so far as it ran ahead."""
         self._due: list[TableChange] = []
         self._due_after = self._kept_after = NO_TS
         self._written: deque[_Written] = deque()
         """DDLs whose values were handed out, and are not known to be applied."""
+        self._done: deque[_Done] = deque(maxlen=_DDLS_KEPT_MAX)
+        self._first_seen: dict[int, Tso] = {}
+        """The least start_ts of the newest schema versions."""
+        self._keeps_since = self._keeps_until = NO_TS
+        """From one DDL on all changes of partitioned tables are kept, up to a commit_ts."""
         self.rows_carried = 0
 
-    def saw(self, txn: Txn) -> InDoubt | None:
-        """Takes note of a transaction; says when values of a DDL's new columns are in doubt."""
-        if isinstance(txn, Dml) and txn.schema_version > self._schema.version:
-            for change in txn.changes:
-                self._keep(txn.commit_ts, change)
-        elif isinstance(txn, Ddl) and txn.added and not txn.is_skipped:
-            return self._carry(txn)
+    def saw(self, txn: Txn) -> InDoubt | RowsInDoubt | None:
+        """Takes note of a transaction; says what is in doubt behind a DDL."""
+        if isinstance(txn, Dml):
+            is_ahead = txn.schema_version > self._schema.version
+            if is_ahead or txn.commit_ts <= self._keeps_until:
+                self._see(txn)
+                for change in txn.changes:
+                    if is_ahead or change.table.info.partition_ids:
+                        self._keep(txn, change)
+        elif isinstance(txn, Ddl):
+            return self._saw_ddl(txn)
         return None
 
     def due(self, before_ts: Tso) -> Dml | None:
@@ -100,15 +158,34 @@ class Carry:
         """Up to where a checkpoint may stand when everything up to `applied_ts` is applied."""
         while self._written and self._written[0].values_ts <= applied_ts:
             self._written.popleft()
+        needed = [applied_ts]
         if self._written:
-            return min(applied_ts, self._written[0].kept_after)
-        return min(applied_ts, self._kept_after) if self._due else applied_ts
+            needed.append(self._written[0].kept_after)
+        elif self._due:
+            needed.append(self._kept_after)
+        since = plus_ms(applied_ts, -_KEPT_MS)
+        for kept in self._kept:
+            is_ahead = kept.schema_version > self._schema.version
+            is_needed = is_ahead or applied_ts <= self._keeps_until
+            if kept.commit_ts > since and is_needed and kept.change.table.info.partition_ids:
+                needed.append(Tso(kept.commit_ts - 1))
+                break
+        return min(needed)
 
     # --- keeping ---------------------------------------------------------------------------
 
-    def _keep(self, commit_ts: Tso, change: TableChange) -> None:
+    def _see(self, txn: Dml) -> None:
+        first = self._first_seen.setdefault(txn.schema_version, txn.start_ts)
+        if txn.start_ts < first:
+            self._first_seen[txn.schema_version] = txn.start_ts
+        elif len(self._first_seen) > _VERSIONS_KEPT_MAX:
+            del self._first_seen[min(self._first_seen)]
+
+    def _keep(self, txn: Dml, change: TableChange) -> None:
+        commit_ts = txn.commit_ts
         rows, size_bytes = change.mutation, size_of(change.mutation)
-        self._last_ahead[change.table.info.id] = commit_ts
+        if txn.schema_version > self._schema.version:
+            self._last_ahead[change.table.info.id] = commit_ts
         if size_bytes > _KEPT_BYTES_MAX:
             self._kept.clear()
             self._kept_bytes, self._complete_after = 0, commit_ts
@@ -116,12 +193,69 @@ class Carry:
         # lists of their own: rows of a large binlog would keep all of it
         lists = list(rows.inserted), list(rows.updated), list(rows.deleted)
         own = TableChange(change.table, Mutation(rows.table_id, *lists, rows.sequence))
-        self._kept.append(_Kept(commit_ts, own, size_bytes))
+        self._kept.append(_Kept(commit_ts, txn.schema_version, own, size_bytes))
         self._kept_bytes += size_bytes
         while len(self._kept) > _KEPT_CHANGES_MAX or self._kept_bytes > _KEPT_BYTES_MAX:
             gone = self._kept.popleft()
             self._kept_bytes -= gone.size_bytes
             self._complete_after = gone.commit_ts
+
+    def _saw_ddl(self, ddl: Ddl) -> InDoubt | RowsInDoubt | None:
+        done = self._done[-1].schema_version if self._done else self._from_version
+        explained = _STEPS.get(ddl.job.type, 1)
+        if ddl.schema_version > done + explained or ddl.commit_ts <= self._keeps_until:
+            # another job is at work: rows of its steps may have versions that are known now
+            if ddl.commit_ts > self._keeps_until:
+                self._keeps_since = ddl.commit_ts
+            self._keeps_until = plus_ms(ddl.commit_ts, _KEPT_MS)
+        found: InDoubt | RowsInDoubt | None = None
+        if not ddl.is_skipped and ddl.added:
+            found = self._carry(ddl)
+        elif not ddl.is_skipped and ddl.job.type in WORKS and ddl.before is not None:
+            found = self._leave(ddl, ddl.before)
+        if ddl.schema_version:
+            self._done.append(_Done(ddl.commit_ts, ddl.schema_version))
+        return found
+
+    def _leave(self, ddl: Ddl, before: Table) -> RowsInDoubt | None:
+        """What a DDL of partitions leaves to be done."""
+        began = Tso(ddl.job.began_ts)
+        known = [each.schema_version for each in self._done if each.commit_ts <= began]
+        known += [version for version, first in self._first_seen.items() if first < began]
+        others = {each.schema_version for each in self._done}
+        turn = turn_of(ddl.job, ddl.commit_ts, others, max(known, default=0))
+        came = [
+            Before(each.commit_ts, each.schema_version, each.change.mutation)
+            for each in self._kept
+            if each.change.table.info.id == before.id and each.commit_ts > began
+        ]
+        left = left_by(ddl.job, before, turn, came)
+        if left.rows is not None:
+            after = self._schema.table_at(before.id, ddl.schema_version)
+            assert after is not None, "a DDL of partitions leaves a table"
+            self._put_due(ddl, after, left.rows)
+        unkept = [
+            each
+            for each in self._done
+            if each.commit_ts > began and each.schema_version >= turn.version
+        ]
+        is_kept = not unkept or (
+            self._keeps_since <= unkept[0].commit_ts and ddl.commit_ts <= self._keeps_until
+        )
+        reason = left.reason
+        if (self._complete_after > began or not is_kept) and not reason:
+            reason = "changes of this time are not kept any more"
+        if left.doubtful or reason:
+            return RowsInDoubt(began, ddl.commit_ts, left.doubtful, reason)
+        return None
+
+    def _put_due(self, ddl: Ddl, after: TableAt, rows: Mutation) -> None:
+        since = Tso(ddl.job.start_ts)
+        called = self._router.table(after) if self._router.has_rules else after
+        self._kept_after = min(since, self._kept_after) if self._due else since
+        self._due.append(TableChange(called, rows))
+        self._due_after = ddl.commit_ts
+        self.rows_carried += len(rows.sequence)
 
     def _carry(self, ddl: Ddl) -> InDoubt | None:
         assert ddl.job.table is not None, "a DDL that adds columns leaves a table"
@@ -142,11 +276,7 @@ class Carry:
         if carried is None or after is None:
             return InDoubt(ddl.added, since, max(last_ts, ddl.commit_ts))
         if carried.updated:
-            called = self._router.table(after) if self._router.has_rules else after
-            self._kept_after = min(since, self._kept_after) if self._due else since
-            self._due.append(TableChange(called, carried))
-            self._due_after = ddl.commit_ts
-            self.rows_carried += len(carried.updated)
+            self._put_due(ddl, after, carried)
         return None
 
 

@@ -1,4 +1,5 @@
-"""Says which rows may lack values for a column that an ALTER made (see carry)."""
+"""Says which rows are in doubt: values of a column that an ALTER made (see carry), and rows that a
+DDL of partitions may have taken along or not (see `tidb.turns`)."""
 
 from __future__ import annotations
 
@@ -6,16 +7,35 @@ from collections.abc import Sequence
 
 import structlog
 
-from binlogd.drainer.carry import InDoubt
+from binlogd.drainer.carry import InDoubt, RowsInDoubt
 from binlogd.drainer.txn import Ddl, TableChange
+from binlogd.tidb.moved_rows import Doubt
+from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
 
 _EVENT = "values_of_a_coming_column_in_doubt"
+_ROWS_EVENT = "rows_of_a_partition_in_doubt"
+_UNKNOWN = "they were written while it was at work, and no binlog tells whether they saw it"
+_COMPARE = "compare the rows of the table that changed in this time with the upstream"
 
 
-def say_in_doubt(ddl: Ddl, doubt: InDoubt) -> None:
-    """Rows may have had values for columns that this DDL only now makes here."""
+def say_in_doubt(ddl: Ddl, doubt: InDoubt | RowsInDoubt) -> None:
+    """Rows may have had values for columns that this DDL only now makes here, or may have gone with
+    a partition."""
+    if isinstance(doubt, RowsInDoubt):
+        log.warning(
+            _ROWS_EVENT,
+            database=ddl.database,
+            table=ddl.table,
+            ddl=ddl.statement,
+            rows=doubt.rows,
+            after_ts=doubt.after_ts,
+            up_to_ts=doubt.up_to_ts,
+            cause=doubt.reason or _UNKNOWN,
+            what_to_do=_COMPARE,
+        )
+        return
     log.warning(
         _EVENT,
         database=ddl.database,
@@ -36,4 +56,17 @@ def say_left(changes: Sequence[TableChange]) -> None:
             table=change.table.info.name,
             rows=len(change.mutation.updated),
             what_to_do="copy the columns that the last ALTER added from the upstream",
+        )
+
+
+def say_late(commit_ts: Tso, doubts: Sequence[Doubt]) -> None:
+    """Rows came behind a DDL of partitions that they may not have seen."""
+    for doubt in doubts:
+        log.warning(
+            _ROWS_EVENT,
+            table_id=doubt.table_id,
+            rows=doubt.rows,
+            commit_ts=commit_ts,
+            cause=doubt.reason or _UNKNOWN,
+            what_to_do=_COMPARE,
         )

@@ -21,7 +21,7 @@ import structlog
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.carry import Carry
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.doubt import say_in_doubt, say_left
+from binlogd.drainer.doubt import say_in_doubt, say_late, say_left
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Ddl, Dml, Txn
@@ -30,6 +30,7 @@ from binlogd.ports import Disk
 from binlogd.relay.frame import RelayEntry
 from binlogd.relay.reader import Relay, read_relay
 from binlogd.tidb.model import job_from_json
+from binlogd.tidb.moved_rows import MovedRows
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import MAX_TS, Tso
 from binlogd.wire.peek import peek
@@ -87,7 +88,7 @@ async def restore(
         translator = translator_for(tracker)
         last_ts = MAX_TS if to_ts is None else to_ts
         carry = Carry(tracker, translator.router, relay.base_ts)
-        entries = _Entries(relay, translator, carry, checkpoint.commit_ts, last_ts)
+        entries = _Entries(relay, translator, carry, tracker.moved, checkpoint.commit_ts, last_ts)
         return await _apply(sink, checkpoint, entries)
     finally:
         await sink.close()
@@ -141,9 +142,16 @@ class _Entries:
     """A relay log as a sink is given it."""
 
     def __init__(
-        self, relay: Relay, translator: Translator, carry: Carry, applied_ts: Tso, last_ts: Tso
+        self,
+        relay: Relay,
+        translator: Translator,
+        carry: Carry,
+        moved: MovedRows,
+        applied_ts: Tso,
+        last_ts: Tso,
     ) -> None:
         self._relay, self._translator, self._carry = relay, translator, carry
+        self._moved = moved
         self._applied_ts, self._last_ts = applied_ts, last_ts
         self.values_in_doubt = 0
 
@@ -179,6 +187,11 @@ class _Entries:
         if doubt is not None and isinstance(txn, Ddl) and entry.commit_ts > self._applied_ts:
             self.values_in_doubt += 1
             say_in_doubt(txn, doubt)
+        if self._moved:
+            late = self._moved.take_doubts()
+            if entry.commit_ts > self._applied_ts:
+                self.values_in_doubt += len(late)
+                say_late(entry.commit_ts, late)
         return [txn] if due is None else [due, txn]
 
 

@@ -29,7 +29,7 @@ from binlogd.drainer.carry import Carry
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.ddl.trash_names import Trash
-from binlogd.drainer.doubt import say_in_doubt, say_left
+from binlogd.drainer.doubt import say_in_doubt, say_late, say_left
 from binlogd.drainer.files.relay_original import OriginalRelay
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.measures import DrainerMeasures
@@ -318,6 +318,10 @@ class Session:
         if doubt is not None and isinstance(txn, Ddl):
             self.values_in_doubt += 1
             say_in_doubt(txn, doubt)
+        if self._schema.moved:
+            late = self._schema.moved.take_doubts()
+            self.values_in_doubt += len(late)
+            say_late(txn.commit_ts, late)
         self._note(txn)
         return txn
 

@@ -26,9 +26,11 @@ from binlogd.drainer.ddl.trash_names import Trash
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.filtering.route import Router
+from binlogd.drainer.late import followed, without_repeats
 from binlogd.drainer.txn import BY_DECISION, NO_DDL, Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import (
     Corrupt,
+    CorruptRow,
     MalformedBinlog,
     MissingDdlJob,
     RowMismatch,
@@ -36,6 +38,7 @@ from binlogd.errors import (
     UnsupportedDdl,
 )
 from binlogd.tidb.model import Job, TableAt
+from binlogd.tidb.moved_rows import is_hidden
 from binlogd.tidb.schema import Effect, Named, SchemaTracker, is_reserved
 from binlogd.tso import Tso
 from binlogd.wire import peek
@@ -109,13 +112,12 @@ class Translator:
             self._filter.loop, mutations, commit_ts, schema_version
         ):
             return Skip(commit_ts)
-        changes: list[TableChange] = []
-        for mutation in mutations:
-            table = self._tables.get((mutation.table_id, schema_version))
-            if table is None:
-                table = self._table_of(mutation.table_id, commit_ts, schema_version)
-            if table is not None and mutation.sequence:
-                changes.append(TableChange(table, mutation))
+        if self._schema.moved:
+            try:
+                mutations = followed(self._schema.moved, mutations, schema_version, commit_ts)
+            except CorruptRow as error:
+                raise RowMismatch("a partitioned table", commit_ts, str(error)) from error
+        changes = self._changes(mutations, schema_version, commit_ts)
         if self._filter.events.has_rules:
             changes = self._kept(changes)
         if not changes:
@@ -123,6 +125,21 @@ class Translator:
         if self._router.has_rules:
             changes = [TableChange(self._router.table(c.table), c.mutation) for c in changes]
         return Dml(binlog.start_ts, commit_ts, schema_version, tuple(changes))
+
+    def _changes(
+        self, mutations: Iterable[Mutation], schema_version: int, commit_ts: Tso
+    ) -> list[TableChange]:
+        """Of tables that are replicated. Raises UnknownTable."""
+        changes: list[TableChange] = []
+        for mutation in mutations:
+            table = self._tables.get((mutation.table_id, schema_version))
+            if table is None:
+                table = self._table_of(mutation.table_id, commit_ts, schema_version)
+            if table is not None and mutation.sequence:
+                if table.info.partition_ids and is_hidden(table.info):
+                    mutation = without_repeats(mutation)
+                changes.append(TableChange(table, mutation))
+        return changes
 
     def _came_back(
         self, loop: LoopControl, mutations: Iterable[Mutation], commit_ts: Tso, version: int
@@ -190,6 +207,7 @@ class Translator:
             targets=replay.targets,
             added=effect.added,
             rewrites=effect.rewrites,
+            before=effect.before,
             reason=reason,
             created=tuple(map(self._router.name, effect.created)),
             renamed=tuple(

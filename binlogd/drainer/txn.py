@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from binlogd.tidb.model import ActionType, Job, TableAt
+from binlogd.tidb.model import ActionType, Job, Table, TableAt
 from binlogd.tidb.schema import Named
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
@@ -82,6 +82,8 @@ class Ddl:
     """Columns that rows may have had before this DDL; their values had no place downstream."""
     rewrites: bool = False
     """Whether it gives another column a new id at the same time."""
+    before: Table | None = None
+    """What the table was that changed."""
 
     @property
     def takes_back(self) -> bool:

@@ -189,8 +189,8 @@ def _in_doubt(drainer: Mapping[str, Any]) -> Iterator[Problem]:
     if drainer.get("values_in_doubt"):
         yield Problem(
             "warn",
-            f"{drainer['values_in_doubt']} DDLs may have missed values of new columns",
-            "Rows had values for a column before it existed here; each case is in the log.",
+            f"{drainer['values_in_doubt']} times values of new columns, or rows, are in doubt",
+            "Rows were written while a DDL of their table was at work; each case is in the log.",
             "Compare these tables with `binlogd verify`.",
         )
     trash_error = (drainer.get("trash") or {}).get("error")

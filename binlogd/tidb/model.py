@@ -190,6 +190,15 @@ class Job:
     tables: tuple[Table, ...]
     raw_args: object
     raw: bytes
+    real_start_ts: int = 0
+    """When its first step was taken; `start_ts` is when it was queued."""
+    snapshot_ts: int = 0
+    """As of when rows were copied, if any were."""
+
+    @property
+    def began_ts(self) -> int:
+        """Nothing was done for it at or before this."""
+        return self.real_start_ts or self.start_ts
 
     @property
     def is_done(self) -> bool:
@@ -242,6 +251,8 @@ def job_from_json(data: bytes) -> Job:
         tables=tuple(each.table() for each in info.tables or () if each),
         raw_args=job.raw_args,
         raw=data,
+        real_start_ts=job.real_start_ts,
+        snapshot_ts=job.snapshot_ver,
     )
 
 
@@ -520,6 +531,8 @@ class _JobJson(msgspec.Struct, frozen=True):
     schema_state: int = 0
     query: str = ""
     start_ts: int = 0
+    real_start_ts: int = 0
+    snapshot_ver: int = 0
     raw_args: object = None
     binlog: _HistoryJson | None = None
 

@@ -44,6 +44,7 @@ from binlogd.tidb.model import (
     job_from_json,
     table_from_json,
 )
+from binlogd.tidb.moved_rows import MovedJson, MovedRows
 from binlogd.tidb.tracked import Coming, Tracked, TrackedJson
 from binlogd.tso import Tso
 
@@ -113,6 +114,8 @@ class Effect:
     """Columns that several changes in one ALTER added: rows may have had them before."""
     rewrites: bool = False
     """Whether another column of these changes has a new id now."""
+    before: Table | None = None
+    """What the table was that changed."""
 
 
 def entry_of(job: Job) -> JobEntry:
@@ -150,6 +153,8 @@ class SchemaTracker:
             ActionType.EXCHANGE_TABLE_PARTITION: self._exchange,
         }
         self.version = 0
+        self.moved = MovedRows()
+        """Where rows are that come behind a DDL of partitions."""
         self.changes = 0
         """Grows with everything that may change an answer of `table_at`."""
 
@@ -266,6 +271,7 @@ class SchemaTracker:
             coming=[msgspec.Raw(each.job.raw) for each in coming if each is not None],
             applied=list(self._applied),
             unplaced=[msgspec.Raw(each.raw) for each in self._unplaced.values()],
+            moved=self.moved.kept(),
         )
         yield msgspec.json.encode(head).removesuffix(b"[]}")
         opening = b"["
@@ -289,6 +295,7 @@ class SchemaTracker:
         tracker._gone = dict.fromkeys(kept.gone)
         tracker.version = kept.version
         tracker._applied = dict.fromkeys(kept.applied)
+        tracker.moved = MovedRows.of(kept.moved)
         unplaced = [job_from_json(bytes(raw)) for raw in kept.unplaced]
         tracker.load([*(job_from_json(bytes(raw)) for raw in kept.coming), *unplaced])
         tracker._unplaced = {job.id: job for job in unplaced}
@@ -391,6 +398,8 @@ class SchemaTracker:
         if plain is not None and len(freed) == 1:
             self._remove(job.table_id, is_gone=False)
             self._put(plain.replaced(replace(plain.info, id=freed.pop()), job.schema_version))
+        if before is not None:
+            self.moved.note(job, before.info, plain.info if plain is not None else None)
         return replace(self._change(job), other=other)
 
     def _change(self, job: Job) -> Effect:
@@ -405,19 +414,30 @@ class SchemaTracker:
         dropped: tuple[tuple[Named, Table], ...] = ()
         added: tuple[str, ...] = ()
         rewrites = False
+        before: Table | None = None
         if tracked.id != info.id:
             if job.type == ActionType.TRUNCATE_TABLE:
                 dropped = ((self._named(tracked), tracked.info),)
             self._remove(old_id)
             tracked = Tracked(tracked.schema_id, info, version)
         elif tracked.version < version:
+            before = tracked.info
+            if job.type != ActionType.EXCHANGE_TABLE_PARTITION:
+                self.moved.note(job, before)
             if job.type == ActionType.MULTI_SCHEMA_CHANGE:
-                added = _added(tracked.info, info, job.query)
-                before = {column.id for column in tracked.info.columns}
-                rewrites = sum(each.id not in before for each in info.columns) > len(added)
+                added = _added(before, info, job.query)
+                known = {column.id for column in before.columns}
+                rewrites = sum(each.id not in known for each in info.columns) > len(added)
             tracked = tracked.replaced(info, version)
         self._put(tracked)
-        return Effect(True, self._named(tracked), dropped=dropped, added=added, rewrites=rewrites)
+        return Effect(
+            True,
+            self._named(tracked),
+            dropped=dropped,
+            added=added,
+            rewrites=rewrites,
+            before=before,
+        )
 
     # --- tables --------------------------------------------------------------------------
 
@@ -564,4 +584,5 @@ class _SnapshotJson(msgspec.Struct, frozen=True):
     coming: list[msgspec.Raw]
     applied: list[int] = []
     unplaced: list[msgspec.Raw] = []
+    moved: list[MovedJson] = []
     tables: list[TrackedJson] = []

@@ -44,6 +44,7 @@ from binlogd.drainer.ddl.trash_names import Moves, Trash
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.errors import CorruptRow, UnsupportedDdl
 from binlogd.tidb.ddl_text import words
+from binlogd.tidb.kinds import PartitionKind
 from binlogd.tidb.model import ActionType, Database, Job, Table
 from binlogd.tidb.schema import Effect, Named, SchemaTracker
 from binlogd.tso import Tso
@@ -105,6 +106,9 @@ _OMITTED_BY_MYSQL: dict[int, str] = {
     ActionType.ALTER_TTL_REMOVE: _TIDB_ONLY,
 }
 _UNSUPPORTED_BY_MYSQL = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
+_OF_PARTITIONS = frozenset(
+    {ActionType.TRUNCATE_TABLE_PARTITION, ActionType.EXCHANGE_TABLE_PARTITION}
+)
 _CREATES = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_VIEW})
 _DROPS: dict[int, str] = {
     ActionType.DROP_TABLE: "TABLE",
@@ -121,6 +125,12 @@ class DdlEvent:
     job: Job
     query: str
     effect: Effect
+
+
+def _is_by_key(effect: Effect) -> bool:
+    """Whether the table that changed is partitioned BY KEY."""
+    told = effect.before.partitioning if effect.before is not None else None
+    return told is not None and told.kind == PartitionKind.KEY
 
 
 def is_setval(query: str) -> bool:
@@ -208,6 +218,11 @@ class DdlReplay:
             reason = "its job number means nothing downstream"
         elif effect.other and self._is_wanted(effect.other) != self._is_wanted(effect.name):
             reason = "it exchanges rows with a table that is not replicated"
+        elif self._dialect is Dialect.MYSQL and job.type in _OF_PARTITIONS and _is_by_key(effect):
+            reason = (
+                "TiDB spreads rows over partitions BY KEY in another way than MySQL and MariaDB do,"
+                " so other rows would go: do it downstream by the rows that TiDB has"
+            )
         for old, new in effect.renamed:
             if self._is_wanted(new) and not self._is_wanted(old):
                 reason = f"{quoted(new)} was not replicated under its name before"

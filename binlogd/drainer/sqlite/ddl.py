@@ -9,8 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from binlogd.drainer.sqlite.replica import NotStorable, Stored, create, quoted, renamed, reshape
+from binlogd.drainer.sqlite.partitions import Gone, LiesThere
+from binlogd.drainer.sqlite.replica import (
+    NotStorable,
+    Stored,
+    create,
+    quoted,
+    renamed,
+    reshape,
+    stored_columns,
+)
 from binlogd.drainer.txn import Ddl
 from binlogd.tidb.ddl_text import changed_columns
 from binlogd.tidb.model import ActionType, Table
@@ -90,8 +100,21 @@ def name_of(database: str, table: str) -> str:
     return f"{database.replace('%', '%25').replace('.', '%2E')}.{table}"
 
 
-def changes_of(ddl: Ddl, catalog: Catalog) -> list[Statement]:
+class Changes(NamedTuple):
+    """What to execute, with the function that it calls."""
+
+    statements: list[Statement]
+    function: LiesThere | None = None
+
+
+def changes_of(ddl: Ddl, catalog: Catalog) -> Changes:
     """Moves the catalog; returns what to execute. Raises NotStorable."""
+    if ddl.job.type in _PARTITION_ROWS:
+        return _of_partitions(ddl, catalog)
+    return Changes(_statements(ddl, catalog))
+
+
+def _statements(ddl: Ddl, catalog: Catalog) -> list[Statement]:
     kind = ddl.job.type
     if kind in _RECOVERIES:
         raise NotStorable("it brings back rows that no binlog holds")
@@ -100,8 +123,6 @@ def changes_of(ddl: Ddl, catalog: Catalog) -> list[Statement]:
     if kind in _DROPS:
         held = catalog.named(name_of(ddl.database, ddl.table))
         return _plain(_dropped(catalog, [held] if held else []))
-    if kind in _PARTITION_ROWS:
-        raise NotStorable("which rows a partition holds is not known here")
     if kind in _RENAMES:
         return _plain(_renamed(ddl, catalog))
     if kind == ActionType.TRUNCATE_TABLE:
@@ -140,6 +161,27 @@ def _renamed(ddl: Ddl, catalog: Catalog) -> list[str]:
             texts += renamed(held.name, name, held.info)
             catalog.put(Held(name, replace(held.info, name=new.table)))
     return texts
+
+
+def _of_partitions(ddl: Ddl, catalog: Catalog) -> Changes:
+    """Rows that go with partitions, or change places with those of another table."""
+    info = ddl.job.table
+    held = catalog.get(info.id) if info is not None else None
+    if info is None or held is None:
+        return Changes([])
+    gone = Gone(held.info, info)
+    if ddl.job.type != ActionType.EXCHANGE_TABLE_PARTITION:
+        catalog.put(Held(held.name, info))
+        return Changes(_plain(gone.dropped(held.name)), gone.function)
+    plain = catalog.get(ddl.job.table_id)
+    freed = set(held.info.partition_ids) - set(info.partition_ids)
+    if plain is None or len(freed) != 1:
+        raise NotStorable("the table that it exchanges rows with is not in the replica")
+    texts = gone.exchanged(held.name, plain.name, stored_columns(held.info))
+    catalog.remove(plain.info.id)
+    catalog.put(Held(plain.name, replace(plain.info, id=freed.pop())))
+    catalog.put(Held(held.name, info))
+    return Changes(_plain(texts), gone.function)
 
 
 def _truncated(ddl: Ddl, catalog: Catalog) -> list[str]:

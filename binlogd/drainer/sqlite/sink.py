@@ -221,9 +221,12 @@ class SqliteSink:
                 await self._keep_tables(ddl.commit_ts)
             return
         try:
-            statements = changes_of(ddl, self._catalog)
+            statements, function = changes_of(ddl, self._catalog)
         except NotStorable as error:
             raise UnsupportedDdl(ddl.commit_ts, ddl.statement, str(error)) from error
+        if function is not None:
+            assert self._connection is not None
+            await self._connection.create_function(*function)
         for text, values in statements:
             await self._execute(text, values, ddl.commit_ts)
         await self._keep_tables(ddl.commit_ts)

@@ -5,23 +5,29 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import cast
 
 import pytest
 
-from binlogd.drainer.carry import Carry, InDoubt
+from binlogd.binlog import CommittedBinlog
+from binlogd.drainer.carry import Carry, InDoubt, RowsInDoubt
+from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.filtering.route import Router
-from binlogd.drainer.txn import Dml, TableChange, Txn
-from binlogd.tidb.model import ActionType, Table
+from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
+from binlogd.tidb.model import ActionType, Table, jobs_from_json
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
-from binlogd.tso import Tso
+from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import Mutation
 from binlogd.wire.slices import RowSlices
 from binlogd.workload import schema as tidb
 from binlogd.workload.schema import ColumnDef
 from tests.ddl_upstream import ID, Upstream, table, with_column
 from tests.mariadb import MariaDb
-from tests.replay import apply_all, sink_for
+from tests.recordings_reader import RECORDINGS, committed, history
+from tests.replay import SKIPPED, apply_all, filter_for, sink_for
 
 WORD = ColumnDef("v", tidb.varchar(20))
 BEFORE = table(10, "t", ID, WORD)
@@ -58,7 +64,7 @@ class Ahead(Upstream):
         self.txns.append(Dml(Tso(self._ts - 1), Tso(self._ts), self._ts + 5, (change,)))
 
 
-def carried(txns: Sequence[Txn]) -> Iterator[tuple[Txn, InDoubt | None]]:
+def carried(txns: Sequence[Txn]) -> Iterator[tuple[Txn, InDoubt | RowsInDoubt | None]]:
     """What the sink is given, as the walk does it, and what was said to be in doubt."""
     upstream = Upstream()
     carry = Carry(upstream.schema, Router(), Tso(100))
@@ -110,7 +116,7 @@ def test_what_cannot_be_carried_is_said_to_be_in_doubt(reason: str) -> None:
     start_ts = 5 if reason == "began before" else 121
     upstream.ddl(ActionType.MULTI_SCHEMA_CHANGE, ALTER, after, start_ts=start_ts)
     ((_, doubt),) = [each for each in carried(upstream.txns) if each[1] is not None]
-    assert doubt is not None
+    assert isinstance(doubt, InDoubt)
     assert doubt.columns == ("w",)
     assert doubt.after_ts == start_ts
 
@@ -162,3 +168,45 @@ def test_a_large_transaction_ahead_of_its_schema_is_not_held_for_what_may_be_car
         assert tracemalloc.get_traced_memory()[0] < 6 << 20
     finally:
         tracemalloc.stop()
+
+
+def _walk(last: int, after: Tso = NO_TS) -> tuple[Tso, dict[int, Mutation]]:
+    """What is handed out behind each DDL of partitions of a recording, by its commit_ts, of a life
+    that begins at a checkpoint and ends somewhere; and the checkpoint that it leaves."""
+    jobs = {job.id: job for job in jobs_from_json(history(RECORDINGS / "windows"))}
+    schema = SchemaTracker()
+    schema.load(jobs.values())
+    translator = Translator(schema, filter_for(SKIPPED["windows"]), Dialect.MYSQL)
+    carry = Carry(schema, Router(), after)
+    found: dict[int, Mutation] = {}
+    ddl_ts = applied_ts = NO_TS
+    for binlog in _binlogs()[:last]:
+        txn = translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
+        applied_ts = txn.commit_ts
+        if txn.commit_ts <= after:
+            continue
+        due = carry.due(binlog.commit_ts)
+        if due is not None:
+            found[ddl_ts] = due.changes[0].mutation
+        carry.saw(txn)
+        if isinstance(txn, Ddl):
+            ddl_ts = txn.commit_ts
+    return carry.savable(applied_ts), found
+
+
+@cache
+def _binlogs() -> list[CommittedBinlog]:
+    return list(committed(RECORDINGS / "windows"))
+
+
+def test_a_life_that_ends_while_a_partition_is_dropped_loses_nothing_of_what_goes_behind() -> None:
+    binlogs = _binlogs()
+    _, whole = _walk(len(binlogs))
+    assert len(whole) > 4
+    for ddl_ts, rows in list(whole.items())[:2]:
+        at = next(n for n, each in enumerate(binlogs) if each.commit_ts == ddl_ts)
+        for cut in (at - 12, at, at + 1):
+            checkpoint, _ = _walk(cut)
+            assert checkpoint <= binlogs[cut - 1].commit_ts
+            _, found = _walk(at + 2, checkpoint)
+            assert found.get(ddl_ts) == rows

@@ -25,7 +25,7 @@ from tests.replay import BATCH, SKIPPED, apply_all, running, sink_for, translate
 SMALL = Limits(changes_max=50, bytes_max=1 << 16, cut_changes_max=80, cut_bytes_max=1 << 17)
 """Many small parts, and transactions cut in pieces: many places to be interrupted at."""
 MEDIUM = Limits(changes_max=400, bytes_max=1 << 20, cut_changes_max=600)
-LIMITS = {"keys": SMALL, "ddl": SMALL, "mixed": MEDIUM}
+LIMITS = {"keys": SMALL, "ddl": SMALL, "mixed": MEDIUM, "windows": MEDIUM}
 
 
 def _differences(name: str, mariadb: MariaDb) -> list[Difference]:
@@ -40,7 +40,7 @@ def _txns(name: str) -> Iterator[Txn]:
     return translated(RECORDINGS / name, SKIPPED[name])
 
 
-@pytest.mark.parametrize("name", ["types", "keys", "ddl", "mixed", "large"])
+@pytest.mark.parametrize("name", ["types", "keys", "ddl", "mixed", "large", "race", "windows"])
 async def test_a_recording_arrives_exactly(name: str, mariadb: MariaDb) -> None:
     await apply_all(sink_for(mariadb), _txns(name))
     assert _differences(name, mariadb) == []
@@ -122,7 +122,9 @@ async def _live_for(turns: int, name: str, sink: MySqlSink, rng: Random) -> None
         await sink.flush()
 
 
-@pytest.mark.parametrize(("name", "lives"), [("keys", 20), ("ddl", 15), ("mixed", 6)])
+@pytest.mark.parametrize(
+    ("name", "lives"), [("keys", 20), ("ddl", 15), ("mixed", 6), ("windows", 5)]
+)
 async def test_a_sink_abandoned_at_any_point_is_taken_up_where_it_was(
     name: str, lives: int, mariadb: MariaDb
 ) -> None:

@@ -10,7 +10,9 @@ from binlogd.drainer.ddl.edits import Dialect, edited
 from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay, is_setval
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.errors import UnsupportedDdl
+from binlogd.tidb.kinds import PartitionKind
 from binlogd.tidb.model import ActionType, Database, Job, JobState, Table, job_from_json
+from binlogd.tidb.partitioning import Partition, Partitioning
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 
@@ -351,6 +353,36 @@ def test_rows_exchanged_with_a_table_that_is_not_replicated_stop() -> None:
         DdlReplay(Dialect.MYSQL, schema, one).of(event)
     none = TableFilter(ignored_databases=["shop"])
     assert DdlReplay(Dialect.MYSQL, schema, none).of(event) == Omit("filtered")
+
+
+@pytest.mark.parametrize(
+    ("kind", "action", "dialect", "stops"),
+    [
+        (PartitionKind.KEY, ActionType.TRUNCATE_TABLE_PARTITION, Dialect.MYSQL, True),
+        (PartitionKind.KEY, ActionType.TRUNCATE_TABLE_PARTITION, Dialect.TIDB, False),
+        (PartitionKind.HASH, ActionType.TRUNCATE_TABLE_PARTITION, Dialect.MYSQL, False),
+        (PartitionKind.KEY, ActionType.REORGANIZE_PARTITION, Dialect.MYSQL, False),
+    ],
+)
+def test_a_partition_that_holds_other_rows_downstream_is_not_truncated(
+    kind: PartitionKind, action: ActionType, dialect: Dialect, *, stops: bool
+) -> None:
+    schema = tracker()
+
+    def parts(part_id: int) -> Table:
+        told = Partitioning(kind, "`a`", (), (Partition(part_id),))
+        return Table(50, "p", (), partition_ids=(part_id,), partitioning=told)
+
+    schema.apply(job(ActionType.CREATE_TABLE, 2, 50, table=parts(51)), 0)
+    change = job(action, 2, 50, table=parts(52), schema_version=101)
+    query = "ALTER TABLE `p` TRUNCATE PARTITION `a`"
+    event = DdlEvent(Tso(7), change, query, schema.apply(change, 0))
+    replay = DdlReplay(dialect, schema, TableFilter())
+    if stops:
+        with pytest.raises(UnsupportedDdl, match="BY KEY in another way"):
+            replay.of(event)
+    else:
+        assert replay.of(event) == Replay((query,))
 
 
 def test_a_table_in_the_database_of_a_session_is_the_one_that_the_job_names() -> None:
