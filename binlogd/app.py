@@ -39,6 +39,7 @@ from binlogd.node.consumers import RemoteDrainers
 from binlogd.node.membership import Identity, Membership
 from binlogd.node.operations import Node
 from binlogd.node.pd_first import serving_pd_first
+from binlogd.node.problems import OPEN_PORT
 from binlogd.node.receiving import Receiving
 from binlogd.node.reloading import Reloading
 from binlogd.node.starting import RELOAD_SIGNAL, STOP_S, STOP_SIGNALS, stoppable
@@ -55,6 +56,7 @@ from binlogd.serving.routes.application import application
 from binlogd.serving.routes.awaiting import Awaiting
 from binlogd.serving.routes.guard import Guard
 from binlogd.serving.server import Server, ServerLimits
+from binlogd.settings.made_token import made_token
 from binlogd.settings.quantities import listen_address, size_bytes
 from binlogd.settings.setup import Setup, client_tls, server_tls
 from binlogd.snapshot.desk import Desk
@@ -144,10 +146,18 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
             pumps=pumps,
             upstream=upstream.statistics,
             known_jobs=upstream.history.known_jobs,
+            open_addr=setup.config.addr if setup.is_open else "",
             stand_in=_stand_in(setup, upstream, names, pump),
         )
         asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, node.take_configuration)
-        guard = Guard(lambda: reloading.admin_token, lambda: reloading.operators)
+        reloading.made_token = made_token(setup.data_dir)  # the directory is ours by now
+        if setup.is_open:
+            log.warning("port_is_open", addr=setup.config.addr, consequence=OPEN_PORT)
+        guard = Guard(
+            lambda: reloading.admin_token,
+            lambda: reloading.operators,
+            lambda: reloading.host_names,
+        )
         return await _live(setup, node, upstream, guard)
     finally:
         if lock is not None:

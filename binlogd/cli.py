@@ -28,6 +28,7 @@ COMMANDS = {
     "status": _RUN,
     "health": _RUN,
     "state": _RUN,
+    "page": _RUN,
     "ctl": _RUN,
     "nodes": _RUN,
     "skip": _RUN,

@@ -74,6 +74,11 @@ class Appliance:
             self.wait(lambda status: True, timeout_s=READY_S)
 
     @property
+    def token(self) -> str:
+        """What the node has made for those who act."""
+        return (self.data_dir / "admin-token").read_text().strip()
+
+    @property
     def pid(self) -> int:
         """Of the running process."""
         return self._running().pid

@@ -87,7 +87,8 @@ def check_config(
 
 def _who_may_act(security: SecurityConfig) -> str:
     """In one sentence, as binlogd/serving/routes/guard.py lets through."""
-    who = ["whoever has the admin token" if security.admin_token else "this machine alone"]
+    own = "" if security.admin_token else " (the node's own, in its data directory)"
+    who = [f"whoever has the admin token{own}"]
     if security.operators_cn:
         who.append(f"certificates of {', '.join(security.operators_cn)}")
     if security.operators_from:

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 from urllib.parse import quote
@@ -34,6 +35,7 @@ from binlogd.node.membership import mark, not_registered
 from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.state import NodeState
 from binlogd.settings import passwords
+from binlogd.settings.config import advertised
 from binlogd.settings.quantities import pd_addresses
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
@@ -229,14 +231,14 @@ def _asking_pd(setup: Setup, pd_urls: str) -> Setup:
     """The same for the registry of a PD. Raises ConfigError."""
     pd_addresses(pd_urls)  # what is wrong in it is said here
     upstream = msgspec.structs.replace(setup.config.upstream, kind="pd", pd_urls=pd_urls)
-    return Setup(msgspec.structs.replace(setup.config, upstream=upstream), setup.directory)
+    return replace(setup, config=msgspec.structs.replace(setup.config, upstream=upstream))
 
 
 def _secured(setup: Setup, certificates: Mapping[str, str]) -> Setup:
     """With the files of the command line, whose paths count from where it is run."""
     given = {key: str(Path.cwd() / path) for key, path in certificates.items() if path}
     security = msgspec.structs.replace(setup.config.security, **given)
-    return Setup(msgspec.structs.replace(setup.config, security=security), setup.directory)
+    return replace(setup, config=msgspec.structs.replace(setup.config, security=security))
 
 
 def _save(setup: Setup, directory: Path, time_zone: str, manner: _Manner) -> None:
@@ -295,7 +297,7 @@ def _reached(setup: Setup, node_id: str, kinds: Sequence[str]) -> Setup | None:
 
 def _at(setup: Setup, host: str) -> Setup:
     config = msgspec.structs.replace(setup.config, addr=host, binlog_socket="")
-    return Setup(config, setup.directory)
+    return replace(setup, config=config, is_elsewhere=host != advertised(setup.config))
 
 
 def _encrypt(text: str, manner: _Manner) -> None:

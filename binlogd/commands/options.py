@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -49,9 +50,8 @@ def load_setup(
 ) -> Setup:
     """The configuration, and the directory that its paths count from. Raises ConfigError."""
     given = {"data_dir": data_dir, "addr": addr, "upstream.schema_history": schema_history}
-    return Setup(
-        load_settings(path, **given).config, Path.cwd() if path is None else path.resolve().parent
-    )
+    directory = Path.cwd() if path is None else path.resolve().parent
+    return Setup(load_settings(path, **given).config, directory, is_elsewhere=addr is not None)
 
 
 def load_asking(path: Path | None, addr: str | None, data_dir: str | None = None) -> Setup:
@@ -60,4 +60,4 @@ def load_asking(path: Path | None, addr: str | None, data_dir: str | None = None
     setup = load_setup(path, data_dir, addr)
     if addr is None:
         return setup
-    return Setup(msgspec.structs.replace(setup.config, binlog_socket=""), setup.directory)
+    return replace(setup, config=msgspec.structs.replace(setup.config, binlog_socket=""))

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from binlogd.errors import NotRunning, Unavailable
+from binlogd.settings.made_token import token_of_node
 from binlogd.settings.quantities import listen_address
-from binlogd.settings.setup import Setup, http_tls
+from binlogd.settings.setup import Setup, http_tls, is_loopback
 
 ANSWER_S = 10.0
 _ANSWER_BYTES_MAX = 64 << 20
@@ -41,7 +42,7 @@ def asked(
     """Status and body of an answer. The unix socket is taken where there is one, unless the
     command line named an address. Raises NotRunning."""
     connection, where = _connection(setup, timeout_s)
-    token = setup.config.security.admin_token
+    token = admin_token(setup)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         connection.request(method, route, body, headers)
@@ -51,6 +52,31 @@ def asked(
         raise NotRunning(where + route, _reason(error)) from error
     finally:
         connection.close()
+
+
+def admin_token(setup: Setup) -> str:
+    """That of the configuration, else the one that its node has made, which a node elsewhere is not
+    told; "" where neither can be read."""
+    if setup.config.security.admin_token:
+        return setup.config.security.admin_token
+    is_here = not setup.is_elsewhere or is_loopback(_host(setup))
+    return token_of_node(setup.data_dir) if is_here else ""
+
+
+def page_address(setup: Setup) -> str:
+    """Where a browser finds the page, without the last slash."""
+    _, port = listen_address(setup.config.addr)
+    scheme = "https" if setup.config.security.ssl_ca else "http"
+    return f"{scheme}://{_shown(_host(setup))}:{port}"
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _host(setup: Setup) -> str:
+    host, _ = listen_address(setup.config.addr)
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
 def _document(setup: Setup, method: str, route: str) -> Any:
@@ -72,15 +98,13 @@ def _connection(setup: Setup, timeout_s: float) -> tuple[http.client.HTTPConnect
     path = setup.binlog_socket
     if path is not None and path.exists():
         return _UnixConnection(path, timeout_s), f"unix:{path}:"
-    host, port = listen_address(setup.config.addr)
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    shown = f"[{host}]" if ":" in host else host
+    host, (_, port) = _host(setup), listen_address(setup.config.addr)
     tls = http_tls(setup, host)
     if tls is None:
-        return http.client.HTTPConnection(host, port, timeout=timeout_s), f"http://{shown}:{port}"
+        return http.client.HTTPConnection(host, port, timeout=timeout_s), page_address(setup)
     return (
         http.client.HTTPSConnection(host, port, timeout=timeout_s, context=tls),
-        f"https://{shown}:{port}",
+        page_address(setup),
     )
 
 

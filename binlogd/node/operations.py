@@ -83,6 +83,8 @@ class Node:
     known_jobs: Callable[[], Awaitable[Sequence[bytes]]] | None = None
     """The DDL history, read anew."""
     archiver: Companion | None = None
+    open_addr: str = ""
+    """Where others reach it with neither TLS nor a token that somebody set; "": nowhere."""
     exports: Companion | None = None
     """None where this service makes no exports."""
     stand_in: StandIn | None = None
@@ -143,6 +145,7 @@ class Node:
             "lag_s": self.lag_s(),
             "drainer": self._drainer(),
             "upstream": upstream_json(self.upstream()),
+            "open_addr": self.open_addr,
             "archive": self.archiver.status() if self.archiver is not None else None,
             "exports": self.exports.status() if self.exports is not None else None,
             "registry_error": self.pumps.trouble if self.pumps is not None else "",

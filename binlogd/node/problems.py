@@ -10,6 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 WAITS_LONG_S = 30.0
+OPEN_PORT = (
+    "whoever reaches it may write binlogs and look at this page, and what goes over it can be read"
+    " on the way"
+)
 
 
 class Problem(NamedTuple):
@@ -31,6 +35,16 @@ def problems(status: Mapping[str, Any]) -> list[Problem]:
     """Empty when all is well."""
     drainer, own = status["drainer"], {shard["name"] for shard in status["shards"]}
     found = [*_receiving(status), *_replicating(drainer), *_sources(drainer, own), *_kept(status)]
+    if status.get("open_addr"):
+        found.append(
+            Problem(
+                "warn",
+                f"{status['open_addr']} is open to other machines, without TLS and without a token",
+                f"{OPEN_PORT[0].upper()}{OPEN_PORT[1:]}.",
+                "Set security.ssl-ca with cert-allowed-cn; where the network itself is fenced,"
+                " security.admin-token-file says that this was thought of.",
+            )
+        )
     if status.get("registry_error"):
         found.append(
             Problem(

@@ -8,7 +8,8 @@ restart. Certificates need none of this: they are followed by themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Set
 from dataclasses import replace
 
 import msgspec
@@ -21,6 +22,7 @@ from binlogd.serving.routes.application import Reply
 from binlogd.settings import config
 from binlogd.settings.config import Config
 from binlogd.settings.operators import Operators, operators
+from binlogd.settings.quantities import listen_address
 from binlogd.settings.setup import Setup
 from binlogd.settings.sources import flattened, replaced
 from binlogd.telemetry.logs import set_up_logging
@@ -29,7 +31,12 @@ log = structlog.get_logger(__name__)
 
 LOG_LEVEL = "log-level"
 ACTING_KEYS = frozenset(
-    {"security.admin-token", "security.admin-token-file", "security.operators-from"}
+    {
+        "security.admin-token",
+        "security.admin-token-file",
+        "security.operators-from",
+        "security.host-names",
+    }
 )
 DRAINER_KEYS = frozenset(
     {
@@ -54,12 +61,22 @@ class Reloading:
     def __init__(self, setup: Setup, read_again: Callable[[], Setup]) -> None:
         self.setup = setup
         """As it holds now."""
+        self.made_token = ""
+        """What the node has made for itself; it counts where none is configured."""
         self._read_again = read_again
 
     @property
     def admin_token(self) -> str:
-        """What actions ask for; "" when there is none."""
-        return self.setup.config.security.admin_token
+        """What actions ask for; "" lets nobody act."""
+        return self.setup.config.security.admin_token or self.made_token
+
+    @property
+    def host_names(self) -> Set[str]:
+        """By which others may call this node, beside its addresses."""
+        found = self.setup.config
+        hosts = [listen_address(each)[0] for each in (found.addr, config.advertised(found))]
+        every = (*hosts, socket.gethostname(), *found.security.host_names)
+        return {name.strip().rstrip(".").lower() for name in every}
 
     @property
     def operators(self) -> Operators:

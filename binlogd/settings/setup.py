@@ -12,6 +12,7 @@ from pathlib import Path
 
 from binlogd.host.tls import ClientTls, ServerTls, TlsFiles
 from binlogd.settings.config import Config, TlsConfig
+from binlogd.settings.quantities import listen_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,9 @@ class Setup:
 
     config: Config
     directory: Path
+    is_elsewhere: bool = False
+    """Whether the address is one that a command was given, and may not be that of the node whose
+    configuration this is."""
 
     @property
     def data_dir(self) -> Path:
@@ -35,6 +39,13 @@ class Setup:
     def has_drainer(self) -> bool:
         """Whether this node replicates."""
         return "drainer" in self.config.roles and self.config.drainer.enabled
+
+    @property
+    def is_open(self) -> bool:
+        """Whether other machines reach the port, and neither TLS nor a token was thought of."""
+        security = self.config.security
+        host, _ = listen_address(self.config.addr)
+        return not (is_loopback(host) or security.ssl_ca or security.admin_token)
 
     @property
     def relay_dir(self) -> Path | None:
@@ -108,11 +119,12 @@ def http_tls(setup: Setup, host: str) -> ssl.SSLContext | None:
     if files is None:
         return None
     context = ClientTls(files).fresh()
-    context.check_hostname = not _is_loopback(host)
+    context.check_hostname = not is_loopback(host)
     return context
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can be there."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

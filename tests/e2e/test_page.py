@@ -190,6 +190,22 @@ def test_replication_is_paused_and_resumed_with_the_token_only(scene: Scene) -> 
     scene.machine.wait(lambda status: status["drainer"]["node_state"] == "online")
 
 
+def test_the_link_of_binlogd_page_brings_the_token_and_takes_it_out_of_the_address(
+    scene: Scene,
+) -> None:
+    browser = scene.open()
+    browser.driver.get("about:blank")
+    browser.driver.get(f"http://127.0.0.1:{scene.machine.port}/#token={TOKEN}")
+    browser.wait_for("#live", "live")
+    assert "token" not in browser.driver.current_url
+    browser.click("#pause")
+    browser.click("#sure-yes")
+    browser.wait_for("#attention", "Replication is paused")
+    assert not browser.one("#token").is_displayed()
+    browser.click("#attention button")
+    browser.wait_for("#states", "Replication running")
+
+
 def test_what_is_stuck_says_what_to_do_and_is_skipped_by_hand(scene: Scene) -> None:
     browser = scene.open()
     send(scene.machine.target, scene.shop.of_no_table())
@@ -353,23 +369,25 @@ def test_exports_are_told_while_they_run_and_when_they_are_over(
         machine.start()
         browser.driver.get(f"{url}/")
         assert "none\nby this process" in browser.wait_for("#figures", "Exports")
-        _ask(f"{url}/exports", "POST", as_of="7")
+        _ask(machine, "/exports", "POST", as_of="7")
         browser.wait_for("#figures", "1 snapshot\nby this process")
-        _ask(f"{url}/exports", "POST", format="papyrus")
+        _ask(machine, "/exports", "POST", format="papyrus")
         browser.wait_for("#figures", "1 snapshot\n1 failed")
-        running = _ask(f"{url}/exports", "POST")["id"]
-        _ask(f"{url}/exports", "POST", as_of="8")
+        running = _ask(machine, "/exports", "POST")["id"]
+        _ask(machine, "/exports", "POST", as_of="8")
         browser.wait_for("#figures", f"number {running}\nstarting, 1 export waiting")
-        _ask(f"{url}/exports/{running + 1}", "DELETE")
-        _ask(f"{url}/exports/{running}", "DELETE")
+        _ask(machine, f"/exports/{running + 1}", "DELETE")
+        _ask(machine, f"/exports/{running}", "DELETE")
         browser.wait_for("#figures", "1 snapshot\n1 failed")
         assert browser.complaints() == []
     finally:
         machine.close()
 
 
-def _ask(url: str, method: str, **wish: str) -> Any:
-    request = urllib.request.Request(url, json.dumps(wish).encode(), method=method)
+def _ask(machine: Appliance, route: str, method: str, **wish: str) -> Any:
+    headers = {"Authorization": f"Bearer {machine.token}"}
+    url = f"http://127.0.0.1:{machine.port}{route}"
+    request = urllib.request.Request(url, json.dumps(wish).encode(), headers, method=method)
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 

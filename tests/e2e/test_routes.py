@@ -46,7 +46,9 @@ async def one_transaction(machine: Appliance) -> None:
 
 
 def ask(appliance: Appliance, route: str, method: str = "GET") -> tuple[int, str]:
-    request = urllib.request.Request(f"http://127.0.0.1:{appliance.port}{route}", method=method)
+    headers = {"Authorization": f"Bearer {appliance.token}"}
+    url = f"http://127.0.0.1:{appliance.port}{route}"
+    request = urllib.request.Request(url, method=method, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()

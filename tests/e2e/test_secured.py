@@ -24,6 +24,7 @@ from binlogd.cli import command_line
 from binlogd.client.pump_client import PumpClient
 from binlogd.errors import BinlogdError, ConfigError
 from binlogd.host.tls import ClientTls
+from binlogd.node.problems import problems
 from binlogd.tso import Tso, compose
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
@@ -150,7 +151,7 @@ def test_a_changed_file_is_taken_by_signal_and_request(appliance: Appliance) -> 
     appliance.start()
     asyncio.run(one_transaction(appliance, 1))
     appliance.wait(lambda status: status["LastTS"] >= BASE + 3)
-    assert ask(appliance, "POST", "/reload") == (
+    assert ask(appliance, "POST", "/reload", appliance.token) == (
         200,
         {
             "message": "nothing to take has changed",
@@ -164,13 +165,14 @@ def test_a_changed_file_is_taken_by_signal_and_request(appliance: Appliance) -> 
         f'log-level = "debug"\nadvertise-addr = "a:1"\nsecurity.admin-token = "{TOKEN}"\n'
         'security.operators-from = ["198.51.100.7"]\n',
     )
-    _, taken = ask(appliance, "POST", "/reload")
+    _, taken = ask(appliance, "POST", "/reload", appliance.token)
     assert taken["message"] == (
         "taken: log-level, security.admin-token, security.operators-from, syncer.ignore-schemas,"
         " syncer.worker-count;"
         " needs a restart: advertise-addr"
     )
-    assert ask(appliance, "POST", "/reload")[0] == 401, "the token counts from now on"
+    made = appliance.token
+    assert ask(appliance, "POST", "/reload", made)[0] == 401, "another token counts from now on"
     asyncio.run(one_transaction(appliance, 2))
     status = appliance.wait(lambda status: status["LastTS"] >= BASE + 5)
     assert status["drainer"]["node_state"] == "online"
@@ -184,12 +186,44 @@ def test_a_changed_file_is_taken_by_signal_and_request(appliance: Appliance) -> 
     configure(appliance, "[syncer]\nworker-count = 4\n")
     appliance.signal(signal.SIGHUP)
     until_s = time.monotonic() + READY_S
-    while ask(appliance, "POST", "/reload")[0] == 401:  # the token has gone from the file
+    while ask(appliance, "POST", "/reload", made)[0] == 401:  # the token has gone from the file
         assert time.monotonic() < until_s
     asyncio.run(one_transaction(appliance, 3))
     appliance.wait(lambda status: status["LastTS"] >= BASE + 7)
     assert appliance.stop() == 0
     assert TOKEN not in appliance.log_file.read_text()
+
+
+def test_a_node_that_is_given_no_token_makes_one_that_its_owner_s_commands_read(
+    appliance: Appliance,
+) -> None:
+    configure(appliance)
+    appliance.start()
+    assert ask(appliance, "POST", "/reload")[0] == 401, "not even from loopback"
+    assert ask(appliance, "POST", "/reload", appliance.token)[0] == 200
+    paused = command(appliance, "state", "pause", "--drainer", "--wait", "60")
+    assert paused.returncode == 0, paused
+    link = command(appliance, "page").stdout.strip()
+    assert link == f"http://127.0.0.1:{appliance.port}/#token={appliance.token}"
+    assert appliance.status()["open_addr"] == ""
+    assert appliance.stop() == 0
+    assert appliance.token not in appliance.log_file.read_text()
+
+
+def test_a_port_that_others_reach_without_tls_or_token_says_so(appliance: Appliance) -> None:
+    configure(appliance)
+    closed = appliance.config_file.read_text()
+    everywhere = closed.replace("127.0.0.1", "0.0.0.0")
+    appliance.config_file.write_text(everywhere)
+    appliance.start()
+    status = appliance.status()
+    assert status["open_addr"] == f"0.0.0.0:{appliance.port}"
+    assert "open to other machines, without TLS and without a token" in problems(status)[0].title
+    assert appliance.stop() == 0
+    assert "port_is_open" in appliance.log_file.read_text()
+    appliance.config_file.write_text(f'{everywhere}\n[security]\nadmin-token = "{TOKEN}"\n')
+    appliance.start()
+    assert appliance.status()["open_addr"] == ""
 
 
 def test_a_replication_that_is_stuck_goes_on_by_another_filter(appliance: Appliance) -> None:
@@ -199,7 +233,7 @@ def test_a_replication_that_is_stuck_goes_on_by_another_filter(appliance: Applia
     asyncio.run(one_transaction(appliance, 2))
     appliance.wait(lambda status: status["drainer"]["state"] == "stuck")
     configure(appliance, f"[syncer]\nignore-txn-commit-ts = [{BASE + 3}]\n")
-    assert ask(appliance, "POST", "/reload")[1]["data"]["applied"] == [
+    assert ask(appliance, "POST", "/reload", appliance.token)[1]["data"]["applied"] == [
         "syncer.ignore-txn-commit-ts"
     ]
     appliance.wait(lambda status: status["LastTS"] >= BASE + 5)
@@ -299,7 +333,7 @@ def test_the_configuration_is_explained_without_its_secrets(tmp_path: Path) -> N
     path.write_text('[syncer.to]\npassword = "hunter2"\n[pump]\nshards = 2\n')
     shown = said("check-config", "-c", str(path), "--addr", "127.0.0.1:1")
     assert shown.returncode == 0
-    assert "actions are taken from: this machine alone\n" in shown.stdout
+    assert "actions are taken from: whoever has the admin token (the node's own" in shown.stdout
     open_to = path.with_name("open.toml")
     open_to.write_text(f'[security]\nadmin-token = "{TOKEN}"\noperators-from = ["10.1.2.0/24"]\n')
     assert (

@@ -42,7 +42,10 @@ BASE = compose(1_700_000_000_000)
 @pytest.fixture
 def appliance(tmp_path: Path) -> Iterator[Appliance]:
     appliance = Appliance(tmp_path)
-    appliance.configure('[upstream]\nkind = "standalone"\n', top='node-id = "pump0"\n')
+    appliance.configure(
+        '[upstream]\nkind = "standalone"\n[security]\noperators-from = ["127.0.0.1"]\n',
+        top='node-id = "pump0"\n',
+    )
     yield appliance
     appliance.close()
 
@@ -153,7 +156,9 @@ async def test_what_is_changed_by_one_way_is_seen_by_every_other(appliance: Appl
 
 
 def _put(appliance: Appliance, path: str) -> bytes:
-    request = urllib.request.Request(f"http://127.0.0.1:{appliance.port}{path}", method="PUT")
+    headers = {"Authorization": f"Bearer {appliance.token}"}
+    url = f"http://127.0.0.1:{appliance.port}{path}"
+    request = urllib.request.Request(url, method="PUT", headers=headers)
     with urllib.request.urlopen(request, timeout=60) as answer:
         body: bytes = answer.read()
         return body

@@ -60,7 +60,9 @@ def commit(number: int, at: int) -> bytes:
 
 def put(appliance: Appliance, node_id: str, action: str) -> dict[str, Any]:
     url = f"http://127.0.0.1:{appliance.port}/state/{node_id}/{action}"
-    with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=60) as answer:
+    headers = {"Authorization": f"Bearer {appliance.token}"}
+    request = urllib.request.Request(url, method="PUT", headers=headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status == 200
         document: dict[str, Any] = json.load(answer)
         return document

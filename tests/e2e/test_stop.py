@@ -84,7 +84,9 @@ def test_a_signal_ends_the_wait_for_lost_outcomes(appliance: Appliance) -> None:
     asyncio.run(leave_open())
     node_id = appliance.status()["node_id"]
     request = urllib.request.Request(
-        f"http://127.0.0.1:{appliance.port}/state/{node_id}/close", method="PUT"
+        f"http://127.0.0.1:{appliance.port}/state/{node_id}/close",
+        method="PUT",
+        headers={"Authorization": f"Bearer {appliance.token}"},
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         assert b"success" in answer.read()

@@ -1,11 +1,17 @@
-// What changes something: asked first, sent with the admin token where one is wanted. The token is kept
-// for this tab only.
+// What changes something: asked first, sent with the admin token. It is kept for this tab only, and may come
+// with the link of `binlogd page`, behind the #, which no browser sends anywhere.
 
 import { $, el, show } from "/page/dom.js";
 import { momentOf, tsTime } from "/page/words.js";
 
 const KEPT = "binlogd-admin-token";
 const token = () => sessionStorage.getItem(KEPT);
+
+const GIVEN = "#token=";
+if (location.hash.startsWith(GIVEN)) {
+  sessionStorage.setItem(KEPT, decodeURIComponent(location.hash.slice(GIVEN.length)));
+  history.replaceState(null, "", location.pathname);
+}
 
 // Asks the process; a 401 asks for the token, and once more with it. Returns [HTTP status, document].
 export async function ask(method, path, { signal } = {}) {

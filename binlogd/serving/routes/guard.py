@@ -1,27 +1,31 @@
 """Who may act over HTTP, and what every answer says to a browser.
 
 An action is what changes something, or shows the inside of the process (`/debug/`: profiles, the
-rows of a binlog) or rows (`/transactions`). With a token, an action needs it, from wherever it
-comes. Without one, actions are taken from this machine only: by the unix socket, from a loopback
-address or from the very address that was asked, and not from a page of another site that is open in
-a browser on this machine, nor through a proxy.
+rows of a binlog) or rows (`/transactions`). It needs the admin token, from wherever it comes: the
+node's address says nothing of who asks, since browsers, proxies and the networks of containers
+speak from this machine for anybody. A node that is given no token has made one
+(`settings/made_token.py`), which the commands of its owner read.
 
-The originals have no such rule; their binlogctl, which knows no token, works from this machine, and
-from where `operators.py` says.
+Looking needs no token, but the node's own name: a page of another site whose name was bound anew to
+this address is of one site with it, says nothing of itself at a GET, and could read all.
+
+The originals have no such rule; their binlogctl, which knows no token, works from where
+`operators.py` says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 import structlog
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.typedefs import Middleware
 
 from binlogd.host.tls import common_names
@@ -35,20 +39,24 @@ _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 INSIDE = ("/debug/", "/transactions")
 _STATES = "/state/"
 _REFUSED_CODE = 3
-_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
+_UNNAMED = frozenset({"/livez", "/readyz"})
+"""Asked by whatever probes a node, which may call it anything; they tell no secret."""
+_FORWARDED = frozenset({"forwarded", "x-real-ip", "via"})
 _NEEDS_TOKEN = (
-    "this needs the admin token: send it as `Authorization: Bearer TOKEN`; commands of binlogd take"
-    " it from BINLOGD_ADMIN_TOKEN or security.admin-token-file"
+    "this needs the admin token: send it as `Authorization: Bearer TOKEN`. It is the one of"
+    " security.admin-token, else the node's own, which is in the file admin-token of its data-dir;"
+    " commands of binlogd take it from BINLOGD_ADMIN_TOKEN, the configuration, or that file"
 )
-_NOT_FROM_THERE = (
-    "no admin token is configured, so this is taken from the unix socket and from 127.0.0.1 alone;"
-    " set security.admin-token to allow it from elsewhere"
-)
-_NOT_BY_PROXY = (
-    "the request came through a proxy, whose address says nothing of who asks; it needs the admin"
-    " token (security.admin-token)"
-)
+_NOT_BY_PROXY = "the request came through a proxy, whose address says nothing of who asks; "
 _ANOTHER_SITE = "the request comes from a page of another site"
+_ANOTHER_NAME = (
+    "Host: {host!r} is no name of this node, so this may be a page of another site; ask by address,"
+    " or name it in security.host-names"
+)
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]/@ ]+))(?::[0-9]*)?")
+_PRIVATE = (".localhost", ".local", ".internal", ".svc")
+"""Ends of names that no site of the internet has."""
+_GO = "Go-http-client/"
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none';"
     " frame-ancestors 'none'; object-src 'none'",
@@ -72,16 +80,23 @@ class Refusal:
 
 
 class Guard:
-    """Lets actions pass. Token and operators are asked for at each of them; "" stands for none."""
+    """Lets actions pass. Token, operators and the node's names are asked for at each of them."""
 
     def __init__(
-        self, token: Callable[[], str], operators: Callable[[], Operators] = Operators
+        self,
+        token: Callable[[], str],
+        operators: Callable[[], Operators] = Operators,
+        names: Callable[[], Set[str]] = frozenset,
     ) -> None:
         self._token = token
         self._operators = operators
+        self._names = names
 
     def refusal(self, request: web.Request) -> Refusal | None:
         """None lets a request pass."""
+        if request.path not in _UNNAMED and not self._is_by_name(request):
+            host = request.headers.get(hdrs.HOST, "")[:100]
+            return Refusal(403, _ANOTHER_NAME.format(host=host), "security.host-names")
         if request.method in _READS and not request.path.startswith(INSIDE):
             return None
         if _is_of_another_site(request):
@@ -90,17 +105,24 @@ class Guard:
         if is_direct and self._is_of_an_operator(request):
             return None
         token = self._token()
-        if not token:
-            if is_direct and _is_from_here(request):
-                return None
-            return _told(403, _NOT_FROM_THERE if is_direct else _NOT_BY_PROXY, request)
         scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-        is_right = hmac.compare_digest(
+        is_right = bool(token) and hmac.compare_digest(
             given.strip().encode(errors="surrogateescape"), token.encode()
         )
-        return (
-            None if is_right and scheme.lower() == "bearer" else _told(401, _NEEDS_TOKEN, request)
-        )
+        if is_right and scheme.lower() == "bearer":
+            return None
+        return _told("" if is_direct else _NOT_BY_PROXY, request)
+
+    def _is_by_name(self, request: web.Request) -> bool:
+        """Whether it is asked for this node, and not for a site whose name leads here. With TLS the
+        certificate says so, and a unix socket has no name."""
+        transport = request.transport
+        if transport is None or transport.get_extra_info("ssl_object") is not None:
+            return True
+        if transport.get_extra_info("socket").family == socket.AF_UNIX:
+            return True
+        given = request.headers.getall(hdrs.HOST, [])
+        return len(given) == 1 and is_own_name(given[0], self._names())
 
     def _is_of_an_operator(self, request: web.Request) -> bool:
         if request.transport is None:
@@ -112,6 +134,18 @@ class Guard:
         return (
             peer is not None and _is_binlogctl_like(request) and operators.may_change_states(peer)
         )
+
+
+def is_own_name(host: str, names: Set[str]) -> bool:
+    """Whether a `Host` can be none but this node: an address, a name that no site of the internet
+    can have, or one of `names`."""
+    match = _HOST.fullmatch(host)
+    name = (match[1] or match[2]).lower().rstrip(".") if match else ""
+    try:
+        address(name)
+    except ValueError:
+        return bool(name) and ("." not in name or name.endswith(_PRIVATE) or name in names)
+    return True
 
 
 def guarding(guard: Guard) -> Middleware:
@@ -139,8 +173,11 @@ def guarding(guard: Guard) -> Middleware:
         headers = {"Content-Type": "application/json; charset=UTF-8"}
         if refused.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
+        status = refused.status
+        if _is_gos_binlogctl(request):  # prints "success" at any answer that Go has no error for:
+            status, headers[hdrs.LOCATION] = 307, _nowhere(refused)  # Go quotes what leads nowhere
         body = msgspec.json.encode(document) + b"\n"
-        return web.Response(status=refused.status, body=body, headers=headers)
+        return web.Response(status=status, body=body, headers=headers)
 
     return guarded
 
@@ -152,18 +189,28 @@ async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers[hdrs.SERVER] = "binlogd"  # aiohttp would tell its version
 
 
-def _told(status: int, reason: str, request: web.Request) -> Refusal:
+def _told(reason: str, request: web.Request) -> Refusal:
     """With the setting that is for binlogctl, where it would have let the request through."""
     peer = _peer(request)
     has_tried = hdrs.AUTHORIZATION in request.headers
     if peer is None or has_tried or not _is_direct(request) or not _is_binlogctl_like(request):
-        return Refusal(status, reason)
+        return Refusal(401, reason + _NEEDS_TOKEN)
     setting = f'security.operators-from = ["{peer}"]'
     return Refusal(
-        status,
-        f"{reason}. The original's binlogctl sends none: {setting} lets {peer} change states",
-        f"{setting}, or security.admin-token and binlogd ctl",
+        401,
+        f"{_NEEDS_TOKEN}. The original's binlogctl sends none: {setting} lets {peer} change states",
+        f"{setting}, or binlogd ctl",
     )
+
+
+def _is_gos_binlogctl(request: web.Request) -> bool:
+    has_tried = hdrs.AUTHORIZATION in request.headers
+    agent = request.headers.get(hdrs.USER_AGENT, "")
+    return _is_binlogctl_like(request) and agent.startswith(_GO) and not has_tried
+
+
+def _nowhere(refused: Refusal) -> str:
+    return quote(f"refused:set-{refused.way_past}", safe=":-.,/()[]=")
 
 
 def _is_binlogctl_like(request: web.Request) -> bool:
@@ -180,25 +227,10 @@ def _is_of_a_browser(request: web.Request) -> bool:
 
 
 def _is_direct(request: web.Request) -> bool:
-    """Whether no proxy says that it passes a request on."""
-    return not any(name in request.headers for name in _FORWARDED)
-
-
-def _is_from_here(request: web.Request) -> bool:
-    """Whether a direct request was made on this machine, as far as can be told."""
-    if request.transport is None:
-        return False
-    if request.transport.get_extra_info("socket").family == socket.AF_UNIX:
-        return True
-    peer = _peer(request)
-    if peer is None:
-        return False
-    if not peer.is_loopback:
-        # to an address of its own a machine speaks from that address
-        own = address(request.transport.get_extra_info("sockname")[0])
-        return peer == own and not _is_of_a_browser(request)
-    return not _is_of_a_browser(request) or _is_loopback_name(
-        urlsplit(f"//{request.host}").hostname or ""
+    """Whether no proxy says that it passes a request on, as nginx does by its HTTP/1.0 alone."""
+    return request.version >= HttpVersion11 and not any(
+        name in _FORWARDED or name.startswith("x-forwarded-")
+        for name in map(str.lower, request.headers)
     )
 
 
@@ -209,16 +241,6 @@ def _peer(request: web.Request) -> Address | None:
         return None
     name = transport.get_extra_info("peername")
     return address(name[0]) if name else None
-
-
-def _is_loopback_name(name: str) -> bool:
-    """A name that another site cannot have its own address under."""
-    if name == "localhost":
-        return True
-    try:
-        return address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_of_another_site(request: web.Request) -> bool:

@@ -75,6 +75,7 @@ _SCHEMAS: Mapping[str, _Schema] = {
         node_id=_TEXT,
         roles=_list({"enum": ["pump", "drainer"]}),
         registry_error=_TEXT,
+        open_addr=_TEXT,
         cluster_id=_or_null(_WHOLE),
         version=_TEXT,
         max_commit_ts=_TS,

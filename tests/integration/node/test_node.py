@@ -35,6 +35,7 @@ from binlogd.serving.routes.events import Hub, event
 from binlogd.serving.routes.guard import Guard
 from binlogd.serving.server import Server
 from binlogd.settings.config import parse
+from binlogd.settings.operators import operators
 from binlogd.settings.setup import Setup
 from binlogd.tso import NO_TS, Tso, physical_ms
 from binlogd.upstream.registry import DRAINER, PUMP
@@ -166,9 +167,8 @@ async def test_a_close_is_answered_with_the_bytes_that_binlogctl_was_given(
         said = [json.loads(line) for line in lines]
     (close,) = [each for each in said if each["dir"] == "http-response"]
     method, path = close["method"].split()
-    server = Server(
-        [], application(alone.node, Guard(lambda: ""), Hub(lambda: event("past", b"[]")))
-    )
+    guard = Guard(lambda: "", lambda: operators(["127.0.0.1"], ()))
+    server = Server([], application(alone.node, guard, Hub(lambda: event("past", b"[]"))))
     host, port = await server.start("127.0.0.1", 0)
     try:
         async with (

@@ -42,6 +42,9 @@ from tests.raw_http2 import RawClient, call_headers
 CLUSTER = 6791641053252586769
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
+TOKEN = "a-token-of-the-tests"
+MAY_ACT = {"Authorization": f"Bearer {TOKEN}"}
+
 
 class Operations:
     def __init__(self) -> None:
@@ -113,7 +116,7 @@ async def running(
     operations = Operations()
     server = Server(
         [service, CisternService(nothing_to_do)],
-        application(operations, Guard(lambda: ""), Hub(lambda: event("past", b"[]"))),
+        application(operations, Guard(lambda: TOKEN), Hub(lambda: event("past", b"[]"))),
         server_limits,
         sinks=service.sinks() if fast_lane else None,
     )
@@ -454,7 +457,7 @@ async def test_http_and_grpc_share_the_port() -> None:
 
 
 async def test_state_changes_answer_as_the_original_does() -> None:
-    async with running() as at, aiohttp.ClientSession() as session:
+    async with running() as at, aiohttp.ClientSession(headers=MAY_ACT) as session:
         base = f"http://{at.host}:{at.port}"
         async with session.put(f"{base}/state/me:8250/pause") as answer:
             assert (await answer.text()).splitlines() == [
@@ -474,7 +477,7 @@ async def test_state_changes_answer_as_the_original_does() -> None:
 
 
 async def test_garbage_is_collected_or_it_is_said_that_it_is_already() -> None:
-    async with running() as at, aiohttp.ClientSession() as session:
+    async with running() as at, aiohttp.ClientSession(headers=MAY_ACT) as session:
         url = f"http://{at.host}:{at.port}/debug/gc/trigger"
         for at.operations.collects, said in (
             (False, "trigger gc success\n"),

@@ -1,0 +1,26 @@
+"""`binlogd page`."""
+
+from __future__ import annotations
+
+import sys
+from urllib.parse import quote
+
+from binlogd.commands.options import AddrOption, ConfigOption, load_setup
+from binlogd.commands.running import admin_token, page_address
+from binlogd.errors import ConfigError
+
+
+def page(config_file: ConfigOption = None, addr: AddrOption = None) -> None:
+    """Write a link to the page of a node, which lets a browser act there.
+
+    The admin token is in it, behind the #, where browsers keep it to themselves; the page takes it
+    out of the address and forgets it with the tab. Only who may read the token can write the link.
+    """
+    setup = load_setup(config_file, addr=addr)
+    token = admin_token(setup)
+    if not token:
+        raise ConfigError(
+            f"there is no token to read in {setup.data_dir}: start the node once, and ask as its"
+            " owner; the page itself opens without it, and asks for it where it is needed"
+        )
+    sys.stdout.write(f"{page_address(setup)}/#token={quote(token, safe='')}\n")
