@@ -18,6 +18,7 @@
     │   ├── DrainerUnavailable  a remote Drainer gives no answer
     │   ├── UpstreamUnavailable schema history or time source cannot be reached
     │   ├── DownstreamUnavailable the target database cannot be reached
+    │   ├── DownstreamWentBack  the target lacks what it had committed: begin where it stands
     │   └── NotRunning          no binlogd answers at the configured address
     ├── Corrupt                 bytes disagree with their checksum: never retried, never skipped
     │   ├── CorruptRecord       in a value log
@@ -212,6 +213,20 @@ class UpstreamUnavailable(Unavailable):
 
 class DownstreamUnavailable(Unavailable):
     """The target of the replication cannot be reached, or went away."""
+
+
+class DownstreamWentBack(Unavailable):
+    """The target stands before the place where this process left it.
+
+    Another server answers (a failover to a copy that lagged), a backup was restored, or commits
+    that were not durable got lost. The next session begins where the target stands.
+    """
+
+    def __init__(self, server: str, found: str, left: str) -> None:
+        super().__init__(
+            f"{server} went back: its progress is at {found}, and this process left it at {left};"
+            " was there a failover, or a backup restored? replication begins again where it stands"
+        )
 
 
 class NotRunning(Unavailable):

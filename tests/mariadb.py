@@ -113,6 +113,15 @@ class MariaDb:
         self.kill()
         self.start()
 
+    def copy_to(self, other: MariaDb) -> None:
+        """Gives another server, that was not started, a cold copy of the data. This one ends as in
+        a crash, and starts again."""
+        self.kill()
+        other.directory.mkdir(parents=True, exist_ok=True)
+        copy = ["cp", "-r", "--sparse=always", str(self.directory / "data"), str(other.directory)]
+        subprocess.run(copy, check=True)
+        self.start()
+
     @property
     def pid(self) -> int:
         """Of the server process, for measuring its CPU time."""

@@ -22,6 +22,7 @@ class MySqlProxy:
         self._port, self._decide = port, decide
         self.port = 0
         self.frozen = asyncio.Event()
+        self._clients: set[asyncio.StreamWriter] = set()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[MySqlProxy]:
@@ -33,7 +34,20 @@ class MySqlProxy:
         finally:
             server.close()
 
+    def switch(self, port: int) -> None:
+        """Another server from now on: connections end, new ones go there."""
+        self._port = port
+        for client in self._clients:
+            client.transport.abort()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients.add(writer)
+        try:
+            await self._between(reader, writer)
+        finally:
+            self._clients.discard(writer)
+
+    async def _between(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self._port)
         answering = asyncio.Event()
         answering.set()

@@ -201,7 +201,7 @@ class Drainer:
                     await self._woken.wait()
 
     async def _attempt(self) -> BinlogdError | None:
-        self._session = Session(self._ports, self._options)
+        self._session = Session(self._ports, self._options, self._checkpoint)
         self._sessions += 1
         self._state = DrainerState.RUNNING
         try:

@@ -37,7 +37,14 @@ from binlogd.drainer.schema_log import SchemaEvent, SchemaLog
 from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Ddl, Dml, Skip, Txn
-from binlogd.errors import Corrupt, MissingDdlJob, Stuck, Unavailable
+from binlogd.errors import (
+    ConfigError,
+    Corrupt,
+    DownstreamWentBack,
+    MissingDdlJob,
+    Stuck,
+    Unavailable,
+)
 from binlogd.merge.merge import MergeStatistics
 from binlogd.merge.stream import MergedStream, MergeLimits, merged
 from binlogd.ports import BinlogSource, Sources
@@ -111,10 +118,12 @@ class DrainerPorts:
 
 
 class Session:
-    """Made for one `run`."""
+    """Made for one `run`. `former` is the checkpoint that the session before it left."""
 
-    def __init__(self, ports: DrainerPorts, options: DrainerOptions) -> None:
-        self._ports, self._options = ports, options
+    def __init__(
+        self, ports: DrainerPorts, options: DrainerOptions, former: Checkpoint | None = None
+    ) -> None:
+        self._ports, self._options, self._former = ports, options, former
         self._sink, self._relay = ports.make_sink(), ports.relay
         self._stream: MergedStream | None = None
         self._schema = SchemaTracker()
@@ -146,6 +155,7 @@ class Session:
             stored = await self._sink.open()
             if stored is not None and stored.commit_ts > NO_TS:
                 self.checkpoint = stored
+            self._check_not_emptied()
             log.info("replication_begun", after=self.checkpoint.commit_ts)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._sink.run(), name="sink")
@@ -162,6 +172,20 @@ class Session:
                 await self._relay.close()
             if self._ports.schema_log is not None:
                 await self._ports.schema_log.close()
+
+    def _check_not_emptied(self) -> None:
+        """Raises ConfigError where a downstream that had a checkpoint a moment ago has none."""
+        begin_ts, left_ts = self._options.initial_commit_ts, NO_TS
+        if self._former is not None:
+            left_ts = self._former.commit_ts
+        if self.checkpoint.commit_ts == begin_ts < left_ts:
+            raise ConfigError(
+                f"the downstream has no checkpoint any more, and this process left it at commit_ts"
+                f" {left_ts}: it is another server, or lost what it had; load a copy of the data"
+                " into it and say where that ends by `binlogd checkpoint --set`, or, for an empty"
+                f" one, restart binlogd: it begins behind commit_ts {begin_ts}"
+                " (drainer.initial-commit-ts)"
+            )
 
     def stop(self) -> None:
         """Ends pulling; what was pulled is still applied."""
@@ -452,6 +476,8 @@ class Session:
             return
         try:
             await self._save(is_consistent=False)
+        except DownstreamWentBack:
+            raise  # perhaps nothing but a checkpoint would ever have noticed
         except Unavailable as error:
             # A lock on the checkpoint table is no reason to stop; a downstream that is gone stops
             # the sink, and that ends the session.

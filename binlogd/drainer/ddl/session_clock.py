@@ -36,6 +36,10 @@ class Setting(NamedTuple):
     otherwise: str = ""
 
 
+RESET = b"SET SESSION timestamp = DEFAULT, time_zone = '+00:00'"
+"""What makes a session again what it was before `settings`."""
+
+
 def has_zone(job: Job) -> bool:
     """Whether the job tells a time zone other than UTC, and it matters to what rows hold.
 

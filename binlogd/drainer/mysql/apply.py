@@ -47,13 +47,13 @@ class LaneWriter(RowWriter):
 
     async def apply(self, part: Part) -> None:
         """Returns when the part is committed. Raises DownstreamUnavailable after many attempts,
-        StatementRejected, or ConfigError when someone else moves this lane."""
+        StatementRejected, DownstreamWentBack, or ConfigError when someone else moves this lane."""
         backoff = Backoff(self.context.rng, first_s=FIRST_WAIT_S, max_s=WAIT_MAX_S)
         while True:  # until applied, or after so many attempts
             try:
                 await self._attempt(part, is_doubtful=backoff.attempts > 0)
             except SqlRefused as error:
-                raise await self.rejection(error, part) from error
+                raise await self.rejection(error, part, self.lane, self.position) from error
             except DownstreamUnavailable as error:
                 self.note_retry(error)
                 if self.is_closed or backoff.attempts >= ATTEMPTS_MAX:

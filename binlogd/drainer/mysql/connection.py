@@ -36,6 +36,8 @@ UNKNOWN_COLUMN = 1054
 NO_SUCH_TABLE = 1146
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
 """A privilege is missing: the next transaction is refused, too."""
+NO_TABLE = frozenset({1046, 1049, 1146})
+"""A table is not there, or its schema."""
 WAYS_OUT = {
     UNKNOWN_COLUMN: "add the column downstream, or leave out what it lacks by"
     " syncer.to.sync-mode = 2",

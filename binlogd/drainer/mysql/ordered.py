@@ -32,7 +32,7 @@ from binlogd.drainer.mysql.writer import ATTEMPTS_MAX, FIRST_WAIT_S, WAIT_MAX_S,
 from binlogd.drainer.rows.overlap import split
 from binlogd.drainer.rows.parts import Gatherer, Part
 from binlogd.drainer.rows.progress import LanePosition
-from binlogd.errors import DownstreamUnavailable
+from binlogd.errors import BinlogdError, DownstreamUnavailable
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
@@ -142,7 +142,7 @@ class OrderedApplier(Applier):
             try:
                 await self._attempt(writer, group, is_doubtful=backoff.attempts > 0)
             except SqlRefused as error:
-                raise await writer.rejection(error, group.part) from error
+                raise await self._rejection(writer, error, group.part) from error
             except DownstreamUnavailable as error:
                 group.holds_locks = False
                 writer.note_retry(error)
@@ -238,7 +238,7 @@ class OrderedApplier(Applier):
             await writer.move(session, PROGRESS_LANE, self._position, part.end)
             await session.run(b"COMMIT")
         except SqlRefused as error:
-            raise await writer.rejection(error, part) from error
+            raise await self._rejection(writer, error, part) from error
         except DownstreamUnavailable as error:
             writer.note_retry(error)
             raise DownstreamUnavailable(
@@ -246,6 +246,9 @@ class OrderedApplier(Applier):
                 f" nothing is committed: {error}"
             ) from error
         self._position, self._stream = part.end, None
+
+    async def _rejection(self, writer: RowWriter, error: SqlRefused, part: Part) -> BinlogdError:
+        return await writer.rejection(error, part, PROGRESS_LANE, self._position)
 
     async def _run_part(self, writer: RowWriter, session: SqlSession, part: Part) -> None:
         await writer.run_all(session, part.statements(writer.context.limits.statement_bytes_max))

@@ -108,6 +108,9 @@ class MySqlSink:
             options.checkpoint_server,
         )
         self._control: SqlSession | None = None
+        self._ddl_session: SqlSession | None = None
+        """Of the DDL that is at work: all of it runs on one, with the notes about it."""
+        self._laying_out = asyncio.Lock()
         self._applier: Applier | None = None
         """Where transactions go; `run` follows when it is replaced."""
         self._restart, self._low_ts = Restart((), None), NO_TS
@@ -206,7 +209,9 @@ class MySqlSink:
         """See Sink."""
         if self._positions is not None:
             checkpoint = replace(checkpoint, ts_map=self._positions.onto(checkpoint.ts_map))
-        await self._store.save(checkpoint)
+        async with self._laying_out:
+            left = self._restart.lanes if self._applier is None else self._current.positions
+            await self._store.save(checkpoint, left)
 
     async def close(self) -> None:
         """See Sink."""
@@ -285,11 +290,12 @@ class MySqlSink:
         before, wanted = self._current, self._options.progress_rows
         await before.flush()
         positions = [LanePosition(before.applied_ts())] * wanted
-        await self._store.lay_out(positions)
-        log.info("lanes_laid_out", before=len(before.positions), lanes=wanted)
-        for writer in before.writers:
-            self._retire(writer.counters)
-        self._applier = await self._made(positions, level=True)
+        async with self._laying_out:
+            await self._store.lay_out(before.positions, positions)
+            log.info("lanes_laid_out", before=len(before.positions), lanes=wanted)
+            for writer in before.writers:
+                self._retire(writer.counters)
+            self._applier = await self._made(positions, level=True)
         self._is_laid_out = True
         before.close()
         return self._applier
@@ -391,7 +397,7 @@ class MySqlSink:
         pending = self._restart.ddl
         if pending is not None and pending.commit_ts != ddl.commit_ts:
             pending = None
-        begun = False
+        begun, self._ddl_session = False, None
         for step, statement in enumerate(ddl.statements):
             if pending is not None and step < pending.step:
                 continue
@@ -401,9 +407,10 @@ class MySqlSink:
         self._forget(ddl)
         applier.skip(ddl.commit_ts)
         if begun or pending is not None:
-            position = LanePosition(ddl.commit_ts)
-            await self._store.end_ddl([position] * len(applier.positions))
-            applier.stand_at(position)
+            session, left = await self._session_for_ddl(), applier.positions
+            await self._until_done(
+                lambda: self._store.end_ddl(session, ddl.commit_ts, left), applier.stand_at
+            )
             self._ddls += 1
 
     async def _execute(
@@ -413,20 +420,15 @@ class MySqlSink:
         if again is not None:
             await self._wait_for_end_of(again.session_id)
         target = ddl.target(step)
-        before = await self._asked(
-            lambda session: catalog.fingerprint(session, target.database, target.table)
-        )
-        session = self._control
-        assert session is not None, "it has just answered"
+        session = await self._session_for_ddl()
+        before = await catalog.fingerprint(session, target.database, target.table)
         is_same_try = again is not None and again.part == part
         if again is not None and is_same_try and again.before and before != again.before:
             log.info("ddl_found_done", commit_ts=ddl.commit_ts, statement=_shown(text))
             return
-        applier = self._current
-        position = LanePosition(Tso(ddl.commit_ts - 1))
+        applier, left = self._current, self._current.positions
         note = PendingDdl(ddl.commit_ts, step, session.thread_id, before, part)
-        await self._store.begin_ddl(note, [position] * len(applier.positions))
-        applier.stand_at(position)
+        await self._until_done(lambda: self._store.begin_ddl(session, note, left), applier.stand_at)
         try:
             await self._run_as_upstream(session, ddl, text)
         except SqlRefused as error:
@@ -437,15 +439,31 @@ class MySqlSink:
             elif other:
                 await self._execute(ddl, step, other, again, part)
 
+    async def _session_for_ddl(self) -> SqlSession:
+        """The connection for the DDL that is at work, from its first statement to its end.
+
+        Behind another one there may be another server, which has the notes of what was done so far
+        and lacks it. Raises DownstreamUnavailable where the first is gone: a restart looks it up.
+        """
+        if self._ddl_session is None:
+            await self._asked(lambda session: session.rows(b"SELECT 1"))
+            self._ddl_session = self._control
+        assert self._ddl_session is not None, "it has just answered"
+        return self._ddl_session
+
     async def _run_as_upstream(self, session: SqlSession, ddl: Ddl, text: str) -> None:
         """In the database, at the time and in the zone of the DDL. Raises as `SqlSession.run`."""
         settings = session_clock.settings(ddl.job)
         work = self._set_and_run(session, ddl, settings, text)
+        refused = None
         try:
             await self._watch.over(ddl.commit_ts, _shown(text), session, work)
-        finally:
-            if settings:  # they were for this statement
-                session.close()
+        except SqlRefused as error:
+            refused = error
+        if settings:  # they were for this statement
+            await self._patiently(session, session_clock.RESET)
+        if refused is not None:
+            raise refused
 
     async def _set_and_run(
         self, session: SqlSession, ddl: Ddl, settings: Sequence[session_clock.Setting], text: str
@@ -510,10 +528,16 @@ class MySqlSink:
 
     async def _patiently(self, session: SqlSession, statement: bytes) -> None:
         """Runs a statement of any length, again when it met another one."""
+        await self._until_done(lambda: session.run(statement, is_long=True))
+
+    async def _until_done(
+        self, work: Callable[[], Awaitable[T]], then: Callable[[T], None] = lambda _: None
+    ) -> None:
+        """Does it, again when it met somebody else's work."""
         backoff = Backoff(self._rng, first_s=0.1, max_s=5.0)
         while True:  # until done, refused, or after so many attempts
             try:
-                await session.run(statement, is_long=True)
+                then(await work())
             except TryAgain as error:
                 if backoff.attempts >= DDL_ATTEMPTS_MAX:
                     raise

@@ -1,7 +1,10 @@
 """The rows that a sink keeps about itself downstream: checkpoint and progress.
 
 Everything here replaces rows by given values, so a statement whose answer was lost is simply run
-again. Source of the checkpoint table: tidb-binlog drainer/checkpoint/mysql.go.
+again. Whoever answers may be another server than before: nothing is written without a look, in the
+same transaction, whether the lanes are where this process left them.
+
+Source of the checkpoint table: tidb-binlog drainer/checkpoint/mysql.go.
 """
 
 from __future__ import annotations
@@ -16,16 +19,20 @@ import structlog
 
 from binlogd.drainer import sql
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession
+from binlogd.drainer.mysql.connection import NO_TABLE, Server, SqlRefused, SqlSession
 from binlogd.drainer.rows.progress import (
+    SAVED_LANE,
     LanePosition,
     PendingDdl,
     ProgressTable,
     Restart,
     Row,
+    lanes_of,
+    not_as_left,
     restart_of,
 )
 from binlogd.errors import ConfigError, DownstreamUnavailable
+from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +49,10 @@ class _Place:
         self._server = server
         self._session: SqlSession | None = None
         self._lock = asyncio.Lock()
+
+    def __str__(self) -> str:
+        """The server, for people."""
+        return str(self._server)
 
     async def run(self, statements: Sequence[bytes]) -> None:
         """Runs each, committed by itself."""
@@ -95,7 +106,8 @@ class MySqlStore:
     """Used by one sink; every method raises DownstreamUnavailable when the server is gone.
 
     Progress is beside the data. The checkpoint may be on another server, `elsewhere`; then it is
-    saved there first, and the note of it here: one that is lost in between changes nothing.
+    saved there first, with a note of it, and the note of it here: one that is lost in between
+    changes nothing.
     """
 
     def __init__(
@@ -122,11 +134,22 @@ class MySqlStore:
         that are there must catch up with each other first. Raises ConfigError as well.
         """
         checkpoint = await self._made()
+        noted_ts = await self._noted_there()
         if checkpoint is not None and (await self._restart(checkpoint)).is_set_back:
             checkpoint = _as_set(checkpoint)
             await self._there.run([self._replaced_by(checkpoint)])
-        stored = checkpoint
-        restart = await self._here.alone(lambda session: self._taken_over(session, stored, lanes))
+        restart = await self._here.alone(
+            lambda session: self._taken_over(session, checkpoint, noted_ts, lanes)
+        )
+        if self._is_elsewhere and checkpoint and checkpoint.commit_ts > restart.low_ts:
+            log.warning(
+                "checkpoint_ahead_of_the_data",
+                checkpoint_ts=checkpoint.commit_ts,
+                begins_at_ts=restart.low_ts,
+            )
+            return _as_set(replace(checkpoint, commit_ts=restart.low_ts)), restart
+        if checkpoint is None and restart.low_ts > NO_TS:  # none was saved yet
+            return Checkpoint(restart.low_ts), restart
         return checkpoint, restart
 
     async def owner(self, decide: Callable[[str], str | None]) -> None:
@@ -153,16 +176,33 @@ class MySqlStore:
         )
         await self._there.run([schema, checkpoints])
         await self._here.run([schema])
+        if self._is_elsewhere:
+            await self._there.run([self.progress.create()])
         checkpoint = await self._load()
         await self._here.run([self.progress.create()])
         return checkpoint
 
     async def _restart(self, checkpoint: Checkpoint | None) -> Restart:
         rows = await self._here.rows(self.progress.look())
-        return restart_of([_row(each) for each in rows], checkpoint)
+        return restart_of([_row(each) for each in rows], checkpoint, await self._noted_there())
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        return self._there is not self._here
+
+    async def _noted_there(self) -> Tso | None:
+        """What is noted beside the checkpoint; None where that is beside the data."""
+        if not self._is_elsewhere:
+            return None
+        rows = [_row(each) for each in await self._there.rows(self.progress.look())]
+        return Tso(next((row[2] for row in rows if row[0] == SAVED_LANE), NO_TS))
 
     async def _taken_over(
-        self, session: SqlSession, checkpoint: Checkpoint | None, lanes: int
+        self,
+        session: SqlSession,
+        checkpoint: Checkpoint | None,
+        noted_ts: Tso | None,
+        lanes: int,
     ) -> Restart:
         """Reads and lays out in one transaction, behind whatever a former process has in work.
 
@@ -171,7 +211,7 @@ class MySqlStore:
         """
         async with session.transaction():
             rows = [_row(each) for each in await session.rows(self.progress.read())]
-            restart = restart_of(rows, checkpoint)
+            restart = restart_of(rows, checkpoint, noted_ts)
             statements: tuple[bytes, ...] = ()
             if restart.is_set_back:
                 log.warning("checkpoint_was_set_back", commit_ts=restart.low_ts)
@@ -198,43 +238,97 @@ class MySqlStore:
         rows = await self._here.rows(b"SELECT @@max_allowed_packet")
         return int(rows[0][0])
 
-    async def save(self, checkpoint: Checkpoint) -> None:
-        """Replaces the checkpoint, and notes which one it is."""
-        await self._replace(checkpoint, [self.progress.saved(checkpoint.commit_ts)])
+    async def save(self, checkpoint: Checkpoint, left: Sequence[LanePosition]) -> None:
+        """Replaces the checkpoint, and notes which one it is. `left` is where the lanes stand, or
+        further by now. Raises DownstreamWentBack where they do not."""
+        note = self.progress.saved(checkpoint.commit_ts)
+        if self._is_elsewhere:
+            await self._here.alone(lambda session: self._if_left(session, left, ()))
+            await self._there.transaction([self._replaced_by(checkpoint), note])
+            await self._here.alone(lambda session: self._if_left(session, left, [note]))
+        else:
+            both = [self._replaced_by(checkpoint), note]
+            await self._here.alone(lambda session: self._if_left(session, left, both))
+
+    async def _if_left(
+        self, session: SqlSession, left: Sequence[LanePosition], statements: Sequence[bytes]
+    ) -> None:
+        async with session.transaction():
+            found = await self._lanes(session, left)
+            if len(found) != len(left) or any(map(LanePosition.is_before, found, left)):
+                raise not_as_left(str(self._here), found, left)
+            for statement in statements:
+                await session.run(statement)
 
     async def set_to(self, checkpoint: Checkpoint) -> None:
         """Everything begins anew behind this checkpoint; nobody may be at work."""
-        await self._replace(checkpoint, self.progress.set_to(checkpoint.commit_ts))
+        notes = self.progress.set_to(checkpoint.commit_ts)
+        if self._is_elsewhere:
+            saved = self.progress.saved(checkpoint.commit_ts)
+            await self._there.transaction([self._replaced_by(checkpoint), saved])
+            await self._here.transaction(notes)
+        else:
+            await self._here.transaction([self._replaced_by(checkpoint), *notes])
 
     async def state(self) -> tuple[Checkpoint | None, Restart]:
         """What is stored, without a change to anything. Raises ConfigError as well."""
         checkpoint = await self._load()
         return checkpoint, await self._restart(checkpoint)
 
-    async def _replace(self, checkpoint: Checkpoint, notes: Sequence[bytes]) -> None:
-        if self._there is self._here:
-            await self._here.transaction([self._replaced_by(checkpoint), *notes])
-        else:
-            await self._there.run([self._replaced_by(checkpoint)])
-            await self._here.transaction(notes)
-
     def _replaced_by(self, checkpoint: Checkpoint) -> bytes:
         text = sql.quoted(checkpoint.to_json())
         return b"REPLACE INTO %b VALUES (%d, %b)" % (self._checkpoints, self.cluster_id, text)
 
-    async def lay_out(self, positions: Sequence[LanePosition]) -> None:
-        """Replaces the progress rows of all lanes."""
-        await self._here.transaction(self.progress.lay_out(positions))
+    async def lay_out(self, left: Sequence[LanePosition], wanted: Sequence[LanePosition]) -> None:
+        """Replaces the progress rows of all lanes, which are as they were left. Raises
+        DownstreamWentBack, ConfigError where they are not."""
+        await self._here.alone(lambda session: self._laid_out(session, left, wanted, ()))
 
-    async def begin_ddl(self, ddl: PendingDdl, positions: Sequence[LanePosition]) -> None:
-        """Notes that all before the DDL is applied, and that it is begun."""
-        await self._here.transaction(
-            [*self.progress.lay_out(positions), self.progress.begin_ddl(ddl)]
-        )
+    async def begin_ddl(
+        self, session: SqlSession, ddl: PendingDdl, left: Sequence[LanePosition]
+    ) -> LanePosition:
+        """Notes on the connection of the DDL that all before it is applied, and that it is begun:
+        where all lanes stand now. Raises SqlRefused, DownstreamWentBack, ConfigError."""
+        position = LanePosition(Tso(ddl.commit_ts - 1))
+        wanted = [position] * len(left)
+        await self._laid_out(session, left, wanted, [self.progress.begin_ddl(ddl)])
+        return position
 
-    async def end_ddl(self, positions: Sequence[LanePosition]) -> None:
-        """Notes that the DDL is done."""
-        await self._here.transaction([*self.progress.lay_out(positions), self.progress.end_ddl()])
+    async def end_ddl(
+        self, session: SqlSession, commit_ts: Tso, left: Sequence[LanePosition]
+    ) -> LanePosition:
+        """Notes on the connection of the DDL that it is done. As `begin_ddl`.
+
+        On that one: another server may have the note and lack the DDL.
+        """
+        position = LanePosition(commit_ts)
+        wanted = [position] * len(left)
+        await self._laid_out(session, left, wanted, [self.progress.end_ddl()])
+        return position
+
+    async def _laid_out(
+        self,
+        session: SqlSession,
+        left: Sequence[LanePosition],
+        wanted: Sequence[LanePosition],
+        notes: Sequence[bytes],
+    ) -> None:
+        async with session.transaction():
+            found = await self._lanes(session, left)
+            if found not in (list(left), list(wanted)):  # or done, and its answer was lost
+                raise not_as_left(str(self._here), found, left)
+            for statement in (*self.progress.lay_out(wanted), *notes):
+                await session.run(statement)
+
+    async def _lanes(self, session: SqlSession, left: Sequence[LanePosition]) -> list[LanePosition]:
+        """Where the lanes stand, locked."""
+        try:
+            rows = await session.rows(self.progress.read())
+        except SqlRefused as error:
+            if error.code in NO_TABLE:
+                raise not_as_left(str(self._here), (), left) from error
+            raise
+        return lanes_of(_row(each) for each in rows)
 
     def close(self) -> None:
         """Drops the connections."""

@@ -17,6 +17,7 @@ import structlog
 
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.mysql.connection import (
+    NO_TABLE,
     PACKET_TOO_LARGE,
     UNKNOWN_COLUMN,
     Done,
@@ -28,8 +29,8 @@ from binlogd.drainer.mysql.connection import (
 )
 from binlogd.drainer.mysql.warned import Warned, changed_value
 from binlogd.drainer.rows.parts import Limits, Part, RunKind, Statement, commit_ts_of
-from binlogd.drainer.rows.progress import LanePosition, ProgressTable
-from binlogd.errors import BinlogdError, ConfigError, DownstreamUnavailable
+from binlogd.drainer.rows.progress import LanePosition, ProgressTable, not_as_left
+from binlogd.errors import BinlogdError, DownstreamUnavailable
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
@@ -193,25 +194,38 @@ class RowWriter:
     async def move(
         self, session: SqlSession, lane: int, before: LanePosition, after: LanePosition
     ) -> None:
-        """Moves a progress row in the open transaction. Raises ConfigError if it is not ours."""
+        """Moves a progress row in the open transaction. Raises DownstreamWentBack, ConfigError if
+        it is not where it was left."""
         move = self.context.progress.move(lane, before, after)
         if (await session.run(move)).affected != 1:
+            found = await self._found(session, lane, before)
             await session.run(b"ROLLBACK")
-            raise self._moved_by_another(lane)
+            raise not_as_left(str(self.context.server), found, [before])
 
     async def is_done(
         self, session: SqlSession, lane: int, before: LanePosition, after: LanePosition
     ) -> bool:
         """After a doubt: whether the transaction that moved the row is there, now and for ever."""
-        rows = await session.rows(self.context.progress.read_lane(lane))
-        found = LanePosition(Tso(rows[0][0]), rows[0][1]) if rows else None
-        if found == after:
+        found = await self._found(session, lane, before)
+        if found == [after]:
             await session.run(b"ROLLBACK")
             return True
-        if found != before:
+        if found != [before]:
             await session.run(b"ROLLBACK")
-            raise self._moved_by_another(lane)
+            raise not_as_left(str(self.context.server), found, [before])
         return False
+
+    async def _found(
+        self, session: SqlSession, lane: int, before: LanePosition
+    ) -> list[LanePosition]:
+        """Where the progress row is, once nobody else is at it; [] if it is not there."""
+        try:
+            rows = await session.rows(self.context.progress.read_lane(lane))
+        except SqlRefused as error:
+            if error.code in NO_TABLE:
+                raise not_as_left(str(self.context.server), [], [before]) from error
+            raise
+        return [LanePosition(Tso(commit_ts), piece) for commit_ts, piece in rows]
 
     async def _run(self, session: SqlSession, statement: Statement) -> None:
         size = len(statement.text)
@@ -249,20 +263,24 @@ class RowWriter:
             codes = sorted({each.code for each in found})
             log.warning("statement_warned", table=statement.target.label, codes=codes)
 
-    def _moved_by_another(self, lane: int) -> ConfigError:
-        return ConfigError(
-            f"the progress of lane {lane} at {self.context.server} is not where this process left"
-            " it: another Drainer of the same upstream writes to this downstream; stop one of them,"
-            " or give it a checkpoint schema of its own (syncer.to.checkpoint.schema)"
-        )
-
     # --- a statement that was refused --------------------------------------------------------
 
-    async def rejection(self, error: SqlRefused, part: Part) -> BinlogdError:
+    async def rejection(
+        self, error: SqlRefused, part: Part, lane: int, before: LanePosition
+    ) -> BinlogdError:
         """Which transaction it is about, found by running the part again, one row at a time.
 
-        DownstreamUnavailable where another session, that asks for the columns anew, can go on.
+        DownstreamWentBack where a server refuses that is not where it was left: it may lack a
+        table that there was. DownstreamUnavailable where another session, that asks for the columns
+        anew, can go on.
         """
+        try:
+            if self.session is not None:
+                await self.session.run(b"ROLLBACK")
+                await self.is_done(self.session, lane, before, before)
+        except (BinlogdError, SqlRefused) as further:
+            self.drop()
+            return further
         if error.code == UNKNOWN_COLUMN and self.context.leaves_out_columns:
             self.drop()
             return DownstreamUnavailable(f"a column is gone downstream: {error.reason}")

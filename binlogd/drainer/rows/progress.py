@@ -10,11 +10,14 @@ Why counting changes is safe: which changes a lane has, and in which order, depe
 and on the number of lanes alone. If that number is to change, the lanes first catch up with each
 other in their old number, and are laid out anew when all stand at one commit_ts.
 
-A checkpoint that stands before the one that was saved last was set back by an operator, who is
-obeyed: all lanes begin there, as if nothing behind it had been applied.
+With each checkpoint a note of it is saved, beside it and beside the lanes. A checkpoint that is
+not the one noted beside it was set by somebody else, who is obeyed: all lanes begin there, as if
+nothing behind it had been applied, or nothing before it missed. Otherwise a checkpoint says
+nothing of the lanes: what raises one that was idle is the note beside it, which goes back with it.
 
-Two Drainers at one downstream are found out: a lane's row is moved from the very value that this
-process wrote before, or not at all.
+Two Drainers at one downstream, and a downstream that went back, are found out: a lane's row is
+moved from the very value that this process wrote before, or not at all, and no checkpoint is saved
+and no DDL begun or ended without a look at all of them, in the same transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import NamedTuple
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.sql import qualified, quoted
-from binlogd.errors import ConfigError
+from binlogd.errors import BinlogdError, ConfigError, DownstreamWentBack
 from binlogd.tso import NO_TS, Tso
 
 TABLE_NAME = "progress"
@@ -46,6 +49,14 @@ class LanePosition(NamedTuple):
     def whole_ts(self) -> Tso:
         """Every transaction up to here is applied, as far as this lane is concerned."""
         return self.commit_ts if self.piece == 0 else Tso(self.commit_ts - 1)
+
+    def is_before(self, other: LanePosition) -> bool:
+        """Whether less is applied here than there."""
+        return (self.whole_ts, self.piece) < (other.whole_ts, other.piece)
+
+    def __str__(self) -> str:
+        """For people."""
+        return str(self.commit_ts) + (f" (change {self.piece})" if self.piece else "")
 
 
 class PendingDdl(NamedTuple):
@@ -70,7 +81,7 @@ class Restart(NamedTuple):
     """In the number in which they were stored; empty where there is no progress at all."""
     ddl: PendingDdl | None
     is_set_back: bool = False
-    """The checkpoint is not the one that was saved: everything begins behind it."""
+    """The checkpoint is before the one that was saved: everything begins behind it."""
 
     @property
     def low_ts(self) -> Tso:
@@ -92,8 +103,14 @@ Row = tuple[int, int, int, int, int, str]
 """lane, lanes, commit_ts, piece, session_id, note; of a DDL lanes is its part, piece its step."""
 
 
-def restart_of(rows: Iterable[Row], checkpoint: Checkpoint | None) -> Restart:
-    """The plan of a restart. A checkpoint counts for every lane. Raises ConfigError."""
+def restart_of(
+    rows: Iterable[Row], checkpoint: Checkpoint | None, elsewhere: Tso | None = None
+) -> Restart:
+    """The plan of a restart. Raises ConfigError.
+
+    `elsewhere` is given where the checkpoint is kept on another server than the rows: what is noted
+    there of the checkpoint, NO_TS for nothing.
+    """
     lanes: dict[int, LanePosition] = {}
     counts: set[int] = set()
     ddl, saved_ts = None, NO_TS
@@ -106,8 +123,17 @@ def restart_of(rows: Iterable[Row], checkpoint: Checkpoint | None) -> Restart:
         elif lane != OWNER_LANE:
             lanes[lane] = LanePosition(Tso(commit_ts), piece)
             counts.add(count)
-    if stored_ts < saved_ts:
+    noted_ts = elsewhere or saved_ts  # nothing there: a version that noted it here alone
+    is_gone = checkpoint is None and elsewhere == NO_TS
+    if stored_ts < noted_ts and not is_gone:
         return Restart((LanePosition(stored_ts),), None, is_set_back=True)
+    if not lanes and stored_ts and stored_ts == elsewhere:
+        raise ConfigError(
+            f"the checkpoint, which is kept on another server than the data, is at {stored_ts}, but"
+            f" where the data is there are no rows in {TABLE_NAME}: it is another server, or it"
+            " lost what it had; load a copy of the data and give its commit_ts to `binlogd"
+            " checkpoint --set`"
+        )
     if not lanes:
         return Restart((LanePosition(stored_ts),) if checkpoint else (), None)
     if counts != {len(lanes)} or set(lanes) != set(range(len(lanes))):
@@ -115,11 +141,44 @@ def restart_of(rows: Iterable[Row], checkpoint: Checkpoint | None) -> Restart:
             f"the progress rows are of lanes {sorted(lanes)} where {sorted(counts)} are said to be;"
             f" delete the rows of this cluster from {TABLE_NAME} to start from the checkpoint"
         )
-    floor = LanePosition(stored_ts)
+    is_order = stored_ts > noted_ts and elsewhere != NO_TS
+    floor = LanePosition(stored_ts if is_order else saved_ts)
     positions = (lanes[lane] for lane in range(len(lanes)))
     return Restart(
         tuple(each if each.whole_ts >= floor.commit_ts else floor for each in positions), ddl
     )
+
+
+def not_as_left(
+    server: str, found: Sequence[LanePosition], left: Sequence[LanePosition]
+) -> BinlogdError:
+    """What to raise where lanes are not where this process left them.
+
+    Who is further than we came was moved by somebody else at work, and going on would be a quarrel;
+    everything else is a downstream that lost something.
+    """
+    furthest = max(left, key=lambda each: (each.whole_ts, each.piece))
+    if any(furthest.is_before(each) for each in found):
+        return ConfigError(
+            f"the progress of a lane at {server} is not where this process left it: another Drainer"
+            " of the same upstream writes to this downstream; stop one of them, or give it a"
+            " checkpoint schema of its own (syncer.to.checkpoint.schema)"
+        )
+    return DownstreamWentBack(server, _shown(found), _shown(left))
+
+
+def _shown(positions: Sequence[LanePosition]) -> str:
+    return (
+        "commit_ts " + ", ".join(sorted({str(each) for each in positions}))
+        if positions
+        else ("no place at all")
+    )
+
+
+def lanes_of(rows: Iterable[Row]) -> list[LanePosition]:
+    """Where the lanes stand, in their order."""
+    found = sorted((row[0], row[2], row[3]) for row in rows if row[0] >= 0)
+    return [LanePosition(Tso(commit_ts), piece) for _, commit_ts, piece in found]
 
 
 def low_water(translated_ts: Tso, first_waiting: Iterable[Tso]) -> Tso:

@@ -25,7 +25,7 @@ from binlogd.drainer.messages.secondary import decode
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Ddl, Dml, Txn
-from binlogd.errors import DownstreamUnavailable, StatementRejected
+from binlogd.errors import Behind, DownstreamUnavailable, StatementRejected
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.log import RelayWriter
@@ -66,6 +66,11 @@ class Source:
         self._binlogs: list[CommittedBinlog] = []
         self._resolved_ts = NO_TS
         self._added = asyncio.Event()
+        self._gc_ts = NO_TS
+
+    def collect(self, gc_ts: int) -> None:
+        """What lies up to there is deleted."""
+        self._gc_ts = Tso(gc_ts)
 
     def add(self, *binlogs: CommittedBinlog, resolved_ts: int = 0) -> None:
         self._binlogs += binlogs
@@ -76,6 +81,8 @@ class Source:
 
     async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
         self.pulled_after.append(after)
+        if after < self._gc_ts:
+            raise Behind(after, self._gc_ts)
         at = 0
         promised = after
         while True:  # for as long as someone pulls

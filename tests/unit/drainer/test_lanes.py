@@ -326,6 +326,31 @@ def test_a_restart_begins_behind_the_slowest_lane() -> None:
     assert (restart.low_ts, restart.high_ts, restart.is_level) == (59, 70, False)
 
 
+@pytest.mark.parametrize(
+    ("stored_ts", "noted_there", "low_ts"),
+    [
+        (90, None, 90),  # set forward by hand
+        (90, 80, 90),
+        (90, 90, 60),  # ours, and ahead of the data: they went back
+        (90, 0, 60),  # of a version that noted nothing there
+        (50, 50, 60),
+        (40, 50, 40),  # set back by hand
+    ],
+)
+def test_a_checkpoint_raises_lanes_only_where_somebody_else_set_it(
+    stored_ts: int, noted_there: int | None, low_ts: int
+) -> None:
+    rows = [(0, 2, 70, 0, 0, ""), (1, 2, 20, 0, 0, ""), (-2, 0, 60, 0, 0, "")]
+    elsewhere = None if noted_there is None else Tso(noted_there)
+    assert restart_of(rows, Checkpoint(Tso(stored_ts)), elsewhere).low_ts == low_ts
+
+
+def test_a_checkpoint_elsewhere_that_is_gone_leaves_it_to_the_rows() -> None:
+    rows = [(0, 1, 70, 0, 0, ""), (-2, 0, 60, 0, 0, "")]
+    restart = restart_of(rows, None, NO_TS)
+    assert (restart.low_ts, restart.is_set_back) == (70, False)
+
+
 def test_a_checkpoint_counts_for_every_lane() -> None:
     restart = restart_of([(0, 2, 70, 0, 0, ""), (1, 2, 10, 3, 0, "")], Checkpoint(Tso(40)))
     assert restart.lanes == (LanePosition(Tso(70)), LanePosition(Tso(40)))
