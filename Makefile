@@ -1,6 +1,6 @@
 # Two commands are all a fresh Debian machine with Python 3.11+ needs: `make demo` and `make test`.
 # Everything is set up in .venv/; system packages (MariaDB, Java, Maven, strace, gcc, etcd, Chromium) are installed
-# once, with sudo where you are not root.
+# once, with sudo where you are not root. A MySQL is unpacked in ~/.cache/binlogd-tests.
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +14,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-test setup-soak compile uncompile system demo test all-tests check format proto bench soak docs image-test lock clean
+.PHONY: help setup setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak docs image-test lock clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +55,11 @@ $(VENV)/kafka.stamp: tests/kafka.pom.xml | system
 	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(VENV)/kafka
 	@touch $@
 
-setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system ## the same with everything the tests need
+# a real MySQL beside MariaDB: unpacked in the cache directory, once, without root
+mysql: | system
+	@$(PYTHON) tests/mysql_tree.py
+
+setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system mysql ## the same with everything the tests need
 
 # Go's tools where the machine has none, the modules of the programs in tests/interop, and etcdctl
 $(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) | setup-test

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from tests.etcd import real_etcd
 from tests.kafka import Kafka
 from tests.mariadb import MariaDb
+from tests.mysql_server import MySql
 from tests.real_pd import pd_server
 
 # how long an example takes says something about the machine only
@@ -30,7 +31,7 @@ settings.load_profile("binlogd")
 ROOT = Path(__file__).parents[1]
 SLOWEST_FIRST = ("tests/integration/spark", "tests/e2e", "tests/integration", "tests/contract")
 """Directories; what lies elsewhere comes last."""
-ONE_WORKER_EACH = ("spark", "kafka")
+ONE_WORKER_EACH = ("spark", "kafka", "mysql")
 """Fixtures that take seconds of both cores to start: their tests go to one worker."""
 
 
@@ -51,9 +52,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((n for n, slow in enumerate(SLOWEST_FIRST) if path.startswith(slow)), 9)
 
     for item in items:
-        for fixture in set(ONE_WORKER_EACH) & set(getattr(item, "fixturenames", ())):
+        for fixture in set(ONE_WORKER_EACH) & _fixtures(item):
             item.add_marker(pytest.mark.xdist_group(fixture))
     items.sort(key=rank)
+
+
+def _fixtures(item: pytest.Item) -> set[str]:
+    """Those that a test names, and the one that `each_server` stands for."""
+    names = set(getattr(item, "fixturenames", ()))
+    if "each_server" in names and isinstance(item, pytest.Function):
+        names.add(str(item.callspec.params["each_server"]))
+    return names
 
 
 @pytest.hookimpl(wrapper=True)
@@ -94,6 +103,30 @@ def mariadb(mariadb_server: MariaDb) -> MariaDb:
     """The server of this run, emptied of every schema that the test before left."""
     mariadb_server.reset()
     return mariadb_server
+
+
+@pytest.fixture(scope="session")
+def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySql]:
+    """One private server for the whole run; tests take `mysql`."""
+    server = MySql(tmp_path_factory.mktemp("mysql"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def mysql(mysql_server: MySql) -> MySql:
+    """The MySQL of this run, emptied of every schema that the test before left."""
+    mysql_server.reset()
+    return mysql_server
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def each_server(request: pytest.FixtureRequest) -> MariaDb:
+    """The test is run with each of them."""
+    server = request.getfixturevalue(request.param)
+    assert isinstance(server, MariaDb)
+    return server
 
 
 @pytest.fixture(scope="session")

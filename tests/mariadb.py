@@ -50,6 +50,7 @@ class MariaDb:
     which no test makes, could lose one.
     """
 
+    name = "MariaDB"
     host = "127.0.0.1"
     user = "root"
     password = ""
@@ -62,7 +63,7 @@ class MariaDb:
         pool_mb: int = 128,
         options: Sequence[str] = (),
     ) -> None:
-        self.directory = directory
+        self.directory, self.is_durable = directory, is_durable
         self.port = free_port()
         # a path of a socket may have about 100 characters: not below a directory of pytest
         self._short = Path(tempfile.mkdtemp(prefix="mdb"))
@@ -70,7 +71,6 @@ class MariaDb:
         self._settings = (
             f"--innodb-buffer-pool-size={pool_mb}M",
             f"--innodb-flush-log-at-trx-commit={1 if is_durable else 2}",
-            *(() if is_durable else _NO_SYNCS),
             *options,
         )
         self._process: subprocess.Popen[bytes] | None = None
@@ -79,15 +79,25 @@ class MariaDb:
         """Returns when it answers; on data left by a crash it recovers first."""
         data = self.directory / "data"
         if not data.exists():
-            _copy_template(data)
-        command = [program("mariadbd", "mysqld"), *_COMMON, *self._settings, *_as_user()]
-        command += [f"--datadir={data}", f"--socket={self.socket}", f"--port={self.port}"]
+            _copy(self.template(), data)
+        command = [*self.command(data), *self._settings]
+        command += [f"--socket={self.socket}", f"--port={self.port}"]
         command += ["--bind-address=127.0.0.1", f"--pid-file={self._short / 'pid'}"]
         # a server that starts removes the temporary tables it finds there, those of others too
         command += [f"--tmpdir={self._short}"]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         self._wait_for_answer()
+
+    def command(self, data: Path) -> list[str]:
+        """What starts it on a data directory."""
+        syncs = () if self.is_durable else _NO_SYNCS
+        server = program("mariadbd", "mysqld")
+        return [server, *_COMMON, *syncs, *_as_user(), f"--datadir={data}"]
+
+    def template(self) -> Path:
+        """A fresh data directory, to be copied."""
+        return _template()
 
     def stop(self) -> None:
         """Ends it in order and removes its data."""
@@ -161,7 +171,7 @@ class MariaDb:
                 ended = self._process.poll()
                 if ended is not None or time.monotonic() > deadline:
                     tail = (self.directory / "log").read_text(errors="replace")[-2000:]
-                    raise AssertionError(f"MariaDB does not start ({ended}): {tail}") from None
+                    raise AssertionError(f"{self.name} does not start ({ended}): {tail}") from None
                 time.sleep(0.02)
             else:
                 return
@@ -189,9 +199,9 @@ def _as_user() -> Sequence[str]:
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
-def _copy_template(target: Path) -> None:
+def _copy(template: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["cp", "-r", "--sparse=always", str(_template()), str(target)], check=True)
+    subprocess.run(["cp", "-r", "--sparse=always", str(template), str(target)], check=True)
 
 
 def _template() -> Path:

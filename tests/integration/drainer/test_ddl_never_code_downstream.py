@@ -29,8 +29,8 @@ MADE = (
 
 
 @pytest.fixture
-def upstream(mariadb: MariaDb) -> Upstream:
-    mariadb.execute("CREATE DATABASE other")
+def upstream(each_server: MariaDb) -> Upstream:
+    each_server.execute("CREATE DATABASE other")
     made = Upstream()
     made.database("shop", "CREATE DATABASE `shop`;")
     made.ddl(
@@ -41,9 +41,9 @@ def upstream(mariadb: MariaDb) -> Upstream:
     return made
 
 
-def columns(mariadb: MariaDb, name: str) -> list[bytes | None]:
+def columns(server: MariaDb, name: str) -> list[bytes | None]:
     wanted = f"table_schema = 'shop' AND table_name = '{name}' ORDER BY ordinal_position"
-    rows = mariadb.execute(
+    rows = server.execute(
         f"SELECT column_name FROM information_schema.columns WHERE {wanted}",
     )
     return [column for (column,) in rows]
@@ -51,34 +51,34 @@ def columns(mariadb: MariaDb, name: str) -> list[bytes | None]:
 
 @pytest.mark.parametrize("statement", SMUGGLED)
 async def test_what_an_alter_hides_is_not_executed(
-    mariadb: MariaDb, upstream: Upstream, statement: str
+    each_server: MariaDb, upstream: Upstream, statement: str
 ) -> None:
     upstream.ddl(ActionType.ADD_INDEX, statement, table(10, "t", ID))
-    await upstream.replicate(mariadb)
-    assert columns(mariadb, "t") == [b"id", b"a"]
-    assert mariadb.execute("SHOW DATABASES LIKE 'other'")
+    await upstream.replicate(each_server)
+    assert columns(each_server, "t") == [b"id", b"a"]
+    assert each_server.execute("SHOW DATABASES LIKE 'other'")
 
 
 @pytest.mark.parametrize("statement", MADE)
 async def test_what_a_create_hides_is_not_executed(
-    mariadb: MariaDb, upstream: Upstream, statement: str
+    each_server: MariaDb, upstream: Upstream, statement: str
 ) -> None:
     upstream.ddl(ActionType.CREATE_TABLE, statement, table(11, "u", ID))
-    await upstream.replicate(mariadb)
-    assert b"evil" not in columns(mariadb, "u")
-    assert b"a" in columns(mariadb, "u")
-    assert mariadb.execute("SHOW DATABASES LIKE 'other'")
+    await upstream.replicate(each_server)
+    assert b"evil" not in columns(each_server, "u")
+    assert b"a" in columns(each_server, "u")
+    assert each_server.execute("SHOW DATABASES LIKE 'other'")
 
 
 async def test_only_a_session_for_rows_sends_several_statements_at_a_time(
-    mariadb: MariaDb,
+    each_server: MariaDb,
 ) -> None:
     both = b"CREATE DATABASE one; CREATE DATABASE two"
-    session = await SqlSession.connect(server_of(mariadb))
+    session = await SqlSession.connect(server_of(each_server))
     try:
         with pytest.raises(SqlRefused, match="error 1064"):
             await session.run(both)
         assert await session.rows(b"SELECT " + sql.text("a;b")) == [("a;b",)]
     finally:
         session.close()
-    assert not mariadb.execute("SHOW DATABASES LIKE 'one'")
+    assert not each_server.execute("SHOW DATABASES LIKE 'one'")

@@ -1,4 +1,4 @@
-"""What a real TiDB did arrives in MariaDB exactly, also when connections and servers die."""
+"""What a real TiDB did arrives in MariaDB and MySQL, also when connections and servers die."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from binlogd.drainer.txn import Txn
 from binlogd.errors import DownstreamUnavailable
 from tests.deployment import grants
 from tests.mariadb import MariaDb
+from tests.mysql_server import MySql
 from tests.recordings_reader import RECORDINGS, Difference, compare
 from tests.replay import BATCH, SKIPPED, apply_all, running, sink_for, translated
 
@@ -44,6 +45,14 @@ def _txns(name: str) -> Iterator[Txn]:
 async def test_a_recording_arrives_exactly(name: str, mariadb: MariaDb) -> None:
     await apply_all(sink_for(mariadb), _txns(name))
     assert _differences(name, mariadb) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["types", "keys", "ddl", "large", pytest.param("mixed", marks=pytest.mark.soak)]
+)
+async def test_a_recording_arrives_exactly_in_mysql(name: str, mysql: MySql) -> None:
+    await apply_all(sink_for(mysql), _txns(name))
+    assert _differences(name, mysql) == []
 
 
 @pytest.mark.parametrize(
