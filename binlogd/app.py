@@ -56,6 +56,8 @@ from binlogd.serving.routes.application import application
 from binlogd.serving.routes.awaiting import Awaiting
 from binlogd.serving.routes.guard import Guard
 from binlogd.serving.server import Server, ServerLimits
+from binlogd.settings.config import Config
+from binlogd.settings.effects import without_effect
 from binlogd.settings.made_token import made_token
 from binlogd.settings.quantities import listen_address, size_bytes
 from binlogd.settings.setup import Setup, client_tls, server_tls
@@ -128,6 +130,7 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
     if not setup.has_pump:  # a Pump takes it by itself
         lock = await disk.lock(setup.data_dir / LOCK_FILE)
     try:
+        _say_what_has_no_effect(setup.config)
         names = await identity(setup, disk)
         receiving = await _open_receiving(setup, disk, upstream) if setup.has_pump else None
         pump = receiving.pump if receiving is not None else None
@@ -162,6 +165,11 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
     finally:
         if lock is not None:
             await lock.release()
+
+
+def _say_what_has_no_effect(config: Config) -> None:
+    for key, reason in without_effect(config, Config()):
+        log.warning("key_without_effect", key=key, reason=reason)
 
 
 def _stand_in(

@@ -22,9 +22,10 @@ from binlogd.commands.options import (
 from binlogd.host import loop
 from binlogd.node.assembly import table_filter
 from binlogd.node.upstreams import look
-from binlogd.settings.config import SecurityConfig
+from binlogd.settings.config import Config, SecurityConfig
+from binlogd.settings.effects import flattened, without_effect
 from binlogd.settings.setup import Setup, server_tls
-from binlogd.settings.sources import Settings, flattened, shown
+from binlogd.settings.sources import Settings, shown
 from binlogd.telemetry.logs import set_up_logging
 from binlogd.upstream.metrics import upstream_json
 
@@ -74,6 +75,8 @@ def check_config(
             highlight=False,
             soft_wrap=True,
         )
+    for key, reason in without_effect(found.config, Config()):
+        console.print(f"{key}: without effect: {reason}", highlight=False, soft_wrap=True)
     table = Table(box=None)
     for name in ("key", "value", "from"):
         table.add_column(name, overflow="fold")

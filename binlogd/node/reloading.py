@@ -21,10 +21,11 @@ from binlogd.node.operations import DONE_CODE, REFUSED_CODE
 from binlogd.serving.routes.application import Reply
 from binlogd.settings import config
 from binlogd.settings.config import Config
+from binlogd.settings.effects import flattened
 from binlogd.settings.operators import Operators, operators
 from binlogd.settings.quantities import listen_address
 from binlogd.settings.setup import Setup
-from binlogd.settings.sources import flattened, replaced
+from binlogd.settings.sources import replaced
 from binlogd.telemetry.logs import set_up_logging
 
 log = structlog.get_logger(__name__)

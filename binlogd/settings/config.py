@@ -6,7 +6,8 @@ default; a test keeps the two equal. Components get plain values or their own pa
 
 The tables `[syncer]` and below carry the names of a Drainer's file, so that this part can be pasted
 unchanged; a key of the original that binlogd does not act on is accepted at the value that changes
-nothing and refused at any other. Source: tidb-binlog cmd/drainer/drainer.toml, cmd/pump/pump.toml.
+nothing and refused at any other, or said at each start (settings/effects.py). Source: tidb-binlog
+cmd/drainer/drainer.toml, cmd/pump/pump.toml.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from binlogd.errors import ConfigError
+from binlogd.settings.effects import check_effects
 from binlogd.settings.operators import check_operators, check_token
 from binlogd.settings.quantities import (
     address_of,
@@ -224,9 +226,7 @@ class SyncerConfig(_Table, frozen=True):
     Keys of the original without effect unless `syncer.to.sql-shape` is "original": `safe-mode` (a
     row is always written so that writing it twice is right), `txn-batch` and `merge` (statements
     are as large as what waits). `enable-dispatch = false` or its opposite stand for
-    `consistency = "transaction"`. Ignored at any value, because what they steer does not exist
-    here: `enable-detect`, `disable-detect`, `read-timeout`, `kafka-version` and
-    `kafka-max-messages` (what the broker speaks is asked, what waits is sent).
+    `consistency = "transaction"`. What does nothing, and why, stands in settings/effects.py.
     """
 
     db_type: Literal["file", "pb", "mysql", "tidb", "sqlite", "kafka"] = "file"
@@ -393,12 +393,14 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
     if config.drainer.initial_commit_ts < 0:
         raise ConfigError(
             f"{source}: drainer.initial-commit-ts: must not be negative; 0 begins with the first"
-            " binlog of the log, any other number behind that commit_ts"
+            " binlog of the log, any other number behind that commit_ts. For -1, the original's"
+            " now, give the commit_ts that the copy of the data is of"
         )
     if config.node_id and config.node_id == config.drainer.node_id:
         raise ConfigError(f"{source}: node-id and drainer.node-id: must differ")
     try:
         check_operators(config.security)
+        check_effects(config, Config())
         listen_address(config.addr)
         pump_addresses(config.upstream.pumps)
         advertised(config)

@@ -86,16 +86,6 @@ def read(
     return Settings(found, origins)
 
 
-def flattened(table: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key with its value; a table by operators' names, and a list, are one value."""
-    for field in msgspec.structs.fields(table):
-        key, value = f"{prefix}{field.encode_name}", getattr(table, field.name)
-        if isinstance(value, msgspec.Struct):
-            yield from flattened(value, f"{key}.")
-        else:
-            yield key, value
-
-
 def shown(key: str, value: Any) -> Any:
     """A value as anybody may see it, in what JSON and TOML have."""
     if key.rpartition(".")[2].replace("-", "_") in config.SECRETS:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from binlogd.errors import ConfigError
 from binlogd.settings import passwords, sources
 from binlogd.settings.config import Config
-from binlogd.settings.sources import Settings, flattened
+from binlogd.settings.effects import flattened
+from binlogd.settings.sources import Settings
 
 TOKEN = "0123456789abcdef-token"
 

@@ -1,0 +1,130 @@
+"""Which keys do something for which downstream, and which are refused where they would do nothing.
+
+A Drainer's `[syncer]` is pasted unchanged, with the keys of all its downstreams in it. What merely
+belongs to another one is left alone, and said: by `binlogd check-config`, and by a line in the log
+of a start. What promises something (encryption, a place for the checkpoint) is refused until it is
+kept. A test walks all keys, and holds this table to what the parts of a node ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from binlogd.errors import ConfigError
+
+FILES, DATABASES, SQLITE, KAFKA = ("file", "pb"), ("mysql", "tidb"), ("sqlite",), ("kafka",)
+_TO = "syncer.to."
+
+ONLY_FOR: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            *("syncer.sql-mode", "syncer.worker-count", "syncer.txn-batch", "syncer.safe-mode"),
+            *("syncer.consistency", "syncer.enable-dispatch", "syncer.disable-dispatch"),
+            *(f"{_TO}{name}" for name in ("host", "port", "user", "params", "sync-mode", "merge")),
+            *(f"{_TO}{name}" for name in ("password", "password-file", "encrypted-password")),
+            *(f"{_TO}{name}" for name in ("sql-shape", "original-shape-table")),
+            *(f"{_TO}checkpoint.{name}" for name in ("schema", "table", "port", "user")),
+            *(f"{_TO}checkpoint.password{way}" for way in ("", "-file")),
+            f"{_TO}checkpoint.encrypted-password",
+        ),
+        DATABASES,
+    ),
+    f"{_TO}dir": (*FILES, *SQLITE),
+    f"{_TO}compression": FILES,
+    f"{_TO}retention-time": FILES,
+    **dict.fromkeys(
+        (
+            *(f"{_TO}{name}" for name in ("kafka-addrs", "kafka-client-id")),
+            *(f"{_TO}{name}" for name in ("kafka-max-message-size", "topic-name")),
+            *(f"{_TO}{name}" for name in ("protocol", "partitions")),
+        ),
+        KAFKA,
+    ),
+}
+"""The downstreams (`syncer.db-type`) for which a key does something; all, where it is not here."""
+
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "syncer.enable-detect": "conflicts are always told apart by keys",
+    "syncer.disable-detect": "conflicts are always told apart by keys",
+    f"{_TO}read-timeout": "every statement and question has a limit of its own",
+    f"{_TO}kafka-version": "the broker is asked what it speaks",
+    f"{_TO}kafka-max-messages": "what waits is sent, within limits of bytes",
+    f"{_TO}checkpoint.type": "MySQL, MariaDB and TiDB are spoken to alike; `host` says where",
+}
+"""Keys of the original that do nothing here, at any value, and why."""
+
+
+def flattened(table: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key with its value; a table by operators' names, and a list, are one value."""
+    for field in msgspec.structs.fields(table):
+        key, value = f"{prefix}{field.encode_name}", getattr(table, field.name)
+        if isinstance(value, msgspec.Struct):
+            yield from flattened(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def check_effects(config: msgspec.Struct, defaults: msgspec.Struct) -> None:
+    """Raises ConfigError for a key that promises what is not done."""
+    values, usual = dict(flattened(config)), dict(flattened(defaults))
+    db_type = values["syncer.db-type"]
+    if db_type not in DATABASES:
+        for key, value in values.items():
+            if value != usual[key] and key.startswith(_PROMISES):
+                raise ConfigError(
+                    f'{key}: does nothing with db-type "{db_type}": {_why(key, db_type)};'
+                    " remove the key"
+                )
+    elif values[f"{_TO}checkpoint.type"] and not values[f"{_TO}checkpoint.host"]:
+        raise ConfigError(
+            f"{_TO}checkpoint.host: is missing; with a type and without a host a Go Drainer takes"
+            " 127.0.0.1: name that, or remove the type to have the checkpoint beside the data"
+        )
+
+
+_PROMISES = (
+    f"{_TO}security.",
+    f"{_TO}checkpoint.type",
+    f"{_TO}checkpoint.host",
+    f"{_TO}checkpoint.security.",
+)
+"""Beginnings of keys by which data would be encrypted, or a checkpoint be elsewhere."""
+
+
+def _why(key: str, db_type: str) -> str:
+    if key.startswith(f"{_TO}checkpoint."):
+        return "its checkpoint is kept with what is written"
+    if db_type == "kafka":
+        return "Kafka is spoken to in plain text, and would be in spite of it"
+    return "it is written to this machine's disk"
+
+
+def without_effect(config: msgspec.Struct, defaults: msgspec.Struct) -> Iterator[tuple[str, str]]:
+    """Keys that are not at their defaults and do nothing, each with the reason."""
+    values, usual = dict(flattened(config)), dict(flattened(defaults))
+    db_type = values["syncer.db-type"]
+    for key, value in values.items():
+        if value == usual[key]:
+            continue
+        if key in WITHOUT_EFFECT:
+            yield key, WITHOUT_EFFECT[key]
+        elif db_type not in ONLY_FOR.get(key, (db_type,)):
+            yield key, f'it does nothing with db-type "{db_type}"'
+        elif not _is_of_the_shape(key, values):
+            yield key, f'not as {_TO}sql-shape = "{values[_SHAPE]}" has it'
+
+
+_SHAPE, _TABLES, _MERGE = f"{_TO}sql-shape", f"{_TO}original-shape-table", f"{_TO}merge"
+
+
+def _is_of_the_shape(key: str, values: Mapping[str, Any]) -> bool:
+    """Whether a key means something for statements in the shape that is chosen."""
+    is_original = values[_SHAPE] == "original"
+    if key == _TABLES:
+        return not is_original
+    if key == "syncer.txn-batch":
+        return is_original and not values[_MERGE]
+    return key not in ("syncer.safe-mode", _MERGE) or is_original or bool(values[_TABLES])
