@@ -11,7 +11,7 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -34,6 +34,7 @@ from binlogd.node.assembly import (
     open_pump,
     registered_pumps,
 )
+from binlogd.node.bulkhead import Part
 from binlogd.node.closing import Closing
 from binlogd.node.consumers import RemoteDrainers
 from binlogd.node.membership import Identity, Membership
@@ -219,29 +220,26 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     was_done = True
     try:
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(upstream.run(), name="upstream")
+            keep = partial(node.bulkhead.start, group)
+            working = [keep(f"upstream {type(each).__name__}", each.run) for each in upstream.lives]
             await _by_registry(
                 setup,
                 upstream,
                 membership,
                 partial(_forget_former_names, node, upstream, membership),
             )
-            working = [following, *_exporting(desk, group)]
+            working += [keep(part, run) for part, run in _beside(setup, node, upstream, desk)]
             if receiving is not None:
-                drainers = RemoteDrainers(receiving.pump, upstream.registry, node.identity.drainer)
                 group.create_task(receiving.pump.run(), name="pump")
-                working.append(group.create_task(drainers.run(), name="remote drainers"))
-                working += archiving(setup, node, receiving.pump, upstream, group)
             if node.drainer is not None:
                 group.create_task(node.drainer.run(), name="drainer")
             await _announce(setup, node, upstream, membership)
+            heartbeat_s = _heartbeat_s(setup, upstream)
             passing = [
-                group.create_task(
-                    membership.keep_fresh(_heartbeat_s(setup, upstream)), name="heartbeat"
-                ),
-                group.create_task(_watch_drainers(node), name="drainers"),
-                group.create_task(_tell(node), name="ticks"),
-                group.create_task(watch.run(), name="watch"),
+                keep("heartbeat", partial(membership.keep_fresh, heartbeat_s)),
+                keep("drainers", partial(_watch_drainers, node)),
+                keep("ticks", partial(_tell, node)),
+                keep("watch", watch.run),
             ]
             host, port = await server.start(*listen_address(setup.config.addr), setup.binlog_socket)
             _listen_for_signals(node)
@@ -273,8 +271,19 @@ def _desk(setup: Setup, upstream: Upstream, node: Node) -> Desk | None:
     return desk
 
 
-def _exporting(desk: Desk | None, group: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
-    return [group.create_task(desk.run(), name="exports")] if desk is not None else []
+def _beside(setup: Setup, node: Node, upstream: Upstream, desk: Desk | None) -> Iterator[Part]:
+    """What works until the Pump has stopped."""
+    if desk is not None:
+        yield "exports", desk.run
+    if node.receiving is not None:
+        pump = node.receiving.pump
+        yield (
+            "remote drainers",
+            RemoteDrainers(pump, upstream.registry, node.identity.drainer).run,
+        )
+        archiver = archiving(setup, node, pump, upstream)
+        if archiver is not None:
+            yield "archiver", archiver.run
 
 
 async def _tell(node: Node) -> None:

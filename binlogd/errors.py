@@ -34,7 +34,8 @@
     │   ├── MissingDdlJob       the schema history does not hold the job of a DDL binlog
     │   ├── UnsupportedDdl      this DDL cannot be replayed downstream
     │   ├── StatementRejected   the downstream refuses a statement
-    │   └── SchemaChanged       a read of Spark cannot hold what a table became
+    │   ├── SchemaChanged       a read of Spark cannot hold what a table became
+    │   └── Unforeseen          a fault of binlogd's own in one part, which is tried again
     ├── GaveUp                  a command or a job gave up: mend what it names, run it again
     └── Unfit                   does not serve here: the caller takes another way, or says so
 
@@ -47,7 +48,6 @@ be passed over is said where it helps, and last.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -427,6 +427,22 @@ class SchemaChanged(Stuck):
         super().__init__(f"{table}: at commit_ts {commit_ts}: {what}", todo=todo)
 
 
+class Unforeseen(Stuck):
+    """An exception that nobody foresaw. The part where it came up is tried again by itself, with
+    growing waits; everything else goes on."""
+
+    def __init__(self, part: str, cause: BaseException, commit_ts: int = 0) -> None:
+        """`commit_ts`: the transaction that it came up with, where one is known."""
+        self.part, self.cause, self.commit_ts = part, cause, commit_ts
+        at = f" at transaction commit_ts {commit_ts}" if commit_ts else ""
+        super().__init__(
+            f"{part} met an error that was not foreseen{at}: {type(cause).__name__}: {cause}",
+            todo="it is tried again by itself, with growing waits; report it with the traceback"
+            " that is in the log (unforeseen_error)",
+            skip_ts=commit_ts,
+        )
+
+
 # --- commands and jobs -------------------------------------------------------------------
 
 
@@ -444,19 +460,24 @@ class Unfit(BinlogdError):
 
 def leading_error(group: BaseExceptionGroup[BaseException]) -> BinlogdError | None:
     """The error of a group that decides what to do; None if it holds anything but our own."""
-    leaves = list(_leaves(group))
-    if not all(isinstance(leaf, BinlogdError) for leaf in leaves):
+    found = leaves(group)
+    ranked = [leaf for leaf in found if isinstance(leaf, BinlogdError)]
+    if len(ranked) < len(found):
         return None
-    ranked: list[BinlogdError] = [leaf for leaf in leaves if isinstance(leaf, BinlogdError)]
     return min(ranked, key=_rank)
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
+def first_bug(error: BaseException) -> BaseException:
+    """Of a group the first that is none of our errors; anything else is it itself."""
+    found = leaves(error)
+    return next((leaf for leaf in found if not isinstance(leaf, BinlogdError)), found[0])
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """Of a group all that are no groups themselves, at least one; else the error alone."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for each in error.exceptions for leaf in leaves(each)]
 
 
 def _rank(error: BinlogdError) -> int:

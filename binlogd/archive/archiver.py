@@ -5,8 +5,8 @@ Why it holds. The hold lies below the last timestamp of every segment that the a
 before the first round on; it moves when a round has said what is there.
 
 The work is done by a child process (worker.py), a few segments at a time: neither reading nor
-uploading takes turns with the event loop. What fails is told, counted, and tried again for ever:
-the log stays until it is there.
+uploading takes turns with the event loop. Whatever fails is told, counted, and tried again for
+ever: the log stays until it is there.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ import msgspec
 import structlog
 
 from binlogd.archive.task import Archived, Mark, Task
-from binlogd.errors import Unavailable
+from binlogd.errors import BinlogdError
 from binlogd.host.child import answered
 from binlogd.pump.log.gc import Segment
 from binlogd.pump.log.pointer import ValuePointer
+from binlogd.telemetry.faults import unforeseen
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
 SEGMENTS_AT_ONCE = 16
@@ -90,9 +91,10 @@ class Archiver:
             try:
                 if self._newest is None or self._waiting():
                     await self._round()
-            except Unavailable as error:
+            except Exception as error:  # noqa: BLE001 - the log stays, whatever it is
                 self._failures += 1
-                self._failed = str(error)
+                has_name = isinstance(error, BinlogdError)
+                self._failed = str(error if has_name else unforeseen("the archiver", error))
                 wait_s = min(BACKOFF_S_MAX, wait_s * 2)
                 url = self._options.url
                 log.warning("archive_failed", url=url, cause=self._failed, wait_s=wait_s)

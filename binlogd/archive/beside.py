@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from binlogd.archive.archiver import Archiver, ArchiverOptions
 from binlogd.archive.metrics import ArchiverReport
 from binlogd.archive.task import check_installed
@@ -16,15 +14,13 @@ HOLD = "archive"
 """As whom it keeps binlogs from being deleted."""
 
 
-def archiving(
-    setup: Setup, node: Node, pump: Pump, upstream: Upstream, group: asyncio.TaskGroup
-) -> list[asyncio.Task[None]]:
-    """Its task, if there is an archive: nothing is deleted that is not in it.
+def archiving(setup: Setup, node: Node, pump: Pump, upstream: Upstream) -> Archiver | None:
+    """What is to be run, if there is an archive: nothing is deleted that is not in it.
 
     Raises ConfigError.
     """
     if not setup.archive_url:
-        return []
+        return None
     check_installed(setup.archive_url)
 
     async def refresh() -> int | None:
@@ -38,4 +34,4 @@ def archiving(
     )
     archiver = Archiver(options, pump.logs, hold=lambda ts: pump.hold_gc(HOLD, ts), refresh=refresh)
     node.archiver = ArchiverReport(archiver)
-    return [group.create_task(archiver.run(), name="archiver")]
+    return archiver

@@ -18,7 +18,8 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from binlogd.client.inbox import Inbox
 from binlogd.client.pump_client import NO_ANSWER, ClientLimits, PumpClient
-from binlogd.errors import PumpUnavailable
+from binlogd.errors import PumpUnavailable, leaves
+from binlogd.telemetry.faults import unforeseen
 from binlogd.wire import batch as wire
 from binlogd.wire import codec
 
@@ -109,6 +110,15 @@ class BatchedPumpClient(PumpClient):
 _Outcomes = list[GRPCError | None]
 
 
+def _expected(error: Exception) -> Exception | None:
+    """What a stream may end with; None for a fault of ours."""
+    found = leaves(error)
+    if not all(isinstance(each, (GRPCError, *NO_ANSWER)) for each in found):
+        return None
+    told = [each for each in found if isinstance(each, GRPCError)]
+    return told[0] if told else StreamTerminatedError(str(found[0]) or type(found[0]).__name__)
+
+
 def _in_batches(payloads: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     begin = size = 0
     for at, payload in enumerate(payloads):
@@ -159,12 +169,8 @@ class _Link:
                     await self._receive(inbox)
                     sending.cancel()
             self._end(StreamTerminatedError("the pump ended the stream of batches"))
-        except GRPCError as error:
-            self._end(error)
-        except NO_ANSWER as error:
-            self._end(error)
-        except BaseExceptionGroup as group_of:
-            self._end(StreamTerminatedError(str(group_of.exceptions[0])))
+        except Exception as error:  # noqa: BLE001 - whoever waits is to hear of it
+            self._end(_expected(error) or unforeseen("the stream of batches", error))
 
     async def _send(self, stream: Stream[bytes, bytes]) -> None:
         while True:  # until the stream ends

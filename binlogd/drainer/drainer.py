@@ -1,11 +1,15 @@
 """The Drainer: keeps a session going, and says how it stands.
 
-An Unavailable ends a session and begins another after a wait, without limit on their number. A
-Stuck, Corrupt or configuration error stays: only an operator can go on from there, and a restart
-would hide it; `retry` is how an operator goes on without one. The Pump does not notice either. One
-Stuck is looked at twice: a row that knows a newer schema than any DDL binlog so far may be
-explained by a job that is about to be in the history (tidb/schema.py), so it is tried again some
-times, with the history read anew.
+Invariant. Whatever happens in replication, nothing but a cancellation comes out of `run`: the Pump
+beside it goes on.
+
+An Unavailable ends a session and begins another after a wait, without limit on their number. An
+exception that nobody foresaw does the same and is called stuck meanwhile: waiting rarely heals it,
+and the waits grow, so that it is no crash loop. Another Stuck, Corrupt or configuration error
+stays: only an operator can go on from there, and a restart would hide it; `retry` is how an
+operator goes on without one. One Stuck is looked at twice: a row that knows a newer schema than any
+DDL binlog so far may be explained by a job that is about to be in the history (tidb/schema.py), so
+it is tried again some times, with the history read anew.
 """
 
 from __future__ import annotations
@@ -28,11 +32,13 @@ from binlogd.errors import (
     Failure,
     RowMismatch,
     Unavailable,
+    Unforeseen,
     UnknownTable,
     leading_error,
 )
 from binlogd.merge.merge import MergeStatistics
 from binlogd.relay.log import RelayStatistics
+from binlogd.telemetry.faults import unforeseen
 from binlogd.tso import Tso, physical_ms
 
 MISMATCH_RETRIES_MAX = 7
@@ -73,6 +79,8 @@ class DrainerStatistics:
     """For a reason that was logged; not those that filters leave out."""
     values_in_doubt: int
     """DDLs before which rows may have had values of the columns that they add; each was logged."""
+    unforeseen_errors: int
+    """Sessions that ended with an exception that nobody foresaw."""
     failed_in_a_row: int
     """Sessions that ended with an error since the last one that made progress."""
     retry_in_s: float
@@ -102,14 +110,15 @@ class Drainer:
         self._state = DrainerState.STARTING
         self._failure: Failure | None = None
         self._retry_at_s = 0.0
-        self._sessions = self._skipped = self._in_doubt = 0
+        self._sessions = self._skipped = self._in_doubt = self._unforeseen = 0
         self._mismatches: dict[int, int] = {}
         self._checkpoint = Checkpoint(options.initial_commit_ts)
         self._merge: MergeStatistics | None = None
         self._sink: SinkStatistics | None = None
+        self._relay: RelayStatistics | None = None
 
     async def run(self) -> None:
-        """Replicates until `drain`. Only a bug comes out of it."""
+        """Replicates until `drain`."""
         try:
             async with asyncio.timeout(None) as self._deadline:
                 await self._supervise()
@@ -149,7 +158,7 @@ class Drainer:
 
     def statistics(self) -> DrainerStatistics:
         """How it stands; cheap."""
-        session, relay, merge = self._session, self._ports.relay, self._merge
+        session, merge = self._session, self._merge
         applied_ts = self._checkpoint.commit_ts
         if session is not None:
             merge, applied_ts = session.merge_statistics(), session.applied_ts
@@ -167,11 +176,12 @@ class Drainer:
             sessions_begun=self._sessions,
             transactions_skipped=self._skipped + (session.skipped if session else 0),
             values_in_doubt=self._in_doubt + (session.values_in_doubt if session else 0),
+            unforeseen_errors=self._unforeseen,
             failed_in_a_row=self._backoff.attempts,
             retry_in_s=max(0.0, self._retry_at_s - asyncio.get_running_loop().time()),
             merge=merge,
             sink=sink,
-            relay=relay.statistics() if relay else None,
+            relay=session.relay_statistics() if session else self._relay,
             measures=self._ports.measures.statistics(),
         )
 
@@ -181,6 +191,8 @@ class Drainer:
         while not self._draining.is_set():
             began_at = self._checkpoint.commit_ts
             error = await self._attempt()
+            if isinstance(error, UnknownTable):
+                error = await self._explained(error)
             is_ahead = self._may_be_explained(error)
             self._note_session()
             if error is None:
@@ -192,7 +204,10 @@ class Drainer:
             if isinstance(error, Corrupt):
                 self._ports.measures.could_not_decode()
             if isinstance(error, Unavailable) or is_ahead:
-                await self._wait_to_retry(error)
+                await self._wait_to_retry(error, DrainerState.RETRYING)
+            elif isinstance(error, Unforeseen):
+                self._unforeseen += 1
+                await self._wait_to_retry(error, DrainerState.STUCK)
             else:
                 self._state = DrainerState.STUCK
                 log.error("replication_stuck", cause=str(error), error=type(error).__name__)
@@ -201,28 +216,29 @@ class Drainer:
                     await self._woken.wait()
 
     async def _attempt(self) -> BinlogdError | None:
-        self._session = Session(self._ports, self._options, self._checkpoint)
         self._sessions += 1
         self._state = DrainerState.RUNNING
         try:
+            self._session = Session(self._ports, self._options, self._checkpoint)
             await self._session.run()
         except BinlogdError as error:
-            return await self._explained(error)
-        except BaseExceptionGroup as group:
+            return error
+        except Exception as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():  # a failing group hides that it was
-                raise asyncio.CancelledError from group
-            error_that_counts = leading_error(group)
-            if error_that_counts is None:
-                raise
-            return await self._explained(error_that_counts)
+                raise asyncio.CancelledError from error
+            known = leading_error(error) if isinstance(error, ExceptionGroup) else None
+            return known or unforeseen("replication", error)
         return None
 
-    async def _explained(self, error: BinlogdError) -> BinlogdError:
+    async def _explained(self, error: UnknownTable) -> BinlogdError:
         """With the name of the table, where somebody knows what an unknown id stands for now."""
-        if not (isinstance(error, UnknownTable) and self._ports.table_name is not None):
+        if self._ports.table_name is None:
             return error
-        known_as = await self._ports.table_name(error.table_id)
+        try:
+            known_as = await self._ports.table_name(error.table_id)
+        except Exception as fault:  # noqa: BLE001 - the bulkhead
+            return unforeseen("the upstream's name of a table", fault)
         return UnknownTable(error.table_id, error.commit_ts, error.schema_version, known_as)
 
     def _may_be_explained(self, error: BinlogdError | None) -> bool:
@@ -234,8 +250,12 @@ class Drainer:
         self._mismatches[error.commit_ts] = self._mismatches.get(error.commit_ts, 0) + 1
         return self._mismatches[error.commit_ts] <= MISMATCH_RETRIES_MAX
 
-    async def _wait_to_retry(self, error: BinlogdError) -> None:
-        self._state = DrainerState.RETRYING
+    async def _wait_to_retry(self, error: BinlogdError, state: DrainerState) -> None:
+        """Until it is time, or somebody says that the cause has been dealt with."""
+        self._state = state
+        self._woken.clear()
+        if self._draining.is_set():
+            return
         wait_s = self._backoff.next_s()
         self._retry_at_s = asyncio.get_running_loop().time() + wait_s
         log.warning(
@@ -243,7 +263,7 @@ class Drainer:
         )
         try:
             async with asyncio.timeout(wait_s):
-                await self._draining.wait()
+                await self._woken.wait()
         except TimeoutError:
             return
 
@@ -261,6 +281,7 @@ class Drainer:
             self._skipped += session.skipped
             self._in_doubt += session.values_in_doubt
             self._merge, self._sink = session.merge_statistics(), session.sink_statistics()
+            self._relay = session.relay_statistics()
 
     def _blocking(self, merge: MergeStatistics | None, applied_ts: Tso, newest_ts: Tso) -> str:
         if self._state in (DrainerState.STUCK, DrainerState.RETRYING):

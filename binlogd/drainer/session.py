@@ -19,8 +19,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -38,6 +39,7 @@ from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Ddl, Dml, Skip, Txn
 from binlogd.errors import (
+    BinlogdError,
     ConfigError,
     Corrupt,
     DownstreamWentBack,
@@ -49,7 +51,8 @@ from binlogd.merge.merge import MergeStatistics
 from binlogd.merge.stream import MergedStream, MergeLimits, merged
 from binlogd.ports import BinlogSource, Sources
 from binlogd.relay.frame import RelayEntry
-from binlogd.relay.log import RelayWriter
+from binlogd.relay.log import RelayStatistics, RelayWriter
+from binlogd.telemetry.faults import unforeseen
 from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job, SchemaState
 from binlogd.tidb.schema import SchemaTracker
@@ -59,6 +62,8 @@ from binlogd.wire import peek
 _AHEAD_KEPT_MAX = 4096
 _APPLIED_AT_ONCE = 100
 """Jobs of the history between two turns of the others."""
+
+Seen = TypeVar("Seen")
 
 log = structlog.get_logger(__name__)
 
@@ -138,6 +143,11 @@ class Session:
         self._is_stopping, self._is_over = False, asyncio.Event()
         self._walked_ts = NO_TS
         """Up to where transactions were translated: of what is beyond, no schema is known yet."""
+        self._fault: Exception | None = None
+        """Of somebody who looked from outside; the session ends by it."""
+        self._sink_seen: SinkStatistics | None = None
+        self._merge_seen: MergeStatistics | None = None
+        self._relay_seen: RelayStatistics | None = None
         self._is_settled = False
         """A consistent checkpoint is saved, and nothing was done since."""
         self.checkpoint = Checkpoint(options.initial_commit_ts)
@@ -151,7 +161,12 @@ class Session:
         Raises what a part of it raised, bare or in a group; before a Stuck or Corrupt of the walk,
         everything before the transaction that it names has been applied and saved.
         """
-        try:
+        async with AsyncExitStack() as ends:  # each is closed, whatever the others do
+            if self._ports.schema_log is not None:
+                ends.push_async_callback(self._ports.schema_log.close)
+            if self._relay is not None:
+                ends.push_async_callback(self._relay.close)
+            ends.push_async_callback(self._sink.close)
             stored = await self._sink.open()
             if stored is not None and stored.commit_ts > NO_TS:
                 self.checkpoint = stored
@@ -166,12 +181,6 @@ class Session:
                 self._is_over.set()
                 async with self._saving:  # a checkpoint on its way needs the sink
                     await self._sink.close()
-        finally:
-            await self._sink.close()
-            if self._relay is not None:
-                await self._relay.close()
-            if self._ports.schema_log is not None:
-                await self._ports.schema_log.close()
 
     def _check_not_emptied(self) -> None:
         """Raises ConfigError where a downstream that had a checkpoint a moment ago has none."""
@@ -200,18 +209,36 @@ class Session:
         """
         return commit_ts in self._ahead
 
-    def sink_statistics(self) -> SinkStatistics:
+    def sink_statistics(self) -> SinkStatistics | None:
         """How the sink stands."""
-        return self._sink.statistics()
+        self._sink_seen = self._looked(self._sink.statistics, self._sink_seen)
+        return self._sink_seen
 
     def merge_statistics(self) -> MergeStatistics | None:
         """How the sources stand; None before the first pull."""
-        return self._stream.statistics() if self._stream is not None else None
+        if self._stream is not None:
+            self._merge_seen = self._looked(self._stream.statistics, self._merge_seen)
+        return self._merge_seen
+
+    def relay_statistics(self) -> RelayStatistics | None:
+        """How the relay log stands; None where there is none."""
+        if self._relay is not None:
+            self._relay_seen = self._looked(self._relay.statistics, self._relay_seen)
+        return self._relay_seen
 
     @property
     def applied_ts(self) -> Tso:
         """Everything up to here is downstream, durably."""
-        return max(self.checkpoint.commit_ts, self._sink.applied_ts())
+        commit_ts = self.checkpoint.commit_ts
+        return max(commit_ts, self._looked(self._sink.applied_ts, NO_TS))
+
+    def _looked(self, look: Callable[[], Seen], otherwise: Seen) -> Seen:
+        """A fault is heard by the session, who owns what is looked at, and not by who looks."""
+        try:
+            return look()
+        except Exception as error:  # noqa: BLE001 - `_follow` raises it
+            self._fault = self._fault or error
+            return otherwise
 
     # --- the walk --------------------------------------------------------------------------
 
@@ -329,7 +356,12 @@ class Session:
     def _translated(self, binlog: CommittedBinlog, job: Job | None) -> Txn:
         assert self._translator is not None, "translating before the schema is known"
         version = self._schema.version
-        txn = self._translator.translate(binlog, job)
+        try:
+            txn = self._translator.translate(binlog, job)
+        except BinlogdError:
+            raise
+        except Exception as error:
+            raise unforeseen("translation", error, binlog.commit_ts) from error
         if job is not None:
             state = peek.body(binlog.payload).ddl_schema_state
             self._events.append(SchemaEvent.of(binlog.commit_ts, state, job))
@@ -463,6 +495,8 @@ class Session:
                     await self._is_over.wait()
             except TimeoutError:
                 await self._save_if_moved()
+            if self._fault is not None:
+                raise self._fault
 
     def _savable_ts(self) -> Tso:
         """A sink may know from a life before that more is applied than was walked in this one: the

@@ -466,6 +466,7 @@ def make_replication(
         lambda: make_drainer(current(), disk, pump, upstream, measures, registered),
         release,
         upstream.cluster.wait_known,
+        Backoff(random.Random()),
     )
 
 

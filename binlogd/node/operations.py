@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from random import Random
 from typing import Any, Protocol
 
 import structlog
@@ -21,6 +22,7 @@ from binlogd.drainer.drainer import DrainerState, DrainerStatistics
 from binlogd.drainer.measures import RunningDdl
 from binlogd.drainer.metrics import say_drainer
 from binlogd.errors import RecordTooLarge, Refused, UpstreamUnavailable
+from binlogd.node.bulkhead import Bulkhead
 from binlogd.node.membership import Identity
 from binlogd.node.pulse import Counts
 from binlogd.node.receiving import NOTHING_RECEIVED, Receiving
@@ -89,6 +91,8 @@ class Node:
     """None where this service makes no exports."""
     stand_in: StandIn | None = None
     """None where there is a PD."""
+    bulkhead: Bulkhead = field(default_factory=lambda: Bulkhead(Random()))
+    """Of what works beside the Pump."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     # --- looking ---------------------------------------------------------------------------
@@ -148,6 +152,7 @@ class Node:
             "open_addr": self.open_addr,
             "archive": self.archiver.status() if self.archiver is not None else None,
             "exports": self.exports.status() if self.exports is not None else None,
+            "stuck_parts": self.bulkhead.stuck(),
             "registry_error": self.pumps.trouble if self.pumps is not None else "",
             **received,
         }
@@ -195,10 +200,19 @@ class Node:
         if self.drainer is not None:
             say_drainer(out, self.drainer.statistics())
             out.gauge("binlogd_lag_seconds", "From arrived to applied.", self.lag_s() or 0.0)
+        out.counter(
+            "binlogd_unforeseen_errors",
+            "Exceptions that nobody foresaw; each has its traceback in the log.",
+            [({"part": part}, count) for part, count in self._faults().items()],
+        )
         say_upstream(out, self.upstream())
         if self.stand_in is not None:
             say_stand_in(out, self.stand_in.statistics())
         return out.text() + process_metrics()
+
+    def _faults(self) -> Mapping[str, int]:
+        of_replication = self.drainer.statistics().unforeseen_errors if self.drainer else 0
+        return {"replication": of_replication, **self.bulkhead.counts()}
 
     def counts(self) -> Counts:
         """Binlogs that were taken, rows that were applied; the latter by this session."""

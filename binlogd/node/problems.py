@@ -55,6 +55,15 @@ def problems(status: Mapping[str, Any]) -> list[Problem]:
                 " back.",
             )
         )
+    found += [
+        Problem(
+            "warn",
+            f"{each['part'].capitalize()} failed, and is begun again by itself",
+            each["error"],
+            "Receiving goes on. The log has the traceback (unforeseen_error): report it with that.",
+        )
+        for each in status["stuck_parts"]
+    ]
     return sorted(found, key=lambda each: ("bad", "warn", "info").index(each.severity))
 
 

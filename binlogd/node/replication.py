@@ -1,5 +1,8 @@
 """The life of the replicating half: it is paused, resumed or closed, and the Pump goes on.
 
+Invariant. Nothing but a cancellation comes out of `run`: what the Drainer does not hold itself ends
+it alone, and another one is made after a wait that grows.
+
 A paused half keeps what it still needs from being deleted; a closed one does not, as a Drainer of
 the original that is offline. Either can be resumed without a restart, which the original cannot.
 
@@ -10,13 +13,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
-from binlogd.drainer.drainer import Drainer, DrainerStatistics
-from binlogd.errors import Refused
+from binlogd.drainer.backoff import Backoff
+from binlogd.drainer.drainer import Drainer, DrainerState, DrainerStatistics
+from binlogd.errors import Failure, Refused, Unforeseen
 from binlogd.pump.state import Action, NodeState, asked, settled
+from binlogd.telemetry.faults import unforeseen
 
 log = structlog.get_logger(__name__)
 
@@ -29,10 +35,13 @@ class Replication:
         make: Callable[[], Drainer],
         release: Callable[[], None],
         ready: Callable[[], Coroutine[Any, Any, object]],
+        backoff: Backoff,
     ) -> None:
         """`ready` returns when there is something to replicate; `release` gives up what was kept
         for a half that is closed."""
-        self._make, self._release, self._ready = make, release, ready
+        self._make, self._release, self._ready, self._backoff = make, release, ready, backoff
+        self._fault: Unforeseen | None = None
+        self._faults = 0
         self._drainer = make()
         self._state = NodeState.ONLINE
         self._asked, self._resumed = asyncio.Event(), asyncio.Event()
@@ -46,7 +55,14 @@ class Replication:
 
     def statistics(self) -> DrainerStatistics:
         """Of the Drainer that runs, or ran last."""
-        return self._drainer.statistics()
+        now, fault = self._drainer.statistics(), self._fault
+        if not self._faults:
+            return now
+        now = replace(now, unforeseen_errors=now.unforeseen_errors + self._faults)
+        if fault is None:
+            return now
+        state, said = DrainerState.STUCK, Failure.of(fault)
+        return replace(now, state=state, failure=said, blocking=said.sentence)
 
     def request(self, action: Action) -> None:
         """Pause or close, after what was pulled is applied. Raises Refused unless online."""
@@ -66,8 +82,8 @@ class Replication:
         """Goes on from the checkpoint. Raises Refused unless it is paused or offline."""
         if self._state not in (NodeState.PAUSED, NodeState.OFFLINE):
             raise Refused(f"cannot resume: the drainer is {self._state.value}")
-        self._state = NodeState.ONLINE
         self._drainer = self._make()
+        self._state = NodeState.ONLINE
         log.info("drainer_state_changed", state=self._state.value)
         self._resumed.set()
 
@@ -76,30 +92,54 @@ class Replication:
         self._drainer.retry()
 
     async def run(self) -> None:
-        """Replicates until `end`. Only a bug comes out of it."""
+        """Replicates until `end`."""
         try:
             while not self._ending.is_set():
-                self._resumed.clear()
-                if await self._is_ready():
-                    async with asyncio.TaskGroup() as group:
-                        group.create_task(self._drainer.run(), name="drainer")
-                        group.create_task(self._drain_when_asked(), name="drainer's end")
-                if self._is_renewing and not self._ending.is_set():
-                    self._is_renewing = False
-                    self._asked.clear()
-                    self._drainer = self._make()
-                    log.info("drainer_renewed")
-                    continue
-                if self._state is NodeState.CLOSING:
-                    self._release()
-                self._state = settled(self._state)
-                log.info("drainer_state_changed", state=self._state.value)
-                self._asked.clear()
-                if not self._ending.is_set():
-                    await self._resumed.wait()
+                try:
+                    await self._stretch()
+                    self._backoff.reset()
+                except Exception as error:
+                    task = asyncio.current_task()
+                    if task is not None and task.cancelling():
+                        raise asyncio.CancelledError from error
+                    await self._wait_after(unforeseen("replication", error))
         finally:
             self._state = settled(self._state)
             self._ended.set()
+
+    async def _stretch(self) -> None:
+        """From where it goes on to where it goes on again."""
+        if self._fault is not None:  # the one before did not come to its end
+            self._drainer, self._fault = self._make(), None
+        self._resumed.clear()
+        if await self._is_ready():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._drainer.run(), name="drainer")
+                group.create_task(self._drain_when_asked(), name="drainer's end")
+        if self._is_renewing and not self._ending.is_set():
+            self._drainer = self._make()
+            self._is_renewing = False
+            self._asked.clear()
+            log.info("drainer_renewed")
+            return
+        if self._state is NodeState.CLOSING:
+            self._release()
+        self._state = settled(self._state)
+        log.info("drainer_state_changed", state=self._state.value)
+        self._asked.clear()
+        if not self._ending.is_set():
+            await self._resumed.wait()
+
+    async def _wait_after(self, fault: Unforeseen) -> None:
+        self._fault = fault
+        self._faults += 1
+        wait_s = self._backoff.next_s()
+        log.error("replication_stuck", cause=str(fault), wait_s=wait_s)
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._asked.wait()
+        except TimeoutError:
+            return
 
     async def end(self) -> None:
         """Ends `run`, after what was pulled is applied."""

@@ -44,8 +44,9 @@ class Watch:
                 if self.hub.listeners:
                     self.hub.publish(self._now(status, sample))
                 await asyncio.sleep(EVERY_S)
-        finally:
+        except asyncio.CancelledError:
             self.hub.close()
+            raise
 
     def _look(self) -> tuple[Mapping[str, Any], Sample]:
         status = self._sight.status()

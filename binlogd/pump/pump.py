@@ -44,6 +44,7 @@ from binlogd.pump.shard.rounds import Rounds
 from binlogd.pump.shard.shard import Shard, ShardOptions, ShardStatistics
 from binlogd.pump.signal import is_set_within
 from binlogd.pump.state import Action, NodeState, asked, given_up, settled
+from binlogd.telemetry.faults import answer_of
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import fake
 
@@ -518,7 +519,7 @@ class Pump:
     async def _settling_fake(self) -> Tso:
         while True:  # until it is written
             try:
-                ts = await self._world.tso.next()
+                ts = await answer_of("the time source", self._world.tso.next())
                 await self._write_fake(ts)
             except Unavailable as error:
                 log.warning("fake_binlog_failed", cause=str(error))
@@ -533,7 +534,7 @@ class Pump:
         while not await is_set_within(self._stopping, self._options.fake_interval_s):
             if self._router.high == before:
                 try:
-                    ts = await self._world.tso.next()
+                    ts = await answer_of("the time source", self._world.tso.next())
                     if ts > self.max_commit_ts and ts != said:
                         await self._write_fake(ts)
                         said = ts  # once: behind an open prewrite it waits like everything else

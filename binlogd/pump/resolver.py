@@ -25,6 +25,7 @@ from binlogd.pump.shard.shard import Shard
 from binlogd.pump.shard.sorter import Open
 from binlogd.pump.signal import is_set_within
 from binlogd.pump.verdict import AskAgain, Settle, Write, decide
+from binlogd.telemetry.faults import answer_of
 from binlogd.tso import Tso
 from binlogd.wire.peek import begin, prewrite_key
 
@@ -98,7 +99,9 @@ class Resolver:
         self._asked += len(questions)
         try:
             async with asyncio.timeout(_DEADLINE_S):
-                answers = await self._source.statuses(questions)
+                answers = await answer_of(
+                    "the look-up of outcomes", self._source.statuses(questions)
+                )
                 await self._act(zip(orphans, answers, strict=True))
         except (Unavailable, TimeoutError) as error:
             self._failures += 1

@@ -19,7 +19,8 @@ Source: tidb-binlog pump/server.go, where grpc-go does this.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import structlog
@@ -30,6 +31,7 @@ from h2.exceptions import FlowControlError, FrameTooLargeError, ProtocolError
 
 from binlogd.pump.rpc.sink import CallSink
 from binlogd.serving.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable, Unread
+from binlogd.telemetry.faults import unforeseen
 from binlogd.wire import http2 as wire
 from binlogd.wire.blocks import Field
 from binlogd.wire.calls import Call, CallTable, Gathered, Inlet, Shape, by_owner, shape_of
@@ -82,7 +84,12 @@ class _Method:
             # Owned by the set: a protocol's callbacks have no task whose group could own it.
             task = asyncio.get_running_loop().create_task(self._serve_all(self.inlet.drain()))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            unforeseen("the fast lane", error)  # who waits for an answer is told by its deadline
 
     async def _serve_all(self, gathered: Gathered) -> None:
         try:
@@ -108,9 +115,18 @@ class _Method:
             failed = [(call, error) for call, error in pairs if error is not None]
             calls = [call for call, error in pairs if error is None]
         for owner, mine in by_owner(calls):
-            cast(FastLaneProtocol, owner).acknowledge(mine)
+            self._answer(owner, partial(cast(FastLaneProtocol, owner).acknowledge, mine))
         for call, error in failed:
-            cast(FastLaneProtocol, call.owner).refuse(call, error)
+            owner = cast(FastLaneProtocol, call.owner)
+            self._answer(owner, partial(owner.refuse, call, error))
+
+    def _answer(self, owner: Any, say: Callable[[], None]) -> None:
+        """A fault in one connection ends it, so that its peer asks again, and none beside it."""
+        try:
+            say()
+        except Exception as error:  # noqa: BLE001 - the other connections wait for theirs
+            unforeseen("an answer of the fast lane", error)
+            cast(FastLaneProtocol, owner).abort()
 
 
 class FastLane:
@@ -216,6 +232,10 @@ class FastLaneProtocol(GrpcProtocol):
         self._calls.open.clear()
         self._calls.blocked.clear()
         super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """Ends the connection at once."""
+        self._transport.abort()
 
     @property
     def is_idle(self) -> bool:

@@ -21,6 +21,7 @@ from binlogd.snapshot.process.jobdir import job_directory
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
 from binlogd.snapshot.process.warm import WarmJob
 from binlogd.snapshot.spec import moment
+from binlogd.telemetry.faults import unforeseen
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
 
 WAITING_MAX = 8
@@ -184,6 +185,9 @@ class Desk:
             ticket.state, ticket.message = "failed", str(error)
             ticket.exit_code = WRONG_EXIT if isinstance(error, ConfigError) else FAILED_EXIT
             log.warning("asked_export_failed", id=ticket.id, reason=str(error))
+        except Exception as error:  # noqa: BLE001 - the next one may go well
+            ticket.state, ticket.message = "failed", str(unforeseen("the export", error))
+            ticket.exit_code = FAILED_EXIT
         except asyncio.CancelledError:
             ticket.state, ticket.exit_code = "cancelled", FAILED_EXIT
             raise

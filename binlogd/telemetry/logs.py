@@ -30,7 +30,8 @@ def set_up_logging(level: str, stream: TextIO = sys.stdout) -> None:
     ]
     render: Processor
     if stream.isatty():
-        render = structlog.dev.ConsoleRenderer()
+        # values of variables, which may be rows or passwords, are no part of a traceback
+        render = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     else:
         steps.append(structlog.processors.format_exc_info)
         render = structlog.processors.JSONRenderer(default=str)

@@ -6,7 +6,6 @@ connections they hold, not in what the rest of binlogd asks them.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -169,12 +168,6 @@ class Upstream:
             tso=tso() if tso is not None else None,
             tikv=tikv() if tikv is not None else None,
         )
-
-    async def run(self) -> None:
-        """What goes on beside the questions, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for life in self.lives:
-                group.create_task(life.run(), name=f"upstream {type(life).__name__}")
 
     async def close(self) -> None:
         """Lets go of every connection."""

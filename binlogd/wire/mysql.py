@@ -6,6 +6,7 @@ need not be text. It is used by one task at a time; whoever waits for it bounds 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 import aiomysql
@@ -65,9 +66,9 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
         if not several:  # aiomysql always asks for it
             self.client_flag &= ~CLIENT.MULTI_STATEMENTS
         try:
-            await self._connect()
+            await self._understood(self._connect())
         except MySQLError as error:
-            code, *_, reason = error.args or (0, "")
+            code, reason = error.args if len(error.args) == 2 else (0, error)
             more = _hint(code, self._auth_plugin_used, has_tls=self._tls is not None)
             if not more:
                 raise
@@ -89,6 +90,29 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
         self._affected_rows = result.affected_rows
         if result.server_status is not None:
             self.server_status = result.server_status
+
+    async def query(self, sql: bytes | str, unbuffered: bool = False) -> Any:  # noqa: FBT001
+        """As aiomysql's. Raises MySQLError, RuntimeError, or OSError of what makes no sense."""
+        return await self._understood(super().query(sql, unbuffered))
+
+    async def next_result(self) -> Any:
+        """As `query`."""
+        return await self._understood(super().next_result())
+
+    async def _understood(self, answer: Awaitable[Any]) -> Any:
+        """aiomysql takes packets apart unchecked: one that is short or foreign raises anything."""
+        try:
+            return await answer
+        except (MySQLError, OSError, RuntimeError):
+            raise
+        except Exception as error:
+            if self.closed and isinstance(error, AttributeError):
+                raise ConnectionError("it was closed under a read") from error
+            self.close()
+            raise ConnectionError(
+                f"what it says is not MySQL's protocol ({error!r}): is this the port of a MySQL,"
+                " MariaDB or TiDB?"
+            ) from error
 
     async def _process_auth(self, plugin_name: bytes, packet: Any) -> Any:
         self._auth_plugin_used = plugin_name.decode()  # also of a login that fails

@@ -331,9 +331,7 @@ class SqlSession:
                     await self._connection.next_result()
                 else:
                     await self._connection.query(statement)
-        except (MySQLError, OSError, TimeoutError, RuntimeError, AttributeError) as error:
-            if isinstance(error, AttributeError) and not self._connection.closed:
-                raise  # closed under a read, aiomysql trips over what it has put to None
+        except (MySQLError, OSError, TimeoutError, RuntimeError) as error:
             ours = _ours(error, self._server)
             if not isinstance(ours, TryAgain | SqlRefused):
                 self.close()

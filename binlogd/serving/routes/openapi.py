@@ -76,6 +76,7 @@ _SCHEMAS: Mapping[str, _Schema] = {
         roles=_list({"enum": ["pump", "drainer"]}),
         registry_error=_TEXT,
         open_addr=_TEXT,
+        stuck_parts=_list(_object(part=_TEXT, error=_TEXT, count=_WHOLE)),
         cluster_id=_or_null(_WHOLE),
         version=_TEXT,
         max_commit_ts=_TS,

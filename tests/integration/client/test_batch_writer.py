@@ -16,7 +16,7 @@ from grpclib.server import Stream
 
 from binlogd.client.batch_writer import BatchedPumpClient
 from binlogd.client.pump_client import ClientLimits
-from binlogd.errors import BinlogdError, DiskFull, Refused
+from binlogd.errors import BinlogdError, DiskFull, Refused, Unforeseen
 from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
@@ -107,6 +107,18 @@ async def test_one_that_is_refused_does_not_touch_its_neighbours() -> None:
         assert [(r.position, r.status) for r in answer.refusals] == [(1, Status.UNKNOWN.value)]
         assert answer.refusals[0].message == "unexpected EOF"
         assert len(pump.stored) == 5
+
+
+async def test_a_fault_of_ours_is_not_taken_for_a_stream_that_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def decode(_: bytes) -> wire.BatchAnswer:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(wire, "decode_answer", decode)
+    async with serving(MemoryPump()) as (_, port), client(port) as writer:
+        with pytest.raises(Unforeseen, match="ValueError: a bug"):
+            await writer.write(prewrite(1))
 
 
 async def test_another_cluster_is_refused_binlog_by_binlog() -> None:

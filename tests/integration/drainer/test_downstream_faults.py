@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
 import pytest
 
-from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.catalog import fingerprint
+from binlogd.drainer.mysql.connection import Server, SqlSession
 from binlogd.drainer.mysql.ddl_watch import DdlWatch
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.rows.parts import Limits
-from binlogd.errors import DownstreamUnavailable
+from binlogd.errors import ConfigError, DownstreamUnavailable
 from tests.mariadb import MariaDb
 from tests.mysql_proxy import Fate, MySqlProxy
 from tests.mysql_rows import NUMBER, TEXT, ddl, dml, inserted, table, updated
@@ -64,6 +65,54 @@ async def until(condition: Any, *, every_s: float = 0.01) -> None:
     async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 - it asks from outside, as status does
             await asyncio.sleep(every_s)
+
+
+# --- answers that make no sense ----------------------------------------------------------------
+
+
+GREETINGS = [
+    b"\x05\x00\x00\x00\x0a8.0\x00",
+    b"\x01\x00\x00\x00\x0a",
+    b"\x0b\x08\x05\x1a\x00" * 9,
+    b"\x4a\x00\x00\x00\x0a5.7.25\x00" + bytes(66),
+    b"\x10\x00\x00\x00\xff\xff\xff#HY000none\xff\xfe\xfd",
+    b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 200,
+]
+
+
+@pytest.mark.parametrize("greeting", GREETINGS)
+async def test_a_greeting_that_is_none_is_a_downstream_that_is_not_there(greeting: bytes) -> None:
+    left = asyncio.Event()
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+        writer.write_eof()
+        with suppress(OSError):
+            await reader.read()
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+        left.set()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with server:
+        sink = sink_at(server.sockets[0].getsockname()[1])
+        with pytest.raises((DownstreamUnavailable, ConfigError), match=r"127\.0\.0\.1"):
+            await sink.open()
+        await sink.close()
+        await left.wait()
+
+
+async def test_a_default_that_is_no_text_is_read_like_any_other(db: MariaDb) -> None:
+    db.execute("CREATE TABLE s.b (a INT, b VARBINARY(9) DEFAULT x'ff00fe')")
+    session = await SqlSession.connect(Server("127.0.0.1", db.port, "root", ""))
+    try:
+        before = await fingerprint(session, "s", "b")
+        db.execute("ALTER TABLE s.b ALTER b SET DEFAULT x'fe00ff'")
+        assert await fingerprint(session, "s", "b") != before
+        assert await session.rows("SELECT 'grüße', 1".encode()) == [("grüße", 1)]
+    finally:
+        session.close()
 
 
 # --- answers that are lost ---------------------------------------------------------------------

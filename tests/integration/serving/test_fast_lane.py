@@ -19,10 +19,12 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.errors import BinlogdError
 from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.rpc.sink import CallSink
+from binlogd.serving.fastlane import FastLaneProtocol
 from binlogd.serving.http2 import Http2Limits
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec, http2, peek
+from binlogd.wire.calls import Call as FastCall
 from tests.memory_pump import Cluster, MemoryPump, nothing_to_do
 from tests.pump_world import eventually
 from tests.raw_http2 import WRITE, Answer, RawClient, call_headers
@@ -462,6 +464,32 @@ async def test_a_sink_that_breaks_is_an_unknown_error_and_the_next_call_is_serve
         again = client.call(request(2))
         await client.send()
         assert (await client.wait(again))[0].is_ok
+
+
+async def test_a_fault_in_the_answer_of_one_connection_leaves_the_others_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken: list[FastLaneProtocol] = []
+    acknowledge = FastLaneProtocol.acknowledge
+
+    def acknowledged(protocol: FastLaneProtocol, calls: list[FastCall]) -> None:
+        broken.append(protocol)
+        if protocol is broken[0]:
+            raise ValueError("a bug")
+        acknowledge(protocol, calls)
+
+    monkeypatch.setattr(FastLaneProtocol, "acknowledge", acknowledged)
+    async with running() as at:
+        at.pump.gate.clear()
+        first, second = await at.client(), await at.client()
+        first.call(request(1))
+        await first.send()
+        await eventually(lambda: at.batches == [1])
+        second.call(request(2))
+        await second.send()
+        at.pump.gate.set()
+        assert (await second.wait())[0].is_ok
+        assert len(at.pump.stored) == 2
 
 
 async def test_a_message_of_an_error_is_written_as_grpc_writes_it() -> None:

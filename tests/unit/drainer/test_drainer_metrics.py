@@ -34,6 +34,7 @@ def _statistics(
         sessions_begun=1,
         transactions_skipped=0,
         values_in_doubt=0,
+        unforeseen_errors=0,
         failed_in_a_row=0,
         retry_in_s=0.0,
         merge=merge,

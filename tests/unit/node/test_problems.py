@@ -34,6 +34,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "upstream": {"kind": "standalone", "parts": [], "tso": None},
         "refuses_because": "",
         "late_commits": 0,
+        "stuck_parts": [],
         "shards": [],
         "close_waits_for": "",
         "blocked_by": "",

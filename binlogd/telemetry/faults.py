@@ -1,0 +1,34 @@
+"""An exception that nobody foresaw becomes an error with a name, and its traceback a log line."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import structlog
+
+from binlogd.errors import BinlogdError, Unavailable, Unforeseen, first_bug
+
+Answer = TypeVar("Answer")
+
+log = structlog.get_logger(__name__)
+
+
+def unforeseen(part: str, error: BaseException, commit_ts: int = 0) -> Unforeseen:
+    """What to hold against `part`; logged, with the traceback. One that has its name keeps it."""
+    found = first_bug(error)
+    if isinstance(found, Unforeseen):
+        return found
+    log.error("unforeseen_error", part=part, cause=repr(found), exc_info=error)
+    return Unforeseen(part, found, commit_ts)
+
+
+async def answer_of(part: str, asked: Awaitable[Answer]) -> Answer:
+    """What somebody outside answers; one whose answer makes no sense is asked again like one that
+    gives none. Raises Unavailable, and other errors with a name as they are."""
+    try:
+        return await asked
+    except (BinlogdError, TimeoutError):
+        raise
+    except Exception as error:
+        raise Unavailable(str(unforeseen(part, error))) from error
