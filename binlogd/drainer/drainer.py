@@ -81,6 +81,8 @@ class DrainerStatistics:
     """DDLs before which rows may have had values of the columns that they add; each was logged."""
     unforeseen_errors: int
     """Sessions that ended with an exception that nobody foresaw."""
+    expiring: tuple[str, ...]
+    """Tables whose rows the upstream deletes by age, in no binlog."""
     failed_in_a_row: int
     """Sessions that ended with an error since the last one that made progress."""
     retry_in_s: float
@@ -177,6 +179,7 @@ class Drainer:
             transactions_skipped=self._skipped + (session.skipped if session else 0),
             values_in_doubt=self._in_doubt + (session.values_in_doubt if session else 0),
             unforeseen_errors=self._unforeseen,
+            expiring=session.expiring if session else (),
             failed_in_a_row=self._backoff.attempts,
             retry_in_s=max(0.0, self._retry_at_s - asyncio.get_running_loop().time()),
             merge=merge,

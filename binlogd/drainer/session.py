@@ -61,6 +61,7 @@ from binlogd.wire import peek
 
 _AHEAD_KEPT_MAX = 4096
 _APPLIED_AT_ONCE = 100
+_NAMES_SHOWN_MAX = 20
 """Jobs of the history between two turns of the others."""
 
 Seen = TypeVar("Seen")
@@ -152,6 +153,8 @@ class Session:
         """A consistent checkpoint is saved, and nothing was done since."""
         self.checkpoint = Checkpoint(options.initial_commit_ts)
         self.skipped = self.values_in_doubt = 0
+        self.expiring: tuple[str, ...] = ()
+        """Tables with a TTL, as of what was walked."""
 
     # --- life ----------------------------------------------------------------------------
 
@@ -365,6 +368,8 @@ class Session:
         if job is not None:
             state = peek.body(binlog.payload).ddl_schema_state
             self._events.append(SchemaEvent.of(binlog.commit_ts, state, job))
+            if self.expiring or (job.table is not None and job.table.has_ttl):
+                self._note_expiring()
         if self._schema.version != version:
             self._versions.append((binlog.commit_ts, self._schema.version))
         if isinstance(txn, Dml) and txn.schema_version > self._schema.version:
@@ -380,6 +385,17 @@ class Session:
             say_late(txn.commit_ts, late)
         self._note(txn)
         return txn
+
+    def _note_expiring(self) -> None:
+        """Tables whose rows TiDB deletes by age, in no binlog: downstream they stay."""
+        found = tuple(
+            f"{named.database}.{named.table}"
+            for named, info in self._schema.tables()
+            if info.has_ttl and self._ports.table_filter.replicates(named.database, named.table)
+        )
+        if found and found != self.expiring:
+            log.warning("tables_with_ttl", tables=found[:_NAMES_SHOWN_MAX], count=len(found))
+        self.expiring = found
 
     def _note_what_is_due(self) -> None:
         """At a stop right behind an ALTER, before anything told what may be written after it."""
@@ -449,6 +465,7 @@ class Session:
         )
         complete_after = after if after > NO_TS else Tso(first_ts - 1)
         self._carry = Carry(self._schema, self._ports.table_filter.routes, complete_after)
+        self._note_expiring()
 
     async def _apply_history(self, first_ts: Tso) -> None:
         """Applies what is behind the first transaction, some jobs at a time."""

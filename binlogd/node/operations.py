@@ -428,6 +428,7 @@ class Node:
             "retry_in_s": round(now.retry_in_s, 1),
             "skipped": now.transactions_skipped,
             "values_in_doubt": now.values_in_doubt,
+            "expiring": list(now.expiring),
             "transactions": now.sink.txns_applied if now.sink else 0,
             "rows": now.sink.rows_applied if now.sink else 0,
             "ddls": now.sink.ddls_applied if now.sink else 0,

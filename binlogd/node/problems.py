@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 WAITS_LONG_S = 30.0
+NAMES_SHOWN_MAX = 10
 OPEN_PORT = (
     "whoever reaches it may write binlogs and look at this page, and what goes over it can be read"
     " on the way"
@@ -215,6 +216,18 @@ def _in_doubt(drainer: Mapping[str, Any]) -> Iterator[Problem]:
             f"{drainer['values_in_doubt']} times values of new columns, or rows, are in doubt",
             "Rows were written while a DDL of their table was at work; each case is in the log.",
             "Compare these tables with `binlogd verify`.",
+        )
+    if drainer.get("expiring"):
+        names: Sequence[str] = drainer["expiring"]
+        more = (
+            f", and {len(names) - NAMES_SHOWN_MAX} others" if len(names) > NAMES_SHOWN_MAX else ""
+        )
+        yield Problem(
+            "info",
+            f"{len(names)} tables have a TTL: what expires upstream stays downstream",
+            ", ".join(names[:NAMES_SHOWN_MAX]) + more,
+            "TiDB deletes these rows without a binlog. Delete them downstream by the same rule, or"
+            " leave them; `binlogd verify` reports them until then.",
         )
     trash_error = (drainer.get("trash") or {}).get("error")
     if trash_error:

@@ -143,6 +143,8 @@ class Table:
     is_sequence: bool = False
     references: tuple[tuple[str, str], ...] = ()
     """Database (may be "") and table of each foreign key."""
+    has_ttl: bool = False
+    """TiDB deletes rows by their age, in sessions that write no binlog."""
 
     def primary_index(self) -> Index | None:
         """The index that is the primary key; None where the key is the handle, or there is none."""
@@ -422,6 +424,10 @@ class _ForeignKeyJson(msgspec.Struct, frozen=True):
     ref_table: _NameJson = _NameJson()
 
 
+class _TtlJson(msgspec.Struct, frozen=True):
+    enable: bool = False
+
+
 class _TableJson(msgspec.Struct, frozen=True):
     id: int = 0
     name: _NameJson = _NameJson()
@@ -437,6 +443,7 @@ class _TableJson(msgspec.Struct, frozen=True):
     view: _PresentJson | None = None
     sequence: _PresentJson | None = None
     fk_info: tuple[_ForeignKeyJson, ...] | None = None
+    ttl_info: _TtlJson | None = None
 
     def table(self) -> Table:
         partitioning = self.partition.partitioning() if self.partition else None
@@ -458,6 +465,7 @@ class _TableJson(msgspec.Struct, frozen=True):
             references=tuple(
                 (each.ref_schema.original, each.ref_table.original) for each in self.fk_info or ()
             ),
+            has_ttl=self.ttl_info is not None and self.ttl_info.enable,
         )
 
     @classmethod
@@ -480,6 +488,7 @@ class _TableJson(msgspec.Struct, frozen=True):
                 _ForeignKeyJson(_name(database), _name(name)) for database, name in table.references
             )
             or None,
+            ttl_info=_TtlJson(enable=True) if table.has_ttl else None,
         )
 
 

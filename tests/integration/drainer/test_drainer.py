@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
@@ -699,3 +700,31 @@ async def test_lag_is_counted_in_upstream_time(place: Place) -> None:
     async with place.running() as drainer:
         await until(lambda: drainer.statistics().lag_ms == 2_500)
         assert drainer.statistics().blocking == "downstream"
+
+
+# --- what no binlog tells ----------------------------------------------------------------------
+
+
+async def test_tables_whose_rows_expire_upstream_are_named_from_the_first_transaction_on(
+    place: Place,
+) -> None:
+    def altered(job_id: int, commit_ts: int, ttl: object) -> Job:
+        info = json.loads(table_to_json(TABLE)) | {"ttl_info": ttl}
+        return job(job_id, commit_ts, 65, schema_id=5, table_id=10, TableInfo=info)
+
+    on, off = altered(3, 12, {"column": {"O": "v"}, "enable": True}), altered(4, 16, None)
+    place.history = MemoryHistory([DATABASE, CREATE, on, off])
+    place.source.add(*beginning(), rows(11, [1]), ddl(on, 12, "ALTER TABLE `t` TTL ..."))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 12)
+        assert drainer.statistics().expiring == ("shop.t",)
+    place.source.add(rows(14, [2]))
+    async with place.running() as drainer:
+        with capture_logs() as logs:
+            await until(lambda: drainer.statistics().applied_ts == 14)
+            assert drainer.statistics().expiring == ("shop.t",), "by another life, too"
+        (told,) = (each for each in logs if each["event"] == "tables_with_ttl")
+        assert told["tables"] == ("shop.t",)
+        place.source.add(ddl(off, 16, "ALTER TABLE `t` REMOVE TTL"))
+        await until(lambda: drainer.statistics().applied_ts == 16)
+        assert drainer.statistics().expiring == ()

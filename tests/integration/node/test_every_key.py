@@ -245,6 +245,7 @@ READ_ELSEWHERE = {
     "pump.close-timeout": "app.py",
     "security.operators-from": "node/reloading.py",
     "security.admin-token": "node/reloading.py",
+    "security.host-names": "node/reloading.py",
     "export.memory": "exporting.py",
 }
 """Before a node is put together, or when somebody asks for it: in these modules."""

@@ -35,6 +35,7 @@ def _statistics(
         transactions_skipped=0,
         values_in_doubt=0,
         unforeseen_errors=0,
+        expiring=(),
         failed_in_a_row=0,
         retry_in_s=0.0,
         merge=merge,
