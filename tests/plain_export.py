@@ -166,7 +166,14 @@ class PlainExport:
         ddl = transactions.ddl_binlogs(log, commit_ts)
         jobs = jobs_from_json(self.history)
         begins = Tso(int(log.start_ts.min()))
-        return catalog(jobs, ddl, log_begins=begins, ignore_schemas=("mysql",), origin=origin)
+        return catalog(
+            jobs,
+            ddl,
+            log_begins=begins,
+            ignore_schemas=("mysql",),
+            origin=origin,
+            seen=partial(transactions.newest_version, log),
+        )
 
 
 def _written(results: Iterator[pa.RecordBatch]) -> list[Written]:

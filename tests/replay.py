@@ -40,7 +40,7 @@ SKIPPED: dict[str, tuple[str, ...]] = {
     "mixed": (),
     "large": (),
     "race": (),
-    "windows": ("part.bare", "part.grown*"),
+    "windows": ("part.bare",),
 }
 """What MariaDB cannot hold, or no binlog tells."""
 

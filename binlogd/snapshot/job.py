@@ -16,6 +16,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,6 +139,7 @@ def _planned(spec: ExportSpec, log: Log) -> _Plan:
         log_begins=log_begins,
         ignore_schemas=spec.ignore_schemas,
         origin=Origin(_base(spec, changes_from), spec.is_headless, changes_from),
+        seen=partial(transactions.newest_version, log),
     )
     if spec.layout == "dumpling":
         plans = {table_id: dumpling.dumped(plan) for table_id, plan in known.tables.items()}

@@ -57,6 +57,16 @@ class Turn(NamedTuple):
         return max(version, self.version) if commit_ts > self.settled_ts else version
 
 
+def step_version(job: Job, steps: int, others: Container[int]) -> int:
+    """The version of a step of a job, so many of its own before its last, or a later one."""
+    version = job.schema_version
+    for _ in range(steps):
+        version -= 1
+        while version in others:
+            version -= 1
+    return version
+
+
 def turn_of(job: Job, done_ts: int, others: Container[int], known_version: int = 0) -> Turn:
     """The turn of a job whose binlog has this commit_ts.
 
@@ -67,11 +77,7 @@ def turn_of(job: Job, done_ts: int, others: Container[int], known_version: int =
     if not steps:
         settled_ts = max(done_ts, job.finished_ts)
         return Turn(job.schema_version, job.schema_version, done_ts, settled_ts)
-    latest = job.schema_version
-    for _ in range(steps):
-        latest -= 1
-        while latest in others:
-            latest -= 1
+    latest = step_version(job, steps, others)
     first = min(known_version + 1, latest) if known_version else latest
     while first in others:
         first += 1

@@ -17,7 +17,7 @@ from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, Unreadabl
 from binlogd.snapshot.log import numbers
 from binlogd.snapshot.log.datums import Rows
 from binlogd.snapshot.log.keys import KEY_BYTES
-from binlogd.snapshot.log.moves import Moves
+from binlogd.snapshot.log.moves import Home, Moves
 from binlogd.snapshot.log.prewrites import DELETE, INSERT, UPDATE, Told, told
 from binlogd.snapshot.log.reader import Slice, payloads_at
 from binlogd.snapshot.log.row_changes import TableRows, changed
@@ -29,6 +29,7 @@ from binlogd.snapshot.log.rowkey import (
     deleted,
     inserted,
     last_image,
+    placed,
     updated,
 )
 from binlogd.snapshot.log.vectors import Longs
@@ -263,8 +264,9 @@ class _Events:
             run = Run(change, prewrite.commit_ts, version)
             if change.table_id in passed_over:
                 continue
-            if wanted.moves.concerns(change.table_id, version):
-                yield from self.fill_moved(run)
+            seen = wanted.moves.seen(change.table_id, version, prewrite.commit_ts)
+            if wanted.moves.concerns(change.table_id, seen):
+                yield from self.fill_moved(run, seen)
             elif wanted.counts(change.table_id, prewrite.commit_ts):
                 yield from self.fill(run)
 
@@ -305,23 +307,32 @@ class _Events:
                 yield self.take()
                 self._begin(of)
 
-    def fill_moved(self, run: Run) -> Iterator[pa.RecordBatch]:
-        """As `fill`, for rows that may belong to another table at the end, or to none."""
+    def fill_moved(self, run: Run, seen: int) -> Iterator[pa.RecordBatch]:
+        """As `fill`, for rows that may belong to another table at the end, or to none. Their
+        partitions are those of the version `seen`."""
         table_id, version = run.change.table_id, run.schema_version
         handle, wanted = self._wanted.moves.handles[table_id], self._wanted
 
-        def home(row: bytes) -> int | None:
-            found = self._followed.home(table_id, version, row)
-            if found is None or found not in wanted.handles:
+        def home(row: bytes) -> Home | None:
+            found = self._followed.home(table_id, seen, row)
+            if found is None or found.table_id not in wanted.handles:
                 return None
-            return found if wanted.counts(found, run.commit_ts) else None
+            return found if wanted.counts(found.table_id, run.commit_ts) else None
 
-        moved = _named(run, _moved_rows(run.change, handle, home))
-        for seq, (table, each) in enumerate(moved):
-            if table is not None:
-                self._begin((table, run.commit_ts, version))
-                if self._add(seq, *each):
+        moved = _named(run, self._moved_rows(run, seen, handle, home))
+        for seq, (to, (key, op, row, before)) in enumerate(moved):
+            if to is not None:
+                is_placed = wanted.handles[to.table_id].kind is HandleKind.PLACED
+                self._begin((to.table_id, run.commit_ts, version))
+                full_key = placed(key, to.place) if is_placed else key
+                if self._add(seq, full_key, op, row, before):
                     yield self.take()
+
+    def _moved_rows(
+        self, run: Run, seen: int, handle: Handle, home: Callable[[bytes], Home | None]
+    ) -> Iterator[tuple[Home | None, _Found]]:
+        gone = self._followed.gone_twins(run.change, seen, run.commit_ts)
+        return _moved_rows(run.change, handle, home, gone)
 
     def take(self) -> pa.RecordBatch:
         """The batch; the next one begins."""
@@ -407,13 +418,17 @@ def _rows_with_before(change: Mutation, handle: Handle) -> Iterator[_Found]:
 
 
 def _moved_rows(
-    change: Mutation, handle: Handle, home: Callable[[bytes], int | None]
-) -> Iterator[tuple[int | None, _Found]]:
-    """Each change of a row with the table that it is about at the end."""
+    change: Mutation, handle: Handle, home: Callable[[bytes], Home | None], gone: Set[int]
+) -> Iterator[tuple[Home | None, _Found]]:
+    """Each change of a row with where it is at the end; without some of the inserted rows."""
+    number = -1
     rows = {0: iter(change.inserted), 1: iter(change.updated), 4: iter(change.deleted)}
     for kind in change.sequence:
         row = next(rows[kind])
         if kind == 0:
+            number += 1
+            if number in gone:
+                continue
             put = inserted(handle, row)
             yield home(put.row), (put.key, _PUT, put.row, b"")
         elif kind == 1:

@@ -22,10 +22,12 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from binlogd.errors import CorruptRow
-from binlogd.snapshot.log.rowkey import Handle
+from binlogd.snapshot.log.rowkey import Handle, HandleKind
 from binlogd.tidb.model import Table, TableAt
 from binlogd.tidb.partitions import Places, Unplaceable
 from binlogd.tidb.row import RowDecoder, Value
+from binlogd.tidb.turns import Turn
+from binlogd.wire.mutation import Mutation
 
 
 class Ended(NamedTuple):
@@ -64,6 +66,25 @@ class Swapped(NamedTuple):
 Move = Ended | Spread | Swapped
 
 
+class Twice(NamedTuple):
+    """REORGANIZE PARTITION of a table without a key: rows inserted into these partitions from
+    `switched` on went to the new one first and to the old one behind it, before that the other way
+    round. What went to an old one after `copied_ts` is gone with it."""
+
+    version: int
+    switched: int
+    table_id: int
+    ids: frozenset[int]
+    copied_ts: int
+
+
+class Home(NamedTuple):
+    """Where a row is at the end: the table, and its partition or the table once more."""
+
+    table_id: int
+    place: int
+
+
 def ids_of(move: Move) -> tuple[int, ...]:
     """The tables that a move is about."""
     if isinstance(move, Swapped):
@@ -84,10 +105,21 @@ class Moves:
     moves: tuple[Move, ...] = ()
     known: Mapping[int, tuple[tuple[int, Table], ...]] = field(default_factory=dict)
     handles: Mapping[int, Handle] = field(default_factory=dict)
+    turns: Mapping[int, tuple[Turn, ...]] = field(default_factory=dict)
+    twice: tuple[Twice, ...] = ()
 
     def concerns(self, table_id: int, version: int) -> bool:
         """Whether rows of this table and schema version may not be where they say."""
-        return table_id in self.known and version < self.moves[-1].version
+        if table_id not in self.known:
+            return False
+        is_placed = self.handles[table_id].kind is HandleKind.PLACED
+        return is_placed or version < self.moves[-1].version
+
+    def seen(self, table_id: int, version: int, commit_ts: int) -> int:
+        """The schema version by which the partition of a row is looked for (see `tidb.turns`)."""
+        for turn in self.turns.get(table_id, ()):
+            version = turn.seen(version, commit_ts)
+        return version
 
     def followed(self) -> Followed:
         """Who follows rows; for one worker."""
@@ -102,11 +134,32 @@ class Followed:
         self._at: dict[tuple[int, int], _At] = {}
         self._after: dict[int, Places] = {}
 
-    def home(self, table_id: int, version: int, row: bytes) -> int | None:
-        """The id of the table that a row (as it is inserted) of this version belongs to at the end,
-        if that is still there; None for one that is no more. Raises CorruptRow."""
+    def home(self, table_id: int, version: int, row: bytes) -> Home | None:
+        """Where a row (as it is inserted) of this version is at the end, if its table is still
+        there; None for one that is no more. Raises CorruptRow."""
         values = self._at_version(table_id, version).decoder.insert(row)
-        return self.home_of(table_id, version, values)
+        return self._home(table_id, version, values)
+
+    def gone_twins(self, run_of: Mutation, version: int, commit_ts: int) -> set[int]:
+        """Which of the inserted rows are those of two that went with an old partition.
+        Raises CorruptRow."""
+        gone: set[int] = set()
+        for twice in self._moves.twice:
+            is_at_work = version < twice.version and commit_ts > twice.copied_ts
+            if twice.table_id != run_of.table_id or not is_at_work:
+                continue
+            decoder, places = self._at_version(run_of.table_id, version)
+            previous: dict[int, Value] | None = None
+            for number, row in enumerate(run_of.inserted):
+                values = decoder.insert(row)
+                if values == previous:
+                    gone.add(number if version >= twice.switched else number - 1)
+                    previous = None
+                elif places is not None and places.look(values) in twice.ids:
+                    previous = values
+                else:
+                    previous = None
+        return gone
 
     def deciding(self, table_id: int, version: int) -> tuple[int, ...]:
         """The ids of the columns that `home_of` may look at."""
@@ -119,7 +172,11 @@ class Followed:
         return tuple({each: None for held in places if held for each in held.column_ids})
 
     def home_of(self, table_id: int, version: int, values: Mapping[int, Value]) -> int | None:
-        """As `home`, of a row whose values are known. Raises CorruptRow."""
+        """The table of a row whose values are known, as `home`. Raises CorruptRow."""
+        home = self._home(table_id, version, values)
+        return home.table_id if home is not None else None
+
+    def _home(self, table_id: int, version: int, values: Mapping[int, Value]) -> Home | None:
         places = self._at_version(table_id, version).places
         try:
             place = places.find(values) if places is not None else table_id
@@ -129,7 +186,7 @@ class Followed:
 
     def _follow(
         self, owner: int, version: int, place: int, values: Mapping[int, Value]
-    ) -> int | None:
+    ) -> Home | None:
         for number, move in enumerate(self._moves.moves):
             if move.version <= version:
                 continue
@@ -147,7 +204,7 @@ class Followed:
             else:
                 owner = move.after.id
                 place = self._spread(number, move, values)
-        return owner
+        return Home(owner, place)
 
     def _spread(self, number: int, move: Spread, values: Mapping[int, Value]) -> int:
         if move.after.partitioning is None:

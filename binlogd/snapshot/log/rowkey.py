@@ -59,6 +59,9 @@ class HandleKind(IntEnum):
     HIDDEN = 0
     INTEGER = 1
     COMMON = 2
+    PLACED = 3
+    """A hidden row id, unique within a partition only: rows of another table came by an exchange.
+    Its keys have the id of the partition behind the number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,11 @@ class PrimaryKey:
                 for each in self.column_ids
             ]
         )
+
+
+def placed(key: bytes, partition_id: int) -> bytes:
+    """The key of a row of a table whose handle is PLACED."""
+    return key + partition_id.to_bytes(8, "big")
 
 
 def primary_key(info: Table, defaults: Sequence[Value]) -> PrimaryKey:

@@ -23,7 +23,7 @@ from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import Handle, handle_of
 from binlogd.snapshot.spec import LeftOut
 from binlogd.snapshot.tables.built_on import Base, BaseTable, Carry, carry
-from binlogd.snapshot.tables.moving import MOVING, Moving
+from binlogd.snapshot.tables.moving import MOVING, Moving, Seen
 from binlogd.snapshot.tables.rewrite import Rewritten
 from binlogd.tidb.ddl_text import changed_columns
 from binlogd.tidb.kinds import ActionType, SchemaState
@@ -104,13 +104,15 @@ def catalog(
     log_begins: Tso,
     ignore_schemas: Iterable[str],
     origin: Origin | None = None,
+    seen: Seen | None = None,
 ) -> Catalog:
     """The catalog after these DDL binlogs (all of the log up to the moment, by commit_ts).
 
-    `jobs` is the whole history. Raises MissingDdlJob, and Refused after a FLASHBACK CLUSTER.
+    `jobs` is the whole history. `seen` asks the log, where it is at hand. Raises MissingDdlJob, and
+    Refused after a FLASHBACK CLUSTER.
     """
     origin = origin or Origin()
-    walk = _Walk(base=origin.base, moving=Moving(jobs))
+    walk = _Walk(base=origin.base, moving=Moving(jobs, seen))
     if origin.base is not None and origin.is_headless:
         walk.begin_at(jobs, origin.base)
     else:
@@ -122,6 +124,7 @@ def catalog(
         if info.is_view or info.is_sequence or named.database.lower() in ignored:
             continue
         plan = _plan(named.database, info, walk.shown(info), walk.rewritten.get(info.id, ()))
+        plan = replace(plan, handle=walk.moving.handle(info))
         try:
             plans[info.id] = _sourced(plan, walk, origin)
         except _Lost as lost:
@@ -344,7 +347,7 @@ class _Walk:
         ]
 
     def _move(self, job: Job, info: Table, commit_ts: Tso) -> None:
-        touched = self.moving.take(job, info, self.rewritten)
+        touched = self.moving.take(job, info, self.rewritten, commit_ts)
         for heir, table_id in touched.heirs:
             if table_id in self.reasons:
                 self.reasons[heir] = self.reasons[table_id]

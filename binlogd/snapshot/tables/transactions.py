@@ -6,14 +6,16 @@ import itertools
 
 import numpy as np
 
-from binlogd.errors import Corrupt, Refused
+from binlogd.errors import Corrupt, CorruptRecord, MalformedBinlog, Refused
 from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.log.events import Reads
 from binlogd.snapshot.log.heads import COMMIT, DDL_COMMIT, PREWRITE, ROLLBACK, Log
+from binlogd.snapshot.log.reader import payloads_at
 from binlogd.snapshot.log.vectors import Longs, Mask
 from binlogd.snapshot.spec import ExportSpec
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.tso import Tso, plus_ms
+from binlogd.wire.peek import changes, peek
 
 
 def moment(log: Log, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
@@ -105,6 +107,27 @@ def ddl_binlogs(log: Log, commit_ts: Tso) -> list[DdlBinlog]:
         if each.commit_ts <= commit_ts
     }
     return [found[key] for key in sorted(found)]
+
+
+_LOOKED_AT = 64
+
+
+def newest_version(log: Log, before_ts: int) -> int:
+    """The highest schema version of the last transactions with rows that began before a time; 0
+    where there are none. Raises CorruptRecord."""
+    numbers = np.flatnonzero((log.kind == PREWRITE) & (log.start_ts < before_ts))
+    numbers = numbers[np.argsort(log.start_ts[numbers], kind="stable")][-_LOOKED_AT:]
+    parts = np.searchsorted(log.begins, numbers, side="right") - 1
+    newest = 0
+    for part, at in zip(parts.tolist(), log.at[numbers].tolist(), strict=True):
+        (payload,) = payloads_at(log.parts[part], [at])
+        try:
+            if not peek(payload).ddl_job_id:  # a DDL has no rows
+                newest = max(newest, changes(payload, lambda _: False)[0])
+        except MalformedBinlog as error:
+            path = log.parts[part].path
+            raise CorruptRecord(path, at, f"no row changes: {error}") from error
+    return newest
 
 
 def reads(log: Log, commit_ts: Tso, since_ts: Tso) -> list[Reads]:

@@ -216,7 +216,7 @@ def _read(reader: tuple[int, Read], rows: list[list[Raw]]) -> list[Value]:
 
 
 def _dumped_keys(plan: TablePlan, dumped: Dumped, rows: Rows, readers: _Readers) -> pa.Array | None:
-    if plan.handle.kind is HandleKind.HIDDEN:
+    if plan.handle.kind in (HandleKind.HIDDEN, HandleKind.PLACED):
         return None
     by_id: dict[int, Column] = {column.id: column for column in dumped.columns}
     columns = [by_id[column_id] for column_id in plan.handle.column_ids]

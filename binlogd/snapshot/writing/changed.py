@@ -27,7 +27,8 @@ _CHUNK_KEYS = 1 << 16
 
 def type_of_keys(plan: TablePlan) -> pa.DataType:
     """How the keys of a table are kept."""
-    return pa.binary() if plan.handle.kind is HandleKind.COMMON else pa.int64()
+    is_text = plan.handle.kind in (HandleKind.COMMON, HandleKind.PLACED)
+    return pa.binary() if is_text else pa.int64()
 
 
 def keys_as(keys: Sequence[bytes], type_: pa.DataType) -> pa.Array:

@@ -323,7 +323,7 @@ def schema_of(columns: Iterable[ArrowColumn]) -> pa.Schema:
 
 def key_type(plan: TablePlan, columns: Iterable[ArrowColumn]) -> pa.DataType | None:
     """How the row handles of a table are kept; None where a column of it is the handle."""
-    if plan.handle.kind is HandleKind.COMMON:
+    if plan.handle.kind in (HandleKind.COMMON, HandleKind.PLACED):
         return pa.binary()
     is_told = plan.handle.kind is HandleKind.INTEGER and any(
         each.column.id == plan.handle.column_ids[0] and each.type != pa.bool_() for each in columns

@@ -58,7 +58,8 @@ def followed(moves: Moves, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def _moved(moves: Moves, follower: Followed, row: dict[str, Any]) -> dict[str, Any] | None:
-    table_id, version = row["table_id"], row["schema_version"]
+    table_id = row["table_id"]
+    version = moves.seen(table_id, row["schema_version"], row["commit_ts"])
     if not moves.concerns(table_id, version):
         return row
     try:
@@ -66,7 +67,7 @@ def _moved(moves: Moves, follower: Followed, row: dict[str, Any]) -> dict[str, A
     except CorruptRow as error:
         raise UnreadableRow(f"table id {table_id}", row["commit_ts"], str(error)) from error
     if home is not None:
-        return {**row, "table_id": home}
+        return {**row, "table_id": home.table_id}
     if moves.handles[table_id].kind is HandleKind.HIDDEN:
         return {**row, "op": Op.DELETE.value}
     return None
