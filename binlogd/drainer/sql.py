@@ -11,6 +11,7 @@ Source: tidb-binlog pkg/loader/model.go and drainer/translator/mysql.go for upst
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from zlib import crc32
 
@@ -19,6 +20,8 @@ from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
 
 NULL = b"NULL"
+_IN_TUPLE = re.compile(rb"[^',]*'(?:[^'\\]|''|\\.)*'|[^,]+", re.DOTALL)
+"""Each literal of a tuple."""
 
 
 def ident(name: str) -> bytes:
@@ -106,6 +109,13 @@ def delete_tail(keys: Sequence[bytes]) -> bytes:
     return b"," + keys[0] + b")" if len(keys) == 1 and keys[0].startswith(b"(") else b")"
 
 
+def delete_one(table: bytes, key: Sequence[str], literal: bytes) -> bytes:
+    """`DELETE FROM t WHERE a = 1 AND b = 2 LIMIT 1` of a key as `tuple_of` makes it."""
+    values = [literal] if len(key) == 1 else _IN_TUPLE.findall(literal[1:-1])
+    pairs = (ident(name) + b" = " + value for name, value in zip(key, values, strict=True))
+    return b"DELETE FROM " + table + b" WHERE " + b" AND ".join(pairs) + b" LIMIT 1"
+
+
 def assignments(pairs: Sequence[tuple[str, bytes]]) -> bytes:
     """`a` = 1,`b` = 2."""
     return b",".join(ident(name) + b" = " + literal for name, literal in pairs)
@@ -124,7 +134,7 @@ def equals(column: Column, literal: bytes, *, is_json: bool = False) -> bytes:
         return name + b" = CAST(" + literal + b" AS JSON)"
     plain = name + b" = " + literal
     if literal.startswith(b"'") and column.field_type.tp in STRING_TYPES:
-        plain += b" AND BINARY CONVERT(" + name + b" USING utf8mb4) = _binary" + literal
+        plain += b" AND CAST(CONVERT(" + name + b" USING utf8mb4) AS BINARY) = _binary" + literal
     return plain
 
 

@@ -84,8 +84,7 @@ class NamedTable:
 
     def _delete(self, row: NamedRow) -> Piece:
         key = self._key_of(row, is_new=False)
-        # MariaDB finds no row by a list of pairs with text that is not Unicode in them
-        if key and (len(key) == 1 or not any(self._columns[name].is_local for name, _ in key)):
+        if len(key) == 1 or (key and all(self._columns[name].is_found_in_lists for name, _ in key)):
             head = sql.delete_head(self._name, [self._columns[name].name for name, _ in key])
             return Piece(head, sql.tuple_of([literal for _, literal in key]), finds_row=True)
         statement = b"DELETE FROM " + self._name + self._where(row)
@@ -135,7 +134,9 @@ class NamedTable:
             return name + b" = CAST(" + literal + b" AS JSON)"
         plain = name + b" = " + literal
         if isinstance(column.old, bytes) and literal.startswith(b"'"):
-            plain += b" AND BINARY CONVERT(" + name + b" USING utf8mb4) = _binary" + literal
+            plain += (
+                b" AND CAST(CONVERT(" + name + b" USING utf8mb4) AS BINARY) = _binary" + literal
+            )
         return plain
 
 

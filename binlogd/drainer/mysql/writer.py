@@ -305,6 +305,8 @@ class RowWriter:
             try:
                 await self._run(session, statement)
             except SqlRefused:
+                if len(statement.items) == 1:
+                    return statement, statement.items[0]
                 for item in statement.items:
                     text = statement.head + item + statement.tail
                     single = item if statement.kind is RunKind.SINGLE else text

@@ -76,7 +76,10 @@ class RunKind(Enum):
 
 
 class Statement(NamedTuple):
-    """A statement, and what it was made of: `head` + `items` joined by commas + `tail`."""
+    """A statement, and what it was made of: `head` + `items` joined by commas + `tail`.
+
+    One of a single item may be written otherwise.
+    """
 
     text: bytes
     target: Target
@@ -168,6 +171,11 @@ def _of_run(
             yield Statement(item, target, kind, target.single_head, (item,), b"")
         return
     is_delete = kind is RunKind.DELETE
+    if is_delete and not target.in_lists:
+        for item in items:
+            text = target.deletion(item)
+            yield Statement(text, target, kind, target.delete_head, (item,), b"")
+        return
     head, tail = target.delete_head if is_delete else target.write_head, target.write_tail
     for batch in sql.batches(items, bytes_max - len(head) - len(tail)):
         if is_delete:

@@ -5,7 +5,6 @@
 | one unique key, exact (numbers, times, bytes, `_bin`)  | merged by key          | by key   |
 | several unique keys, an exact one among them           | merged by that key     | by table |
 | no exact key: text of another collation, prefix, FLOAT | in order, by key       | by table |
-| several columns, text that is not Unicode among them   | one by one             | by table |
 | triggers, system versioning, columns unknown upstream  | one by one             | by table |
 | no key that upstream has as well                       | one by one             | by table |
 
@@ -54,13 +53,15 @@ class DownstreamColumn:
         return self.data_type == "json"
 
     @property
-    def is_local(self) -> bool:
-        """Text in a character set that is no part of Unicode's forms.
+    def is_found_in_lists(self) -> bool:
+        """Whether `(a, b) IN ((1, 2), ...)` finds rows by this column as `a = 1 AND b = 2` does.
 
-        MariaDB 10.11 finds no row by `(a, b) IN (('e acute', 1), ...)` where `a` is of that kind,
-        and the one row of a list of one.
+        MySQL up to 9.7 finds none by the number of an ENUM or SET. MariaDB 10.11 finds none by
+        text in a character set that is no part of Unicode's forms, where the list has two pairs.
         """
-        return bool(self.collation) and not self.collation.startswith(("utf", "ucs", "ascii"))
+        if self.data_type in ("enum", "set"):
+            return False
+        return not self.collation or self.collation.startswith(("utf", "ucs", "ascii"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,8 @@ class Shape:
     """Columns that have a JSON type downstream."""
     has_triggers: bool = False
     """Writing a row may write others, anywhere."""
+    in_lists: bool = True
+    """Whether rows are deleted by lists of keys; else each by a statement."""
     reason: str = ""
     """Why it is not simply merged by key; for the operator."""
 
@@ -134,8 +137,8 @@ def shape_of(
     key, is_exact = _best_key(info, columns, downstream)
     reason = _reason_for_singles(columns, downstream)
     json_names = frozenset(each.name.lower() for each in downstream.columns if each.is_json)
-    if not reason and len(key) > 1 and any(there[name].is_local for name in _texts(key)):
-        reason = "a key of several columns, with text that is not Unicode"
+    names = [each.column.name.lower() for each in key]
+    in_lists = len(key) == 1 or all(there[name].is_found_in_lists for name in names)
     if reason or not key:
         return Shape(
             Mode.SINGLE,
@@ -149,11 +152,24 @@ def shape_of(
             reason=reason or "no unique key without NULL on both sides",
         )
     if not is_exact:
-        return Shape(Mode.ORDERED, by_key=False, columns=columns, key=key, reason="inexact key")
-    others = _unique_upstream(info) - {frozenset(each.column.name.lower() for each in key)}
-    if len(downstream.keys) > 1 or others:
-        return Shape(Mode.MERGED, by_key=False, columns=columns, key=key, reason="several keys")
-    return Shape(Mode.MERGED, by_key=True, columns=columns, key=key)
+        return Shape(
+            Mode.ORDERED,
+            by_key=False,
+            columns=columns,
+            key=key,
+            in_lists=in_lists,
+            reason="inexact key",
+        )
+    others = _unique_upstream(info) - {frozenset(names)}
+    by_key = len(downstream.keys) == 1 and not others
+    return Shape(
+        Mode.MERGED,
+        by_key=by_key,
+        columns=columns,
+        key=key,
+        in_lists=in_lists,
+        reason="" if by_key else "several keys",
+    )
 
 
 def original_shape(
@@ -212,12 +228,6 @@ class Shapes:
 
 def _is_written(found: DownstreamColumn | None, *, leaves_out_columns: bool) -> bool:
     return not leaves_out_columns if found is None else not found.is_generated
-
-
-def _texts(key: Sequence[KeyColumn]) -> list[str]:
-    """The columns of a key whose literals are text, in lower case."""
-    columns = [each.column for each in key]
-    return [column.name.lower() for column in columns if column.field_type.tp in STRING_TYPES]
 
 
 def _reason_for_singles(columns: Sequence[Column], downstream: DownstreamTable) -> str:

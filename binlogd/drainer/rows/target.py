@@ -33,6 +33,7 @@ class Target:
         "by_key",
         "database",
         "delete_head",
+        "in_lists",
         "info",
         "label",
         "mode",
@@ -62,9 +63,14 @@ class Target:
         if shape.mode is Mode.ORIGINAL:
             self.write_head = self.write_head.rstrip()
         self.write_tail = sql.update_on_duplicate(names) if shape.is_upsert else b""
+        self.in_lists = shape.in_lists
         key = [each.column.name for each in shape.key]
         self.delete_head = sql.delete_head(self.name, key) if key else b""
         self.single_head = b"UPDATE or DELETE of one row of " + self.name
+
+    def deletion(self, key: bytes) -> bytes:
+        """DELETE of one row, by the literal of its key."""
+        return sql.delete_one(self.name, [each.column.name for each in self.shape.key], key)
 
 
 class Reader:

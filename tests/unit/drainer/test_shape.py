@@ -142,6 +142,20 @@ def test_batches_keep_order_and_fit(items: list[bytes], bytes_max: int) -> None:
     assert all(len(b",".join(batch)) <= bytes_max or len(batch) == 1 for batch in batches)
 
 
+@given(st.lists(st.integers() | st.binary(max_size=9), min_size=1, max_size=4))
+def test_a_key_is_taken_apart_as_it_was_put_together(values: list[int | bytes]) -> None:
+    literals = [
+        b"%d" % value if isinstance(value, int) else b"_binary" + sql.quoted(value)
+        for value in values
+    ]
+    names = list("abcd"[: len(values)])
+    conditions = [
+        b"`%b` = %b" % (name.encode(), each) for name, each in zip(names, literals, strict=True)
+    ]
+    statement = sql.delete_one(b"t", names, sql.tuple_of(literals))
+    assert statement == b"DELETE FROM t WHERE " + b" AND ".join(conditions) + b" LIMIT 1"
+
+
 def test_a_backtick_in_a_name_is_doubled() -> None:
     assert sql.qualified("odd `name", "t") == b"`odd ``name`.`t`"
 
