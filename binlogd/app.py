@@ -65,7 +65,13 @@ from binlogd.settings.setup import Setup, client_tls, server_tls
 from binlogd.snapshot.desk import Desk
 from binlogd.snapshot.metrics import DeskReport
 from binlogd.telemetry.logs import set_up_logging
-from binlogd.tools.restoring import read_checkpoint, restore_from
+from binlogd.tools.restoring import (
+    Beside,
+    LastResort,
+    decided_skips,
+    read_checkpoint,
+    restore_from,
+)
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.upstream.upstream import Upstream
@@ -100,7 +106,7 @@ def serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
 def restore(setup: Setup, to_ts: Tso | None = None) -> Restored:
     """Brings the downstream to a consistent state from the relay log alone."""
     set_up_logging(setup.config.log_level, sys.stderr)
-    return run(_restore(setup, to_ts=to_ts))
+    return run(_restore(setup, to_ts))
 
 
 def stored_checkpoint(setup: Setup) -> Checkpoint | None:
@@ -116,8 +122,6 @@ async def _serve(reloading: Reloading) -> int:
     try:
         upstream = await open_upstream(setup, store)
         try:
-            if await _was_restored(setup, upstream):
-                return 0
             return await _serve_on(reloading, disk, upstream)
         finally:
             await upstream.close()
@@ -143,7 +147,14 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
             registry=upstream.registry,
             tso=upstream.tso,
             clock=WallClock(),
-            drainer=make_replication(lambda: reloading.setup, disk, pump, upstream, pumps),
+            drainer=make_replication(
+                lambda: reloading.setup,
+                disk,
+                pump,
+                upstream,
+                pumps,
+                LastResort(setup, disk, upstream, Random()).ready,
+            ),
             skips=upstream.skips,
             reload_now=reloading.reload,
             finder=make_finder(setup, upstream),
@@ -446,35 +457,14 @@ async def _settle(
     return receiving.pump.state is NodeState.CLOSING or signalled.is_set()
 
 
-# --- the upstream is gone ----------------------------------------------------------------
-
-
-async def _was_restored(setup: Setup, upstream: Upstream) -> bool:
-    """Restores if that is what is left: a relay log, an upstream out of reach, no consistency."""
-    if setup.relay_dir is None or not setup.has_drainer:
-        return False
-    try:
-        await upstream.history.index()
-    except UpstreamUnavailable as error:
-        log.warning("upstream_unreachable", cause=str(error), relay=str(setup.relay_dir))
-    else:
-        return False
-    try:
-        return not (await _restore(setup, upstream.cluster.cluster_id)).was_consistent
-    except (BinlogdError, BaseExceptionGroup) as error:
-        log.warning("restore_failed", cause=str(error), consequence="only receiving")
-        return False
-
-
-async def _restore(
-    setup: Setup, cluster_id: int | None = None, to_ts: Tso | None = None
-) -> Restored:
+async def _restore(setup: Setup, to_ts: Tso | None) -> Restored:
     if setup.relay_dir is None:
         raise ConfigError("syncer.relay.log-dir is not set: there is no relay log to restore from")
     disk = PosixDisk()
     await make_data_dir(setup, disk)
     lock = await disk.lock(setup.data_dir / LOCK_FILE)  # two that apply would be one too many
     try:
-        return await restore_from(setup, disk, setup.relay_dir, cluster_id, to_ts)
+        beside = Beside(None, await decided_skips(setup))
+        return await restore_from(setup, disk, setup.relay_dir, beside, to_ts)
     finally:
         await lock.release()

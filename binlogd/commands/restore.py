@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from binlogd.settings.moment import last_ts
 from binlogd.settings.setup import Setup
 from binlogd.tools.chosen import chosen
 from binlogd.tools.reading import find_sources, transactions
+from binlogd.tools.restoring import decided_skips
 from binlogd.tools.shown import JsonWriter, TextWriter
 from binlogd.tools.transaction import Window
 from binlogd.tso import MAX_TS, Tso
@@ -44,8 +46,9 @@ def restore(
     """Bring the downstream to a consistent state from the relay log alone.
 
     Applies what the relay log holds after the checkpoint, then marks the checkpoint consistent. The
-    same happens at the start of `serve` when the upstream cannot be reached. The relay log may be
-    one that a Go Drainer left. With --to-ts a consistent downstream is moved on as well.
+    same happens beside `serve` when the upstream does not answer for syncer.relay.restore-after
+    seconds. What `binlogd skip` passes over is passed over here. The relay log may be one that a Go
+    Drainer left. With --to-ts a consistent downstream is moved on as well.
     """
     setup = load_setup(config_file, data_dir)
     end = None if to_ts is None else last_ts(to_ts, "--to-ts")
@@ -86,7 +89,7 @@ def _print_plan(setup: Setup, end: Tso | None, *, as_json: bool) -> None:
     window = Window(Tso(checkpoint.commit_ts + 1), MAX_TS if end is None else end)
     write = sys.stdout.write
     writer = JsonWriter(write) if as_json else TextWriter(write, is_coloured=is_coloured())
-    wanted = table_filter(setup.config.syncer)
+    wanted = table_filter(setup.config.syncer, asyncio.run(decided_skips(setup)))
     with quiet_on_broken_pipe(), ReadingProgress(said) as shown:
         found = transactions(find_sources([setup.relay_dir]), window, meter=shown.meter)
         for transaction, rows in chosen(found, wanted):

@@ -2,9 +2,10 @@
 
 Invariant. When `restore` returns, the downstream equals the upstream at the commit_ts of the
 checkpoint, and the checkpoint says so. Why it holds: the relay log is written before the downstream
-sees a transaction, so all that may be there in part is in it; the sink applies what it has already
-once more, or passes it over; and `consistent` is stored only after a flush. Nothing but the relay
-directory and the downstream is needed, and a restore that is cut short can be run again.
+sees a transaction, so all that may be there in part is in it, which is looked at before; the sink
+applies what it has already once more, or passes it over; and `consistent` is stored only after a
+flush. Nothing but the relay directory and the downstream is needed, and a restore that is cut short
+can be run again.
 
 Source: tidb-binlog drainer/relay.go; the original's process ends with exit code 1 all the same.
 """
@@ -65,8 +66,8 @@ async def restore(
 
     With `to_ts` it ends behind the last transaction at or below it; then a consistent checkpoint is
     moved on as well. Opens and closes the sink. Raises ConfigError when there is no checkpoint, or
-    a relay log that does not reach back to it, or a downstream that is beyond `to_ts`;
-    CorruptRelay; and whatever translating and applying may raise.
+    a relay log that does not reach back to it, or a downstream that is beyond `to_ts` or beyond
+    the relay log; CorruptRelay; and whatever translating and applying may raise.
     """
     try:
         checkpoint = await where_to_begin(sink, to_ts)
@@ -76,14 +77,12 @@ async def restore(
         relay = await read_relay(disk, relay_directory, checkpoint.commit_ts)
         tracker = SchemaTracker.from_snapshot(relay.snapshot)
         # rows may need to know the next DDL of their table before its turn has come
-        tracker.load(
-            [
-                job_from_json(entry.job)
-                async for batch in first_pass.batches
-                for entry in batch
-                if entry.job
-            ]
-        )
+        newest_ts, jobs = relay.base_ts, []
+        async for batch in first_pass.batches:
+            jobs += [job_from_json(entry.job) for entry in batch if entry.job]
+            newest_ts = batch[-1].commit_ts if batch else newest_ts
+        tracker.load(jobs)
+        check_complete(sink, checkpoint, newest_ts)
         await begin(sink, checkpoint)
         translator = translator_for(tracker)
         last_ts = MAX_TS if to_ts is None else to_ts
@@ -108,6 +107,18 @@ async def where_to_begin(sink: Sink, to_ts: Tso | None) -> Checkpoint:
             " restore cannot take any back"
         )
     return checkpoint
+
+
+def check_complete(sink: Sink, checkpoint: Checkpoint, newest_ts: Tso) -> None:
+    """Raises ConfigError where the downstream has what is behind the end of the relay log: of what
+    was applied there in part, nobody has the rest."""
+    furthest = max(sink.statistics().lane_ts or (sink.applied_ts(),))
+    if furthest > max(newest_ts, checkpoint.commit_ts):
+        raise ConfigError(
+            f"the relay log ends at commit_ts {newest_ts}, and the downstream has transactions up"
+            f" to {furthest}, perhaps without all before them: the newest part of the relay log is"
+            " missing. Nothing was changed: bring back the whole relay log, or the upstream"
+        )
 
 
 async def begin(sink: Sink, checkpoint: Checkpoint) -> None:

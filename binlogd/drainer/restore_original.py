@@ -27,7 +27,7 @@ from binlogd.drainer.messages import secondary
 from binlogd.drainer.messages.named import NamedTransaction
 from binlogd.drainer.messages.pb import head_of
 from binlogd.drainer.mysql.named_apply import NamedApplier
-from binlogd.drainer.restore import Restored, begin, where_to_begin
+from binlogd.drainer.restore import Restored, begin, check_complete, where_to_begin
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Skip
 from binlogd.errors import ConfigError, CorruptPayload, CorruptRelay, leading_error
@@ -63,6 +63,7 @@ async def restore_original(
                 f"the relay log in {relay_directory} begins behind commit_ts {base_ts}, the"
                 f" checkpoint is {checkpoint.commit_ts}: what lies between cannot be restored"
             )
+        check_complete(sink, checkpoint, _newest_ts(relay_directory, after))
         await begin(sink, checkpoint)
         await applier.open()
         log.info("restore_begun", checkpoint_ts=checkpoint.commit_ts, after=after)
@@ -83,6 +84,12 @@ async def restore_original(
     transactions = done.transactions + done.ddls
     log.info("restored", to_ts=after, transactions=transactions, rows=done.rows)
     return Restored(checkpoint.commit_ts, after, transactions, done.rows, was_consistent=False)
+
+
+def _newest_ts(directory: Path, after: Tso) -> Tso:
+    return max(
+        (head_of(record.payload).commit_ts for _, record in _records(directory)), default=after
+    )
 
 
 def base_of(directory: Path) -> Tso:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -449,9 +450,10 @@ def make_replication(
     pump: Pump | None,
     upstream: Upstream,
     registered: RegisteredPumps | None,
+    ready: Callable[[], Coroutine[Any, Any, object]],
 ) -> Replication | None:
     """The replicating half with its life; None when it is turned off. Each of its Drainers is made
-    by what `current` says then."""
+    by what `current` says then. `ready` returns when there is something to replicate."""
     setup = current()
     if not setup.has_drainer:
         return None
@@ -465,7 +467,7 @@ def make_replication(
     return Replication(
         lambda: make_drainer(current(), disk, pump, upstream, measures, registered),
         release,
-        upstream.cluster.wait_known,
+        ready,
         Backoff(random.Random()),
     )
 

@@ -172,6 +172,7 @@ class RelayConfig(_Table, frozen=True):
     log_dir: str = ""
     max_file_size: int = 10 << 20
     format: Literal["binlogd", "original"] = "binlogd"
+    restore_after: float = 180
 
 
 class CheckpointConfig(_Table, frozen=True):
@@ -383,6 +384,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
         "syncer.txn-batch": config.syncer.txn_batch,
         "syncer.to.partitions": config.syncer.to.partitions,
         "syncer.relay.max-file-size": config.syncer.relay.max_file_size,
+        "syncer.relay.restore-after": config.syncer.relay.restore_after,
         "security.connections-max": config.security.connections_max,
         "security.connections-per-client-max": config.security.connections_per_client_max,
         "security.connection-idle-timeout": config.security.connection_idle_timeout,

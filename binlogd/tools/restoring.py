@@ -1,16 +1,25 @@
-"""Restoring as it is configured: which relay log, into what."""
+"""Restoring as it is configured: which relay log, into what, and when nobody asked for it."""
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Container
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
+import structlog
+
+from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.files.log import is_log_file
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
 from binlogd.drainer.restore import Restored, restore
 from binlogd.drainer.restore_original import restore_original
 from binlogd.drainer.translate import Translator
+from binlogd.errors import BinlogdError, UpstreamUnavailable
+from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.node.assembly import (
     dialect,
@@ -23,13 +32,91 @@ from binlogd.node.assembly import (
 from binlogd.relay.position import suffix_of
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
+from binlogd.upstream.skips import SkipList
+from binlogd.upstream.store import UpstreamStore
+from binlogd.upstream.upstream import Upstream
+
+STORE_FILE = "upstream.db"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a restore goes by beside the configuration: the cluster, where it is known, and what an
+    operator has decided to pass over."""
+
+    cluster_id: int | None
+    skipped: Container[Tso]
+
+
+async def decided_skips(setup: Setup) -> Container[Tso]:
+    """Those of the data directory; none where no binlogd has run."""
+    if not (setup.data_dir / STORE_FILE).exists():
+        return ()
+    store = await UpstreamStore.open(setup.data_dir / STORE_FILE)
+    try:
+        return (await SkipList.open(store, WallClock())).commit_tss
+    finally:
+        await store.close()
+
+
+class LastResort:
+    """The upstream is gone, and a relay log is left: the downstream is made consistent, once.
+
+    That nobody answers is believed after a while only: a host that comes up may be faster than its
+    TiDB. The Pump receives meanwhile, and goes on afterwards, as the Drainer goes on asking.
+    """
+
+    def __init__(self, setup: Setup, disk: PosixDisk, upstream: Upstream, rng: Random) -> None:
+        self._setup, self._disk, self._upstream, self._rng = setup, disk, upstream, rng
+        self._is_decided = setup.relay_dir is None
+
+    async def ready(self) -> None:
+        """Returns when there is something to replicate, and it is known whether the upstream is
+        gone; then the relay log has been applied."""
+        if not self._is_decided and await self._is_gone():
+            await self._restore()
+        self._is_decided = True
+        await self._upstream.cluster.wait_known()
+
+    async def _is_gone(self) -> bool:
+        clock = asyncio.get_running_loop().time
+        until_s = clock() + self._setup.config.syncer.relay.restore_after
+        backoff = Backoff(self._rng, first_s=1.0, max_s=10.0)
+        while True:  # until it answers, or the time is over
+            try:
+                await self._upstream.history.index()
+            except UpstreamUnavailable as error:
+                left_s = until_s - clock()
+                log.warning(
+                    "upstream_unreachable",
+                    cause=str(error),
+                    restored_in_s=max(0.0, round(left_s, 1)),
+                    relay=str(self._setup.relay_dir),
+                )
+                if left_s <= 0:
+                    return True
+                await asyncio.sleep(min(left_s, backoff.next_s()))
+            else:
+                return False
+
+    async def _restore(self) -> None:
+        assert self._setup.relay_dir is not None, "restoring without a relay log"
+        upstream = self._upstream
+        beside = Beside(upstream.cluster.cluster_id, upstream.skips.commit_tss)
+        try:
+            await restore_from(self._setup, self._disk, self._setup.relay_dir, beside, None)
+        except (BinlogdError, OSError) as error:
+            log.warning("restore_failed", cause=str(error), consequence="the upstream is awaited")
 
 
 async def restore_from(
-    setup: Setup, disk: PosixDisk, relay_dir: Path, cluster_id: int | None, to_ts: Tso | None
+    setup: Setup, disk: PosixDisk, relay_dir: Path, beside: Beside, to_ts: Tso | None
 ) -> Restored:
     """Restores from the relay log in its directory, whichever format it has."""
-    sink, wanted = make_sink(setup, disk, cluster_id), table_filter(setup.config.syncer)
+    sink = make_sink(setup, disk, beside.cluster_id)
+    wanted = table_filter(setup.config.syncer, beside.skipped)
     if await has_original_relay(setup, disk, relay_dir):
         server = downstream_server(setup)
         return await restore_original(

@@ -6,14 +6,16 @@ import asyncio
 import json
 import shutil
 import socket
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.errors import BinlogdError, Refused
-from binlogd.tso import Tso
+from binlogd.tso import Tso, compose
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
 from binlogd.workload.recording import feed_recording
@@ -254,13 +256,75 @@ def test_when_the_upstream_is_gone_the_relay_log_makes_the_replica_consistent(
     (replica.directory / "ddl_history.json").unlink()
     shutil.rmtree(replica.data_dir / "pump")
     assert not is_consistent(mariadb)
+    soon = replica.config_file.read_text().replace("log-dir", "restore-after = 0.2\nlog-dir")
+    replica.config_file.write_text(soon)
 
-    replica.start(is_ready=False)
+    replica.start()
 
-    assert replica.end() == 0
-    assert is_consistent(mariadb)
+    replica.wait(lambda _: is_consistent(mariadb))
     connection = connect(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
     assert compare(KEYS, connection, LEFT_OUT) == []
+    assert replica.status()["state"] == "online"
+    start = compose(1_900_000_000_000)
+    assert write(replica, *transaction(start, b""), cluster_id=info(KEYS)["cluster_id"]) is None
+    assert replica.stop() == 0
+
+
+def test_an_upstream_that_comes_up_late_is_waited_for_and_nothing_is_restored(
+    replica: Appliance, mariadb: MariaDb
+) -> None:
+    replica.start()
+    asyncio.run(feed_recording(KEYS, replica.target))
+    replica.wait_until_applied(0)
+    replica.kill()
+    assert not is_consistent(mariadb)
+    asked: list[str] = []
+
+    class LateTidb(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200 if len(asked) > 2 else 503)
+            self.end_headers()
+            if len(asked) > 2:
+                self.wfile.write(history(KEYS))
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), LateTidb) as tidb:
+        threading.Thread(target=tidb.serve_forever).start()
+        try:
+            url = f"http://127.0.0.1:{tidb.server_port}"
+            text = replica.config_file.read_text()
+            replica.config_file.write_text(text.replace("ddl_history.json", url))
+            replica.start()
+            replica.wait(lambda status: len(asked) > 2 and status["drainer"]["sessions"] > 0)
+            expect_keys(replica, mariadb)
+            assert '"restored"' not in replica.log()
+        finally:
+            tidb.shutdown()
+
+
+def test_a_restore_passes_over_what_an_operator_passed_over(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    syncer = into_mariadb(mariadb, extra=IGNORED.replace(",keys_tidb", ""))
+    replica = Appliance(tmp_path, history=history(KEYS), syncer=syncer)
+    try:
+        replica.start()
+        asyncio.run(feed_recording(KEYS, replica.target))
+        stuck = replica.wait(lambda status: status["drainer"]["state"] == "stuck")["drainer"]
+        skip_ts = str(stuck["failure"]["skip_ts"])
+        replica.kill()
+        words = ("--config", "binlogd.toml")
+        refused = run(tmp_path, "restore", *words)
+        assert refused.returncode == 1
+        assert skip_ts in refused.stderr
+        assert run(tmp_path, "skip", skip_ts, "--reason", "a test", *words).returncode == 0
+        later = run(tmp_path, "restore", *words)
+        assert f"commit_ts {skip_ts} " not in later.stderr
+    finally:
+        replica.close()
 
 
 def is_consistent(server: MariaDb) -> bool:

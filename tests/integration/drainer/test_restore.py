@@ -179,6 +179,22 @@ async def test_a_relay_log_that_ends_torn_is_restored_to_its_last_whole_group(
     assert head_of(replica.records()[-1]).commit_ts <= restored.to_ts
 
 
+async def test_a_downstream_ahead_of_the_relay_log_is_never_called_consistent(
+    disk: PosixDisk, tmp_path: Path
+) -> None:
+    replica = Replica(disk, tmp_path, "types")
+    await replica.relay(start=replica.ts(0.0), end=replica.ts(0.5))
+    replica._translate([each for each in replica.binlogs if each.commit_ts > replica.ts(0.5)])
+    await replica.apply("replica", up_to=replica.ts(0.7), saved=replica.ts(0.2))
+    before = replica.records()
+    with pytest.raises(ConfigError, match=f"ends at commit_ts {replica.ts(0.5)}.*newest part"):
+        await replica.restore()
+    assert replica.records() == before
+    sink = replica.sink()
+    assert await sink.open() == Checkpoint(replica.ts(0.2))
+    await sink.close()
+
+
 async def test_damage_ends_the_restore_and_leaves_the_checkpoint(
     disk: PosixDisk, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from binlogd.relay.frame import RelayEntry
 from binlogd.relay.log import RelayWriter
 from binlogd.relay.reader import read_relay
 from binlogd.tso import Tso
+from tests.sim.disk import SimDisk
 
 Opener = Callable[..., "AsyncIterator[RelayWriter]"]
 
@@ -33,6 +34,35 @@ def disk() -> object:
 def entry(ts: int, size: int = 30) -> RelayEntry:
     job = b'{"id":%d}' % ts if ts % 10 == 0 else b""
     return RelayEntry(Tso(ts), (b"payload %d " % ts).ljust(size, b".") + b"\x38\x00\x40\x05", job)
+
+
+async def test_what_a_killed_process_had_not_synced_is_synced_before_it_is_built_on() -> None:
+    disk, directory = SimDisk(random.Random(1)), Path("/relay")
+    writer = RelayWriter(directory, disk, max_file_bytes=1 << 20)
+    await writer.open(after=Tso(1), snapshot=lambda: b"schema")
+    await writer.append([entry(2)])
+    (file,) = [each for path, each in disk.files.items() if path.suffix == ".log"]
+    file.synced -= 10  # killed between write and sync
+    later = RelayWriter(directory, disk.kill(), max_file_bytes=1 << 20)
+    await later.open(after=Tso(1), snapshot=lambda: b"schema")
+    assert later.last_ts == 2
+    assert file.synced == len(file.content)
+
+
+async def test_after_a_failed_sync_the_page_cache_is_not_believed() -> None:
+    disk, directory = SimDisk(random.Random(1)), Path("/relay")
+    writer = RelayWriter(directory, disk, max_file_bytes=1 << 20)
+    await writer.open(after=Tso(1), snapshot=lambda: b"schema")
+    await writer.append([entry(2)])
+    disk.fail_syncs = 1
+    with pytest.raises(LogFailed):
+        await writer.append([entry(3)])
+    await writer.close()
+    await writer.open(after=Tso(1), snapshot=lambda: b"schema")
+    assert writer.last_ts == 2
+    await writer.append([entry(2), entry(3)])
+    relay = await read_relay(disk.crash(), directory, Tso(1))
+    assert [each.commit_ts async for batch in relay.batches for each in batch] == [2, 3]
 
 
 class Log:
