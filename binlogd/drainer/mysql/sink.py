@@ -33,21 +33,21 @@ from binlogd.drainer.ddl.marks import with_long_text
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.mysql import catalog
 from binlogd.drainer.mysql.apply import Applier, LaneApplier, LaneWriter
-from binlogd.drainer.mysql.connection import NO_SUCH_TABLE, Server, SqlRefused, SqlSession, TryAgain
+from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql.ddl_watch import DdlWatch
 from binlogd.drainer.mysql.ordered import LOCK_WAIT, OrderedApplier
 from binlogd.drainer.mysql.positions import Positions
 from binlogd.drainer.mysql.store import MySqlStore
+from binlogd.drainer.mysql.tables import Tables
 from binlogd.drainer.mysql.trash import TrashBin, TrashOptions
 from binlogd.drainer.mysql.writer import LaneContext, LaneCounters, RowWriter
 from binlogd.drainer.rows.parts import Gatherer, Limits
 from binlogd.drainer.rows.progress import LanePosition, PendingDdl, Restart
-from binlogd.drainer.rows.shape import Mode, Shapes
-from binlogd.drainer.rows.target import Reader, Target
+from binlogd.drainer.rows.shape import DownstreamTable, Shapes
+from binlogd.drainer.rows.target import Reader
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import DownstreamUnavailable
-from binlogd.tidb.model import TableAt
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
@@ -115,8 +115,7 @@ class MySqlSink:
         """Where transactions go; `run` follows when it is replaced."""
         self._restart, self._low_ts = Restart((), None), NO_TS
         self._is_laid_out = False
-        self._targets: dict[int, Target] = {}
-        self._readers: dict[int, Reader] = {}
+        self._tables = Tables(options.shapes, self._described, self.flush, self._store.note_shape)
         self._retired = LaneCounters()
         self._watch = DdlWatch(server)
         self._positions = Positions() if options.has_positions else None
@@ -126,7 +125,7 @@ class MySqlSink:
 
     async def open(self) -> Checkpoint | None:
         """See Sink. Raises DownstreamUnavailable, ConfigError."""
-        checkpoint, restart = await self._store.open(self._options.progress_rows)
+        checkpoint, restart, noted = await self._store.open(self._options.progress_rows)
         packet_bytes_max = await self._store.packet_bytes_max()
         self._control = await SqlSession.connect(self._server)
         if self._trash is not None:
@@ -148,6 +147,8 @@ class MySqlSink:
         self._restart, self._low_ts = restart, restart.low_ts
         is_same = not options.is_transactional and len(restart.lanes) == options.lanes
         self._is_laid_out = restart.is_level or is_same
+        is_noting = not (options.is_transactional and restart.is_level)
+        self._tables.begin(noted, restart.high_ts, is_noting=is_noting)
         self._applier = await self._made(restart.lanes, level=restart.is_level)
         log.info(
             "downstream_opened",
@@ -184,11 +185,10 @@ class MySqlSink:
             if txn.commit_ts <= self._low_ts:
                 continue
             if isinstance(txn, Dml):
-                applier = self._current
                 if self._is_layout_due(txn.commit_ts):
-                    applier = await self._laid_out_anew()
-                readers = self._known_readers(txn) or await self._readers_of(txn)
-                await applier.add(txn, readers)
+                    await self._laid_out_anew()
+                readers = self._tables.known_readers(txn) or await self._readers_of(txn)
+                await self._current.add(txn, readers)
             elif isinstance(txn, Ddl):
                 await self._ddl(txn)
             else:
@@ -296,6 +296,7 @@ class MySqlSink:
             for writer in before.writers:
                 self._retire(writer.counters)
             self._applier = await self._made(positions, level=True)
+        self._tables.begin({}, is_noting=not self._options.is_transactional)
         self._is_laid_out = True
         before.close()
         return self._applier
@@ -309,63 +310,16 @@ class MySqlSink:
 
     # --- tables ----------------------------------------------------------------------------
 
-    def _known_readers(self, dml: Dml) -> list[Reader] | None:
-        """None when some table is met for the first time."""
-        readers = self._readers
-        try:
-            return [readers[id(change.table)] for change in dml.changes]
-        except KeyError:
-            return None
-
     async def _readers_of(self, dml: Dml) -> list[Reader]:
-        readers = []
-        for change in dml.changes:
-            reader = self._readers.get(id(change.table))
-            if reader is None:
-                reader = await self._new_reader(change.table, dml.commit_ts)
-            readers.append(reader)
+        readers = await self._tables.readers_of(dml)
+        if readers is None:
+            await self._laid_out_anew()
+            readers = await self._tables.readers_of(dml)
+        assert readers is not None, "nothing is noted once lanes are level"
         return readers
 
-    async def _new_reader(self, table: TableAt, commit_ts: Tso) -> Reader:
-        target = self._targets.get(table.info.id)
-        is_same = target is not None and target.database == table.database
-        if target is None or target.info is not table.info or not is_same:
-            if target is not None:  # its rows may wait under the old shape
-                await self._current.flush()
-            target = await self._new_target(table, commit_ts)
-            self._targets[table.info.id] = target
-        if len(self._readers) >= READERS_MAX:
-            self._readers.clear()
-        reader = self._readers[id(table)] = Reader(table, target)
-        return reader
-
-    async def _new_target(self, table: TableAt, commit_ts: Tso) -> Target:
-        label = f"{table.database}.{table.info.name}"
-        try:
-            found = await self._asked(
-                lambda session: catalog.table_of(session, table.database, table.info.name)
-            )
-        except SqlRefused as error:
-            what = f"information_schema about {label}"
-            raise error.of_rows(commit_ts, what, is_theirs=False) from error
-        if found is None:
-            missing = SqlRefused(NO_SUCH_TABLE, "the table does not exist downstream")
-            raise missing.of_rows(commit_ts, f"rows of {label}")
-        shape = self._options.shapes.of(table.database, table.info, found)
-        target = Target(table.database, table.info, shape)
-        if shape.mode is not Mode.MERGED:
-            log.info("table_written_in_order", table=target.label, reason=shape.reason)
-        return target
-
-    def _forget(self, ddl: Ddl) -> None:
-        """What is known of tables that the DDL touched, or may have."""
-        ids = {ddl.job.table_id, *(table.id for table in ddl.job.tables)}
-        if ddl.job.table is not None:
-            ids.add(ddl.job.table.id)
-        for table_id, target in list(self._targets.items()):
-            if table_id in ids or target.database.lower() == ddl.database.lower():
-                del self._targets[table_id]
-        self._readers.clear()
+    async def _described(self, database: str, table: str) -> DownstreamTable | None:
+        return await self._asked(lambda session: catalog.table_of(session, database, table))
 
     async def _asked(self, question: Callable[[SqlSession], Awaitable[T]]) -> T:
         """The answer; on a new connection if the old one is gone (it idles most of the time)."""
@@ -391,7 +345,7 @@ class MySqlSink:
             # Lanes are level at every DDL that is executed: this one was skipped the first time.
             if ddl.statements:
                 log.warning("ddl_came_too_late", commit_ts=ddl.commit_ts)
-            self._forget(ddl)
+            self._tables.forget(self._tables.touched(ddl))
             applier.skip(ddl.commit_ts)
             return
         pending = self._restart.ddl
@@ -404,13 +358,16 @@ class MySqlSink:
             again = pending if pending is not None and step == pending.step else None
             await self._execute(ddl, step, statement, again)
             begun = True
-        self._forget(ddl)
+        touched = self._tables.touched(ddl)
+        self._tables.forget(touched)
         applier.skip(ddl.commit_ts)
         if begun or pending is not None:
             session, left = await self._session_for_ddl(), applier.positions
             await self._until_done(
-                lambda: self._store.end_ddl(session, ddl.commit_ts, left), applier.stand_at
+                lambda: self._store.end_ddl(session, ddl.commit_ts, left, touched),
+                applier.stand_at,
             )
+            self._tables.forget_notes(touched)
             self._ddls += 1
 
     async def _execute(

@@ -10,7 +10,7 @@ Source of the checkpoint table: tidb-binlog drainer/checkpoint/mysql.go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -129,16 +129,17 @@ class MySqlStore:
         """The statements about progress rows."""
         return ProgressTable(self._schema, self.cluster_id)
 
-    async def open(self, lanes: int) -> tuple[Checkpoint | None, Restart]:
+    async def open(self, lanes: int) -> tuple[Checkpoint | None, Restart, Mapping[int, str]]:
         """Creates what is missing and reads what is there; lays out so many lanes, unless those
-        that are there must catch up with each other first. Raises ConfigError as well.
+        that are there must catch up with each other first: then by the shapes that are noted of
+        tables, the last of what is returned. Raises ConfigError as well.
         """
         checkpoint = await self._made()
         noted_ts = await self._noted_there()
         if checkpoint is not None and (await self._restart(checkpoint)).is_set_back:
             checkpoint = _as_set(checkpoint)
             await self._there.run([self._replaced_by(checkpoint)])
-        restart = await self._here.alone(
+        restart, noted = await self._here.alone(
             lambda session: self._taken_over(session, checkpoint, noted_ts, lanes)
         )
         if self._is_elsewhere and checkpoint and checkpoint.commit_ts > restart.low_ts:
@@ -147,10 +148,10 @@ class MySqlStore:
                 checkpoint_ts=checkpoint.commit_ts,
                 begins_at_ts=restart.low_ts,
             )
-            return _as_set(replace(checkpoint, commit_ts=restart.low_ts)), restart
+            return _as_set(replace(checkpoint, commit_ts=restart.low_ts)), restart, noted
         if checkpoint is None and restart.low_ts > NO_TS:  # none was saved yet
-            return Checkpoint(restart.low_ts), restart
-        return checkpoint, restart
+            return Checkpoint(restart.low_ts), restart, noted
+        return checkpoint, restart, noted
 
     async def owner(self, decide: Callable[[str], str | None]) -> None:
         """Asks `decide` what to note of who keeps the downstream, by what is noted ("" for
@@ -179,7 +180,7 @@ class MySqlStore:
         if self._is_elsewhere:
             await self._there.run([self.progress.create()])
         checkpoint = await self._load()
-        await self._here.run([self.progress.create()])
+        await self._here.run([self.progress.create(), self.progress.create_shapes()])
         return checkpoint
 
     async def _restart(self, checkpoint: Checkpoint | None) -> Restart:
@@ -203,7 +204,7 @@ class MySqlStore:
         checkpoint: Checkpoint | None,
         noted_ts: Tso | None,
         lanes: int,
-    ) -> Restart:
+    ) -> tuple[Restart, Mapping[int, str]]:
         """Reads and lays out in one transaction, behind whatever a former process has in work.
 
         A COMMIT that its server is still at holds the lock of the lane's row: waiting for it tells
@@ -216,12 +217,17 @@ class MySqlStore:
             if restart.is_set_back:
                 log.warning("checkpoint_was_set_back", commit_ts=restart.low_ts)
                 statements = self.progress.set_to(restart.low_ts)
+            noted: dict[int, str] = {}
             if restart.is_level:
+                statements = (*statements, self.progress.forget_shapes())
                 level = (LanePosition(restart.high_ts),) * lanes
                 restart = Restart(level, restart.ddl, is_set_back=restart.is_set_back)
+            else:
+                shapes = await session.rows(self.progress.shapes())
+                noted = {int(table_id): str(shape) for table_id, shape in shapes}
             for statement in (*statements, *self.progress.lay_out(restart.lanes)):
                 await session.run(statement)
-        return restart
+        return restart, noted
 
     async def stored(self) -> Checkpoint | None:
         """The checkpoint that is there, if there is one; changes nothing. Raises ConfigError."""
@@ -280,9 +286,14 @@ class MySqlStore:
         return b"REPLACE INTO %b VALUES (%d, %b)" % (self._checkpoints, self.cluster_id, text)
 
     async def lay_out(self, left: Sequence[LanePosition], wanted: Sequence[LanePosition]) -> None:
-        """Replaces the progress rows of all lanes, which are as they were left. Raises
-        DownstreamWentBack, ConfigError where they are not."""
-        await self._here.alone(lambda session: self._laid_out(session, left, wanted, ()))
+        """Replaces the progress rows of all lanes, which are as they were left, by others that are
+        level. Raises DownstreamWentBack, ConfigError where they are not."""
+        notes = [self.progress.forget_shapes()]
+        await self._here.alone(lambda session: self._laid_out(session, left, wanted, notes))
+
+    async def note_shape(self, table_id: int, shape: str) -> None:
+        """Notes how a table is written while lanes stand apart."""
+        await self._here.run([self.progress.note_shape(table_id, shape)])
 
     async def begin_ddl(
         self, session: SqlSession, ddl: PendingDdl, left: Sequence[LanePosition]
@@ -295,15 +306,21 @@ class MySqlStore:
         return position
 
     async def end_ddl(
-        self, session: SqlSession, commit_ts: Tso, left: Sequence[LanePosition]
+        self,
+        session: SqlSession,
+        commit_ts: Tso,
+        left: Sequence[LanePosition],
+        touched: Sequence[int],
     ) -> LanePosition:
-        """Notes on the connection of the DDL that it is done. As `begin_ddl`.
+        """Notes on the connection of the DDL that it is done; the shapes of the tables that it
+        touched are forgotten. As `begin_ddl`.
 
         On that one: another server may have the note and lack the DDL.
         """
         position = LanePosition(commit_ts)
         wanted = [position] * len(left)
-        await self._laid_out(session, left, wanted, [self.progress.end_ddl()])
+        notes = [self.progress.end_ddl(), self.progress.forget_shapes(touched)]
+        await self._laid_out(session, left, wanted, notes)
         return position
 
     async def _laid_out(

@@ -127,6 +127,8 @@ class Part:
                 rows.append(row)
             else:
                 gone.append(key_text(key))
+        if target.shape.deletes_first:
+            gone = [key_text(key) for key in sorted(states)]
         if gone:
             yield from _of_run(target, RunKind.DELETE, gone, bytes_max)
         if rows:

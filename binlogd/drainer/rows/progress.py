@@ -6,9 +6,10 @@ moved by the transaction that writes them. `commit_ts` with `piece` 0: everythin
 transaction too large to be written at once). So after a restart no change is lost or done twice,
 also in tables without a key, however far apart the lanes are.
 
-Why counting changes is safe: which changes a lane has, and in which order, depends on the binlogs
-and on the number of lanes alone. If that number is to change, the lanes first catch up with each
-other in their old number, and are laid out anew when all stand at one commit_ts.
+Why counting changes is safe: which changes a lane has, and in which order, depends on the binlogs,
+on the number of lanes, and on the shape of each table, which is noted (`mysql.tables`). If one of
+the latter is to change, the lanes first catch up with each other as they were, and are laid out
+anew when all stand at one commit_ts.
 
 With each checkpoint a note of it is saved, beside it and beside the lanes. A checkpoint that is
 not the one noted beside it was set by somebody else, who is obeyed: all lanes begin there, as if
@@ -31,6 +32,7 @@ from binlogd.errors import BinlogdError, ConfigError, DownstreamWentBack
 from binlogd.tso import NO_TS, Tso
 
 TABLE_NAME = "progress"
+SHAPES_NAME = "shapes"
 DDL_LANE = -1
 """The row that exists while a DDL is being executed."""
 SAVED_LANE = -2
@@ -194,6 +196,7 @@ class ProgressTable:
 
     def __init__(self, schema: str, cluster_id: int) -> None:
         self._table = qualified(schema, TABLE_NAME)
+        self._shapes = qualified(schema, SHAPES_NAME)
         self._cluster_id = cluster_id
 
     def create(self) -> bytes:
@@ -286,9 +289,43 @@ class ProgressTable:
         """Everything begins anew behind commit_ts; to be run in one transaction."""
         return (
             *self.lay_out([LanePosition(commit_ts)]),
+            self.forget_shapes(),
             self.end_ddl(),
             self.saved(commit_ts),
         )
+
+    def create_shapes(self) -> bytes:
+        """Makes the table for the shapes of tables, unless it is there."""
+        return (
+            b"CREATE TABLE IF NOT EXISTS " + self._shapes + b" (cluster_id BIGINT UNSIGNED NOT"
+            b" NULL, table_id BIGINT NOT NULL, shape TEXT NOT NULL, PRIMARY KEY (cluster_id,"
+            b" table_id))"
+        )
+
+    def shapes(self) -> bytes:
+        """All that are noted: id of the table and shape."""
+        return b"SELECT table_id, shape FROM %b WHERE cluster_id = %d" % (
+            self._shapes,
+            self._cluster_id,
+        )
+
+    def note_shape(self, table_id: int, shape: str) -> bytes:
+        """Notes one."""
+        return b"REPLACE INTO %b VALUES (%d, %d, %b)" % (
+            self._shapes,
+            self._cluster_id,
+            table_id,
+            quoted(shape.encode()),
+        )
+
+    def forget_shapes(self, table_ids: Sequence[int] | None = None) -> bytes:
+        """Forgets those of some tables, or all."""
+        those = b""
+        if table_ids is not None:
+            those = b" AND table_id IN (%b)" % (
+                b",".join(b"%d" % each for each in table_ids) or b"0"
+            )
+        return b"DELETE FROM %b WHERE cluster_id = %d" % (self._shapes, self._cluster_id) + those
 
     def _where(self, lane: int) -> bytes:
         return b" WHERE cluster_id = %d AND lane = %d" % (self._cluster_id, lane)

@@ -26,12 +26,14 @@ DUPLICATE KEY UPDATE would not do: it changes one of two rows in its way and lea
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.rows.plan import KeyColumn, written_columns
+from binlogd.errors import ConfigError
 from binlogd.tidb.kinds import STRING_TYPES, SchemaState, Tp
 from binlogd.tidb.model import Column, Table
 
@@ -117,6 +119,8 @@ class Shape:
     """Writing a row may write others, anywhere."""
     in_lists: bool = True
     """Whether rows are deleted by lists of keys; else each by a statement."""
+    deletes_first: bool = False
+    """MERGED: the downstream does not know the key as one, so that a row replaces none."""
     reason: str = ""
     """Why it is not simply merged by key; for the operator."""
 
@@ -202,6 +206,12 @@ def original_shape(
     )
 
 
+def former(shape: Shape) -> str:
+    """What the lanes of a table depend on, and the changes that they count, as text."""
+    key = [[each.column.id, int(each.strips_spaces)] for each in shape.key]
+    return json.dumps([shape.mode.value, int(shape.by_key), int(shape.is_safe), key])
+
+
 @dataclass(frozen=True, slots=True)
 class Shapes:
     """Which tables are written in the words of the original; `safe_mode` and `merge` are its own
@@ -224,6 +234,60 @@ class Shapes:
         if self.original is None or not self.original.replicates(database, info.name):
             return shape
         return original_shape(shape, downstream, is_safe=self.safe_mode, merges=self.merge)
+
+    def as_before(
+        self, noted: str, database: str, info: Table, downstream: DownstreamTable
+    ) -> Shape:
+        """The shape with the lanes and the changes of a former one, in which lanes stand apart,
+        written so that it suits what the downstream is now. Raises ConfigError."""
+        word, by_key, is_safe, pairs = json.loads(noted)
+        shape, mode = (
+            shape_of(info, downstream, leaves_out_columns=self.leaves_out_columns),
+            Mode(word),
+        )
+        if mode is Mode.ORIGINAL:
+            shape = original_shape(shape, downstream, is_safe=bool(is_safe), merges=False)
+            return replace(shape, reason=AS_BEFORE)
+        if mode is Mode.SINGLE:
+            found = tuple(each.column for each in shape.key)
+            return replace(
+                shape,
+                mode=mode,
+                by_key=False,
+                is_upsert=bool(found) and len(downstream.keys) == 1,
+                rows_by=(found,) if found else (),
+                reason=AS_BEFORE,
+            )
+        columns = {each.id: each for each in shape.columns}
+        key = tuple(
+            KeyColumn(columns[column_id], bool(strips))
+            for column_id, strips in pairs
+            if column_id in columns
+        )
+        names = {each.column.name.lower() for each in key}
+        is_unique = any(
+            {name.lower() for name in each.columns} == names for each in downstream.keys
+        )
+        if len(key) < len(pairs) or (mode is Mode.ORDERED and not is_unique):
+            raise ConfigError(
+                f"{database}.{info.name}: a column or a key by which its rows were written is gone"
+                " downstream, and the lanes stand apart; put it back, let replication catch up"
+                " (`binlogd status`: all lanes at one commit_ts), and take it away then"
+            )
+        return replace(
+            shape,
+            mode=mode,
+            by_key=bool(by_key),
+            key=key,
+            rows_by=(),
+            is_upsert=mode is Mode.MERGED and is_unique and len(downstream.keys) == 1,
+            deletes_first=not is_unique,
+            in_lists=len(key) == 1,
+            reason=AS_BEFORE,
+        )
+
+
+AS_BEFORE = "as it was written before, until lanes have caught up"
 
 
 def _is_written(found: DownstreamColumn | None, *, leaves_out_columns: bool) -> bool:

@@ -57,7 +57,8 @@ class Target:
         self.label = f"{database}.{info.name}"
         self.name = sql.qualified(database, info.name)
         names = [column.name for column in shape.columns]
-        is_insert = shape.mode is Mode.SINGLE or (shape.mode is Mode.ORIGINAL and not shape.is_safe)
+        is_unsafe = shape.mode is Mode.ORIGINAL and not shape.is_safe
+        is_insert = shape.mode is Mode.SINGLE or shape.is_upsert or is_unsafe
         verb = b"INSERT" if is_insert else b"REPLACE"
         self.write_head = sql.write_head(verb, self.name, names)
         if shape.mode is Mode.ORIGINAL:

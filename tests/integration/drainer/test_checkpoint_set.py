@@ -188,7 +188,7 @@ async def test_the_stored_text_is_that_of_the_original(
 ) -> None:
     store = MySqlStore(server_of(mariadb), schema, CLUSTER_ID, name)
     try:
-        _, restart = await store.open(2)
+        _, restart, _ = await store.open(2)
         await store.save(Checkpoint(Tso(414529105591271429), schema_version=44), restart.lanes)
         await store.save(Checkpoint(Tso(414529105591271430), schema_version=45), restart.lanes)
         rows = mariadb.execute(f"SELECT clusterID, checkPoint FROM `{schema}`.`{name}`")

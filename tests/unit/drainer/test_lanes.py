@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -22,7 +23,15 @@ from binlogd.drainer.rows.progress import (
     low_water,
     restart_of,
 )
-from binlogd.drainer.rows.shape import DownstreamColumn, DownstreamKey, DownstreamTable, shape_of
+from binlogd.drainer.rows.shape import (
+    DownstreamColumn,
+    DownstreamKey,
+    DownstreamTable,
+    Mode,
+    Shapes,
+    former,
+    shape_of,
+)
 from binlogd.drainer.rows.target import Reader, Target
 from binlogd.drainer.txn import Dml
 from binlogd.errors import ConfigError, RowMismatch
@@ -310,6 +319,31 @@ def test_a_row_that_does_not_decode_names_table_and_transaction() -> None:
     gatherer = Gatherer([LanePosition(NO_TS)], Limits())
     with pytest.raises(RowMismatch, match=rf"h\.one_key.*{dml.commit_ts}"):
         list(gatherer.add(dml, _readers(dml, {})))
+
+
+# --- the shape of a former life --------------------------------------------------------------
+
+
+def test_a_table_keeps_its_lanes_and_key_whatever_the_downstream_became() -> None:
+    upstream = Upstream(Random(4), [KINDS[0]])
+    info = upstream.transactions(1)[0].changes[0].table.info
+    there = _downstream(info.name)
+    noted = former(shape_of(info, there))
+    now = Shapes().as_before(noted, "h", info, replace(there, has_triggers=True))
+    assert (now.mode, now.by_key, now.is_upsert) == (Mode.MERGED, True, True)
+    assert former(now) == noted
+    without = Shapes().as_before(noted, "h", info, replace(there, keys=()))
+    assert (without.by_key, without.deletes_first) == (True, True)
+
+
+def test_a_key_that_is_gone_while_its_rows_were_written_in_order_is_asked_back() -> None:
+    kind = next(each for each in KINDS if each.name == "any_case")
+    info = Upstream(Random(4), [kind]).transactions(1)[0].changes[0].table.info
+    there = _downstream(info.name)
+    shape = shape_of(info, there)
+    assert shape.mode is Mode.ORDERED
+    with pytest.raises(ConfigError, match="put it back"):
+        Shapes().as_before(former(shape), "h", info, replace(there, keys=()))
 
 
 # --- progress --------------------------------------------------------------------------------
