@@ -31,6 +31,7 @@
     ├── Stuck                   an operator must decide: the Drainer stops, the Pump goes on
     │   ├── UnknownTable        a row change names a table id that no DDL made
     │   ├── RowMismatch         a row contradicts the schema of its table
+    │   ├── RowNotFound         a row that is changed is not downstream
     │   ├── MissingDdlJob       the schema history does not hold the job of a DDL binlog
     │   ├── UnsupportedDdl      this DDL cannot be replayed downstream
     │   ├── StatementRejected   the downstream refuses a statement
@@ -368,6 +369,22 @@ class RowMismatch(Stuck):
             f" {reason}",
             todo=f"look at it with `binlogd txn {commit_ts}`, and whether upstream.schema-history"
             " holds every DDL of the table",
+            skip_ts=commit_ts,
+        )
+
+
+class RowNotFound(Stuck):
+    """A row that a transaction changes is not downstream."""
+
+    def __init__(self, table: str, commit_ts: int, verb: str, values: str) -> None:
+        """`verb`: updates or deletes; `values` are those that it has upstream before."""
+        self.table, self.commit_ts, self.verb, self.values = table, commit_ts, verb, values
+        super().__init__(
+            f"a row of {table} that transaction commit_ts {commit_ts} {verb} is not downstream:"
+            f" {values}",
+            todo="bring it there by hand (`binlogd verify` tells what else differs) and let the"
+            ' Drainer try again; or go on without it by syncer.row-not-found = "repair", which'
+            ' writes what the upstream has now, or "count"',
             skip_ts=commit_ts,
         )
 

@@ -11,8 +11,15 @@ from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Dml, TableChange, Txn
-from binlogd.tidb.model import ActionType, Scalar, Table, job_from_json, table_to_json
-from binlogd.tidb.row import Value, encode_insert
+from binlogd.tidb.model import (
+    ActionType,
+    Scalar,
+    Table,
+    TableAt,
+    job_from_json,
+    table_to_json,
+)
+from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.wire import peek
@@ -91,22 +98,45 @@ class Upstream:
         )
 
     def insert(self, table_id: int, *rows: Sequence[Value]) -> None:
+        at = self._at(table_id)
+        handles = [None if at.info.pk_is_handle else n for n in range(1, len(rows) + 1)]
+        encoded = [
+            encode_insert(at.info, _values(at, row), handle=handle)
+            for row, handle in zip(rows, handles, strict=True)
+        ]
+        self._write(at, Mutation(table_id, encoded, [], [], bytes(len(rows))))
+
+    def update(self, table_id: int, *rows: tuple[Sequence[Value], Sequence[Value]]) -> None:
+        at = self._at(table_id)
+        handle = None if at.info.pk_is_handle else 1
+        encoded = [
+            encode_update(at.info, _values(at, old), _values(at, new), handle=handle)
+            for old, new in rows
+        ]
+        self._write(at, Mutation(table_id, [], encoded, [], b"\1" * len(rows)))
+
+    def delete(self, table_id: int, *rows: Sequence[Value]) -> None:
+        at = self._at(table_id)
+        handle = None if at.info.pk_is_handle else 1
+        encoded = [encode_delete(at.info, _values(at, row), handle=handle) for row in rows]
+        self._write(at, Mutation(table_id, [], [], encoded, b"\4" * len(rows)))
+
+    def _at(self, table_id: int) -> TableAt:
         self._ts += 10
         at = self.schema.table_at(table_id, self._ts)
         assert at is not None
-        encoded = [
-            encode_insert(
-                at.info,
-                {c.id: v for c, v in zip(at.info.columns, row, strict=True)},
-                handle=None if at.info.pk_is_handle else n,
-            )
-            for n, row in enumerate(rows, 1)
-        ]
-        change = TableChange(at, Mutation(table_id, encoded, [], [], bytes(len(rows))))
+        return at
+
+    def _write(self, at: TableAt, mutation: Mutation) -> None:
+        change = TableChange(at, mutation)
         self.txns.append(Dml(Tso(self._ts - 1), Tso(self._ts), self._ts, (change,)))
 
     async def replicate(self, mariadb: MariaDb) -> None:
         await apply_all(sink_for(mariadb), iter(self.txns))
+
+
+def _values(at: TableAt, row: Sequence[Value]) -> dict[int, Value]:
+    return {column.id: value for column, value in zip(at.info.columns, row, strict=True)}
 
 
 def table(number: int, name: str, *columns: ColumnDef, primary: str = "id") -> Table:

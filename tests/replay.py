@@ -18,7 +18,7 @@ from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql.trash import TrashOptions
 from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.rows.shape import Shapes
-from binlogd.drainer.sink import Sink
+from binlogd.drainer.sink import RowNotFoundRule, Sink
 from binlogd.drainer.translate import Translator, ddl_job_id
 from binlogd.drainer.txn import Txn
 from binlogd.tidb.model import jobs_from_json
@@ -40,7 +40,8 @@ SKIPPED: dict[str, tuple[str, ...]] = {
     "mixed": (),
     "large": (),
     "race": (),
-    "windows": ("part.bare",),
+    "windows": (),
+    "fuzz": (),
 }
 """What MariaDB cannot hold, or no binlog tells."""
 
@@ -93,6 +94,7 @@ def sink_for(
     is_transactional: bool = False,
     shapes: Shapes | None = None,
     trash: TrashOptions | None = None,
+    row_not_found: RowNotFoundRule = RowNotFoundRule.STOP,
 ) -> MySqlSink:
     options = MySqlSinkOptions(
         lanes=lanes,
@@ -100,6 +102,7 @@ def sink_for(
         limits=limits or Limits(),
         shapes=shapes or Shapes(),
         trash=trash,
+        row_not_found=row_not_found,
     )
     return MySqlSink(server_of(mariadb), CLUSTER_ID, options, Random(seed))
 

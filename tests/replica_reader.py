@@ -44,6 +44,13 @@ def replica_differences(directory: Path, path: Path, skip: Sequence[str]) -> lis
     return found
 
 
+def replica_rows(path: Path, table: str, column: str) -> list[object]:
+    """The values of a column, sorted."""
+    with closing(sqlite3.connect(path)) as replica:
+        rows = replica.execute(f'SELECT "{column}" FROM "{table}" ORDER BY 1').fetchall()
+    return [value for (value,) in rows]
+
+
 def _compared(
     table: Table, replica: sqlite3.Connection, name: str, info: model.Table
 ) -> list[Difference]:

@@ -170,6 +170,11 @@ def _say_sink(out: Exposition, now: SinkStatistics) -> None:
     out.counter("binlogd_drainer_bytes_written", "Sent downstream.", now.bytes_written)
     out.counter("binlogd_drainer_retries", "Of statements and batches.", now.retries)
     out.counter(
+        "binlogd_drainer_rows_not_found",
+        "Rows to be changed that the downstream lacked (syncer.row-not-found).",
+        now.rows_not_found,
+    )
+    out.counter(
         "binlogd_drainer_retries_by_kind",
         "Retries by what was in the way.",
         [({"kind": kind}, count) for kind, count in sorted(now.retries_by_kind.items())],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from binlogd.drainer.checkpoint import Checkpoint
@@ -16,6 +17,17 @@ from binlogd.drainer.measures import FileStatistics, RunningDdl
 from binlogd.drainer.txn import Txn
 from binlogd.telemetry.histogram import HistogramStatistics
 from binlogd.tso import Tso
+
+
+class RowNotFoundRule(Enum):
+    """What becomes of an UPDATE or a DELETE whose row is not downstream."""
+
+    STOP = "stop"
+    """RowNotFound: an operator decides."""
+    REPAIR = "repair"
+    """The downstream gets what the upstream holds now; counted."""
+    COUNT = "count"
+    """Nothing is done; counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +55,8 @@ class SinkStatistics:
     """Of the writes of a sink that writes files."""
     ddl: RunningDdl | None = None
     """The DDL that is at work now."""
+    rows_not_found: int = 0
+    """Rows to be changed that were not there, where the rule is not to stop."""
     trash: TrashStatistics | None = None
     """What was dropped upstream and is kept here; None where nothing is kept."""
 

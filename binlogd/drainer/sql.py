@@ -22,6 +22,7 @@ from binlogd.tidb.model import Column
 NULL = b"NULL"
 _IN_TUPLE = re.compile(rb"[^',]*'(?:[^'\\]|''|\\.)*'|[^,]+", re.DOTALL)
 """Each literal of a tuple."""
+SET_MEMBERS_MAX = 64
 
 
 def ident(name: str) -> bytes:
@@ -132,10 +133,22 @@ def equals(column: Column, literal: bytes, *, is_json: bool = False) -> bytes:
         return name + b" IS NULL"
     if is_json:
         return name + b" = CAST(" + literal + b" AS JSON)"
-    plain = name + b" = " + literal
+    plain = compared(column) + b" = " + literal
     if literal.startswith(b"'") and column.field_type.tp in STRING_TYPES:
         plain += b" AND CAST(CONVERT(" + name + b" USING utf8mb4) AS BINARY) = _binary" + literal
     return plain
+
+
+def compared(column: Column) -> bytes:
+    """A column as it stands beside a literal: MariaDB takes a SET with its 64th member for a
+    negative number, which no literal equals; what operators of bits give is never negative."""
+    name = ident(column.name)
+    return b"(" + name + b" | 0)" if has_last_member(column) else name
+
+
+def has_last_member(column: Column) -> bool:
+    """Whether it is a SET of as many members as there can be."""
+    return column.field_type.tp == Tp.SET and len(column.field_type.elems) == SET_MEMBERS_MAX
 
 
 def batches(items: Sequence[bytes], bytes_max: int) -> Iterator[Sequence[bytes]]:

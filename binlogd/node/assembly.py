@@ -42,7 +42,7 @@ from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.rows.shape import Shapes
 from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
-from binlogd.drainer.sink import Sink
+from binlogd.drainer.sink import RowNotFoundRule, Sink
 from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.errors import ConfigError, LogFailed
 from binlogd.host.clock import WallClock
@@ -210,7 +210,8 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
     if syncer.db_type in ("file", "pb"):
         return _file_sink(setup, disk)
     if syncer.db_type == "sqlite":
-        return SqliteSink(setup.sink_dir / REPLICA_FILE, disk)
+        rule = RowNotFoundRule(syncer.row_not_found)
+        return SqliteSink(setup.sink_dir / REPLICA_FILE, disk, row_not_found=rule)
     if syncer.db_type == "kafka":
         return _kafka_sink(syncer.to, cluster_id or 0)
     return MySqlSink(
@@ -226,6 +227,7 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
             checkpoint_server=_checkpoint_server(setup),
             limits=_limits(syncer),
             shapes=_shapes(syncer),
+            row_not_found=RowNotFoundRule(syncer.row_not_found),
             trash=_trash_options(setup),
         ),
         random.Random(),

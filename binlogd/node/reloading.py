@@ -51,6 +51,7 @@ DRAINER_KEYS = frozenset(
         "syncer.binlog-filter-rule",
         "syncer.case-sensitive",
         "syncer.sync-ddl",
+        "syncer.row-not-found",
     }
 )
 RELOADABLE = DRAINER_KEYS | ACTING_KEYS | {LOG_LEVEL}

@@ -237,6 +237,7 @@ class SyncerConfig(_Table, frozen=True):
     txn_batch: int = 20
     safe_mode: bool = False
     sync_ddl: bool = True
+    row_not_found: Literal["stop", "repair", "count"] = "stop"
     ignore_schemas: str = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql"
     ignore_txn_commit_ts: tuple[int, ...] = ()
     replicate_do_db: tuple[str, ...] = ()

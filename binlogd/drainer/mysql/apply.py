@@ -47,7 +47,8 @@ class LaneWriter(RowWriter):
 
     async def apply(self, part: Part) -> None:
         """Returns when the part is committed. Raises DownstreamUnavailable after many attempts,
-        StatementRejected, DownstreamWentBack, or ConfigError when someone else moves this lane."""
+        StatementRejected, RowNotFound, DownstreamWentBack, or ConfigError when someone else moves
+        this lane."""
         backoff = Backoff(self.context.rng, first_s=FIRST_WAIT_S, max_s=WAIT_MAX_S)
         while True:  # until applied, or after so many attempts
             try:
@@ -73,7 +74,8 @@ class LaneWriter(RowWriter):
             if await self.is_done(session, self.lane, self.position, part.end):
                 return
         await self.begin(session)
-        await self.run_all(session, part.statements(self.context.limits.statement_bytes_max))
+        statements = part.statements(self.context.limits.statement_bytes_max)
+        await self.run_all(session, statements, part)
         await self.move(session, self.lane, self.position, part.end)
         await session.run(b"COMMIT")
 

@@ -32,7 +32,7 @@ from binlogd.drainer.mysql.writer import ATTEMPTS_MAX, FIRST_WAIT_S, WAIT_MAX_S,
 from binlogd.drainer.rows.overlap import split
 from binlogd.drainer.rows.parts import Gatherer, Part
 from binlogd.drainer.rows.progress import LanePosition
-from binlogd.errors import BinlogdError, DownstreamUnavailable
+from binlogd.errors import BinlogdError, DownstreamUnavailable, RowNotFound
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
@@ -166,7 +166,7 @@ class OrderedApplier(Applier):
         rest = group.late if group.holds_locks else group.part
         if not group.holds_locks:
             await writer.begin(session)
-        await self._run_part(writer, session, rest)
+        await self._run_part(writer, session, rest, group.part)
         await writer.move(session, PROGRESS_LANE, before, after)
         await session.run(b"COMMIT")
 
@@ -177,8 +177,9 @@ class OrderedApplier(Applier):
             session = await writer.connected()
             statements = group.early.statements(writer.context.limits.statement_bytes_max)
             await writer.begin(session)
-            await writer.run_all(session, takewhile(lambda _: not self._is_yielding, statements))
-        except (SqlRefused, TryAgain) as error:
+            statements = takewhile(lambda _: not self._is_yielding, statements)
+            await writer.run_all(session, statements, group.part)
+        except (SqlRefused, TryAgain, RowNotFound) as error:
             log.info("group_not_prepared", lane=writer.lane, cause=str(error))
             await self._undo(writer, group)
         except DownstreamUnavailable as error:
@@ -232,7 +233,7 @@ class OrderedApplier(Applier):
         try:
             session = await writer.connected()
             await writer.begin(session)
-            await self._run_part(writer, session, part)
+            await self._run_part(writer, session, part, part)
             if part.end.piece:
                 return
             await writer.move(session, PROGRESS_LANE, self._position, part.end)
@@ -250,5 +251,8 @@ class OrderedApplier(Applier):
     async def _rejection(self, writer: RowWriter, error: SqlRefused, part: Part) -> BinlogdError:
         return await writer.rejection(error, part, PROGRESS_LANE, self._position)
 
-    async def _run_part(self, writer: RowWriter, session: SqlSession, part: Part) -> None:
-        await writer.run_all(session, part.statements(writer.context.limits.statement_bytes_max))
+    async def _run_part(
+        self, writer: RowWriter, session: SqlSession, part: Part, whole: Part
+    ) -> None:
+        statements = part.statements(writer.context.limits.statement_bytes_max)
+        await writer.run_all(session, statements, whole)

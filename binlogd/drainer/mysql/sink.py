@@ -45,7 +45,7 @@ from binlogd.drainer.rows.parts import Gatherer, Limits
 from binlogd.drainer.rows.progress import LanePosition, PendingDdl, Restart
 from binlogd.drainer.rows.shape import DownstreamTable, Shapes
 from binlogd.drainer.rows.target import Reader
-from binlogd.drainer.sink import SinkStatistics
+from binlogd.drainer.sink import RowNotFoundRule, SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import DownstreamUnavailable
 from binlogd.tso import NO_TS, Tso
@@ -85,6 +85,7 @@ class MySqlSinkOptions:
     trash: TrashOptions | None = None
     limits: Limits = field(default_factory=Limits)
     shapes: Shapes = field(default_factory=Shapes)
+    row_not_found: RowNotFoundRule = RowNotFoundRule.STOP
 
     @property
     def progress_rows(self) -> int:
@@ -141,6 +142,7 @@ class MySqlSink:
             self._rng,
             options.loop,
             options.shapes.leaves_out_columns,
+            options.row_not_found,
         )
         for statement in options.loop.create() if options.loop is not None else ():
             await self._patiently(self._control, statement)
@@ -247,6 +249,7 @@ class MySqlSink:
             last_error=next((each.last_error for each in counters if each.last_error), ""),
             is_safe_mode=self._options.shapes.is_safe,
             query_seconds=self._server.times.statistics(),
+            rows_not_found=sum(each.rows_not_found for each in counters),
             trash=self._trash.statistics() if self._trash is not None else None,
         )
 
@@ -306,6 +309,7 @@ class MySqlSink:
         retired.rows += counters.rows
         retired.txns += counters.txns
         retired.bytes_written += counters.bytes_written
+        retired.rows_not_found += counters.rows_not_found
         retired.retries.update(counters.retries)
 
     # --- tables ----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from random import Random
 import structlog
 
 from binlogd.drainer.filtering.loopback import LoopControl
+from binlogd.drainer.mysql import seek
 from binlogd.drainer.mysql.connection import (
     NO_TABLE,
     PACKET_TOO_LARGE,
@@ -30,6 +31,7 @@ from binlogd.drainer.mysql.connection import (
 from binlogd.drainer.mysql.warned import Warned, changed_value
 from binlogd.drainer.rows.parts import Limits, Part, RunKind, Statement, commit_ts_of
 from binlogd.drainer.rows.progress import LanePosition, ProgressTable, not_as_left
+from binlogd.drainer.sink import RowNotFoundRule
 from binlogd.errors import BinlogdError, DownstreamUnavailable
 from binlogd.tso import Tso
 
@@ -56,8 +58,8 @@ class LaneCounters:
     bytes_written: int = 0
     retries: Counter[str] = field(default_factory=Counter)
     """By kind (`mysql.retry_kind`)."""
-    rows_missing: int = 0
-    """Rows to be changed that were not there (tables that are written one by one)."""
+    rows_not_found: int = 0
+    """Rows to be changed that were not there, where the rule is not to stop."""
     statements_warned: int = 0
     last_error: str = ""
 
@@ -74,6 +76,7 @@ class LaneContext:
     loop: LoopControl | None = None
     leaves_out_columns: bool = False
     """Columns that the downstream lacks are left out, instead of refused."""
+    row_not_found: RowNotFoundRule = RowNotFoundRule.STOP
 
 
 class RowWriter:
@@ -138,18 +141,23 @@ class RowWriter:
 
     # --- statements --------------------------------------------------------------------------
 
-    async def run_all(self, session: SqlSession, statements: Iterable[Statement]) -> None:
-        """Runs them in order, small ones together. Raises as `SqlSession.run`."""
+    async def run_all(
+        self, session: SqlSession, statements: Iterable[Statement], part: Part
+    ) -> None:
+        """Runs statements of a part in order, small ones together.
+
+        Raises as `SqlSession.run`, and RowNotFound.
+        """
         for group in self._groups(statements):
             if len(group) == 1 or not self._has_savepoints:
-                for statement in group:
-                    await self._run(session, statement)
+                await self._run_each(session, group, part)
             else:
-                await self._run_group(session, group)
+                await self._run_group(session, group, part)
 
-    async def _run_group(self, session: SqlSession, group: Sequence[Statement]) -> None:
+    async def _run_group(self, session: SqlSession, group: Sequence[Statement], part: Part) -> None:
         """Several in one round trip. Where one of them warns, they are undone and run one by one,
-        since the server tells the words of the last statement's warnings only."""
+        since the server tells the words of the last statement's warnings only; and where one does
+        not find its row, which is looked for before the next one is run."""
         done: list[Done] = []
         try:
             await session.run_all([SAVEPOINT, *(each.text for each in group)], done)
@@ -157,16 +165,16 @@ class RowWriter:
             if not done:
                 self._has_savepoints = False
                 log.info("savepoints_refused", server=str(self.context.server))
-                return await self._run_each(session, group)
+                return await self._run_each(session, group, part)
             self.at_table = group[len(done) - 1].target.name
             raise
-        warned = [each for each, answer in zip(group, done[1:], strict=True) if answer.warnings]
-        if warned:
+        answered = list(zip(group, done[1:], strict=True))
+        warned = [each for each, answer in answered if answer.warnings]
+        if warned or any(_lacks_its_row(each, answer) for each, answer in answered):
             self._alone |= {each.target.name for each in warned}
             await session.run(b"ROLLBACK TO " + SAVEPOINT)
-            return await self._run_each(session, group)
-        for statement, answer in zip(group, done[1:], strict=True):
-            self._note(statement, answer)
+            return await self._run_each(session, group, part)
+        self.counters.bytes_written += sum(len(each.text) for each in group)
         return None
 
     def _groups(self, statements: Iterable[Statement]) -> Iterator[Sequence[Statement]]:
@@ -187,9 +195,9 @@ class RowWriter:
         if group:
             yield group
 
-    async def _run_each(self, session: SqlSession, group: Sequence[Statement]) -> None:
+    async def _run_each(self, session: SqlSession, group: Sequence[Statement], part: Part) -> None:
         for statement in group:
-            await self._run(session, statement)
+            await self._run(session, statement, part)
 
     async def move(
         self, session: SqlSession, lane: int, before: LanePosition, after: LanePosition
@@ -227,7 +235,7 @@ class RowWriter:
             raise
         return [LanePosition(Tso(commit_ts), piece) for commit_ts, piece in rows]
 
-    async def _run(self, session: SqlSession, statement: Statement) -> None:
+    async def _run(self, session: SqlSession, statement: Statement, part: Part) -> None:
         size = len(statement.text)
         if size + 16 > self.context.packet_bytes_max:
             raise SqlRefused(
@@ -239,15 +247,24 @@ class RowWriter:
         done = await session.run(statement.text)
         if done.warnings:
             await self._look_at_warnings(session, statement)
-        self._note(statement, done)
-
-    def _note(self, statement: Statement, done: Done) -> None:
         self.counters.bytes_written += len(statement.text)
-        is_expected = statement.kind is RunKind.SINGLE and not statement.target.shape.is_safe
-        if is_expected and done.affected == 0:
-            self.counters.rows_missing += 1
-            if self.counters.rows_missing <= WARNINGS_SHOWN_MAX:
-                log.warning("row_not_found", table=statement.target.label, lane=self.lane)
+        if _lacks_its_row(statement, done):
+            await self._seek(session, statement, part)
+
+    async def _seek(self, session: SqlSession, statement: Statement, part: Part) -> None:
+        """A row that was not found is looked for once more; else the rule decides."""
+        sought = seek.sought_by(statement, part)
+        assert sought is not None, "a statement of a part is about a row in it"
+        if await seek.found(session, sought):
+            return
+        rule = self.context.row_not_found
+        if rule is RowNotFoundRule.STOP:
+            raise sought.error()
+        if rule is RowNotFoundRule.REPAIR and sought.is_update:
+            await self._run(session, sought.instead(), part)
+        self.counters.rows_not_found += 1
+        if self.counters.rows_not_found <= WARNINGS_SHOWN_MAX:
+            log.warning("row_not_found", lane=self.lane, rule=rule.value, cause=sought.error().told)
 
     async def _look_at_warnings(self, session: SqlSession, statement: Statement) -> None:
         """Raises SqlRefused when the downstream took another value than it was given."""
@@ -303,7 +320,7 @@ class RowWriter:
         await session.run(b"ROLLBACK")
         for statement in part.statements(self.context.limits.statement_bytes_max):
             try:
-                await self._run(session, statement)
+                await self._run(session, statement, part)
             except SqlRefused:
                 if len(statement.items) == 1:
                     return statement, statement.items[0]
@@ -311,10 +328,16 @@ class RowWriter:
                     text = statement.head + item + statement.tail
                     single = item if statement.kind is RunKind.SINGLE else text
                     try:
-                        await self._run(session, statement._replace(text=single))
+                        await self._run(session, statement._replace(text=single), part)
                     except SqlRefused:
                         return statement, item
         return None, b""
+
+
+def _lacks_its_row(statement: Statement, done: Done) -> bool:
+    """Whether it was to change a row, and found none."""
+    is_expected = statement.kind is RunKind.SINGLE and not statement.target.shape.is_safe
+    return is_expected and done.affected == 0
 
 
 def _text(value: str | bytes) -> str:

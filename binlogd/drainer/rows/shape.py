@@ -5,6 +5,7 @@
 | one unique key, exact (numbers, times, bytes, `_bin`)  | merged by key          | by key   |
 | several unique keys, an exact one among them           | merged by that key     | by table |
 | no exact key: text of another collation, prefix, FLOAT | in order, by key       | by table |
+| a SET of 64 members in the key                         | one by one             | by table |
 | triggers, system versioning, columns unknown upstream  | one by one             | by table |
 | no key that upstream has as well                       | one by one             | by table |
 
@@ -33,6 +34,7 @@ from enum import Enum
 
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.rows.plan import KeyColumn, written_columns
+from binlogd.drainer.sql import has_last_member
 from binlogd.errors import ConfigError
 from binlogd.tidb.kinds import STRING_TYPES, SchemaState, Tp
 from binlogd.tidb.model import Column, Table
@@ -141,6 +143,8 @@ def shape_of(
     key, is_exact = _best_key(info, columns, downstream)
     reason = _reason_for_singles(columns, downstream)
     json_names = frozenset(each.name.lower() for each in downstream.columns if each.is_json)
+    if not reason and any(has_last_member(each.column) for each in key):
+        reason = "a key with a SET of 64 members"
     names = [each.column.name.lower() for each in key]
     in_lists = len(key) == 1 or all(there[name].is_found_in_lists for name in names)
     if reason or not key:

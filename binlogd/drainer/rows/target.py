@@ -7,7 +7,7 @@ of the rows of one moment (`TableAt`) to that target.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from binlogd import native
 from binlogd.drainer import sql
@@ -74,6 +74,16 @@ class Target:
         return sql.delete_one(self.name, [each.column.name for each in self.shape.key], key)
 
 
+class Change(NamedTuple):
+    """What an UPDATE or a DELETE of one row is made of: all up to WHERE, the old values, and the
+    columns that find the row."""
+
+    head: bytes
+    values: dict[int, Value]
+    found_by: tuple[Column, ...]
+    is_by_key: bool
+
+
 class Reader:
     """Rows of one table at one moment."""
 
@@ -126,11 +136,20 @@ class Reader:
             literals = [
                 self._renderers[each.id](new[each.id]) for each in self.target.shape.columns
             ]
-            return self._deletion(old), head + b"(" + b",".join(literals) + b")"
+            gone = self._change(b"DELETE FROM " + self.target.name, old)
+            return self._statement(gone), head + b"(" + b",".join(literals) + b")"
         return (self.update_statement(row) if kind == 1 else self.delete_statement(row),)
 
     def update_statement(self, row: bytes) -> bytes:
         """UPDATE of one row by its key, or by all its old values. Raises CorruptRow."""
+        return self._statement(self.update(row))
+
+    def delete_statement(self, row: bytes) -> bytes:
+        """DELETE of one row by its key, or by all its values. Raises CorruptRow."""
+        return self._statement(self.deletion(row))
+
+    def update(self, row: bytes) -> Change:
+        """What an UPDATE is made of. Raises CorruptRow."""
         old, new = self._rows.update(row)
         held = None
         if self.table.may_lack_columns:
@@ -141,36 +160,34 @@ class Reader:
             if held is None or column.id in held
         ]
         present = old if held is None else {each: old[each] for each in held}
-        where = self._where(present)
-        return b"UPDATE " + self.target.name + b" SET " + sql.assignments(pairs) + where
+        head = b"UPDATE " + self.target.name + b" SET " + sql.assignments(pairs)
+        return self._change(head, present)
 
-    def delete_statement(self, row: bytes) -> bytes:
-        """DELETE of one row by its key, or by all its values. Raises CorruptRow."""
-        return self._deletion(self._rows.delete(row))
+    def deletion(self, row: bytes) -> Change:
+        """What a DELETE is made of. Raises CorruptRow."""
+        return self._change(b"DELETE FROM " + self.target.name, self._rows.delete(row))
 
-    def _deletion(self, values: dict[int, Value]) -> bytes:
-        return b"DELETE FROM " + self.target.name + self._where(values)
+    def equals(self, column: Column, value: Value, *, is_key: bool) -> bytes:
+        """A condition that a row has this value; of a key as the key compares."""
+        if is_key:
+            return sql.compared(column) + b" = " + self._renderers[column.id](value)
+        is_json = column.name.lower() in self.target.shape.json_names
+        return sql.equals(column, self._renderers[column.id](value), is_json=is_json)
 
-    def _where(self, values: dict[int, Value]) -> bytes:
+    def _change(self, head: bytes, values: dict[int, Value]) -> Change:
         shape = self.target.shape
         for key in shape.rows_by:
             if all(values.get(column.id) is not None for column in key):
-                conditions = [
-                    sql.ident(column.name) + b" = " + self._renderers[column.id](values[column.id])
-                    for column in key
-                ]
-                break
-        else:
-            conditions = [
-                self._equals(column, values[column.id])
-                for column in shape.columns
-                if column.id in values
-            ]
-        return b" WHERE " + b" AND ".join(conditions) + b" LIMIT 1"
+                return Change(head, values, key, is_by_key=True)
+        present = tuple(column for column in shape.columns if column.id in values)
+        return Change(head, values, present, is_by_key=False)
 
-    def _equals(self, column: Column, value: Value) -> bytes:
-        is_json = column.name.lower() in self.target.shape.json_names
-        return sql.equals(column, self._renderers[column.id](value), is_json=is_json)
+    def _statement(self, change: Change) -> bytes:
+        conditions = [
+            self.equals(column, change.values[column.id], is_key=change.is_by_key)
+            for column in change.found_by
+        ]
+        return change.head + b" WHERE " + b" AND ".join(conditions) + b" LIMIT 1"
 
 
 def _either(fast: Callable[[bytes], T], slow: Callable[[bytes], T]) -> Callable[[bytes], T]:

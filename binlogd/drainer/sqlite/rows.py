@@ -19,11 +19,13 @@ from binlogd.drainer.sqlite.replica import (
     stored_columns,
     storer_of,
 )
-from binlogd.errors import CorruptRow
+from binlogd.errors import CorruptRow, RowNotFound
 from binlogd.tidb.model import Table, TableAt
 from binlogd.tidb.row import RowDecoder, Value
+from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
 
+_VALUES_SHOWN_MAX = 1000
 _ROW_ID_NAMES = ("rowid", "_rowid_", "oid")
 
 
@@ -50,6 +52,8 @@ class RowWriter:
         key = {each.id for each in key_columns(stored)}
         self._key = tuple(pair for pair in self._storers if pair[0] in key)
         self._has_key = bool(key)
+        self._label = name
+        self._names = {each.id: each.name for each in columns}
         self._statements = _Statements(
             quoted(name), {each.id: quoted(each.name) for each in columns}
         )
@@ -69,6 +73,24 @@ class RowWriter:
                 yield from self._changed(*self._decoder.update(next(updated)))
             else:
                 yield self._deleted(self._decoder.delete(next(deleted)))
+
+    def not_found(self, sql: str, values: tuple[Stored, ...], commit_ts: Tso) -> RowNotFound:
+        """The error of a statement of this table that must find a row, and does not."""
+        is_update = sql == self._update
+        known = next((ids for ids, text in self._deletes.items() if text == sql), self._names)
+        names = [name for each, name in self._names.items() if each in known]
+        pairs = zip(names, values[-len(names) :], strict=True)
+        shown = ", ".join(f"{name} = {value!r}" for name, value in pairs)
+        if len(shown) > _VALUES_SHOWN_MAX:
+            shown = shown[:_VALUES_SHOWN_MAX] + "..."
+        verb = "updates" if is_update else "deletes"
+        return RowNotFound(self._label, commit_ts, verb, shown)
+
+    def instead(
+        self, sql: str, values: tuple[Stored, ...]
+    ) -> tuple[str, tuple[Stored, ...]] | None:
+        """Of an update that finds no row: what puts the row there that the upstream holds now."""
+        return (self._put, values[: len(self._ids)]) if sql == self._update else None
 
     def _changed(self, old: Mapping[int, Value], new: Mapping[int, Value]) -> Iterator[Change]:
         after = _stored(self._storers, new)

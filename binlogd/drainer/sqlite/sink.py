@@ -15,7 +15,8 @@ What a table looks like is told in `replica`.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ import structlog
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.pending import Pending, PendingLimits
 from binlogd.drainer.rows.parts import size_of
-from binlogd.drainer.sink import SinkStatistics
+from binlogd.drainer.sink import RowNotFoundRule, SinkStatistics
 from binlogd.drainer.sqlite import replica
 from binlogd.drainer.sqlite.ddl import Catalog, Held, changes_of, follow, name_of
 from binlogd.drainer.sqlite.replica import NotStorable, Stored
@@ -37,6 +38,7 @@ from binlogd.errors import (
     CorruptRow,
     DownstreamUnavailable,
     RowMismatch,
+    RowNotFound,
     StatementRejected,
     UnsupportedDdl,
 )
@@ -50,6 +52,7 @@ SLICE_BYTES = 4 << 20
 """Rows that go to SQLite's thread at once."""
 WRITERS_MAX = 4096
 LOCK_WAIT_S = 10.0
+WARNINGS_SHOWN_MAX = 20
 
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS _binlogd_progress (
@@ -69,6 +72,7 @@ class _Run(NamedTuple):
 
     commit_ts: Tso
     sql: str
+    writer: RowWriter
     must_match: bool
     values: list[tuple[Stored, ...]]
 
@@ -76,8 +80,16 @@ class _Run(NamedTuple):
 class SqliteSink:
     """A `Sink` that writes `path`; see the module."""
 
-    def __init__(self, path: Path, disk: Disk, *, lock_wait_s: float = LOCK_WAIT_S) -> None:
+    def __init__(
+        self,
+        path: Path,
+        disk: Disk,
+        *,
+        lock_wait_s: float = LOCK_WAIT_S,
+        row_not_found: RowNotFoundRule = RowNotFoundRule.STOP,
+    ) -> None:
         self._path, self._disk, self._lock_wait_s = path, disk, lock_wait_s
+        self._row_not_found, self._rows_not_found = row_not_found, 0
         self._connection: aiosqlite.Connection | None = None
         self._catalog = Catalog({})
         self._writers: dict[tuple[int, int], tuple[TableAt, RowWriter]] = {}
@@ -166,7 +178,7 @@ class SqliteSink:
                     await self._execute_made()
                     run = None
                 if run is None or run.sql != one.sql:
-                    run = _Run(commit_ts, one.sql, one.must_match, [])
+                    run = _Run(commit_ts, one.sql, writer, one.must_match, [])
                     self._made.append(run)
                 run.values.append(one.values)
                 self._rows_made += 1
@@ -182,7 +194,11 @@ class SqliteSink:
         # aiosqlite's own way to its thread; it has none that others may take
         hop: Any = self._connection._execute  # noqa: SLF001 - see above
         connection = self._connection._conn  # noqa: SLF001 - see above
-        await hop(lambda: _executed(connection, runs))
+        missed = await hop(lambda: _executed(connection, runs, self._row_not_found))
+        for error in missed:
+            self._rows_not_found += 1
+            if self._rows_not_found <= WARNINGS_SHOWN_MAX:
+                log.warning("row_not_found", rule=self._row_not_found.value, cause=error.told)
 
     async def _writer(self, table: TableAt, commit_ts: Tso) -> RowWriter:
         key = table.info.id, table.version
@@ -283,7 +299,7 @@ class SqliteSink:
 
     def statistics(self) -> SinkStatistics:
         """How it stands; cheap."""
-        return self._pending.statistics()
+        return replace(self._pending.statistics(), rows_not_found=self._rows_not_found)
 
 
 _PASSING = frozenset(
@@ -291,18 +307,38 @@ _PASSING = frozenset(
 )
 
 
-def _executed(connection: sqlite3.Connection, runs: Sequence[_Run]) -> None:
-    """Raises DownstreamUnavailable, StatementRejected."""
+def _executed(
+    connection: sqlite3.Connection, runs: Sequence[_Run], rule: RowNotFoundRule
+) -> list[RowNotFound]:
+    """Rows that were not there and may be missing.
+
+    Raises DownstreamUnavailable, StatementRejected, RowNotFound.
+    """
+    missed: list[RowNotFound] = []
     for run in runs:
         try:
-            cursor = connection.executemany(run.sql, run.values)
+            if run.must_match:
+                missed += _matched(connection, run, rule)
+            else:
+                connection.executemany(run.sql, run.values)
         except sqlite3.Error as error:
             raise _refused(error, run.sql, run.commit_ts) from error
-        missing = len(run.values) - cursor.rowcount
-        if run.must_match and missing:
-            raise StatementRejected(
-                run.commit_ts, run.sql, 0, f"{missing} rows that it changes are not in the replica"
-            )
+    return missed
+
+
+def _matched(
+    connection: sqlite3.Connection, run: _Run, rule: RowNotFoundRule
+) -> Iterator[RowNotFound]:
+    """Each row that its statement does not find. Raises RowNotFound."""
+    for values in run.values:
+        if connection.execute(run.sql, values).rowcount:
+            continue
+        error = run.writer.not_found(run.sql, values, run.commit_ts)
+        if rule is RowNotFoundRule.STOP:
+            raise error
+        if rule is RowNotFoundRule.REPAIR and (instead := run.writer.instead(run.sql, values)):
+            connection.execute(*instead)
+        yield error
 
 
 def _refused(error: sqlite3.Error, text: str, commit_ts: Tso) -> BinlogdError:

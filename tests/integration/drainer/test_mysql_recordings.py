@@ -43,7 +43,9 @@ def _txns(name: str) -> Iterator[Txn]:
     return translated(RECORDINGS / name, SKIPPED[name])
 
 
-@pytest.mark.parametrize("name", ["types", "keys", "ddl", "mixed", "large", "race", "windows"])
+@pytest.mark.parametrize(
+    "name", ["types", "keys", "ddl", "mixed", "large", "race", "windows", "fuzz"]
+)
 async def test_a_recording_arrives_exactly(name: str, mariadb: MariaDb) -> None:
     await apply_all(sink_for(mariadb), _txns(name))
     assert _differences(name, mariadb) == []
@@ -76,7 +78,9 @@ async def test_any_number_of_lanes_gives_the_same_tables(
     assert _differences(name, mariadb) == []
 
 
-@pytest.mark.parametrize(("name", "is_safe"), [("types", False), ("keys", False), ("keys", True)])
+@pytest.mark.parametrize(
+    ("name", "is_safe"), [("types", False), ("keys", False), ("keys", True), ("fuzz", False)]
+)
 async def test_the_original_s_statements_give_the_same_tables(
     name: str, mariadb: MariaDb, *, is_safe: bool
 ) -> None:

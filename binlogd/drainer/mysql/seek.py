@@ -1,0 +1,160 @@
+"""The row that an UPDATE or a DELETE did not find: looked for once more, by what it holds.
+
+A row of a table without a key is found by all its values, and a server may not find a value that it
+holds itself by its literal: a FLOAT near zero, a SET with its 64th member, a JSON document that is
+printed in another way. So the columns that every server compares exactly choose the rows that can
+be meant; of these the server prints the other columns, which are compared as values; and the one
+that is equal is named by what the server printed of it.
+
+Source: tidb-binlog pkg/loader/model.go, which finds rows by all values and says nothing otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from struct import Struct
+from typing import NamedTuple
+
+from binlogd.drainer import sql
+from binlogd.drainer.mysql.connection import SqlSession
+from binlogd.drainer.rows.parts import Part, RunKind, Statement
+from binlogd.drainer.rows.target import Change, Reader
+from binlogd.errors import RowNotFound
+from binlogd.tidb.columns import Value
+from binlogd.tidb.kinds import Tp
+from binlogd.tidb.model import Column
+from binlogd.tso import Tso
+
+CANDIDATES_MAX = 10_000
+"""Rows that are looked at for one that is missing."""
+_VALUES_SHOWN_MAX = 1000
+_DIGITS_OF_64_BITS = 20
+_F32 = Struct(">f")
+_PROBES = {
+    Tp.FLOAT: b"%b + 0e0",
+    Tp.DOUBLE: b"%b + 0e0",
+    Tp.ENUM: b"%b + 0",
+    Tp.SET: b"%b | 0",
+    Tp.JSON: b"%b",
+}
+"""What a server prints exactly of the columns that it may compare inexactly."""
+
+
+class Sought(NamedTuple):
+    """A row as a transaction changes it."""
+
+    commit_ts: Tso
+    reader: Reader
+    row: bytes
+    is_update: bool
+
+    @property
+    def change(self) -> Change:
+        """What its statement is made of."""
+        reader = self.reader
+        return reader.update(self.row) if self.is_update else reader.deletion(self.row)
+
+    def instead(self) -> Statement:
+        """Of an update: what makes the downstream hold the row that the upstream holds now."""
+        target = self.reader.target
+        row = self.reader.decoded(1).update(self.row)[2]
+        head, tail = target.write_head, target.write_tail
+        return Statement(head + row + tail, target, RunKind.WRITE, head, (row,), tail)
+
+    def error(self) -> RowNotFound:
+        """For the operator."""
+        column_of = {column.id: column for column in self.reader.target.shape.columns}
+        held = self.change.values
+        shown = ", ".join(
+            f"{column.name} = {sql.renderer(column)(held[each]).decode('utf-8', 'replace')}"
+            for each, column in column_of.items()
+            if each in held
+        )
+        if len(shown) > _VALUES_SHOWN_MAX:
+            shown = shown[:_VALUES_SHOWN_MAX] + "..."
+        verb = "updates" if self.is_update else "deletes"
+        return RowNotFound(self.reader.target.label, self.commit_ts, verb, shown)
+
+
+def sought_by(statement: Statement, part: Part) -> Sought | None:
+    """The row that a statement of a part is about, the last one that is changed by these words."""
+    for dml in reversed(part.txns):
+        for change in dml.changes:
+            if change.table.info.id != statement.target.table_id:
+                continue
+            reader, rows = Reader(change.table, statement.target), change.mutation
+            for row in rows.updated:
+                if reader.update_statement(row) == statement.text:
+                    return Sought(dml.commit_ts, reader, row, is_update=True)
+            for row in rows.deleted:
+                if reader.delete_statement(row) == statement.text:
+                    return Sought(dml.commit_ts, reader, row, is_update=False)
+    return None
+
+
+async def found(session: SqlSession, sought: Sought) -> bool:
+    """Looks for the row, and changes it if it is there. Raises as `SqlSession.run`."""
+    change, reader = sought.change, sought.reader
+    odd = {
+        column: _PROBES[Tp(column.field_type.tp)] % sql.ident(column.name)
+        for column in change.found_by
+        if column.field_type.tp in _PROBES and change.values[column.id] is not None
+    }
+    if not odd:
+        return False
+    exact = [
+        reader.equals(column, change.values[column.id], is_key=change.is_by_key)
+        for column in change.found_by
+        if column not in odd
+    ]
+    printed = b",".join(b"CONCAT(" + probe + b")" for probe in odd.values())
+    rows = await session.rows(
+        b"SELECT %b FROM %b WHERE %b LIMIT %d FOR UPDATE"
+        % (printed, reader.target.name, b" AND ".join(exact or [b"TRUE"]), CANDIDATES_MAX)
+    )
+    for row in rows:
+        texts = [_text(each) for each in row]
+        pairs = zip(odd, texts, strict=True)
+        if all(_is_equal(column, change.values[column.id], text) for column, text in pairs):
+            named = [
+                b"CAST(CONCAT(" + probe + b") AS BINARY) = _binary" + sql.text(text or "")
+                for probe, text in zip(odd.values(), texts, strict=True)
+            ]
+            where = b" WHERE " + b" AND ".join(exact + named) + b" LIMIT 1"
+            return (await session.run(change.head + where)).affected > 0
+    return False
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return None if value is None else str(value)
+
+
+def _is_equal(column: Column, value: Value, printed: str | None) -> bool:
+    """Whether what the server printed means the value."""
+    if printed is None:
+        return False
+    try:
+        return _means(column, value, printed)
+    except (ValueError, OverflowError):
+        return False
+
+
+def _means(column: Column, value: Value, printed: str) -> bool:
+    tp = column.field_type.tp
+    if tp == Tp.JSON:
+        return _document(str(value)) == _document(printed)
+    if tp in (Tp.ENUM, Tp.SET):
+        return value == int(printed)
+    there, here = float(printed), float(value or 0)
+    return there == here or (tp == Tp.FLOAT and _F32.pack(there) == _F32.pack(here))
+
+
+def _document(text: str) -> object:
+    """Numbers beyond 64 bits are doubles, as servers have them."""
+    return json.loads(text, parse_int=_number)
+
+
+def _number(digits: str) -> float:
+    return int(digits) if len(digits) <= _DIGITS_OF_64_BITS else float(digits)
