@@ -20,6 +20,7 @@ from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
 
 NULL = b"NULL"
+_NEW_ROW = b"`binlogd's new row`"
 _IN_TUPLE = re.compile(rb"[^',]*'(?:[^'\\]|''|\\.)*'|[^,]+", re.DOTALL)
 """Each literal of a tuple."""
 SET_MEMBERS_MAX = 64
@@ -90,8 +91,14 @@ def write_head(verb: bytes, table: bytes, names: Iterable[str]) -> bytes:
     return verb + b" INTO " + table + columns_list(names) + b" VALUES "
 
 
-def update_on_duplicate(names: Sequence[str]) -> bytes:
-    """The tail that turns an INSERT into an upsert which leaves other columns alone."""
+def update_on_duplicate(names: Sequence[str], *, calls_row: bool = False) -> bytes:
+    """The tail that turns an INSERT into an upsert which leaves other columns alone.
+
+    `calls_row` gives the new row a name, in place of VALUES(), which MySQL warns of since 8.0.20.
+    """
+    if calls_row:
+        parts = (ident(name) + b"=" + _NEW_ROW + b"." + ident(name) for name in names)
+        return b" AS " + _NEW_ROW + b" ON DUPLICATE KEY UPDATE " + b",".join(parts)
     parts = (ident(name) + b"=VALUES(" + ident(name) + b")" for name in names)
     return b" ON DUPLICATE KEY UPDATE " + b",".join(parts)
 

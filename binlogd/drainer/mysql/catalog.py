@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ async def table_of(session: SqlSession, database: str, table: str) -> Downstream
         + b" AND non_unique = 0 ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"
     )
     triggers = await session.rows(
-        b"SELECT COUNT(*) FROM information_schema.triggers WHERE trigger_schema = "
+        b"SELECT COUNT(*), VERSION() FROM information_schema.triggers WHERE trigger_schema = "
         + sql.text(database)
         + b" AND event_object_table = "
         + sql.text(table)
@@ -38,7 +39,16 @@ async def table_of(session: SqlSession, database: str, table: str) -> Downstream
         _keys(parts),
         has_triggers=triggers[0][0] > 0,
         is_versioned=str(kinds[0][0]).upper() == "SYSTEM VERSIONED",
+        calls_row=_calls_row(str(triggers[0][1])),
     )
+
+
+def _calls_row(version: str) -> bool:
+    """MySQL from 8.0.19 on; MariaDB and TiDB say their names."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    if found is None or "MariaDB" in version or "TiDB" in version:
+        return False
+    return tuple(map(int, found.groups())) >= (8, 0, 19)
 
 
 async def fingerprint(session: SqlSession, database: str, table: str) -> str:

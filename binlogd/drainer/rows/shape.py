@@ -85,6 +85,8 @@ class DownstreamTable:
     keys: tuple[DownstreamKey, ...]
     has_triggers: bool = False
     is_versioned: bool = False
+    calls_row: bool = False
+    """Whether an INSERT can give its row a name."""
 
 
 class Mode(Enum):
@@ -111,6 +113,8 @@ class Shape:
     key: tuple[KeyColumn, ...]
     is_upsert: bool = False
     """SINGLE: an INSERT that meets its row changes it instead of failing."""
+    calls_row: bool = False
+    """It names its row."""
     rows_by: tuple[tuple[Column, ...], ...] = ()
     """SINGLE, ORIGINAL: unique keys; a row is found by the first of which no value is NULL."""
     is_safe: bool = False
@@ -154,6 +158,7 @@ def shape_of(
             columns=columns,
             key=key,
             is_upsert=bool(key) and len(downstream.keys) == 1,
+            calls_row=downstream.calls_row,
             rows_by=(tuple(each.column for each in key),) if key else (),
             json_names=json_names,
             has_triggers=downstream.has_triggers,

@@ -63,7 +63,9 @@ class Target:
         self.write_head = sql.write_head(verb, self.name, names)
         if shape.mode is Mode.ORIGINAL:
             self.write_head = self.write_head.rstrip()
-        self.write_tail = sql.update_on_duplicate(names) if shape.is_upsert else b""
+        self.write_tail = b""
+        if shape.is_upsert:
+            self.write_tail = sql.update_on_duplicate(names, calls_row=shape.calls_row)
         self.in_lists = shape.in_lists
         key = [each.column.name for each in shape.key]
         self.delete_head = sql.delete_head(self.name, key) if key else b""

@@ -54,8 +54,8 @@ async def test_a_recording_arrives_exactly(name: str, mariadb: MariaDb) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("types", "keys", "ddl"),
-        *(pytest.param(name, marks=pytest.mark.soak) for name in ("mixed", "large")),
+        *("types", "keys", "ddl", "windows"),
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("mixed", "large", "race")),
     ],
 )
 async def test_a_recording_arrives_exactly_in_mysql(name: str, mysql: MySql) -> None:
