@@ -77,6 +77,7 @@ def translated(
         if due is not None:
             yield due
         txn = translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
+        txn = carry.joined(txn)
         carry.saw(txn)
         yield txn
 

@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from binlogd.drainer.filtering.route import Router
-from binlogd.drainer.late import WORKS, Before, left_by
+from binlogd.drainer.late import WORKS, Before, left_by, mutation_of, rows_of
 from binlogd.drainer.rows.parts import size_of
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.errors import CorruptRow
@@ -141,13 +141,33 @@ class Carry:
         return None
 
     def due(self, before_ts: Tso) -> Dml | None:
-        """What is to be written before a transaction with this commit_ts; once."""
-        changes = self.left()
-        if not changes:
+        """What is to be written before a transaction with this commit_ts; once.
+
+        It stands right behind its DDL, in every life: a sink knows by the commit_ts what it has.
+        """
+        if not self._due or before_ts <= self._due_after + 1:
             return None
-        commit_ts = max(Tso(before_ts - 1), Tso(self._due_after + 1))
+        return self._due_with(Tso(self._due_after + 1), self._schema.version, ())
+
+    def joined(self, txn: Txn) -> Txn:
+        """A transaction at the very commit_ts where something is due, with it in front."""
+        if not self._due or isinstance(txn, Ddl) or txn.commit_ts <= self._due_after:
+            return txn
+        if isinstance(txn, Dml):
+            return self._due_with(txn.commit_ts, txn.schema_version, txn.changes)
+        return self._due_with(txn.commit_ts, self._schema.version, ())
+
+    def _due_with(self, commit_ts: Tso, version: int, changes: tuple[TableChange, ...]) -> Dml:
+        found = {change.table.info.id: change for change in self.left()}
+        for change in changes:
+            table_id = change.table.info.id
+            if (due := found.get(table_id)) is not None:
+                rows = [*rows_of(due.mutation), *rows_of(change.mutation)]
+                found[table_id] = TableChange(change.table, mutation_of(table_id, rows))
+            else:
+                found[table_id] = change
         self._written.append(_Written(self._kept_after, commit_ts))
-        return Dml(self._due_after, commit_ts, self._schema.version, changes)
+        return Dml(self._due_after, commit_ts, version, tuple(found.values()))
 
     def left(self) -> tuple[TableChange, ...]:
         """What is due and cannot be written any more, since nothing will follow."""

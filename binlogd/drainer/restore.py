@@ -194,6 +194,7 @@ class _Entries:
         job = job_from_json(entry.job) if entry.job else None
         binlog = CommittedBinlog(start_ts, entry.commit_ts, entry.payload)
         txn = self._translator.translate(binlog, job)
+        txn = self._carry.joined(txn)
         doubt = self._carry.saw(txn)
         if doubt is not None and isinstance(txn, Ddl) and entry.commit_ts > self._applied_ts:
             self.values_in_doubt += 1

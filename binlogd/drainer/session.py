@@ -375,6 +375,7 @@ class Session:
         if isinstance(txn, Dml) and txn.schema_version > self._schema.version:
             self._ahead.append(txn.commit_ts)
         assert self._carry is not None, "it begins with the translator"
+        txn = self._carry.joined(txn)
         doubt = self._carry.saw(txn)
         if doubt is not None and isinstance(txn, Ddl):
             self.values_in_doubt += 1

@@ -74,6 +74,7 @@ def carried(txns: Sequence[Txn]) -> Iterator[tuple[Txn, InDoubt | RowsInDoubt | 
             yield due, None
         if not isinstance(txn, Dml):
             upstream.schema.apply(txn.job, 5)  # type: ignore[union-attr] # the others are DDL
+        txn = carry.joined(txn)
         yield txn, carry.saw(txn)
 
 
@@ -188,6 +189,9 @@ def _walk(last: int, after: Tso = NO_TS) -> tuple[Tso, dict[int, Mutation]]:
         due = carry.due(binlog.commit_ts)
         if due is not None:
             found[ddl_ts] = due.changes[0].mutation
+        if (held := carry.joined(txn)) is not txn:
+            assert isinstance(held, Dml)
+            found[ddl_ts] = held.changes[0].mutation
         carry.saw(txn)
         if isinstance(txn, Ddl):
             ddl_ts = txn.commit_ts
@@ -210,3 +214,28 @@ def test_a_life_that_ends_while_a_partition_is_dropped_loses_nothing_of_what_goe
             assert checkpoint <= binlogs[cut - 1].commit_ts
             _, found = _walk(at + 2, checkpoint)
             assert found.get(ddl_ts) == rows
+
+
+@pytest.mark.parametrize("gap", [1, 2, 9])
+def test_what_goes_behind_a_ddl_has_one_place_whatever_follows_when(gap: int) -> None:
+    upstream = Ahead()
+    upstream.database("shop", "CREATE DATABASE `shop`;")
+    upstream.ddl(ActionType.CREATE_TABLE, CREATE, BEFORE)
+    upstream.rows(inserted=[[3, b"a", 30]])
+    upstream.ddl(ActionType.MULTI_SCHEMA_CHANGE, ALTER, AFTER, start_ts=121)
+    walked = Upstream()
+    carry = Carry(walked.schema, Router(), Tso(100))
+    for txn in upstream.txns:
+        if not isinstance(txn, Dml):
+            walked.schema.apply(txn.job, 5)  # type: ignore[union-attr] # the others are DDL
+        carry.saw(txn)
+    ddl_ts = upstream.txns[-1].commit_ts
+    upstream.rows(inserted=[[4, b"b", 40]])
+    (change,) = cast(Dml, upstream.txns[-1]).changes
+    following = Dml(ddl_ts, Tso(ddl_ts + gap), 200, (change,))
+    due, joined = carry.due(following.commit_ts), carry.joined(following)
+    assert carry.due(Tso(ddl_ts + 50)) is None
+    found = [each for each in (due, joined) if each is not None]
+    kinds = [cast(Dml, each).changes[0].mutation.sequence for each in found]
+    assert kinds == ([b"\1\0"] if gap == 1 else [b"\1", b"\0"])
+    assert found[0].commit_ts == ddl_ts + 1
