@@ -40,15 +40,15 @@ def latecomers(source: Input, batch: Batch, asked: Request, start: Tso) -> Latec
     count = 0
     walk = Walk(source.jobs(), partial(jobs_with, source))
     for rows in change_batches(asked, walk.steps(source.binlogs(after, start))):
-        names = ("table_id", "op", "key", "schema_version")
+        names = ("table_id", "op", "key", "schema_version", "commit_ts")
         columns = (rows.column(name).to_pylist() for name in names)
-        for table_id, op, key, version in zip(*columns, strict=True):
+        for table_id, op, key, version, commit_ts in zip(*columns, strict=True):
             of_table = found.get(table_id)
             if of_table is None:
                 continue
             if op == Op.PUT:
                 count += key not in of_table
-                of_table[key] = version
+                of_table[key] = batch.moves.seen(table_id, version, commit_ts)
             else:
                 of_table.pop(key, None)
         if count > LATE_MAX:

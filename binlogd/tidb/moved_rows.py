@@ -154,6 +154,10 @@ class MovedRows:
     def __bool__(self) -> bool:
         return bool(self._pasts)
 
+    def unsettled(self, commit_ts: int) -> list[Past]:
+        """Those that rows behind this commit_ts may not have seen."""
+        return [each for each in self._pasts if each.turn.settled_ts > commit_ts]
+
     def note(self, job: Job, before: Table, plain: Table | None = None) -> None:
         """A job is in force: `before` is the partitioned table that it found."""
         if job.type not in _MOVING or job.table is None:

@@ -268,6 +268,8 @@ class _Walk:
         self.tracker.load(jobs)
         if not base.tracker:
             self.tracker.apply_finished_by(base.commit_ts)
+        for past in self.tracker.moved.unsettled(base.commit_ts):
+            self.moving.begin(past)
         self._know_older()
         for table_id, table in base.at(()).items():
             info = self._infos.get(table_id)
@@ -278,7 +280,8 @@ class _Walk:
         for _, info in self.tracker.tables():
             self.reasons[info.id] = _Taint(NO_TS, _OLDER_THAN_LOG)
             self._infos[info.id] = info
-            self.moving.know(info, 0)
+            if not self.moving.knows(info.id):
+                self.moving.know(info, 0)
 
     def replay(self, jobs: Mapping[int, Job], ddl: Iterable[DdlBinlog]) -> None:
         """Takes the binlogs one after the other. Raises MissingDdlJob, Refused."""

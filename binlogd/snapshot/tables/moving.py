@@ -14,6 +14,7 @@ from binlogd.snapshot.log.moves import Ended, Move, Moves, Spread, Swapped, Twic
 from binlogd.snapshot.log.rowkey import Handle, HandleKind, handle_of
 from binlogd.tidb.kinds import ActionType
 from binlogd.tidb.model import Job, Table
+from binlogd.tidb.moved_rows import Past
 from binlogd.tidb.partitions import Places, Unplaceable
 from binlogd.tidb.turns import Turn, step_version, turn_of
 
@@ -66,6 +67,27 @@ class Moving:
     def know(self, info: Table, version: int) -> None:
         """A table is like that from a schema version on."""
         self._states.setdefault(info.id, []).append((version, info))
+
+    def knows(self, table_id: int) -> bool:
+        """Whether anything was told of a table."""
+        return table_id in self._states
+
+    def begin(self, past: Past) -> None:
+        """Rows that come may not have seen a job from before all that is known; before `know`.
+
+        Of exchanges nothing is taken: rows of the other table are not to be had any more.
+        """
+        job, before, after = past.job, past.before, past.job.table
+        if past.gone is None or after is None or past.heir:
+            return
+        if not self.knows(before.id):
+            self.know(before, 0)
+        self.know(after, job.schema_version)
+        self._turns[before.id] = (*self._turns.get(before.id, ()), past.turn)
+        if job.type == ActionType.TRUNCATE_TABLE_PARTITION:
+            self._moves.append(Ended(job.schema_version, before.id, past.gone.ids))
+        else:
+            self._moves.append(Spread(job.schema_version, before.id, past.gone.ids, after))
 
     def take(
         self, job: Job, after: Table, is_rewritten: Mapping[int, object], commit_ts: int

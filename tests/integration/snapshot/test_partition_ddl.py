@@ -15,14 +15,19 @@ from binlogd.snapshot.log.events import Wanted, events
 from binlogd.snapshot.log.heads import Log, heads
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.process.jobdir import pinned
+from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables import transactions
-from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, catalog
+from binlogd.snapshot.tables.built_on import Base
+from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, Origin, catalog
 from binlogd.tidb.model import TableAt, jobs_from_json
 from binlogd.tidb.row import RowDecoder, Value
+from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import peek
+from binlogd.wire.peek import body, changes, peek
+from tests import recordings_reader
 from tests.data_directory import write_log
 from tests.partitioned import Partitioned, moments
+from tests.recordings_reader import RECORDINGS
 
 MOMENTS = 5
 Shown = tuple[Value, ...]
@@ -102,3 +107,42 @@ def test_rows_of_many_histories_are_where_partition_ddl_took_them(
     seed: int, *, is_list: bool, steps: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     check(made(seed, is_list=is_list, steps=steps), tmp_path_factory.mktemp("moved"))
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_a_row_behind_a_truncate_is_there_if_it_saw_it_also_for_who_begins_in_between(
+    *, is_behind: bool
+) -> None:
+    """A real TiDB has (347, 5), which commits when TiDB had ended the step, and not (307, 5)."""
+    jobs = jobs_from_json(recordings_reader.history(RECORDINGS / "race"))
+    ddl = []
+    late: dict[int, tuple[int, int, bytes]] = {}
+    for binlog in recordings_reader.committed(RECORDINGS / "race"):
+        told = body(binlog.payload)
+        if told.ddl_job_id:
+            ddl.append(DdlBinlog(binlog.commit_ts, told.ddl_job_id, told.ddl_schema_state, ""))
+        elif binlog.commit_ts in (470611256078237725, 470611256117559317):
+            version, tables = changes(binlog.payload)
+            (rows,) = (each for each in tables if each.table_id == 104)
+            late[len(late)] = version, binlog.commit_ts, rows.inserted[0]
+    done_ts = Tso(470611256078237724)
+    base = None
+    if is_behind:
+        tracker, by_id = SchemaTracker(), {job.id: job for job in jobs}
+        for each in ddl:
+            if each.commit_ts <= done_ts:
+                tracker.apply(by_id[each.job_id], each.schema_state)
+        base = Base("", done_ts, TypeOptions(), {}, tracker.snapshot())
+    begins = Tso(ddl[0].commit_ts - 1)
+    origin = Origin(base, is_headless=is_behind, changes_from=done_ts, has_rows=True)
+    ignored = ("mysql",)
+    if not is_behind:
+        origin = Origin()
+    known = catalog(jobs, ddl, log_begins=begins, ignore_schemas=ignored, origin=origin)
+    homes = []
+    for version, commit_ts, row in late.values():
+        seen = known.moves.seen(104, version, commit_ts)
+        is_moved = known.moves.concerns(104, seen)
+        home = known.moves.followed().home(104, seen, row) if is_moved else None
+        homes.append(not is_moved or (home is not None and home.table_id == 104))
+    assert homes == [False, True]
