@@ -32,6 +32,7 @@ ONLY_FOR: Mapping[str, tuple[str, ...]] = {
         ),
         DATABASES,
     ),
+    "syncer.row-not-found": (*DATABASES, *SQLITE),
     f"{_TO}dir": (*FILES, *SQLITE),
     f"{_TO}compression": FILES,
     f"{_TO}retention-time": FILES,
