@@ -231,7 +231,8 @@ async def test_each_key_of_a_downstream_is_asked_for_or_does_nothing_and_says_so
     monkeypatch.undo()
     tree, wrong = config.read_toml(text, "a test"), {}
     for key in keys("syncer.", "drainer."):
-        if key in ALONE or key in READ_ELSEWHERE or key.startswith(SWITCHED_OFF.get(db_type, ("-",))):
+        is_off = key.startswith(SWITCHED_OFF.get(db_type, ("-",)))
+        if is_off or key in ALONE or key in READ_ELSEWHERE:
             continue
         place = _SECRET_PLACES.sub(".password", key)  # read while loading, whatever is done with it
         what, is_asked = fate(tree, key), place in watched.keys
