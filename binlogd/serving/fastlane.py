@@ -30,7 +30,7 @@ from h2.connection import ConnectionInputs, ConnectionState
 from h2.exceptions import FlowControlError, FrameTooLargeError, ProtocolError
 
 from binlogd.pump.rpc.sink import CallSink
-from binlogd.serving.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable, Unread
+from binlogd.serving.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable, Unread, weight
 from binlogd.telemetry.faults import unforeseen
 from binlogd.wire import http2 as wire
 from binlogd.wire.blocks import Field
@@ -43,7 +43,8 @@ log = structlog.get_logger(__name__)
 MESSAGE_BYTES_MAX = 256 << 10
 """A larger message is grpclib's: its cost is in its bytes, not in its call."""
 
-_SHAPES_MAX = 64
+_SHAPES_MAX = 16
+_SHAPE_BYTES_MAX = 2 << 10  # a larger one is judged by grpclib each time
 _BATCH_BYTES_MAX = 4 << 20
 _BATCH_CALLS = 64  # enough that a batch costs little beside its calls
 _BATCHES_MAX = 16  # of one method, under way at once
@@ -52,6 +53,8 @@ _OWN_FIELDS = (b"grpc-accept-encoding", b"grpc-timeout", b"grpc-tags-bin", b"grp
 _WHOLE_BLOCK = wire.END_HEADERS
 _BLOCK_FORM = wire.END_HEADERS | wire.PADDED | wire.PRIORITY
 _TABLE_BYTES = 4096
+_CALL_BYTES = 2 << 10
+"""What a call costs that has begun, beside its headers."""
 
 
 class _Method:
@@ -181,6 +184,7 @@ class FastLane:
     def ended(self, call: Call) -> None:
         """It is here, or will not come any more; its room goes with it or is given back."""
         self._begun.pop(call, None)
+        cast(FastLaneProtocol, call.owner).let_go_of_headers(call)
         if not call.is_complete and call.counted:
             self.method(call).sink.give(call.counted, 0)
             call.counted = 0
@@ -294,7 +298,7 @@ class FastLaneProtocol(GrpcProtocol):
         stopped = calls.take(
             data,
             at,
-            streams=limits.streams_max - len(calls.open) - calls.abandoned,
+            streams=self.streams_max - len(calls.open) - calls.abandoned,
             window=limits.connection_window_bytes - calls.held,
         )
         if stopped > at:
@@ -348,12 +352,19 @@ class FastLaneProtocol(GrpcProtocol):
             self._decoder.leave(fields)
             return False
         self._h2.highest_inbound_stream_id = stream
-        if len(calls.open) + calls.abandoned >= self._limits.streams_max:
+        if len(calls.open) + calls.abandoned >= self.streams_max:
             self._transport.write(wire.reset(stream, wire.REFUSED_STREAM))
             return True
         calls.open[stream] = begun = Call(self, stream, inlet, fields)
         self._lane.begun(begun)
+        begun.held = _CALL_BYTES + weight(fields)
+        self.hold(begun.held)
         return True
+
+    def let_go_of_headers(self, call: Call) -> None:
+        """Its message is here, or somebody else has it from now on."""
+        self.let_go(call.held)
+        call.held = 0
 
     def _inlet_of(self, fields: list[Field]) -> Inlet | None:
         """Whose call this is, if nothing in its headers asks for more than this lane can do."""
@@ -361,6 +372,8 @@ class FastLaneProtocol(GrpcProtocol):
         if shape is None:
             return None
         if shape not in calls.shapes:
+            if weight(shape) > _SHAPE_BYTES_MAX:
+                return None
             if len(calls.shapes) >= _SHAPES_MAX:
                 calls.judge_again()
             calls.learn(shape, self._judged(shape))
@@ -401,6 +414,7 @@ class FastLaneProtocol(GrpcProtocol):
             raise FlowControlError("more binlogs are unanswered than the window allows")
         if flags & END_STREAM:
             call.body = None
+            call.fields = []  # whoever has begun it is here
             call.inlet.size += call.counted
             call.inlet.add(call, bytes(message[5:]))
             self._lane.ended(call)
@@ -488,6 +502,8 @@ class FastLaneProtocol(GrpcProtocol):
         """Answers OK as far as the peer's window allows, and gives back room."""
         if self._transport.is_closing():
             return
+        if not self.has_written and calls:
+            self.note_written()
         window = self._h2.outbound_flow_control_window
         answers = self._calls.acknowledge(calls, window, self._window_begins)
         self._h2.outbound_flow_control_window = window - OK_DATA_BYTES * len(answers)
@@ -526,6 +542,7 @@ class FastLaneProtocol(GrpcProtocol):
         self._transport.write(wire.reset(call.stream, code))
 
     def _drop(self, call: Call) -> None:
+        self.count_reset()
         calls = self._calls
         del calls.open[call.stream]
         self._lane.ended(call)

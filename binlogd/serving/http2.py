@@ -7,9 +7,8 @@ Source: tidb-binlog pump/server.go, where grpc-go does all this.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol, cast
 
 import grpclib.const
@@ -28,9 +27,11 @@ from h2.events import (
     DataReceived,
     Event,
     PingAckReceived,
+    RequestReceived,
+    StreamReset,
     UnknownFrameReceived,
 )
-from h2.exceptions import ProtocolError
+from h2.exceptions import DenialOfServiceError, ProtocolError
 from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame, GoAwayFrame
@@ -42,6 +43,20 @@ from binlogd.wire.channel import BytesCodec
 log = structlog.get_logger(__name__)
 
 _STREAMS_FEW = 256
+_HEADER_LIST_BYTES_MAX = 8 << 10
+"""Of one call, as HPACK counts; gRPC needs an eighth of it."""
+_HEADER_BLOCK_BYTES_MAX = 16 << 10
+_CLOSED_STREAMS_MAX = 1024
+"""That h2 remembers of one connection; 64 times as many, by default."""
+_STREAM_BYTES = 16 << 10
+"""What a call costs that grpclib serves, beside its headers and message, measured."""
+_FIELD_BYTES = 32
+_RESETS_MAX = 2000
+_RESETS_A_SECOND = 200.0
+_KEPT = frozenset(
+    {":method", ":path", "content-type", "te", "grpc-timeout", "grpc-encoding", "authorization"}
+)
+"""The headers that somebody reads; the others are dropped as soon as they are counted."""
 _LAST_PING = b"goodbye!"
 
 
@@ -58,9 +73,11 @@ class Http2Limits:
     """What one peer may make us hold on one connection, and all of them together."""
 
     streams_max: int = 1024
+    streams_before_write_max: int = 256  # until it has written a binlog
     connection_window_bytes: int = 64 << 20  # received, unread; twice what writes may leave so
     stream_window_bytes: int = 4 << 20
     unread_bytes_max: int = 512 << 20  # of all connections together, by grpclib's streams
+    strangers_bytes_max: int = 64 << 20  # of those together that have not written a binlog
     ping_after_s: float = 60.0  # again and again; a peer may have vanished without a word
     ping_timeout_s: float = 20.0
     idle_s: float = 3600.0  # without a call, a connection is left
@@ -72,41 +89,68 @@ class TooMuchUnread(ProtocolError):
     error_code = ErrorCodes.ENHANCE_YOUR_CALM
 
 
-class Unread:
-    """What has come on all connections and no handler has read yet, in bytes.
+class TooManyResets(ProtocolError):
+    """Calls that are begun to be given up cost us and not the peer."""
 
-    A connection has its window, and there may be a thousand of them. Handlers read at once what
-    there is room for, so it is much only where peers send what nobody waits for, or where very many
-    wait. Above the limit, the connection that has the most is left: nothing on it was acknowledged.
+    error_code = ErrorCodes.ENHANCE_YOUR_CALM
+
+
+class Unread:
+    """What peers make us hold on all connections: calls that are open with their headers, and what
+    has come for them and no handler has read yet, in bytes.
+
+    A connection has its window and its calls, and there may be a thousand of them. Handlers read at
+    once what there is room for, so it is much only where peers send what nobody waits for, or where
+    very many wait. Above the limit, the connection that has the most is left: nothing on it was
+    acknowledged. Strangers, who have not written a binlog, have a smaller one among themselves.
     """
 
-    def __init__(self, bytes_max: int) -> None:
-        self.size = 0
-        self._bytes_max = bytes_max
+    def __init__(self, bytes_max: int, strangers_bytes_max: int) -> None:
+        self.size = self.of_strangers = 0
+        self._bytes_max, self._strangers_bytes_max = bytes_max, strangers_bytes_max
         self._of: dict[GrpcProtocol, int] = {}
 
     def arrived(self, owner: GrpcProtocol, size: int) -> None:
         """Counts what has come. Raises TooMuchUnread if it is the owner who must go."""
         self.size += size
         self._of[owner] = self._of.get(owner, 0) + size
-        while self.size > self._bytes_max:  # ends: each turn forgets one, or raises
-            most = max(self._of, key=self._of.__getitem__)
-            error = TooMuchUnread(
-                f"{self.size} bytes of all connections are unread, {self._of[most]} of this one"
-            )
-            if most is owner:
-                raise error
-            most.break_off(error)
+        if not owner.has_written:
+            self.of_strangers += size
+        while self.of_strangers > self._strangers_bytes_max:  # ends: each turn forgets one
+            strangers = [each for each in self._of if not each.has_written]
+            self._let_go_of_one(strangers, self.of_strangers, owner)
+        while self.size > self._bytes_max:  # ends: each turn forgets one
+            self._let_go_of_one(self._of, self.size, owner)
+
+    def _let_go_of_one(self, among: Iterable[GrpcProtocol], size: int, owner: GrpcProtocol) -> None:
+        """Of the one that has the most. Raises TooMuchUnread if that is the owner."""
+        most = max(among, key=self._of.__getitem__)
+        error = TooMuchUnread(
+            f"{size} bytes of connections are unread, {self._of[most]} of this one"
+        )
+        if most is owner:
+            self.forget(owner)
+            raise error
+        most.break_off(error)
 
     def taken(self, owner: GrpcProtocol, size: int) -> None:
         """A handler has read it, or nobody will."""
         if owner in self._of:
             self.size -= size
             self._of[owner] -= size
+            if not owner.has_written:
+                self.of_strangers -= size
 
     def forget(self, owner: GrpcProtocol) -> None:
         """The connection is over, and what it held is gone."""
-        self.size -= self._of.pop(owner, 0)
+        size = self._of.pop(owner, 0)
+        self.size -= size
+        if not owner.has_written:
+            self.of_strangers -= size
+
+    def becomes_known(self, owner: GrpcProtocol) -> None:
+        """It has written its first binlog; `has_written` says so from the next call on."""
+        self.of_strangers -= self._of.get(owner, 0)
 
 
 class GrpcHalf(GrpcServer):
@@ -122,7 +166,7 @@ class GrpcHalf(GrpcServer):
         )
         super().__init__(cast(Any, services), codec=BytesCodec(), config=keepalive)
         self._limits = limits
-        self._unread = Unread(limits.unread_bytes_max)
+        self._unread = Unread(limits.unread_bytes_max, limits.strangers_bytes_max)
 
     def protocol(self) -> GrpcProtocol:
         """For one more connection."""
@@ -161,7 +205,8 @@ class _Calls(Handler):
         if ":method" in names and ":path" in names:
             if isinstance(stream, CallStream):
                 stream.encoding = names.get("grpc-encoding", "")
-            super().accept(stream, headers, release_stream)
+            kept = [field for field in headers if field[0] in _KEPT]
+            super().accept(stream, kept, release_stream)
         else:
             if stream.closable:  # the peer may have reset it in the same breath
                 stream.reset_nowait(ErrorCodes.PROTOCOL_ERROR)
@@ -180,6 +225,13 @@ class _Frames(FrameBuffer):
         super().__init__(server=True)
         self.max_frame_size = frame_bytes_max
 
+    def _update_header_buffer(self, f: Frame | None) -> Frame | None:
+        """Gathers a block that comes in pieces. Raises ProtocolError."""
+        whole = super()._update_header_buffer(f)
+        if sum(len(each.data) for each in self._headers_buffer) > _HEADER_BLOCK_BYTES_MAX:
+            raise DenialOfServiceError("a header block is larger than any that is decoded")
+        return whole
+
     def __next__(self) -> Frame:
         """The next frame that is whole. Raises FrameTooLargeError."""
         if len(self._data) >= 3:
@@ -190,8 +242,11 @@ class _Frames(FrameBuffer):
 class Http2Connection(H2Connection):
     """h2's connection; that one counts all open streams whenever one is opened."""
 
+    MAX_CLOSED_STREAMS = _CLOSED_STREAMS_MAX
+
     def __init__(self, config: H2Configuration, streams_max: int) -> None:
         super().__init__(config)
+        self.decoder.max_header_list_size = _HEADER_LIST_BYTES_MAX
         self._few = min(_STREAMS_FEW, streams_max // 2)
 
     def _open_streams(self, remainder: int) -> int:
@@ -210,7 +265,7 @@ class Http2Connection(H2Connection):
 
 class _Connection(Connection):
     """grpclib's connection, with streams that remember how their messages are encoded; `on_read` is
-    told of what a handler has read, in bytes."""
+    told of what a handler has read, in bytes, `on_written` that a binlog was written."""
 
     def __init__(
         self,
@@ -219,9 +274,11 @@ class _Connection(Connection):
         *,
         config: Configuration,
         on_read: Callable[[int], None],
+        on_written: Callable[[], None],
     ) -> None:
         super().__init__(connection, transport, config=config)
         self._on_read = on_read
+        self._on_written = on_written
 
     def ack(self, stream_id: int, size: int) -> None:
         """Gives back the window of what was read."""
@@ -232,31 +289,44 @@ class _Connection(Connection):
         self, *, stream_id: int | None = None, wrapper: Wrapper | None = None
     ) -> CallStream:
         """A new one."""
-        return CallStream(
+        stream = CallStream(
             self, self._connection, self._transport, stream_id=stream_id, wrapper=wrapper
         )
+        stream.on_written = self._on_written
+        return stream
 
 
 class _Processor(EventsProcessor):
-    """grpclib's table of streams; that one tells nobody when a stream has gone or what has come,
-    and takes an empty frame in the middle of a message for the end."""
+    """grpclib's table of streams; that one tells nobody when a stream has gone, been given up, or
+    what has come, and takes an empty frame in the middle of a message for the end."""
 
-    def __init__(
-        self,
-        handler: Any,
-        connection: Connection,
-        on_gone: Callable[[], None],
-        on_data: Callable[[int], None],
-    ) -> None:
+    def __init__(self, handler: Any, connection: Connection, owner: GrpcProtocol) -> None:
         super().__init__(handler, connection)
-        self._on_gone = on_gone
-        self._on_data = on_data
+        self._owner = owner
+
+    def process_request_received(self, event: RequestReceived) -> None:
+        """A call: counted with its headers, until it is over."""
+        size = _STREAM_BYTES + weight(event.headers or ())
+        self._owner.hold(size)
+        stream = self.connection.create_stream(stream_id=event.stream_id)
+        release = self.register(stream)
+
+        def released() -> None:
+            release()
+            self._owner.let_go(size)
+
+        self.handler.accept(stream, cast(Any, event.headers), released)
 
     def process_data_received(self, event: DataReceived) -> None:
         """Takes what a frame brings, if it brings anything; its end is an event of its own."""
         if event.flow_controlled_length:
-            self._on_data(event.flow_controlled_length)
+            self._owner.hold(event.flow_controlled_length)
             super().process_data_received(event)
+
+    def process_stream_reset(self, event: StreamReset) -> None:
+        """Given up by the peer, or because it broke a rule."""
+        super().process_stream_reset(event)
+        self._owner.count_reset()
 
     def register(self, stream: Stream) -> Callable[[], None]:
         """Takes a stream in; what is returned lets go of it."""
@@ -264,9 +334,14 @@ class _Processor(EventsProcessor):
 
         def released() -> None:
             release()
-            self._on_gone()
+            self._owner.stream_gone()
 
         return released
+
+
+def weight(fields: Iterable[tuple[Any, Any]]) -> int:
+    """As HPACK counts them."""
+    return sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields)
 
 
 class GrpcProtocol(H2Protocol):
@@ -287,6 +362,10 @@ class GrpcProtocol(H2Protocol):
         super().__init__(handler, config, checked)
         self._limits = limits
         self._unread = unread
+        self.has_written = False
+        """Whether a binlog that came on it was taken: until then it is a stranger's."""
+        self.streams_max = min(limits.streams_before_write_max, limits.streams_max)
+        self._resets, self._reset_s = 0.0, 0.0
         self._is_leaving = False  # one side has said GOAWAY
         self._may_close = False  # and whatever the peer sent before it heard that, is here
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -295,28 +374,67 @@ class GrpcProtocol(H2Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greets the peer: settings, and windows of our size."""
         self._transport = cast(asyncio.Transport, transport)
-        unread = self._unread
         self._h2 = h2 = Http2Connection(self.h2_config, self._limits.streams_max)
-        h2.local_settings = Settings(
-            client=False,
-            initial_values={
-                SettingCodes.INITIAL_WINDOW_SIZE: self._limits.stream_window_bytes,
-                SettingCodes.MAX_CONCURRENT_STREAMS: self._limits.streams_max,
-                SettingCodes.MAX_HEADER_LIST_SIZE: H2Connection.DEFAULT_MAX_HEADER_LIST_SIZE,
-            },
-        )
+        h2.local_settings = self._local_settings()
         h2.incoming_buffer = _Frames(h2.max_inbound_frame_size)
         h2.initiate_connection()
         h2.increment_flow_control_window(self._limits.connection_window_bytes - 65_535)
         self.connection = _Connection(
-            h2, self._transport, config=self.config, on_read=partial(unread.taken, self)
+            h2,
+            self._transport,
+            config=self.config,
+            on_read=self.let_go,
+            on_written=self.note_written,
         )
         self.connection.flush()
         self.connection.initialize()
-        self.processor = _Processor(
-            self.handler, self.connection, self._close_if_idle, partial(unread.arrived, self)
-        )
+        self.processor = _Processor(self.handler, self.connection, self)
         self._look_later()
+
+    def _local_settings(self) -> Settings:
+        """What this side tells of itself; it counts at once."""
+        return Settings(
+            client=False,
+            initial_values={
+                SettingCodes.INITIAL_WINDOW_SIZE: self._limits.stream_window_bytes,
+                SettingCodes.MAX_CONCURRENT_STREAMS: self.streams_max,
+                SettingCodes.MAX_HEADER_LIST_SIZE: _HEADER_LIST_BYTES_MAX,
+            },
+        )
+
+    # --- what this peer makes us hold ------------------------------------------------------
+
+    def hold(self, size: int) -> None:
+        """Counts bytes. Raises TooMuchUnread if this connection has to go."""
+        self._unread.arrived(self, size)
+
+    def let_go(self, size: int) -> None:
+        """Counts them no more."""
+        self._unread.taken(self, size)
+
+    def note_written(self) -> None:
+        """A binlog was taken: the peer is no stranger any more, and may have more calls."""
+        if self.has_written or self._transport.is_closing():
+            return
+        self._unread.becomes_known(self)
+        self.has_written = True
+        if self.streams_max < self._limits.streams_max:
+            self.streams_max = self._limits.streams_max
+            self._h2.local_settings = self._local_settings()
+            told = frames.setting.pack(SettingCodes.MAX_CONCURRENT_STREAMS, self.streams_max)
+            self._transport.write(frames.frame(frames.SETTINGS, 0, 0, told))
+
+    def count_reset(self) -> None:
+        """One more call was given up. Raises TooManyResets."""
+        now_s = asyncio.get_running_loop().time()
+        forgiven = (now_s - self._reset_s) * _RESETS_A_SECOND
+        self._resets, self._reset_s = max(0.0, self._resets - forgiven) + 1, now_s
+        if self._resets > _RESETS_MAX:
+            raise TooManyResets(f"{_RESETS_MAX} calls were given up at once")
+
+    def stream_gone(self) -> None:
+        """A call of grpclib's is over."""
+        self._close_if_idle()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forgets it."""
@@ -396,7 +514,7 @@ class GrpcProtocol(H2Protocol):
 
     def break_off(self, error: ProtocolError | UnicodeDecodeError) -> None:
         """Leaves the peer, with a word of why."""
-        tell = log.warning if isinstance(error, TooMuchUnread) else log.info
+        tell = log.warning if isinstance(error, TooMuchUnread | TooManyResets) else log.info
         tell("peer_broke_http2", cause=str(error) or type(error).__name__)
         if not self._transport.is_closing():
             if self._h2.state_machine.state is not ConnectionState.CLOSED:

@@ -17,7 +17,7 @@ from hpack.table import HeaderTable
 Field = tuple[bytes, bytes]
 """Name and value."""
 
-_VALUES_MAX = 1024
+_VALUES_MAX = 256
 _BLOCKS_MAX, _BLOCK_BYTES_MAX = 16, 256
 _ENTRY_BYTES = 32
 _STATIC: list[Field] = list(HeaderTable.STATIC_TABLE)

@@ -20,6 +20,7 @@ _PREFIX_BYTES = 5
 _FIELDS_MAX = 64
 _TIMEOUT_DIGITS_MAX = 8
 _UNITS = b"HMSmun"
+_NOTHING: list[Field] = []
 
 _head = Struct("!IBI")
 _data_head = Struct("!IBIBI")  # a frame's, and the prefix of the message that it begins with
@@ -79,6 +80,7 @@ class Call:
         self.body: bytearray | None = None  # of a message in several frames
         self.size = 0  # received, prefix included
         self.counted = 0  # what the budget keeps for it
+        self.held = 0  # what its headers count for
         self.granted = 0  # of the peer's window, beyond what a stream begins with
         self.is_complete = False
 
@@ -142,7 +144,7 @@ class CallTable:
                 self.has_read = True
                 self.fields = fields
                 break
-            call = Call(self._owner, stream, inlet, fields)
+            call = Call(self._owner, stream, inlet, _NOTHING)  # whole: nobody asks again
             call.size = call.counted = size
             inlet.add(call, data[stop - size + _PREFIX_BYTES : stop])
             inlet.size += size

@@ -15,7 +15,14 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.errors import MalformedBinlog
-from binlogd.pump.rpc.messages import BytesStream, Incoming, begin_answer, in_time, send_joined
+from binlogd.pump.rpc.messages import (
+    BytesStream,
+    Incoming,
+    begin_answer,
+    in_time,
+    note_written,
+    send_joined,
+)
 from binlogd.wire import batch as wire
 from binlogd.wire import codec
 
@@ -102,6 +109,8 @@ class _Writing:
         finally:
             self.slots.release()
             self._ports.give(size_bytes)
+        if None in outcomes:
+            note_written(self._stream)
         refusals = [
             wire.Refusal(position, outcome.status.value, outcome.message or "")
             for position, outcome in enumerate(outcomes)

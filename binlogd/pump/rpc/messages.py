@@ -35,9 +35,11 @@ BytesStream = Stream[bytes, bytes]
 
 
 class CallStream(protocol.Stream):
-    """grpclib's stream, which remembers how the peer has encoded its messages."""
+    """grpclib's stream, which remembers how the peer has encoded its messages, and tells its
+    connection when a binlog was written."""
 
     encoding = ""
+    on_written: Callable[[], None] | None = None
 
 
 class Announced(NamedTuple):
@@ -209,6 +211,13 @@ async def send_empty(stream: BytesStream) -> None:
         stream._send_message_done = True  # noqa: SLF001 # see above
     else:
         await stream.send_message(b"")
+
+
+def note_written(stream: BytesStream) -> None:
+    """A binlog that came on it was taken."""
+    inner = stream._stream  # noqa: SLF001 # what knows the connection
+    if isinstance(inner, CallStream) and inner.on_written is not None:
+        inner.on_written()
 
 
 def compresses(stream: BytesStream) -> bool:

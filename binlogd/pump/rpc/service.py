@@ -44,6 +44,7 @@ from binlogd.pump.rpc.messages import (
     gathered,
     in_time,
     inflated,
+    note_written,
     piece,
     read_message,
     send_empty,
@@ -236,6 +237,7 @@ class PumpService:
                     (outcome,) = await self._taken([request], [size_bytes])
         if outcome is not None:
             raise outcome
+        note_written(stream)
         await send_empty(stream)
 
     async def _inflated(self, message: bytes) -> Sequence[GRPCError | None]:
