@@ -36,6 +36,8 @@ _PARTITION_ROWS = frozenset(
 )
 _RECOVERIES = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
 _DROPS = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW, ActionType.DROP_SEQUENCE})
+_NEW_IDS = frozenset({ActionType.ALTER_TABLE_PARTITIONING, ActionType.REMOVE_PARTITIONING})
+"""They copy a table with its rows into one of another id, which has its name from then on."""
 _RENAMES = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
 
 
@@ -137,7 +139,12 @@ def follow(ddl: Ddl, catalog: Catalog) -> None:
         if held is not None:
             catalog.put(Held(name_of(new.database, new.table), replace(held.info, name=new.table)))
     info = ddl.job.table
-    if info is not None and (held := catalog.get(info.id)) is not None:
+    if info is None:
+        return
+    held = catalog.get(info.id)
+    if held is None and ddl.job.type in _NEW_IDS:
+        held = catalog.named(name_of(ddl.database, ddl.table))
+    if held is not None:
         catalog.put(Held(held.name, info))
 
 
@@ -207,6 +214,8 @@ def _shaped(ddl: Ddl, catalog: Catalog) -> list[Statement]:
         if info.is_view or info.is_sequence:
             continue
         held = catalog.get(info.id)
+        if held is None and job.type in _NEW_IDS:
+            held = catalog.named(name)
         if held is None:
             statements += _plain(create(name, info))
         else:

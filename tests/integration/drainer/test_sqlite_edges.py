@@ -130,6 +130,28 @@ async def test_a_database_that_goes_takes_no_other_with_it(tmp_path: Path) -> No
     assert stored(tmp_path, "SELECT name FROM _binlogd_tables") == [("a%2Eb.c",)]
 
 
+@pytest.mark.parametrize("reason", ["", BY_DECISION])
+async def test_a_table_goes_on_under_the_id_that_another_partitioning_gives_it(
+    reason: str, tmp_path: Path
+) -> None:
+    parts = replace(table(2, "t"), partition_ids=(3, 4))
+    whole = table(5, "t")
+    await applied(
+        tmp_path,
+        [
+            ddl(10, ActionType.CREATE_TABLE, table(1, "t")),
+            row(11, table(1, "t"), None, {1: 1, 2: b"x"}),
+            ddl(12, ActionType.ALTER_TABLE_PARTITIONING, parts, reason=reason),
+            row(13, parts, {1: 1, 2: b"x"}, {1: 1, 2: b"y"}),
+            row(14, parts, None, {1: 2, 2: b"z"}),
+            ddl(15, ActionType.REMOVE_PARTITIONING, whole, reason=reason),
+            row(16, whole, {1: 2, 2: b"z"}, None),
+        ],
+    )
+    assert stored(tmp_path, 'SELECT * FROM "s.t"') == [(1, "y")]
+    assert stored(tmp_path, "SELECT id, name FROM _binlogd_tables") == [(5, "s.t")]
+
+
 async def test_no_name_of_a_table_is_taken_by_what_the_replica_makes(tmp_path: Path) -> None:
     names = ("t", "t#0", "t#1", "t#new", ".t", '"t', "T`2")
     made = [
