@@ -54,7 +54,7 @@ async def test_a_recording_arrives_exactly(name: str, mariadb: MariaDb) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("types", "keys", "ddl", "windows"),
+        *("types", "keys", "ddl", "windows", "fuzz"),
         *(pytest.param(name, marks=pytest.mark.soak) for name in ("mixed", "large", "race")),
     ],
 )
