@@ -9,9 +9,19 @@ import pytest
 from binlogd.drainer.ddl.edits import Dialect, edited
 from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay, is_setval
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
+from binlogd.drainer.filtering.route import Router, RouteRule
 from binlogd.errors import UnsupportedDdl
-from binlogd.tidb.kinds import PartitionKind
-from binlogd.tidb.model import ActionType, Database, Job, JobState, Table, job_from_json
+from binlogd.tidb.kinds import PartitionKind, Tp
+from binlogd.tidb.model import (
+    ActionType,
+    Column,
+    Database,
+    FieldType,
+    Job,
+    JobState,
+    Table,
+    job_from_json,
+)
 from binlogd.tidb.partitioning import Partition, Partitioning
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
@@ -404,3 +414,32 @@ def test_a_table_in_the_database_of_a_session_is_the_one_that_the_job_names() ->
     answer = said(create, f"CREATE TABLE `c` (`a` INT, `b` INT, {keys})", schema=schema)
     assert "REFERENCES `elsewhere`.`orders`(`id`)" in statement(answer)
     assert "REFERENCES `p`(`id`)" in statement(answer)
+
+
+# --- columns that are added ----------------------------------------------------------------------
+
+ADDED = "ALTER TABLE `orders` ADD COLUMN `at` TIME NULL DEFAULT '01:02:03.6' FIRST"
+
+
+def _adding(origin: str) -> Job:
+    clock = FieldType(Tp.DURATION, flen=10)
+    column = Column(1, "At", 0, clock, origin_default=origin, default=origin)
+    return job(ActionType.ADD_COLUMN, 2, 10, table=Table(10, "orders", (column,)))
+
+
+def test_a_default_of_an_added_column_is_what_the_job_says_wherever_the_table_is() -> None:
+    exact = "ADD COLUMN `at` TIME NULL DEFAULT '01:02:04' FIRST"
+    plain = said(_adding("01:02:04"), ADDED)
+    assert statement(plain) == f"ALTER TABLE `orders` {exact}"
+    routes = Router([RouteRule("shop", "orders", "attic", "o")])
+    routed = said(_adding("01:02:04"), ADDED, table_filter=TableFilter(routes=routes))
+    assert statement(routed) == f"ALTER TABLE `attic`.`o` {exact}"
+
+
+def test_a_tidb_downstream_is_told_what_the_upstream_was_told() -> None:
+    assert statement(said(_adding("01:02:04"), ADDED, Dialect.TIDB)) == ADDED
+
+
+def test_a_default_that_is_no_value_of_its_column_stops() -> None:
+    with pytest.raises(UnsupportedDdl, match="has the default 'never'"):
+        said(_adding("never"), ADDED)
