@@ -7,6 +7,7 @@
     │   ├── WrongCluster        the binlog belongs to another TiDB cluster
     │   ├── NotOnline           prewrites are not taken in this state
     │   ├── RecordTooLarge      above the configured record limit
+    │   ├── FromTheFuture       a timestamp far above every clock and every commit so far
     │   ├── Behind              asks for binlogs that garbage collection has deleted
     │   ├── EtcdRefused         a registry does not take this request
     │   └── Overtaken           asks for changes that a registry has forgotten
@@ -130,6 +131,24 @@ class RecordTooLarge(Refused):
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
         super().__init__(f"received message larger than max ({size_bytes} vs. {limit_bytes})")
+
+
+class FromTheFuture(Refused):
+    """A binlog whose timestamp lies far above the wall clock and above every commit so far."""
+
+    todo = (
+        "set the clock of this machine, or of PD, right; for a recording from the future raise"
+        " pump.timestamp-ahead-max"
+    )
+
+    def __init__(self, start_ts: int, commit_ts: int, horizon_ms: int) -> None:
+        self.start_ts, self.commit_ts, self.horizon_ms = start_ts, commit_ts, horizon_ms
+        ahead_s = ((max(start_ts, commit_ts) >> 18) - horizon_ms) / 1000
+        super().__init__(
+            f"a timestamp from the future: start_ts {start_ts}, commit_ts {commit_ts} lie"
+            f" {ahead_s:.0f} s beyond what is taken; all commits after it would come too late",
+            todo=self.todo,
+        )
 
 
 class Behind(Refused):

@@ -56,7 +56,8 @@ class Appliance:
         """Writes the configuration; it counts from the next start on."""
         self.config_file.write_text(
             f'data-dir = "{self.data_dir}"\naddr = "127.0.0.1:{self.port}"\n{top}{tables}'
-            '\n[pump]\nstop-write-at-available-space = "1 MiB"\nfake-binlog-interval = 1\n'
+            "\n[pump]\ntimestamp-ahead-max = 1000000000\n"
+            'stop-write-at-available-space = "1 MiB"\nfake-binlog-interval = 1\n'
         )
 
     @property

@@ -19,8 +19,9 @@ from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire.peek import commit_binlog, prewrite_binlog, rollback_binlog
 
 BASE = compose(1_700_000_000_000)
-ROOMY = PumpOptions(free_bytes_min=1, fake_interval_s=3_600)
-"""The defaults with little space, and without fakes: on a slow machine they come in between."""
+ROOMY = PumpOptions(free_bytes_min=1, fake_interval_s=3_600, ahead_max_s=1e9)
+"""The defaults with little space, for any time, and without fakes: on a slow machine they come in
+between."""
 PATIENCE_S = 120.0
 """For what must happen, on any machine; less than a whole test may take, so that it says what."""
 _LOOKS_AT_ONCE = 100

@@ -117,7 +117,7 @@ def check_complete(sink: Sink, checkpoint: Checkpoint, newest_ts: Tso) -> None:
         raise ConfigError(
             f"the relay log ends at commit_ts {newest_ts}, and the downstream has transactions up"
             f" to {furthest}, perhaps without all before them: the newest part of the relay log is"
-            " missing. Nothing was changed: bring back the whole relay log, or the upstream"
+            " missing. Bring back the whole relay log, or the upstream"
         )
 
 

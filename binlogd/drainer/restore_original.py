@@ -63,7 +63,6 @@ async def restore_original(
                 f"the relay log in {relay_directory} begins behind commit_ts {base_ts}, the"
                 f" checkpoint is {checkpoint.commit_ts}: what lies between cannot be restored"
             )
-        check_complete(sink, checkpoint, _newest_ts(relay_directory, after))
         await begin(sink, checkpoint)
         await applier.open()
         log.info("restore_begun", checkpoint_ts=checkpoint.commit_ts, after=after)
@@ -74,6 +73,7 @@ async def restore_original(
                 await applier.apply(wanted, size_bytes)
             after = found.commit_ts
         await applier.flush()
+        check_complete(sink, checkpoint, after)
         # nobody told the schema version of a DDL: 0 lets a later start look at the history instead
         version = 0 if applier.counters.ddls else checkpoint.schema_version
         await _save(sink, Checkpoint(after, True, version, checkpoint.ts_map))
@@ -84,12 +84,6 @@ async def restore_original(
     transactions = done.transactions + done.ddls
     log.info("restored", to_ts=after, transactions=transactions, rows=done.rows)
     return Restored(checkpoint.commit_ts, after, transactions, done.rows, was_consistent=False)
-
-
-def _newest_ts(directory: Path, after: Tso) -> Tso:
-    return max(
-        (head_of(record.payload).commit_ts for _, record in _records(directory)), default=after
-    )
 
 
 def base_of(directory: Path) -> Tso:

@@ -492,5 +492,6 @@ async def open_pump(setup: Setup, disk: PosixDisk, upstream: Upstream) -> Pump:
             memory_budget_bytes=size_bytes(settings.memory_budget),
             segment_bytes_max=size_bytes(settings.segment_size),
             skip_orphan_commits=settings.skip_orphan_commits,
+            ahead_max_s=settings.timestamp_ahead_max,
         ),
     )

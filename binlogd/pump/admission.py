@@ -8,13 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from binlogd.binlog import BinlogType
-from binlogd.errors import BinlogdError, DiskFull, MalformedBinlog, NotOnline, RecordTooLarge
+from binlogd.errors import (
+    BinlogdError,
+    DiskFull,
+    FromTheFuture,
+    MalformedBinlog,
+    NotOnline,
+    RecordTooLarge,
+)
 from binlogd.pump.log.entry import Item
 from binlogd.pump.state import NodeState
-from binlogd.tso import NO_TS, Tso, compose
+from binlogd.tso import NO_TS, Tso, compose, physical_ms
 from binlogd.wire.peek import head_and_canonical, plain_numbers
 
-_END_OF_TIME = compose(1 << 43)  # far enough below 2^63 for a time source to go on from there
+END_OF_TIME = compose(1 << 43)  # far enough below 2^63 for a time source to go on from there
 _PREWRITE, _COMMIT = BinlogType.PREWRITE.value, BinlogType.COMMIT.value
 
 
@@ -39,6 +46,10 @@ class Admission:
         self.free_bytes = free_bytes
         self.free_bytes_min = free_bytes_min
         self.record_bytes_max = record_bytes_max
+        self.horizon = END_OF_TIME
+        """Every timestamp lies below: one that is far ahead of all clocks would move watermarks
+        there, and every commit after it would come too late."""
+        self.from_the_future = 0
 
     @property
     def has_space(self) -> bool:
@@ -48,18 +59,18 @@ class Admission:
     def admit(self, payloads: Sequence[bytes]) -> Admitted:
         """`item` of each, in order; an error in one does not touch the others. Hot."""
         takes_prewrites = self.state.takes_prewrites
-        has_space, bytes_max = self.has_space, self.record_bytes_max
+        has_space, bytes_max, horizon = self.has_space, self.record_bytes_max, self.horizon
         admitted = Admitted(len(payloads))
         for position, payload in enumerate(payloads):
             numbers = plain_numbers(payload)
             item: Item | None = None
             if numbers is not None and has_space and len(payload) <= bytes_max:
                 tp, start_ts, commit_ts = numbers
-                if not 0 < start_ts < _END_OF_TIME:
+                if not 0 < start_ts < horizon:
                     pass
-                elif tp == _PREWRITE and takes_prewrites and 0 <= commit_ts < _END_OF_TIME:
+                elif tp == _PREWRITE and takes_prewrites and 0 <= commit_ts < horizon:
                     item = Item(tp, Tso(start_ts), NO_TS, payload)
-                elif tp == _COMMIT and start_ts < commit_ts < _END_OF_TIME:
+                elif tp == _COMMIT and start_ts < commit_ts < horizon:
                     item = Item(tp, Tso(start_ts), Tso(commit_ts), payload)
             if item is None:
                 try:
@@ -78,7 +89,7 @@ class Admission:
         """The item of a payload, in canonical bytes; None for a probe.
 
         Outcomes are taken in every state, fakes even without space. Raises MalformedBinlog,
-        NotOnline, DiskFull or RecordTooLarge.
+        NotOnline, DiskFull, RecordTooLarge or FromTheFuture.
         """
         (tp, start_ts, commit_ts, _), payload = head_and_canonical(payload)
         is_fake = tp == BinlogType.ROLLBACK and start_ts == commit_ts > 0
@@ -90,11 +101,14 @@ class Admission:
             return None
         if len(payload) > self.record_bytes_max:
             raise RecordTooLarge(len(payload), self.record_bytes_max)
-        if max(start_ts, commit_ts) >= _END_OF_TIME:
+        if max(start_ts, commit_ts) >= END_OF_TIME:
             raise MalformedBinlog(
                 f"a timestamp cannot lie beyond the year 2248: start_ts {start_ts}, commit_ts"
                 f" {commit_ts}"
             )
+        if max(start_ts, commit_ts) >= self.horizon:
+            self.from_the_future += 1
+            raise FromTheFuture(start_ts, commit_ts, physical_ms(self.horizon))
         if tp == BinlogType.PREWRITE and start_ts > 0:
             return Item(tp, Tso(start_ts), NO_TS, payload)
         if tp == BinlogType.COMMIT and commit_ts > start_ts > 0:

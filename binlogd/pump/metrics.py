@@ -45,6 +45,8 @@ def say_service(out: Exposition, now: ServiceStatistics) -> None:
 def say_pump(out: Exposition, now: PumpStatistics) -> None:
     """The log, its watermark and what holds it."""
     shards = now.shards
+    ahead, what = now.from_the_future, "Binlogs whose timestamp lay far above every clock."
+    out.counter("binlogd_pump_refused_from_the_future", what, ahead)
     out.gauge(
         "binlog_pump_storage_max_commit_ts",
         "Physical ms up to which everything can be pulled.",
@@ -64,16 +66,7 @@ def say_pump(out: Exposition, now: PumpStatistics) -> None:
         "Questions about the fate of a transaction.",
         sum(resolver.asked for resolver in now.resolvers),
     )
-    out.counter(
-        "binlog_pump_storage_slow_chaser_count",
-        "By what it did.",
-        [
-            ({"type": "turned_on"}, sum(s.chaser.turned_on for s in shards)),
-            ({"type": "turned_off"}, sum(s.chaser.recoveries for s in shards)),
-            ({"type": "catch_up"}, sum(s.chaser.catch_ups for s in shards)),
-            ({"type": "recovery"}, sum(s.chaser.recoveries for s in shards)),
-        ],
-    )
+    _say_chaser(out, shards)
     out.counter("binlogd_pump_fake_binlogs", "Written by this Pump.", now.fakes)
     out.gauge("binlogd_pump_write_queue_bytes", "Taken, not durable yet.", now.write_queue_bytes)
     out.gauge("binlogd_pump_free_bytes_min", "Writes stop below.", now.free_bytes_min)
@@ -112,6 +105,19 @@ def say_pump(out: Exposition, now: PumpStatistics) -> None:
         [({"state": each.value}, int(each is now.state)) for each in NodeState],
     )
     _say_shards(out, now)
+
+
+def _say_chaser(out: Exposition, shards: Sequence[ShardStatistics]) -> None:
+    out.counter(
+        "binlog_pump_storage_slow_chaser_count",
+        "By what it did.",
+        [
+            ({"type": "turned_on"}, sum(s.chaser.turned_on for s in shards)),
+            ({"type": "turned_off"}, sum(s.chaser.recoveries for s in shards)),
+            ({"type": "catch_up"}, sum(s.chaser.catch_ups for s in shards)),
+            ({"type": "recovery"}, sum(s.chaser.recoveries for s in shards)),
+        ],
+    )
 
 
 def _say_storage(out: Exposition, shards: Sequence[ShardStatistics]) -> None:

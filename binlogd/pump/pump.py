@@ -27,7 +27,7 @@ from binlogd.errors import (
     Unavailable,
 )
 from binlogd.ports import BinlogSource, Clock, Disk, DiskLock, Space, TsoSource, TxnStatusSource
-from binlogd.pump.admission import Admission
+from binlogd.pump.admission import END_OF_TIME, Admission
 from binlogd.pump.bases import Bases
 from binlogd.pump.budget import Budget
 from binlogd.pump.caretaker import Caretaker, CaretakerOptions, CaretakerStatistics
@@ -45,7 +45,7 @@ from binlogd.pump.shard.shard import Shard, ShardOptions, ShardStatistics
 from binlogd.pump.signal import is_set_within
 from binlogd.pump.state import Action, NodeState, asked, given_up, settled
 from binlogd.telemetry.faults import answer_of
-from binlogd.tso import NO_TS, Tso
+from binlogd.tso import NO_TS, Tso, compose, physical_ms
 from binlogd.wire.peek import fake
 
 log = structlog.get_logger(__name__)
@@ -78,6 +78,7 @@ class PumpOptions:
     resolve_batch_max: int = 256
     pull_commits_max: int = 1_024
     pull_bytes_max: int = 4 << 20
+    ahead_max_s: float = 600.0
     skip_orphan_commits: bool = False
     sync_log: bool = True
 
@@ -93,6 +94,7 @@ class PumpStatistics:
     newest_commit_ts: Tso
     accepted: int
     refused: int
+    from_the_future: int
     fakes: int
     writes_waiting: int
     write_queue_bytes: int
@@ -163,6 +165,7 @@ class Pump:
         self._router = Router(home.routing, high=NO_TS)
         self._budget = Budget(bytes_max=options.memory_budget_bytes // 2)
         self._reading = Budget(bytes_max=options.memory_budget_bytes // 2)
+        self._ahead_max_ms = int(options.ahead_max_s * 1000)
         self._accepted = self._refused = self._fakes = 0
         self._is_running = self._is_telling = False
         self._tell_after_s = _TELL_AFTER_S * max(0, len(shards) - _SHARDS_FEW)
@@ -277,6 +280,8 @@ class Pump:
         Empty payloads and those without timestamps are probes, and only tell whether writing is
         possible. An error in one binlog does not touch the others.
         """
+        newest_ms = max(self._world.clock.wall_ms(), physical_ms(self._router.high))
+        self._admission.horizon = min(END_OF_TIME, compose(newest_ms + self._ahead_max_ms))
         admitted = self._admission.admit(payloads)
         self._refused += admitted.refused
         if admitted.items:
@@ -401,6 +406,7 @@ class Pump:
             newest_commit_ts=self.newest_commit_ts,
             accepted=self._accepted,
             refused=self._refused,
+            from_the_future=self._admission.from_the_future,
             fakes=self._fakes,
             writes_waiting=self._budget.waiting,
             write_queue_bytes=self._budget.size,

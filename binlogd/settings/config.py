@@ -109,6 +109,7 @@ class PumpConfig(_Table, frozen=True):
     fast_lane: bool = True
     heartbeat_interval: float = 2
     close_timeout: float = 600
+    timestamp_ahead_max: float = 600
 
 
 class DrainerConfig(_Table, frozen=True):
@@ -378,6 +379,7 @@ def _check(config: Config, tree: dict[str, Any], source: str) -> None:
         "pump.fake-binlog-interval": config.pump.fake_binlog_interval,
         "pump.heartbeat-interval": config.pump.heartbeat_interval,
         "pump.close-timeout": config.pump.close_timeout,
+        "pump.timestamp-ahead-max": config.pump.timestamp_ahead_max,
         "pump.max-message-size": config.pump.max_message_size,
         "drainer.checkpoint-interval": config.drainer.checkpoint_interval,
         "archive.interval": config.archive.interval,

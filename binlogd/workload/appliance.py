@@ -52,7 +52,8 @@ class Appliance:
             f"data-dir = {json.dumps(str(self.data_dir))}\n"
             f'addr = "{self.host}:{self.port}"\n\n'
             f"[upstream]\nschema-history = {json.dumps(str(history))}\n\n"
-            f'[pump]\nstop-write-at-available-space = "64 MiB"\n\n{syncer}'
+            f"[pump]\ntimestamp-ahead-max = 1000000000\n"
+            f'stop-write-at-available-space = "64 MiB"\n\n{syncer}'
         )
         self._process: asyncio.subprocess.Process | None = None
 

@@ -15,7 +15,7 @@ import pytest
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.errors import BinlogdError, Refused
-from binlogd.tso import Tso, compose
+from binlogd.tso import LOGICAL_BITS, Tso
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
 from binlogd.workload.recording import feed_recording
@@ -265,7 +265,7 @@ def test_when_the_upstream_is_gone_the_relay_log_makes_the_replica_consistent(
     connection = connect(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
     assert compare(KEYS, connection, LEFT_OUT) == []
     assert replica.status()["state"] == "online"
-    start = compose(1_900_000_000_000)
+    start = replica.status()["checkpoint"]["commit_ts"] + (1_000 << LOGICAL_BITS)
     assert write(replica, *transaction(start, b""), cluster_id=info(KEYS)["cluster_id"]) is None
     assert replica.stop() == 0
 

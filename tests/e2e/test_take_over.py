@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.appliance import run
+from tests.appliance import environment
 from tests.dying_proxy import DyingProxy
 from tests.integration.drainer.test_restore_crash_points import TABLES, Scene, scene
 from tests.integration.drainer.test_restore_original import LAST_TS, load, relay, tables
 from tests.mariadb import MariaDb
 from tests.ports import free_port
+from tests.program import Program
 from tests.replay import CLUSTER_ID as SCENE_CLUSTER_ID
 from tests.replay import server_of
 
@@ -38,20 +41,37 @@ def config(
         f'data-dir = "{directory / "data"}"\naddr = "127.0.0.1:{free_port()}"\n'
         f"[upstream]\ncluster-id = {cluster_id}\n"
         f'schema-history = "http://127.0.0.1:{free_port()}/ddl/history"\n'
-        f'[syncer]\ndb-type = "mysql"\n{wanted}[syncer.relay]\nlog-dir = "{relay_dir}"\n'
+        f'[syncer]\ndb-type = "mysql"\n{wanted}'
+        f'[syncer.relay]\nrestore-after = 0.2\nlog-dir = "{relay_dir}"\n'
         f'[syncer.to]\nhost = "127.0.0.1"\nport = {mariadb.port}\nuser = "{mariadb.user}"\n'
     )
     return path
 
 
-def test_a_start_without_upstream_restores_marks_consistent_and_exits_with_zero(
+def serve_until_consistent(directory: Path, config_file: Path) -> None:
+    """Serves until the restore is over, and on; then it is told to end."""
+    log = directory / "log"
+    log.touch()
+    words = ("serve", "--config", str(config_file))
+    program = Program(words, directory, environment(), out=log, err=log)
+    try:
+        deadline = time.monotonic() + 120
+        while b'"restored"' not in log.read_bytes() or b"service_started" not in log.read_bytes():
+            assert program.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(timeout=60) == 0, log.read_text()
+    finally:
+        program.send_signal(signal.SIGKILL)
+
+
+def test_a_start_without_upstream_restores_marks_consistent_and_goes_on(
     tmp_path: Path, relay: Path, mariadb: MariaDb
 ) -> None:
     load(mariadb, "drainer_relay_keys.downstream")
     before = tables(mariadb)
-    path = str(config(tmp_path, relay, mariadb))
-    done = run(tmp_path, "serve", "--config", path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    serve_until_consistent(tmp_path, config(tmp_path, relay, mariadb))
     assert tables(mariadb) != before
     ((stored,),) = mariadb.execute("SELECT checkPoint FROM tidb_binlog.checkpoint")
     checkpoint = json.loads(stored or b"")
@@ -68,6 +88,5 @@ async def test_what_binlogd_itself_left_is_completed_at_a_start_without_upstream
     async with DyingProxy(server_of(mariadb), dies_at=commands // 2).running() as proxy:
         assert await proxy.kills(scene.replicate(proxy.server))
     path = config(tmp_path, scene.relay, mariadb, cluster_id=SCENE_CLUSTER_ID, tables=TABLES)
-    done = await asyncio.to_thread(run, tmp_path, "serve", "--config", str(path))
-    assert done.returncode == 0, done.stdout + done.stderr
+    await asyncio.to_thread(serve_until_consistent, tmp_path, path)
     assert scene.found() == scene.tables

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from binlogd.errors import (
     ConfigError,
     CorruptRecord,
     DiskFull,
+    FromTheFuture,
     MalformedBinlog,
     NotOnline,
     RecordTooLarge,
@@ -137,6 +139,26 @@ async def test_repeated_binlogs_are_pulled_once(world: World) -> None:
         await written(pump, commit(1, 2), commit(3, 4))
         assert numbers(await pulled(pump, upto=at(4))) == [(1, 2), (3, 4)]
         assert pump.statistics().shards[0].late_commits == 0
+
+
+@pytest.mark.parametrize(
+    "forge", [prewrite, lambda start: commit(1, start), lambda ts: fake(at(ts))]
+)
+async def test_a_forged_timestamp_moves_no_watermark(
+    world: World, forge: Callable[[int], bytes]
+) -> None:
+    century = 100 * 365 * 86_400_000 << 18
+    async with world.pump(replace(ROOMY, fake_interval_s=0.01, ahead_max_s=600), shards=4) as pump:
+        await written(pump, prewrite(1), prewrite(5))
+        assert isinstance(await outcome(pump, forge(century)), FromTheFuture)
+        assert pump.statistics().from_the_future == 1
+        await written(pump, commit(1, 2), commit(5, 6), prewrite(7), commit(7, 8))
+        await until_released(pump, 8)
+        assert pump.max_commit_ts < at(100)
+        assert world.times.observed < at(100)
+        found = [each for each in await pulled(pump, upto=at(8)) if not each.is_fake]
+        assert numbers(found) == [(1, 2), (5, 6), (7, 8)]
+        assert sum(shard.late_commits for shard in pump.statistics().shards) == 0
 
 
 async def test_a_commit_below_the_watermark_is_told(world: World) -> None:

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.errors import BinlogdError, MalformedBinlog
+from binlogd.errors import BinlogdError, FromTheFuture, MalformedBinlog
 from binlogd.pump.admission import Admission
 from binlogd.pump.log.entry import kind_of
 from binlogd.pump.state import NodeState
+from binlogd.tso import Tso, compose
 from binlogd.wire.fields import uvarint
+from binlogd.wire.peek import commit_binlog, fake, prewrite_binlog, rollback_binlog
 
 ADMISSION = Admission(
     state=NodeState.ONLINE, free_bytes=2, free_bytes_min=1, record_bytes_max=1 << 20
@@ -38,6 +40,27 @@ def test_a_timestamp_at_the_end_of_time_is_refused(tp: int, ts: int) -> None:
     payload = b"".join((b"\x08", uvarint(tp), b"\x10", uvarint(ts), b"\x18", uvarint(ts + 1)))
     with pytest.raises(MalformedBinlog, match=r"timestamp|cannot have"):
         ADMISSION.item(payload)
+
+
+def test_a_timestamp_far_above_all_clocks_is_refused_and_one_below_is_taken() -> None:
+    admission = Admission(
+        state=NodeState.ONLINE, free_bytes=2, free_bytes_min=1, record_bytes_max=1 << 20
+    )
+    admission.horizon = compose(1_700_000_600_000)
+    far, near = compose(1_700_000_600_000), compose(1_700_000_599_999)
+    payloads = [
+        prewrite_binlog(near, prewrite_key=b"k"),
+        commit_binlog(Tso(near - 1), near),
+        prewrite_binlog(far, prewrite_key=b"k"),
+        commit_binlog(near, far),
+        rollback_binlog(far),
+        fake(far),
+    ]
+    outcomes = admission.admit(payloads).outcomes
+    assert outcomes[:2] == [None, None]
+    assert all(isinstance(each, FromTheFuture) for each in outcomes[2:])
+    assert "pump.timestamp-ahead-max" in str(outcomes[2])
+    assert admission.from_the_future == 4
 
 
 _ADMISSIONS = [
