@@ -43,6 +43,7 @@ def recorded(name: str, directory: Path) -> Logged:
         pytest.param("ddl", "iceberg", 23, marks=pytest.mark.soak),
         pytest.param("mixed", "delta", 4, marks=pytest.mark.soak),
         pytest.param("types", "iceberg", 3, marks=pytest.mark.soak),
+        pytest.param("race", "delta", 2, marks=pytest.mark.soak),
     ],
 )
 def test_a_lake_holds_what_the_cluster_held(
