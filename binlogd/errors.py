@@ -36,6 +36,7 @@
     │   ├── MissingDdlJob       the schema history does not hold the job of a DDL binlog
     │   ├── UnsupportedDdl      this DDL cannot be replayed downstream
     │   ├── StatementRejected   the downstream refuses a statement
+   ├── DdlOutcomeUnknown   nobody can tell whether a DDL was done
     │   ├── SchemaChanged       a read of Spark cannot hold what a table became
     │   └── Unforeseen          a fault of binlogd's own in one part, which is tried again
     ├── GaveUp                  a command or a job gave up: mend what it names, run it again
@@ -452,6 +453,21 @@ class StatementRejected(Stuck):
             f" {reason}: {statement}",
             todo=todo or "mend downstream what it names, and let the Drainer try again",
             skip_ts=commit_ts if can_skip else 0,
+        )
+
+
+class DdlOutcomeUnknown(Stuck):
+    """A DDL that undoes itself when it is run twice lost its connection, and nobody can tell."""
+
+    def __init__(self, commit_ts: int, statement: str) -> None:
+        self.commit_ts, self.statement = commit_ts, statement
+        super().__init__(
+            f"the DDL of commit_ts {commit_ts} lost its connection, whether it was done is not"
+            f" known, and once more would undo it: {statement}",
+            todo="look downstream whether it was done; where it was not, do it by hand; then pass"
+            " it over. A user that may read the numbers of tables (GRANT PROCESS ON *.*) is spared"
+            " this the next time",
+            skip_ts=commit_ts,
         )
 
 

@@ -63,25 +63,43 @@ async def fingerprint(session: SqlSession, database: str, table: str) -> str:
     except SqlRefused:
         return "absent"
     text = " ".join(word for word in str(rows[0][1]).split() if not word.startswith("AUTO_INCR"))
-    said = sql.checksum(text.encode("utf-8", "surrogateescape"))
-    return f"{await _inner_id(session, database, table)} {said}"
+    return sql.checksum(text.encode("utf-8", "surrogateescape"))
 
 
-async def _inner_id(session: SqlSession, database: str, table: str) -> str:
-    """InnoDB's numbers of the table or its partitions: they go along when names are swapped, and
-    when a partition is exchanged."""
+async def number(session: SqlSession, database: str, table: str, partition: str) -> str:
+    """What a table, or a partition of it, is called inside the server, whatever its name; "?" where
+    the server does not tell. InnoDB wants PROCESS for it. Raises DownstreamUnavailable."""
     name = b"CONCAT(%b, '/', %b)" % (_in_a_file_name(database), _in_a_file_name(table))
     where = b" WHERE name = %b OR LEFT(name, LENGTH(%b) + 3) = CONCAT(%b, '#P#') ORDER BY name"
-    for place in (b"innodb_sys_tables", b"innodb_tables"):
+    where %= (name, name, name)
+    if partition:
+        where = b" WHERE name = CONCAT(%b, '#P#', %b)" % (name, _in_a_file_name(partition))
+    of_tidb = b"tidb_table_id FROM information_schema.tables"
+    if partition:
+        of_tidb = b"tidb_partition_id FROM information_schema.partitions"
+    there = b" WHERE table_schema = %b AND table_name = %b" % (sql.text(database), sql.text(table))
+    if partition:
+        there += b" AND partition_name = " + sql.text(partition)
+    for question in (
+        b"table_id FROM information_schema.innodb_sys_tables" + where,
+        b"table_id FROM information_schema.innodb_tables" + where,
+        of_tidb + there,
+    ):
         try:
-            rows = await session.rows(
-                b"SELECT table_id FROM information_schema." + place + where % (name, name, name)
-            )
+            rows = await session.rows(b"SELECT " + question)
         except SqlRefused:  # not this server, or no privilege for it
             rows = []
         if rows:
-            return sql.checksum(b",".join(b"%d" % number for (number,) in rows))
+            return sql.checksum(b",".join(b"%d" % found for (found,) in rows))
     return "?"
+
+
+async def names(session: SqlSession, database: str, table: str) -> tuple[set[str], set[str]]:
+    """Of the columns and of the indexes, in lower case. Raises as `SqlSession.rows`."""
+    where = b" WHERE table_schema = " + sql.text(database) + b" AND table_name = " + sql.text(table)
+    columns = await session.rows(b"SELECT column_name FROM information_schema.columns" + where)
+    indexes = await session.rows(b"SELECT index_name FROM information_schema.statistics" + where)
+    return {str(name).lower() for (name,) in columns}, {str(name).lower() for (name,) in indexes}
 
 
 def _in_a_file_name(name: str) -> bytes:
@@ -89,19 +107,29 @@ def _in_a_file_name(name: str) -> bytes:
     return b"CONVERT(BINARY CONVERT(" + sql.text(name) + b" USING filename) USING utf8mb4)"
 
 
-async def is_busy(session: SqlSession, thread_id: int) -> bool:
-    """Whether that connection is at a statement. Raises as `SqlSession.rows`.
+async def connection_of(session: SqlSession, thread_id: int) -> str:
+    """A checksum of user, host and port of a connection, "-" where there is none by that number.
 
-    One that idles is not asked for: numbers begin anew when the server does.
+    Numbers begin anew when the server does, and another server has its own. Raises
+    DownstreamUnavailable.
     """
     try:
         rows = await session.rows(
-            b"SELECT COUNT(*) FROM information_schema.processlist WHERE id = %d" % thread_id
-            + b" AND id <> CONNECTION_ID() AND command <> 'Sleep'"
+            b"SELECT user, host FROM information_schema.processlist WHERE id = %d" % thread_id
         )
     except SqlRefused:  # a server that does not tell
+        rows = []
+    return sql.checksum(f"{rows[0][0]}@{rows[0][1]}".encode()) if rows else "-"
+
+
+async def is_busy(session: SqlSession, thread_id: int, connection: str) -> bool:
+    """Whether that connection is at a statement; one that idles is not asked for. `connection` is
+    what `connection_of` told of it, "" for nothing. Raises DownstreamUnavailable."""
+    if not thread_id or await stage_of(session, thread_id) is None:
         return False
-    return bool(rows[0][0])
+    if thread_id == session.thread_id:
+        return False
+    return not connection or connection == await connection_of(session, thread_id)
 
 
 async def stage_of(session: SqlSession, thread_id: int) -> tuple[str, float] | None:

@@ -31,7 +31,7 @@ from binlogd.drainer.ddl import session_clock
 from binlogd.drainer.ddl.edits import alter_parts, without_foreign_keys
 from binlogd.drainer.ddl.marks import with_long_text
 from binlogd.drainer.filtering.loopback import LoopControl
-from binlogd.drainer.mysql import catalog
+from binlogd.drainer.mysql import catalog, ddl_note
 from binlogd.drainer.mysql.apply import Applier, LaneApplier, LaneWriter
 from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql.ddl_watch import DdlWatch
@@ -47,7 +47,7 @@ from binlogd.drainer.rows.shape import DownstreamTable, Shapes
 from binlogd.drainer.rows.target import Reader
 from binlogd.drainer.sink import RowNotFoundRule, SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn
-from binlogd.errors import DownstreamUnavailable
+from binlogd.errors import DdlOutcomeUnknown, DownstreamUnavailable
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
@@ -379,16 +379,22 @@ class MySqlSink:
     ) -> None:
         """`part` counts, from 1, the parts of an ALTER that was refused as a whole."""
         if again is not None:
-            await self._wait_for_end_of(again.session_id)
+            await self._wait_for_end_of(again)
         target = ddl.target(step)
         session = await self._session_for_ddl()
-        before = await catalog.fingerprint(session, target.database, target.table)
-        is_same_try = again is not None and again.part == part
-        if again is not None and is_same_try and again.before and before != again.before:
-            log.info("ddl_found_done", commit_ts=ddl.commit_ts, statement=_shown(text))
-            return
+        turn = ddl_note.goes_round(text, ddl.session_database or target.database)
+        before = await ddl_note.taken(session, target.database, target.table, turn)
+        if again is not None and again.part == part:
+            place = ddl_note.Place(target.database, target.table)
+            former = ddl_note.Note.of(again.before)
+            found = await ddl_note.outcome(session, ddl, place, turn, former, before)
+            if found is ddl_note.Outcome.UNKNOWN:
+                raise DdlOutcomeUnknown(ddl.commit_ts, _shown(text))
+            if found is ddl_note.Outcome.DONE:
+                log.info("ddl_found_done", commit_ts=ddl.commit_ts, statement=_shown(text))
+                return
         applier, left = self._current, self._current.positions
-        note = PendingDdl(ddl.commit_ts, step, session.thread_id, before, part)
+        note = PendingDdl(ddl.commit_ts, step, session.thread_id, str(before), part)
         await self._until_done(lambda: self._store.begin_ddl(session, note, left), applier.stand_at)
         try:
             await self._run_as_upstream(session, ddl, text)
@@ -444,7 +450,7 @@ class MySqlSink:
 
         Unless it did all of it in a former life, and nobody can tell.
         """
-        if again is not None and not again.before:
+        if again is not None and not ddl.target(step).table:
             return
         begun = again.part if again is not None else 0
         for number, part in enumerate(alter_parts(text), start=1):
@@ -508,16 +514,18 @@ class MySqlSink:
             else:
                 return
 
-    async def _wait_for_end_of(self, thread_id: int) -> None:
+    async def _wait_for_end_of(self, begun: PendingDdl) -> None:
         """A connection that was lost may still be at the DDL; it is not run again beside it."""
+        note = ddl_note.Note.of(begun.before)
+        connection = note.connection if note is not None else ""
         for _ in range(OLD_SESSION_WAITS_MAX):
-            if not thread_id or not await self._asked(
-                lambda session: catalog.is_busy(session, thread_id)
+            if not await self._asked(
+                lambda session: catalog.is_busy(session, begun.session_id, connection)
             ):
                 return
             await asyncio.sleep(1.0)
         raise DownstreamUnavailable(
-            f"{self._server}: connection {thread_id} is still at the DDL that was begun before"
+            f"{self._server}: connection {begun.session_id} is still at the DDL that was begun"
         )
 
 

@@ -10,15 +10,16 @@ from random import Random
 
 import pytest
 
-from binlogd.drainer.mysql.connection import SqlSession
+from binlogd.drainer.mysql.connection import Server, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
-from binlogd.errors import BinlogdError, DownstreamUnavailable
+from binlogd.errors import BinlogdError, DdlOutcomeUnknown, DownstreamUnavailable
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType, Table, TableAt, job_from_json
 from binlogd.tidb.row import encode_insert
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
+from tests.integration.drainer.test_downstream_faults import holding
 from tests.mariadb import MariaDb
 from tests.replay import CLUSTER_ID, running, server_of, sink_for
 
@@ -122,17 +123,26 @@ class DiesAtDdl(MySqlSink):
         await super()._patiently(session, statement)
 
 
-@pytest.mark.parametrize("was_done", [False, True])
-@pytest.mark.parametrize(
+SWAPS = pytest.mark.parametrize(
     ("statement", "name"),
     [
         ("ALTER TABLE `p-p` EXCHANGE PARTITION x WITH TABLE n", "p-p"),
         ("RENAME TABLE `a-b` TO x, `c.d` TO `a-b`, x TO `c.d`", "c.d"),
     ],
 )
-async def test_what_would_undo_itself_is_done_once(
-    statement: str, name: str, mariadb: MariaDb, *, was_done: bool
-) -> None:
+
+
+async def begun(server: Server, event: Ddl) -> None:
+    """The DDL is noted, and not done."""
+    dying = DiesAtDdl(server, CLUSTER_ID, MySqlSinkOptions(lanes=1), Random(1))
+    await dying.open()
+    with pytest.raises(DownstreamUnavailable):
+        await dying.submit([Skip(Tso(event.commit_ts - 1)), event])
+    await dying.close()
+
+
+@pytest.fixture
+def swapping(mariadb: MariaDb) -> MariaDb:
     mariadb.execute(
         "CREATE DATABASE s",
         "CREATE TABLE s.`p-p` (id INT PRIMARY KEY) PARTITION BY RANGE (id)"
@@ -143,18 +153,81 @@ async def test_what_would_undo_itself_is_done_once(
         "CREATE TABLE s.`c.d` (id INT PRIMARY KEY)",
         "INSERT INTO s.`a-b` VALUES (1)",
     )
+    return mariadb
+
+
+@SWAPS
+@pytest.mark.parametrize("rebuilt", ["", "`p-p`", "`a-b`"])
+@pytest.mark.parametrize("was_done", [False, True])
+async def test_what_would_undo_itself_is_done_once(
+    statement: str, name: str, rebuilt: str, swapping: MariaDb, *, was_done: bool
+) -> None:
     event = replace(ddl(20, statement, kind=42), table=name)
-    options = MySqlSinkOptions(lanes=1)
-    dying = DiesAtDdl(server_of(mariadb), CLUSTER_ID, options, Random(1))
-    await dying.open()
-    with pytest.raises(DownstreamUnavailable):
-        await dying.submit([Skip(Tso(19)), event])
-    await dying.close()
+    await begun(server_of(swapping), event)
     if was_done:
-        mariadb.execute("USE s", statement)
-    sink = sink_for(mariadb, lanes=1)
+        swapping.execute("USE s", statement)
+    if rebuilt:  # its number is another one then
+        swapping.execute(f"ALTER TABLE s.{rebuilt} FORCE")
+    sink = sink_for(swapping, lanes=1)
     async with running(sink):
         await sink.submit([event])
         await sink.flush()
-    moved = "p-p" if name == "p-p" else "c.d"
-    assert mariadb.execute(f"SELECT COUNT(*) FROM s.`{moved}`") == [(b"1",)]
+    assert swapping.execute(f"SELECT COUNT(*) FROM s.`{name}`") == [(b"1",)]
+
+
+@SWAPS
+async def test_what_would_undo_itself_waits_for_somebody_where_nobody_can_tell(
+    statement: str, name: str, swapping: MariaDb
+) -> None:
+    swapping.execute(
+        "CREATE OR REPLACE USER poor@'%'",
+        "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX ON *.* TO poor@'%'",
+    )
+    server = replace(server_of(swapping), user="poor")
+    event = replace(ddl(20, statement, kind=42), table=name)
+    await begun(server, event)
+    sink = MySqlSink(server, CLUSTER_ID, MySqlSinkOptions(lanes=1), Random(1))
+    with pytest.raises(ExceptionGroup) as raised:
+        async with running(sink):
+            await sink.submit([event])
+    assert raised.group_contains(DdlOutcomeUnknown, match="commit_ts 20")
+    again = MySqlSink(server, CLUSTER_ID, MySqlSinkOptions(lanes=1), Random(1))
+    async with running(again):
+        await again.submit([replace(event, is_skipped=True)])
+        await again.flush()
+    assert swapping.execute(f"SELECT COUNT(*) FROM s.`{name}`") == [(b"0",)]
+
+
+@pytest.mark.parametrize("between", ["FORCE", "COMMENT 'mine'", "ADD COLUMN mine INT"])
+async def test_what_somebody_else_changed_is_not_taken_for_the_ddl(
+    between: str, db: MariaDb
+) -> None:
+    wide = replace(INFO, columns=(*INFO.columns, Column(2, "b", 1, FieldType(Tp.LONGLONG))))
+    event = ddl(20, "ALTER TABLE t ADD COLUMN b BIGINT", kind=5)
+    event = replace(event, job=replace(event.job, table=wide))
+    await begun(server_of(db), event)
+    db.execute(f"ALTER TABLE s.t {between}")
+    sink = sink_for(db, lanes=1)
+    async with running(sink):
+        await sink.submit([event])
+        await sink.flush()
+    assert b"b" in [row[0] for row in db.execute("SHOW COLUMNS FROM s.t")]
+
+
+async def test_a_stranger_with_the_number_of_the_old_connection_is_not_waited_for(
+    db: MariaDb,
+) -> None:
+    event = ddl(20, "ALTER TABLE t ADD COLUMN b BIGINT")
+    await begun(server_of(db), event)
+    async with holding(db, "SELECT CONNECTION_ID()") as stranger:
+        number = int(stranger.fetchone()[0])
+        db.execute(f"UPDATE tidb_binlog.progress SET session_id = {number} WHERE lane = -1")
+        loop = asyncio.get_running_loop()
+        asleep = loop.run_in_executor(None, stranger.execute, "SELECT SLEEP(1000)")
+        sink = sink_for(db, lanes=1)
+        async with running(sink):
+            await sink.submit([event])
+        assert not asleep.done()
+        db.execute(f"KILL QUERY {number}")
+        await asyncio.wait([asleep])
+        asleep.exception()
