@@ -145,6 +145,7 @@ _OTHERS: dict[str, object] = {
     "syncer.ignore-table": [{"db-name": "a", "tbl-name": "b"}],
     "syncer.ignore-txn-commit-ts": [7],
     "syncer.sql-mode": "ANSI",
+    "syncer.row-not-found": "count",
     "drainer.trash-retention": "3h",
 }
 
