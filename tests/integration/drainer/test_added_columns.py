@@ -1,4 +1,4 @@
-"""Rows that are there when a column is added hold what the job says, in a real MariaDB."""
+"""Rows that are there when a column is added hold what the job says, in real servers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _expected(mariadb: MariaDb) -> None:
 
 @pytest.mark.parametrize("is_one_statement", [True, False])
 async def test_rows_that_are_there_hold_what_the_job_says(
-    mariadb: MariaDb, *, is_one_statement: bool
+    each_server: MariaDb, *, is_one_statement: bool
 ) -> None:
     upstream = Upstream()
     _made(upstream, has_key=is_one_statement)
@@ -113,10 +113,10 @@ async def test_rows_that_are_there_hold_what_the_job_says(
             _change(upstream, f"ALTER TABLE `t` {parts[-1]} FIRST;", info)
     if is_one_statement:
         _change(upstream, f"ALTER TABLE `t` {', '.join(parts)};", info)
-    await upstream.replicate(mariadb)
-    _expected(mariadb)
+    await upstream.replicate(each_server)
+    _expected(each_server)
     default = "SELECT column_default FROM information_schema.columns WHERE column_name = 'document'"
-    assert mariadb.execute(default) == [(None,)]
+    assert each_server.execute(default) == [(None,)]
 
 
 async def test_columns_in_parentheses_are_added_as_the_job_says(mariadb: MariaDb) -> None:

@@ -52,7 +52,7 @@ def _upstream(dialect: Dialect = Dialect.MYSQL) -> Upstream:
 
 
 async def test_the_last_member_of_a_set_and_a_float_near_zero_are_found(
-    mariadb: MariaDb, upstream: Upstream
+    each_server: MariaDb, upstream: Upstream
 ) -> None:
     first: list[Value] = [1, NEAR_ZERO, LAST, 0, "null"]
     second: list[Value] = [1, -NEAR_ZERO, LAST | 1, 2, None]
@@ -60,14 +60,14 @@ async def test_the_last_member_of_a_set_and_a_float_near_zero_are_found(
     upstream.update(10, (first, [2, 0.5, (1 << 64) - 1, 1, "1"]))
     upstream.update(10, ([2, 0.5, (1 << 64) - 1, 1, "1"], [3, None, None, None, None]))
     upstream.delete(10, second)
-    await upstream.replicate(mariadb)
-    assert mariadb.execute(TALL) == [
+    await upstream.replicate(each_server)
+    assert each_server.execute(TALL) == [
         (b"1", b"1.401298464324817e-45", b"%d" % LAST, b"0", b"null"),
         (b"3", None, None, None, None),
     ]
 
 
-async def test_a_key_with_the_last_member_of_a_set_finds_its_row(mariadb: MariaDb) -> None:
+async def test_a_key_with_the_last_member_of_a_set_finds_its_row(each_server: MariaDb) -> None:
     made = Upstream()
     made.database("shop", "CREATE DATABASE `shop`;")
     columns = [
@@ -81,11 +81,11 @@ async def test_a_key_with_the_last_member_of_a_set_finds_its_row(mariadb: MariaD
         table(10, "t", *columns, primary="s"),
     )
     made.insert(10, [LAST, 1], [LAST | 1, 2], [5, 3])
-    await made.replicate(mariadb)
+    await made.replicate(each_server)
     made.update(10, ([LAST, 1], [LAST, 4]))
     made.delete(10, [LAST | 1, 2])
-    await made.replicate(mariadb)
-    rows = mariadb.execute("SELECT CAST(s AS UNSIGNED), n FROM shop.t ORDER BY 2")
+    await made.replicate(each_server)
+    rows = each_server.execute("SELECT CAST(s AS UNSIGNED), n FROM shop.t ORDER BY 2")
     assert rows == [(b"5", b"3"), (b"%d" % LAST, b"4")]
 
 
@@ -148,12 +148,12 @@ async def test_a_row_that_is_not_there_stops_with_its_values_and_the_ways_on(
 
 
 async def test_a_row_that_is_not_there_is_repaired_where_that_is_asked_for(
-    mariadb: MariaDb, upstream: Upstream
+    each_server: MariaDb, upstream: Upstream
 ) -> None:
     _with_a_row_that_is_gone(upstream)
-    sink = sink_for(mariadb, row_not_found=RowNotFoundRule.REPAIR)
+    sink = sink_for(each_server, row_not_found=RowNotFoundRule.REPAIR)
     await apply_all(sink, iter(upstream.txns))
-    assert mariadb.execute("SELECT n FROM shop.t ORDER BY n") == [(b"2",), (b"7",)]
+    assert each_server.execute("SELECT n FROM shop.t ORDER BY n") == [(b"2",), (b"7",)]
     assert sink.statistics().rows_not_found == 2
 
 
