@@ -16,7 +16,7 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.errors import BinlogdError
+from binlogd.errors import BinlogdError, Refused
 from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.rpc.sink import CallSink
 from binlogd.serving.fastlane import FastLaneProtocol
@@ -393,7 +393,7 @@ class Wordy(MemoryPump):
     """Refuses everything, at length."""
 
     async def write(self, payloads: Sequence[bytes]) -> Sequence[BinlogdError | None]:
-        return [BinlogdError("100 % schön\n" * 2000)] * len(payloads)
+        return [Refused("100 % schön\n" * 2000)] * len(payloads)
 
 
 # --- ends of calls -----------------------------------------------------------------------------
