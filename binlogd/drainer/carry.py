@@ -174,8 +174,12 @@ class Carry:
         changes, self._due = tuple(self._due), []
         return changes
 
-    def savable(self, applied_ts: Tso) -> Tso:
-        """Up to where a checkpoint may stand when everything up to `applied_ts` is applied."""
+    def savable(self, applied_ts: Tso, *, at_rest: bool = False) -> Tso:
+        """Up to where a checkpoint may stand when everything up to `applied_ts` is applied.
+
+        At rest nothing is held back for a job that may be at work and that nothing tells of: if it
+        was, its DDL is in doubt after the next start, which is said.
+        """
         while self._written and self._written[0].values_ts <= applied_ts:
             self._written.popleft()
         needed = [applied_ts]
@@ -186,7 +190,7 @@ class Carry:
         since = plus_ms(applied_ts, -_KEPT_MS)
         for kept in self._kept:
             is_ahead = kept.schema_version > self._schema.version
-            is_needed = is_ahead or applied_ts <= self._keeps_until
+            is_needed = is_ahead or (applied_ts <= self._keeps_until and not at_rest)
             if kept.commit_ts > since and is_needed and kept.change.table.info.partition_ids:
                 needed.append(Tso(kept.commit_ts - 1))
                 break

@@ -516,12 +516,13 @@ class Session:
             if self._fault is not None:
                 raise self._fault
 
-    def _savable_ts(self) -> Tso:
+    def _savable_ts(self, *, at_rest: bool = False) -> Tso:
         """A sink may know from a life before that more is applied than was walked in this one: the
         schema version there comes with the DDLs in between."""
         applied_ts = min(self.applied_ts, self._walked_ts)
-        savable = self._carry.savable(applied_ts) if self._carry is not None else applied_ts
-        return max(self.checkpoint.commit_ts, savable)
+        if self._carry is not None:
+            applied_ts = self._carry.savable(applied_ts, at_rest=at_rest)
+        return max(self.checkpoint.commit_ts, applied_ts)
 
     async def _save_if_moved(self) -> None:
         if self._savable_ts() <= self.checkpoint.commit_ts:
@@ -539,7 +540,7 @@ class Session:
         async with self._saving:
             if self._is_over.is_set() or (self._is_settled and not is_consistent):
                 return  # its timer had run out while the session ended: all is saved, the sink gone
-            commit_ts = self._savable_ts()
+            commit_ts = self._savable_ts(at_rest=is_consistent)
             is_consistent = is_consistent and commit_ts >= self._sink.applied_ts()
             version = self.checkpoint.schema_version
             for ts, since in self._versions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 
 from binlogd.host.disk import PosixDisk
@@ -12,13 +13,17 @@ from tests.pump_world import eventually
 LARGE, LAST = bytes(4 << 20), b"the last"
 
 
+def is_begun(beside: Path, path: Path) -> bool:
+    return beside.exists() or path.exists()
+
+
 async def test_a_write_that_was_given_up_does_not_meet_the_next_one(tmp_path: Path) -> None:
     disk = PosixDisk()
     for number in range(10):
         path, beside = tmp_path / str(number), tmp_path / f"{number}.new"
         given_up = asyncio.create_task(disk.write_whole(path, LARGE))
         # until its thread is at work, or done already
-        await eventually(lambda beside=beside, path=path: beside.exists() or path.exists())
+        await eventually(partial(is_begun, beside, path))
         given_up.cancel()
         await disk.write_whole(path, LAST)
         assert path.read_bytes() == LAST
