@@ -197,7 +197,6 @@ def _stand_in(
         upstream.cluster,
         WallClock(),
         lambda: pump.newest_commit_ts if pump is not None else NO_TS,
-        Random(),
     )
 
 

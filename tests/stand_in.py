@@ -35,7 +35,6 @@ async def standing_in(directory: Path, source: Path | None = None) -> AsyncItera
         await StoredClusterIdentity.open(store, CLUSTER_ID),
         WallClock(),
         lambda: NO_TS,
-        Random(1),
     )
     server = Server(stand_in.services())
     try:

@@ -99,7 +99,9 @@ class GlobalConfig:
         self, request: WatchGlobalConfigRequest
     ) -> AsyncGenerator[WatchGlobalConfigResponse, None]:
         """Changes from a revision on; a revision that is forgotten is said, and the watch ends."""
-        header = ResponseHeader(cluster_id=self._cluster.cluster_id or 0)
+        header = ResponseHeader(
+            cluster_id=self._cluster.cluster_id or self._keyspace.identity.cluster
+        )
         start, end = _span(request.config_path)
         since = request.revision or self._keyspace.revision + 1
         try:

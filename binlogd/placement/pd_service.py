@@ -107,13 +107,11 @@ class PdService:
         *,
         streams: OpenStreams,
         newest: Callable[[], Tso],
-        make_cluster_id: Callable[[], int],
     ) -> None:
-        """Timestamps lie above `newest()`. `make_cluster_id` is asked when somebody wants to know
-        the cluster's id before anybody has said it."""
+        """Timestamps lie above `newest()`."""
         self._place, self._cluster, self._tso = place, cluster, tso
         self._keyspace, self._clock, self._streams = keyspace, clock, streams
-        self._newest, self._make_cluster_id = newest, make_cluster_id
+        self._newest = newest
         self._timestamps = self._members_asked = 0
 
     def __mapping__(self) -> Mapping[str, Handler]:
@@ -138,6 +136,12 @@ class PdService:
             ),
         }
 
+    @property
+    def cluster_id(self) -> int:
+        """That of the writers. While there were none it is a number of this data directory, which
+        binds nobody: the id is the writers' to say, and a question makes none."""
+        return self._cluster.cluster_id or self._keyspace.identity.cluster
+
     def statistics(self) -> PdStatistics:
         """Counters; cheap."""
         return PdStatistics(self._timestamps, self._members_asked)
@@ -147,16 +151,7 @@ class PdService:
     async def _members(self, _: GetMembersRequest) -> GetMembersResponse:
         """Whoever asks does not know the cluster's id yet, so it is not compared."""
         self._members_asked += 1
-        cluster_id = self._cluster.cluster_id
-        if cluster_id is None:
-            cluster_id = await self._cluster.adopt(self._make_cluster_id())
-            log.warning(
-                "cluster_id_made",
-                cluster_id=cluster_id,
-                cause="a client of PD asked before the first binlog",
-                consequence="writers with another one are refused; if that is wrong, start with an"
-                " empty data directory and upstream.cluster-id",
-            )
+        cluster_id = self.cluster_id
         member = Member(
             name=self._place.name,
             member_id=self._keyspace.identity.member,
@@ -174,7 +169,7 @@ class PdService:
         """It is this process that hands out timestamps; without the cluster's id, as in PD."""
         mode = ServiceMode(ServiceMode.PD_SVC_MODE)
         return GetClusterInfoResponse(
-            header=ResponseHeader(cluster_id=self._cluster.cluster_id or 0), service_modes=[mode]
+            header=ResponseHeader(cluster_id=self.cluster_id), service_modes=[mode]
         )
 
     async def _bootstrapped(self, request: IsBootstrappedRequest) -> IsBootstrappedResponse:
@@ -209,7 +204,7 @@ class PdService:
 
     def _header(self, asked: RequestHeader) -> ResponseHeader:
         """Raises GRPCError for a request to another cluster."""
-        own = self._cluster.cluster_id or 0
+        own = self.cluster_id
         if asked.cluster_id != own:
             raise GRPCError(
                 Status.FAILED_PRECONDITION,
@@ -270,7 +265,7 @@ class PdService:
         return int(found.kvs[0].value, 16) if found.kvs else 0
 
     def _safe_point_key(self) -> bytes:
-        return f"/pd/{self._cluster.cluster_id}/gc/safe_point".encode()
+        return f"/pd/{self.cluster_id}/gc/safe_point".encode()
 
     async def _update_safe_point(
         self, request: UpdateServiceGcSafePointRequest
@@ -306,7 +301,7 @@ class PdService:
         return [each for each in kept if each.expired_at > now_s]
 
     def _safe_points_prefix(self) -> bytes:
-        return f"/pd/{self._cluster.cluster_id}/gc/safe_point/service/".encode()
+        return f"/pd/{self.cluster_id}/gc/safe_point/service/".encode()
 
 
 def _everything() -> tuple[Region, Peer]:

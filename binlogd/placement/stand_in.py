@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from random import Random
 
 from binlogd.placement.calls import OpenStreams, Service
 from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
@@ -25,7 +24,6 @@ class PdFace:
     """What a PD says of itself to whoever looks."""
 
     cluster_id: int
-    """0 while nobody has said it."""
     member_id: int
     name: str
     url: str
@@ -52,10 +50,9 @@ class StandIn:
         cluster: ClusterIdentity,
         clock: Clock,
         newest: Callable[[], Tso],
-        random: Random,
     ) -> None:
-        """Timestamps lie above `newest()`; `random` makes the id of a cluster that has none."""
-        self._own, self._place, self._cluster = own, place, cluster
+        """Timestamps lie above `newest()`."""
+        self._own, self._place = own, place
         self._began_ms = clock.wall_ms()
         self._streams = OpenStreams()
         self._pd = PdService(
@@ -66,8 +63,6 @@ class StandIn:
             clock,
             streams=self._streams,
             newest=newest,
-            # as PD does: seconds since 1970, and chance
-            make_cluster_id=lambda: clock.wall_ms() // 1000 << 32 | random.getrandbits(32),
         )
         self._services: Sequence[Service] = (
             self._pd,
@@ -90,7 +85,7 @@ class StandIn:
     def face(self) -> PdFace:
         """For whoever asks by HTTP."""
         return PdFace(
-            cluster_id=self._cluster.cluster_id or 0,
+            cluster_id=self._pd.cluster_id,
             member_id=self._own.keyspace.identity.member,
             name=self._place.name,
             url=self._place.url,

@@ -181,8 +181,10 @@ class Server:
 
     def _refusal(self, client: str, transport: asyncio.Transport) -> str:
         limits = self._limits
-        if len(self._connections) >= limits.connections_max:
-            return f"{len(self._connections)} connections are open: security.connections-max"
+        by_socket = self._of_client[""]  # whoever fills the port leaves the socket its own places
+        others = len(self._connections) - by_socket if client else by_socket
+        if others >= limits.connections_max:
+            return f"{others} connections are open: security.connections-max"
         if client and self._of_client[client] >= limits.connections_per_client_max:
             return (
                 f"it has {self._of_client[client]} connections open:"

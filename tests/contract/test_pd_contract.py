@@ -48,7 +48,6 @@ async def own_pd(directory: Path) -> AsyncIterator[Address]:
         await StoredClusterIdentity.open(store, 0),
         clock,
         lambda: NO_TS,
-        Random(1),
     )
     server = Server(served.services())
     try:

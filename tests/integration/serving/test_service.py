@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -574,6 +575,21 @@ async def test_connections_are_limited() -> None:
         assert at.server.connections == 2
         for _, writer in opened:
             await hang_up(writer)
+
+
+async def test_whoever_fills_the_port_leaves_the_unix_socket_its_places(tmp_path: Path) -> None:
+    server = Server([], limits=ServerLimits(connections_max=2))
+    host, port = await server.start("127.0.0.1", 0, tmp_path / "s")
+    try:
+        filled = [await asyncio.open_connection(host, port) for _ in range(3)]
+        assert await filled[2][0].read() == b""
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        writer.write(b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b"404" in await reader.readline()
+        for each in (writer, *(opened for _, opened in filled)):
+            await hang_up(each)
+    finally:
+        await server.close()
 
 
 @pytest.mark.parametrize(
