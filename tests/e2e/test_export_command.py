@@ -47,7 +47,8 @@ def test_a_running_binlogd_makes_a_whole_snapshot_when_it_is_asked(
     assert (plan["as_of"], out.exists()) == (newest, False)
     assert plan["changes"] > 500
 
-    asked = ("export", "--via", f"http://127.0.0.1:{appliance.port}", "--json")
+    own = ("--config", str(appliance.config_file))  # whose node's token it may read
+    asked = ("export", "--via", f"http://127.0.0.1:{appliance.port}", *own, "--json")
     done = run(tmp_path, *asked, timeout_s=500)
 
     assert done.returncode == 0, done.stderr

@@ -30,8 +30,8 @@ from tests.spark import WarmSpark
 NAME = "keys"
 
 
-class Killed(Exception):
-    pass
+class Killed(BaseException):
+    """Ends the process, as no error does: the Drainer would hold on and try again."""
 
 
 @pytest.fixture
