@@ -49,6 +49,10 @@ class TikvOfTidb:
         self.tidb.rolled_back(key, start_ts)
 
 
+TOKEN = "one-that-all-of-these-hosts-were-given"
+"""An operator on one host acts on a node of another."""
+
+
 class Hosts:
     """The nodes, and who writes to them."""
 
@@ -76,7 +80,10 @@ class Hosts:
         directory.mkdir()
         made = Appliance(directory)
         self._nodes.append(made)
-        made.configure(f"[upstream]\n{upstream}", f'node-id = "{name}"\nroles = ["{role}"]\n')
+        made.configure(
+            f'[upstream]\n{upstream}[security]\nadmin-token = "{TOKEN}"\n',
+            f'node-id = "{name}"\nroles = ["{role}"]\n',
+        )
         return made
 
     def late(self) -> Appliance:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.ports import Committed, RolledBack
-from binlogd.pump.pump import Pump, PumpOptions
+from binlogd.pump.pump import Pump
 from binlogd.pump.shard.index import FILES
 from binlogd.pump.shard.pull import ShardSource
 from binlogd.tso import NO_TS, Tso
@@ -280,7 +280,7 @@ async def test_a_recording_in_another_order_comes_out_as_it_was(name: str, seed:
     order = any_order(arrivals(record.payload for record in records(directory)), rng)
     expected = [each for each in committed(directory) if not each.is_fake]
     last = expected[-1].commit_ts
-    options = PumpOptions(free_bytes_min=1, window_bytes_max=rng.choice((1, 1 << 24)))
+    options = replace(ROOMY, window_bytes_max=rng.choice((1, 1 << 24)))
     async with scratch() as world, world.pump(options, shards=3) as pump, AsyncExitStack() as stack:
         group = await stack.enter_async_context(asyncio.TaskGroup())
         pullers = [group.create_task(pulled(pump, upto=last)) for _ in range(2)]
