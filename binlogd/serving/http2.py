@@ -498,6 +498,15 @@ class GrpcProtocol(H2Protocol):
         """Whether no call is open."""
         return not self.processor.streams
 
+    @property
+    def calls_begun(self) -> int:
+        """Grows with every call."""
+        return self._h2.highest_inbound_stream_id
+
+    def say_goodbye(self) -> None:
+        """Tells the peer which of its calls were seen: any later one it may send elsewhere."""
+        self._transport.write(frames.goaway(self.calls_begun, frames.NO_ERROR))
+
     def _peer_leaves(self, event: ConnectionTerminated) -> None:
         if event.error_code != ErrorCodes.NO_ERROR:
             self.processor.process(event)

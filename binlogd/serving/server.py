@@ -14,15 +14,17 @@ import asyncio
 import errno
 import socket
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from binlogd.errors import ConfigError
+from binlogd.host.peers import BY_SOCKET, peer_of
 from binlogd.host.socket_file import SocketFile
 from binlogd.host.tls import ServerTls
 from binlogd.pump.rpc.sink import CallSink
@@ -37,6 +39,8 @@ _HTTP1_METHODS = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"DELETE ", b"OPTIONS ",
 _BACKLOG = 1024
 _HEAD_BYTES_MAX = 64 << 10
 _OPENINGS = (_HTTP2_PREFACE, *_HTTP1_METHODS)
+_PARTING_S = 0.05
+"""For the last words to one that is let go of, before its socket is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class ServerLimits:
     """What peers may make one process hold."""
 
     connections_max: int = 1024
-    connections_per_client_max: int = 512  # of one address; the unix socket is not counted
+    connections_per_client_max: int = 512  # of one address, or /64; the unix socket is not counted
     handshake_timeout_s: float = 10.0
     http_idle_s: float = 75.0  # an HTTP connection without a request
     http_headers_max: int = 64
@@ -71,8 +75,10 @@ class Server:
         self._limits = limits or ServerLimits()
         http2 = self._limits.http2
         self._grpc = FastGrpcHalf(services, http2, sinks) if sinks else GrpcHalf(services, http2)
+        routes = application or web.Application()
+        routes.middlewares.insert(0, self._noted)
         self._web = web.AppRunner(
-            application or web.Application(),
+            routes,
             access_log=None,
             keepalive_timeout=self._limits.http_idle_s,
             max_headers=self._limits.http_headers_max,
@@ -80,7 +86,8 @@ class Server:
         )
         self._connections: dict[_Connection, asyncio.Transport] = {}
         self._of_client: Counter[str] = Counter()
-        self._refusals = Seldom()
+        self._by_http: dict[object, _Connection] = {}  # by aiohttp's protocol
+        self._refusals, self._departures = Seldom(), Seldom()
         self._empty = asyncio.Event()
         self._listeners: list[asyncio.Server] = []
         self._socket_file: SocketFile | None = None
@@ -167,9 +174,12 @@ class Server:
         return _Connection(self)
 
     def opened(self, connection: _Connection, transport: asyncio.Transport) -> bool:
-        """Counts a connection in; False if there are too many, or its peer may not connect."""
+        """Counts a connection in; False if there is no place for it, or its peer may not connect.
+
+        Where all places are taken, the one that is idle for the longest time goes.
+        """
         client = connection.client
-        reason = self._refusal(client, transport)
+        reason = self._refusal(client, transport) or self._without_place(client)
         if reason:
             untold = self._refusals.due(asyncio.get_running_loop().time())
             if untold is not None:
@@ -180,19 +190,48 @@ class Server:
         return True
 
     def _refusal(self, client: str, transport: asyncio.Transport) -> str:
-        limits = self._limits
-        by_socket = self._of_client[""]  # whoever fills the port leaves the socket its own places
-        others = len(self._connections) - by_socket if client else by_socket
-        if others >= limits.connections_max:
-            return f"{others} connections are open: security.connections-max"
-        if client and self._of_client[client] >= limits.connections_per_client_max:
-            return (
-                f"it has {self._of_client[client]} connections open:"
-                " security.connections-per-client-max"
-            )
-        if self._tls is not None and client:
+        if self._tls is not None and client != BY_SOCKET:
             return self._tls.refusal(transport.get_extra_info("peercert"))
         return ""
+
+    def _without_place(self, client: str) -> str:
+        """Why there is no place for one more of this client, not even another's."""
+        limits = self._limits
+        own = self._of_client[client]
+        if client != BY_SOCKET and own >= limits.connections_per_client_max:
+            if not self._let_go_of_one(each for each in self._connections if each.client == client):
+                return (
+                    f"it has {own} connections open, and none is idle:"
+                    " security.connections-per-client-max"
+                )
+            return ""
+        by_socket = self._of_client[BY_SOCKET]  # whoever fills the port leaves these their places
+        is_by_socket = client == BY_SOCKET
+        others = by_socket if is_by_socket else len(self._connections) - by_socket
+        if others >= limits.connections_max and not self._let_go_of_one(
+            each for each in self._connections if (each.client == BY_SOCKET) == is_by_socket
+        ):
+            return f"{others} connections are open, and none is idle: security.connections-max"
+        return ""
+
+    def _let_go_of_one(self, among: Iterable[_Connection]) -> bool:
+        """The one that is idle for the longest time, strangers first; False if none is."""
+        idle = [each for each in among if each.is_idle]
+        if not idle:
+            return False
+        goes = min(idle, key=lambda each: (each.has_written, each.used_s))
+        now_s = asyncio.get_running_loop().time()
+        untold = self._departures.due(now_s)
+        if untold is not None:
+            log.warning(
+                "idle_connection_let_go",
+                client=goes.client,
+                idle_s=round(now_s - goes.used_s, 1),
+                others_untold=untold,
+            )
+        self.closed(goes)
+        goes.let_go()
+        return True
 
     def closed(self, connection: _Connection) -> None:
         """Counts it out."""
@@ -202,15 +241,31 @@ class Server:
             self._of_client[client] -= 1
             if not self._of_client[client]:
                 del self._of_client[client]
+        self._by_http.pop(connection.inner, None)
         self._empty.set()
 
-    def protocol_for(self, opening: bytes) -> asyncio.Protocol:
+    def protocol_for(self, opening: bytes, connection: _Connection) -> asyncio.Protocol:
         """The protocol of a connection that begins so."""
         if opening == _HTTP2_PREFACE:
             return self._grpc.protocol()
         server = self._web.server
         assert server is not None, "set up before anything is accepted"
-        return server()
+        protocol = server()
+        self._by_http[protocol] = connection
+        return protocol
+
+    @web.middleware
+    async def _noted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Keeps in mind whose request is being served."""
+        connection = self._by_http.get(request.protocol)
+        if connection is None:  # it has just gone
+            return await handler(request)
+        connection.is_serving = True
+        try:
+            return await handler(request)
+        finally:
+            connection.is_serving = False
+            connection.note_used()
 
     @property
     def sniff_timeout_s(self) -> float:
@@ -224,16 +279,25 @@ class _Connection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._received = b""
-        self._inner: asyncio.Protocol | None = None
+        self.inner: asyncio.Protocol | None = None
+        """What it speaks, once that is known."""
         self._head: bytes | None = None  # the end of what has come of an HTTP request's head
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.client = ""
-        """Its address, without the port; "" by the unix socket."""
+        self._calls_begun = 0
+        self._is_let_go = False
+        self.client = BY_SOCKET
+        """Whom it is counted for."""
+        self.used_s = 0.0
+        """When its last call began, something came by HTTP or was answered, or it was opened; by
+        the loop's clock. Pings do not count."""
+        self.is_serving = False
+        """Whether a request by HTTP is being answered."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.client = _client_of(self._transport)
+        self.note_used()
         if not self._server.opened(self, self._transport):
             self._transport.abort()
             return
@@ -242,10 +306,11 @@ class _Connection(asyncio.Protocol):
         )
 
     def data_received(self, data: bytes) -> None:
-        if self._inner is not None:
+        if self.inner is not None:
             if self._head is not None:
                 self._follow_head(data)
-            self._inner.data_received(data)
+            self.inner.data_received(data)
+            self._note_call()
             return
         assert self._transport is not None
         self._received += data
@@ -268,9 +333,10 @@ class _Connection(asyncio.Protocol):
         else:
             self._head = b""
             self._follow_head(received)
-        self._inner = self._server.protocol_for(opening)
-        self._inner.connection_made(self._transport)
-        self._inner.data_received(received)
+        self.inner = self._server.protocol_for(opening, self)
+        self.inner.connection_made(self._transport)
+        self.inner.data_received(received)
+        self._note_call()
 
     def _follow_head(self, data: bytes) -> None:
         """The timer goes on until the head of the first request is whole."""
@@ -281,37 +347,74 @@ class _Connection(asyncio.Protocol):
             if self._timer is not None:
                 self._timer.cancel()
 
+    def _note_call(self) -> None:
+        if isinstance(self.inner, GrpcProtocol):
+            begun = self.inner.calls_begun
+            if begun == self._calls_begun:
+                return
+            self._calls_begun = begun
+        self.note_used()
+
+    def note_used(self) -> None:
+        """It is used now."""
+        self.used_s = asyncio.get_running_loop().time()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no call open, nor a request that is being answered."""
+        if isinstance(self.inner, GrpcProtocol):
+            return self.inner.is_idle
+        return not self.is_serving
+
+    @property
+    def has_written(self) -> bool:
+        """Whether a binlog that came on it was taken."""
+        return isinstance(self.inner, GrpcProtocol) and self.inner.has_written
+
+    def let_go(self) -> None:
+        """Ends it for another, with a word if it knows one; nothing more is taken from it."""
+        assert self._transport is not None
+        if self._transport.is_closing():
+            return
+        self._is_let_go = True
+        self._transport.pause_reading()
+        if isinstance(self.inner, GrpcProtocol):
+            self.inner.say_goodbye()
+            asyncio.get_running_loop().call_later(_PARTING_S, self._transport.abort)
+        else:
+            self._transport.abort()
+
     def leave(self) -> None:
         """Ends the connection as soon as that hurts nobody."""
-        if isinstance(self._inner, GrpcProtocol):
-            self._inner.leave()
+        if isinstance(self.inner, GrpcProtocol):
+            self.inner.leave()
         elif self._transport is not None:
             self._transport.close()
 
     def eof_received(self) -> bool | None:
-        return self._inner.eof_received() if self._inner is not None else None
+        return self.inner.eof_received() if self.inner is not None else None
 
     def pause_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.pause_writing()
+        if self.inner is not None:
+            self.inner.pause_writing()
 
     def resume_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.resume_writing()
+        if self.inner is not None and not self._is_let_go:  # it would read again
+            self.inner.resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._server.closed(self)
-        if self._inner is not None:
-            self._inner.connection_lost(cast(Exception | None, exc))
+        if self.inner is not None:
+            self.inner.connection_lost(cast(Exception | None, exc))
 
 
 def _client_of(transport: asyncio.Transport) -> str:
-    """The peer's address; "" of the unix socket."""
-    peer = transport.get_extra_info("peername")
-    family = transport.get_extra_info("socket").family
-    return str(peer[0]) if peer and family != socket.AF_UNIX else ""
+    """Whom a connection is counted for."""
+    if transport.get_extra_info("socket").family == socket.AF_UNIX:
+        return BY_SOCKET
+    return peer_of(transport.get_extra_info("peername"))
 
 
 def _is_whole(request: bytes) -> bool:

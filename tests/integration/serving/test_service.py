@@ -568,13 +568,81 @@ async def test_an_opening_may_come_byte_by_byte() -> None:
         await hang_up(writer)
 
 
-async def test_connections_are_limited() -> None:
-    async with running(server_limits=ServerLimits(connections_max=2)) as at:
-        opened = [await raw_connection(at) for _ in range(3)]
-        assert await read_to_end(opened[2][0]) == b""
+def held_open(limit: str) -> ServerLimits:
+    """Room for two connections, in all or of one address."""
+    if limit == "in all":
+        return ServerLimits(connections_max=2)
+    return ServerLimits(connections_per_client_max=2)
+
+
+@pytest.mark.parametrize("limit", ["in all", "of one address"])
+async def test_the_connection_that_is_idle_for_the_longest_time_makes_room(limit: str) -> None:
+    async with running(server_limits=held_open(limit)) as at:
+        first, used = await raw_connection(at), await raw_connection(at)
+        await eventually(lambda: at.server.connections == 2)
+        for each in (first, used):
+            each[1].write(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert (await each[0].readline()).startswith(b"HTTP/1.1 200")
+            await each[0].readuntil(b"\r\n\r\n")
+        newest = await raw_connection(at)
+        assert await read_to_end(first[0]) in (b"", b"ok\n", b"ok")
+        newest[1].write(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await newest[0].readline()).startswith(b"HTTP/1.1 200")
+        used[1].write(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b"HTTP/1.1 200" in await used[0].readuntil(b"\r\n\r\n")
         assert at.server.connections == 2
-        for _, writer in opened:
+        for _, writer in (first, used, newest):
             await hang_up(writer)
+
+
+@pytest.mark.parametrize("limit", ["in all", "of one address"])
+@pytest.mark.parametrize("fast_lane", [True, False])
+async def test_no_room_is_made_by_a_pull_or_a_write_or_a_listener(
+    limit: str, *, fast_lane: bool
+) -> None:
+    async with running(server_limits=held_open(limit), fast_lane=fast_lane) as at:
+        at.pump.gate.clear()
+        pulling, writing = RawClient(), RawClient()
+        for client, path, message in (
+            (pulling, "/binlog.Pump/PullBinlogs", bytes(pull_request())),
+            (writing, "/binlog.Pump/WriteBinlog", bytes(request(prewrite(1)))),
+        ):
+            await client.connect(at.host, at.port)
+            client.call(message, call_headers(path))
+            await client.send()
+            await client.pinged()
+        newest = await raw_connection(at)
+        assert await read_to_end(newest[0]) == b""
+        at.pump.gate.set()
+        assert (await writing.wait(1))[0].is_ok
+        pulling.hang_up()
+        await eventually(lambda: at.server.connections == 1)
+        listening = await raw_connection(at)
+        listening[1].write(b"GET /events HTTP/1.1\r\nHost: a\r\n\r\n")
+        await listening[0].readuntil(b"event: past")
+        another = await raw_connection(at)  # the one that wrote has nothing open any more
+        await writing.wait_closed()
+        assert writing.goaway == 0
+        writing.hang_up()
+        for _, writer in (newest, listening, another):
+            await hang_up(writer)
+
+
+async def test_strangers_make_room_before_those_who_have_written() -> None:
+    async with running(server_limits=ServerLimits(connections_max=2)) as at, pump_stub(at) as stub:
+        await stub.write_binlog(request(prewrite(1)))
+        before: RawClient | None = None
+        for _ in range(4):  # each is the newest when it comes
+            client = RawClient()
+            await client.connect(at.host, at.port)
+            await client.pinged()
+            if before is not None:
+                await before.wait_closed()
+                before.hang_up()
+            before = client
+        await stub.write_binlog(request(prewrite(2)))
+        assert at.server.connections == 2
+        client.hang_up()
 
 
 async def test_whoever_fills_the_port_leaves_the_unix_socket_its_places(tmp_path: Path) -> None:
@@ -582,7 +650,7 @@ async def test_whoever_fills_the_port_leaves_the_unix_socket_its_places(tmp_path
     host, port = await server.start("127.0.0.1", 0, tmp_path / "s")
     try:
         filled = [await asyncio.open_connection(host, port) for _ in range(3)]
-        assert await filled[2][0].read() == b""
+        assert await filled[0][0].read() == b"", "one of its own had to go"
         reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
         writer.write(b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n")
         assert b"404" in await reader.readline()

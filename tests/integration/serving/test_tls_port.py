@@ -287,10 +287,10 @@ async def test_one_client_cannot_take_every_connection(tmp_path: Path) -> None:
     path = tmp_path / "p.sock"
     async with serving(None, path, limits) as port:
         ours = [await asyncio.open_connection("127.0.0.1", port.number) for _ in range(3)]
-        assert await ours[2][0].read() == b""
+        assert await ours[0][0].read() == b"", "it was idle for the longest time"
         async with PumpClient(path, cluster_id=7) as client:
             await client.write(PAYLOAD)
-        reader, writer = ours[0]
+        reader, writer = ours[2]
         writer.write(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         for _, each in ours:
