@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from binlogd.drainer import sql
+from binlogd.drainer.mysql import innodb_name
 from binlogd.drainer.mysql.connection import SqlRefused, SqlSession
 from binlogd.drainer.rows.shape import DownstreamColumn, DownstreamKey, DownstreamTable
 
@@ -68,29 +69,30 @@ async def fingerprint(session: SqlSession, database: str, table: str) -> str:
 
 async def number(session: SqlSession, database: str, table: str, partition: str) -> str:
     """What a table, or a partition of it, is called inside the server, whatever its name; "?" where
-    the server does not tell. InnoDB wants PROCESS for it. Raises DownstreamUnavailable."""
-    name = b"CONCAT(%b, '/', %b)" % (_in_a_file_name(database), _in_a_file_name(table))
-    where = b" WHERE name = %b OR LEFT(name, LENGTH(%b) + 3) = CONCAT(%b, '#P#') ORDER BY name"
-    where %= (name, name, name)
-    if partition:
-        where = b" WHERE name = CONCAT(%b, '#P#', %b)" % (name, _in_a_file_name(partition))
+    the server does not tell, or not of which of two tables. InnoDB wants PROCESS for it.
+
+    Raises DownstreamUnavailable."""
     of_tidb = b"tidb_table_id FROM information_schema.tables"
-    if partition:
-        of_tidb = b"tidb_partition_id FROM information_schema.partitions"
     there = b" WHERE table_schema = %b AND table_name = %b" % (sql.text(database), sql.text(table))
     if partition:
+        of_tidb = b"tidb_partition_id FROM information_schema.partitions"
         there += b" AND partition_name = " + sql.text(partition)
+    like = innodb_name.like(database, table)
+    of_innodb = b"name, table_id FROM information_schema.%b WHERE name LIKE %b ORDER BY name"
     for question in (
-        b"table_id FROM information_schema.innodb_sys_tables" + where,
-        b"table_id FROM information_schema.innodb_tables" + where,
-        of_tidb + there,
+        of_innodb % (b"innodb_sys_tables", sql.text(like)),
+        of_innodb % (b"innodb_tables", sql.text(like)),
+        b"'', " + of_tidb + there,
     ):
         try:
             rows = await session.rows(b"SELECT " + question)
         except SqlRefused:  # not this server, or no privilege for it
             rows = []
-        if rows:
-            return sql.checksum(b",".join(b"%d" % found for (found,) in rows))
+        found = [(str(name), int(each)) for name, each in rows if each is not None]
+        if found and found[0][0]:
+            found = innodb_name.of_table(found, database, table, partition)
+        if found:
+            return sql.checksum(b",".join(b"%d" % each for _, each in found))
     return "?"
 
 
@@ -100,11 +102,6 @@ async def names(session: SqlSession, database: str, table: str) -> tuple[set[str
     columns = await session.rows(b"SELECT column_name FROM information_schema.columns" + where)
     indexes = await session.rows(b"SELECT index_name FROM information_schema.statistics" + where)
     return {str(name).lower() for (name,) in columns}, {str(name).lower() for (name,) in indexes}
-
-
-def _in_a_file_name(name: str) -> bytes:
-    """`a-b` stands as `a@002db` there."""
-    return b"CONVERT(BINARY CONVERT(" + sql.text(name) + b" USING filename) USING utf8mb4)"
 
 
 async def connection_of(session: SqlSession, thread_id: int) -> str:

@@ -126,8 +126,8 @@ class DiesAtDdl(MySqlSink):
 SWAPS = pytest.mark.parametrize(
     ("statement", "name"),
     [
-        ("ALTER TABLE `p-p` EXCHANGE PARTITION x WITH TABLE n", "p-p"),
-        ("RENAME TABLE `a-b` TO x, `c.d` TO `a-b`, x TO `c.d`", "c.d"),
+        ("ALTER TABLE `p-p` EXCHANGE PARTITION `X-é` WITH TABLE n", "p-p"),
+        ("RENAME TABLE `a-b` TO x, `ç日` TO `a-b`, x TO `ç日`", "ç日"),
     ],
 )
 
@@ -142,18 +142,18 @@ async def begun(server: Server, event: Ddl) -> None:
 
 
 @pytest.fixture
-def swapping(mariadb: MariaDb) -> MariaDb:
-    mariadb.execute(
+def swapping(each_server: MariaDb) -> MariaDb:
+    each_server.execute(
         "CREATE DATABASE s",
         "CREATE TABLE s.`p-p` (id INT PRIMARY KEY) PARTITION BY RANGE (id)"
-        " (PARTITION x VALUES LESS THAN (100))",
+        " (PARTITION `X-é` VALUES LESS THAN (100))",
         "CREATE TABLE s.n (id INT PRIMARY KEY)",
         "INSERT INTO s.n VALUES (1)",
         "CREATE TABLE s.`a-b` (id INT PRIMARY KEY)",
-        "CREATE TABLE s.`c.d` (id INT PRIMARY KEY)",
+        "CREATE TABLE s.`ç日` (id INT PRIMARY KEY)",
         "INSERT INTO s.`a-b` VALUES (1)",
     )
-    return mariadb
+    return each_server
 
 
 @SWAPS
@@ -180,7 +180,8 @@ async def test_what_would_undo_itself_waits_for_somebody_where_nobody_can_tell(
     statement: str, name: str, swapping: MariaDb
 ) -> None:
     swapping.execute(
-        "CREATE OR REPLACE USER poor@'%'",
+        "DROP USER IF EXISTS poor@'%'",
+        "CREATE USER poor@'%'",
         "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX ON *.* TO poor@'%'",
     )
     server = replace(server_of(swapping), user="poor")
