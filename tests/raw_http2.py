@@ -102,10 +102,19 @@ class RawClient:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
-    async def connect(self, host: str, port: int, *, receive_buffer: int | None = None) -> None:
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        *,
+        receive_buffer: int | None = None,
+        local_address: str | None = None,
+    ) -> None:
         sock = socket.socket()
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        if local_address is not None:
+            sock.bind((local_address, 0))
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, (host, port))
         self._reader, self._writer = await asyncio.open_connection(sock=sock)

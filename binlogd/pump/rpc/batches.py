@@ -43,7 +43,7 @@ class BatchPorts:
     take: Callable[[int], Awaitable[None]]
     add: Callable[[int], None]
     give: Callable[[int], None]
-    until_closing: Callable[[], AbstractAsyncContextManager[None]]
+    until_closing: Callable[[], AbstractAsyncContextManager[object]]
     message_bytes_max: int
     arrival_s: float
 

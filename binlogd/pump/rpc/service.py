@@ -50,6 +50,7 @@ from binlogd.pump.rpc.messages import (
     send_empty,
     send_joined,
 )
+from binlogd.pump.rpc.pullers import Pull, Pullers, let_go_of
 from binlogd.pump.rpc.sink import CallSink
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.tso import Tso
@@ -90,7 +91,7 @@ class ServiceLimits:
     arrival_s: float = ARRIVAL_S  # for a call to say how much comes, and then for all of it
     pull_chunk_bytes: int = 64 << 10
     pull_ahead_bytes_max: int = 4 << 20  # of one shard, waiting for the others; for each puller
-    pullers_max: int = 64
+    pullers_max: int = 64  # by the port, and as many by the unix socket
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,8 @@ class PumpService:
         self._is_closing = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._in_flight = self._writes = self._lost = self._pullers = 0
+        self._in_flight = self._writes = self._lost = 0
+        self._pullers = Pullers(self._limits.pullers_max)
         self._room = Budget(bytes_max=self._limits.bytes_in_flight_max)
         self._bytes_unread = self._bytes_received = 0
         self._binlogs_sent = self._bytes_sent = 0
@@ -214,7 +216,7 @@ class PumpService:
             writes_held_back=self._room.waiting,
             binlogs_sent=self._binlogs_sent,
             bytes_sent=self._bytes_sent,
-            pullers=self._pullers,
+            pullers=len(self._pullers),
             write_seconds={label: h.statistics() for label, h in self._write_seconds.items()},
             pull_seconds={label: h.statistics() for label, h in self._pull_seconds.items()},
         )
@@ -418,35 +420,33 @@ class PumpService:
             own = self._cluster.cluster_id
             if own is not None and cluster_id != own:
                 raise refusal(WrongCluster(cluster_id, own))
-            if self._pullers >= self._limits.pullers_max:
-                raise GRPCError(
-                    Status.RESOURCE_EXHAUSTED, f"{self._pullers} streams are served already"
-                )
-            await begin_answer(stream)
             await self._serve_until_closing(stream, after)
             label = "succ"
         finally:
             self._pull_seconds[label].observe(clock() - begin_s)
 
     async def _serve_until_closing(self, stream: BytesStream, after: Tso) -> None:
-        async with self._until_closing():
-            self._pullers += 1
+        async with self._until_closing() as until:
+            pull = self._pullers.begin(stream.peer.addr(), until)
             log.info("pull_began", after=after, peer=stream.peer.addr())
             try:
-                await self._send_merged(stream, after)
+                await begin_answer(stream)
+                await self._send_merged(stream, after, pull)
             finally:
-                self._pullers -= 1
+                self._pullers.end(pull)
                 log.info("pull_ended", peer=stream.peer.addr())
+        if pull.is_let_go:
+            raise let_go_of(pull)
 
     @asynccontextmanager
-    async def _until_closing(self) -> AsyncIterator[None]:
+    async def _until_closing(self) -> AsyncIterator[asyncio.Timeout]:
         """Ends its block without an error when this service closes, and `close` waits for that."""
         until = asyncio.timeout(0 if self._is_closing else None)
         try:
             async with until:
                 self._streams.append(until)
                 self._idle.clear()
-                yield
+                yield until
         except TimeoutError:
             if not until.expired():
                 raise
@@ -454,7 +454,7 @@ class PumpService:
             self._streams.remove(until)
             self._note_idle()
 
-    async def _send_merged(self, stream: BytesStream, after: Tso) -> None:
+    async def _send_merged(self, stream: BytesStream, after: Tso, pull: Pull) -> None:
         failure: BinlogdError | None = None  # raised outside, or it would come out in a group
         ahead = MergeLimits(bytes_waiting_max=self._limits.pull_ahead_bytes_max)
         async with merged(self._pump.sources(), after, ahead) as batches:
@@ -465,6 +465,7 @@ class PumpService:
                     failure = error
                 else:
                     await self._send(stream, pulled.binlogs)
+                    pull.note_sent()
                     del pulled  # it may be large
         log.error("pull_failed", after=after, cause=str(failure))
         raise refusal(failure)

@@ -1,18 +1,22 @@
 """`/events`: how it stands, told once a second to whoever listens (server-sent events).
 
-Invariant. Listeners cost the process no more than LISTENERS_MAX queues of QUEUED_MAX events, each
-of which is one byte string for all of them. Who does not read as fast as it is told is let go of,
-and a browser comes back by itself.
+Invariant. Whoever comes listens. Where LISTENERS_MAX do already, the oldest of the address that has
+most goes, and a browser comes back by itself. Listeners cost the process no more than LISTENERS_MAX
+queues of QUEUED_MAX events, each of which is one byte string for all of them. Who does not read as
+fast as it is told is let go of.
 Source: WHATWG HTML, server-sent events.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 import structlog
 from aiohttp import web
+
+from binlogd.host.peers import counted_as, heaviest
 
 LISTENERS_MAX = 32
 QUEUED_MAX = 8
@@ -50,10 +54,7 @@ class Hub:
             try:
                 queue.put_nowait(told)
             except asyncio.QueueFull:
-                log.info("listener_dropped", peer=request.remote, behind=queue.qsize())
-                del self._listeners[queue]
-                if request.transport is not None:
-                    request.transport.abort()
+                self._let_go(queue, request, f"{queue.qsize()} events behind")
 
     def close(self) -> None:
         """Lets everybody go, because the process ends."""
@@ -63,13 +64,30 @@ class Hub:
                 queue.get_nowait()
             queue.put_nowait(None)
 
+    def _make_room(self) -> None:
+        counts = Counter(map(_address, self._listeners.values()))
+        most = heaviest(counts)
+        queue, request = next(  # the oldest, as they came in this order
+            each for each in self._listeners.items() if _address(each[1]) == most
+        )
+        self._let_go(queue, request, f"another came, and {most or 'the unix socket'} has most")
+
+    def _let_go(self, queue: asyncio.Queue[bytes | None], request: web.Request, cause: str) -> None:
+        log.info("listener_dropped", peer=request.remote, cause=cause)
+        del self._listeners[queue]
+        if not queue.full():  # else there is something to fail on
+            queue.put_nowait(None)
+        if request.transport is not None:
+            request.transport.abort()
+
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Answers until the listener or the process goes."""
-        if self._is_closed or len(self._listeners) >= LISTENERS_MAX:
-            reason = (
-                "the process is ending" if self._is_closed else f"{LISTENERS_MAX} listen already"
+        if self._is_closed:
+            return web.Response(
+                status=503, text="the process is ending; /status tells the same once\n"
             )
-            return web.Response(status=503, text=f"{reason}; /status tells the same once\n")
+        if len(self._listeners) >= LISTENERS_MAX:
+            self._make_room()
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUED_MAX)
         self._listeners[queue] = request
         response = web.StreamResponse(headers=_HEADERS)
@@ -83,3 +101,7 @@ class Hub:
         finally:
             self._listeners.pop(queue, None)
         return response
+
+
+def _address(request: web.Request) -> str:
+    return counted_as(request.remote or "")

@@ -301,7 +301,7 @@ ROUTES: tuple[Route, ...] = (
                 "`past`: the samples of the last minutes; then `now`, once a second",
                 "text/event-stream",
             ),
-            503: _Answer("As many listen as may"),
+            503: _Answer("The process is ending"),
         },
     ),
     Route(

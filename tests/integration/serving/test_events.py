@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
+import pytest
 from aiohttp import web
 
 from binlogd.serving.routes.events import LISTENERS_MAX, Hub, event
@@ -47,18 +48,49 @@ async def test_a_listener_hears_the_past_first_and_then_what_is_told() -> None:
     assert said == b'retry: 2000\n\nevent: past\ndata: [1]\n\nevent: now\ndata: {"a":1}\n\n'
 
 
-async def test_one_more_than_may_listen_is_told_so() -> None:
+@asynccontextmanager
+async def listening(
+    url: str, address: str, count: int
+) -> AsyncIterator[list[aiohttp.StreamReader]]:
+    """What so many listeners hear who came from an address of this machine, the oldest first."""
+    connector = aiohttp.TCPConnector(limit=0, local_addr=(address, 0))
+    async with aiohttp.ClientSession(connector=connector) as session, AsyncExitStack() as stack:
+        yield [(await stack.enter_async_context(session.get(url))).content for _ in range(count)]
+
+
+async def hears(heard: aiohttp.StreamReader, what: bytes) -> None:
+    said = b""
+    while what not in said:
+        said += await heard.readany()
+        assert said
+
+
+async def test_one_more_than_may_listen_takes_the_place_of_the_oldest_of_who_has_most() -> None:
     hub = Hub(lambda: event("past", b"[]"))
-    async with listened(hub) as url, AsyncExitStack() as stack:
-        session = await stack.enter_async_context(
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-        )
-        for _ in range(LISTENERS_MAX):
-            await stack.enter_async_context(session.get(url))
-        await until(hub, LISTENERS_MAX)
-        async with session.get(url) as refused:
-            assert refused.status == 503
-            assert f"{LISTENERS_MAX} listen already" in await refused.text()
+    async with (
+        asyncio.timeout(120),
+        listened(hub) as url,
+        listening(url, "127.0.0.2", 1) as (page,),
+        listening(url, "127.0.0.3", LISTENERS_MAX - 1) as noise,
+        listening(url, "127.0.0.4", 1) as (late,),
+    ):
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await hears(noise[0], b"now")
+        hub.publish(event("now", b"{}"))
+        for each in (page, late, *noise[1:]):
+            await hears(each, b"now")
+        assert hub.listeners == LISTENERS_MAX
+
+
+async def test_where_all_are_of_one_address_the_oldest_makes_room() -> None:
+    hub = Hub(lambda: event("past", b"[]"))
+    async with listened(hub) as url, listening(url, "127.0.0.2", LISTENERS_MAX + 1) as heard:
+        assert hub.listeners == LISTENERS_MAX
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await hears(heard[0], b"now")
+        hub.publish(event("now", b"{}"))
+        for each in heard[1:]:
+            await hears(each, b"now")
 
 
 async def test_who_does_not_read_is_let_go_of_and_the_others_hear_everything() -> None:

@@ -645,6 +645,77 @@ async def test_strangers_make_room_before_those_who_have_written() -> None:
         client.hang_up()
 
 
+async def pulling(at: Running, address: str) -> RawClient:
+    """A pull that has begun, or was refused, from an address of this machine."""
+    client = RawClient()
+    await client.connect(at.host, at.port, local_address=address)
+    client.call(bytes(pull_request()), call_headers("/binlog.Pump/PullBinlogs"))
+    await client.send()
+    async with asyncio.timeout(60):
+        while not client.answers[1].headers:
+            await client.pinged()
+    return client
+
+
+async def test_the_address_that_has_most_pulls_gives_one_up() -> None:
+    async with running(service_limits=ServiceLimits(pullers_max=3)) as at, pump_stub(at) as stub:
+        greedy = [await pulling(at, "127.0.0.2") for _ in range(3)]
+        drainer = await pulling(at, "127.0.0.3")
+        (gone,) = await greedy[0].wait(1)
+        assert gone.headers["grpc-status"] == "8"
+        assert "127.0.0.2 has more of them" in gone.headers["grpc-message"]
+        again = await pulling(at, "127.0.0.2")
+        assert again.answers[1].outcome == ("8", "3 streams are served already")
+        assert at.service.statistics().pullers == 3
+        await stub.write_binlog(request(prewrite(1)))
+        await stub.write_binlog(request(commit(1, 2)))
+        await eventually(lambda: at.service.statistics().binlogs_sent == 3)
+        for client in (*greedy, drainer, again):
+            client.hang_up()
+
+
+async def test_the_pull_to_which_nothing_was_sent_for_the_longest_time_goes_first() -> None:
+    async with running(service_limits=ServiceLimits(pullers_max=2)) as at, pump_stub(at) as stub:
+        stuck = RawClient()
+        stuck.holds_back = True
+        reads = await pulling(at, "127.0.0.2")
+        await stuck.connect(at.host, at.port, local_address="127.0.0.2")
+        stuck.call(bytes(pull_request()), call_headers("/binlog.Pump/PullBinlogs"))
+        await stuck.send()
+        await eventually(lambda: at.service.statistics().pullers == 2)
+        rows = bytes(100_000)  # more than the window of one who holds it back
+        await stub.write_binlog(request(peek.prewrite_binlog(Tso(1), prewrite_value=rows)))
+        await stub.write_binlog(request(commit(1, 2)))
+        async with asyncio.timeout(60):
+            while len(reads.answers[1].data) < len(rows):
+                await reads.pinged()
+        newcomer = await pulling(at, "127.0.0.3")
+        await reads.pinged()
+        assert not reads.answers[1].is_over
+        assert (await stuck.wait(1))[0].headers["grpc-status"] == "8"
+        for client in (reads, stuck, newcomer):
+            client.hang_up()
+
+
+async def test_pulls_by_the_port_leave_the_unix_socket_its_places(tmp_path: Path) -> None:
+    service = PumpService(MemoryPump(), Cluster(CLUSTER), ServiceLimits(pullers_max=1))
+    server = Server([service])
+    host, port = await server.start("127.0.0.1", 0, tmp_path / "s")
+    async with Channel(host, port) as by_port, Channel(path=str(tmp_path / "s")) as by_socket:
+        pulls = [
+            asyncio.ensure_future(anext(pb.PumpStub(channel).pull_binlogs(pull_request())))
+            for channel in (by_port, by_socket)
+        ]
+        await eventually(lambda: service.statistics().pullers == 2)
+        with pytest.raises(GRPCError, match="1 streams are served already"):
+            await anext(pb.PumpStub(by_port).pull_binlogs(pull_request()))
+        await service.close()
+        await server.close()
+        for pull in pulls:
+            with pytest.raises((StopAsyncIteration, StreamTerminatedError)):
+                await pull
+
+
 async def test_whoever_fills_the_port_leaves_the_unix_socket_its_places(tmp_path: Path) -> None:
     server = Server([], limits=ServerLimits(connections_max=2))
     host, port = await server.start("127.0.0.1", 0, tmp_path / "s")
