@@ -70,8 +70,9 @@ def restore(
     )
     if done.values_in_doubt:
         console.print(
-            f"{done.values_in_doubt} times values of new columns, or rows, are in doubt; see"
-            " values_of_a_coming_column_in_doubt and rows_of_a_partition_in_doubt in the log",
+            f"{done.values_in_doubt} times values of columns, or rows, are in doubt; see"
+            " values_of_a_coming_column_in_doubt, rows_of_a_partition_in_doubt and"
+            " values_cut_by_a_ddl in the log",
             highlight=False,
         )
 

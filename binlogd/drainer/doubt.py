@@ -1,5 +1,5 @@
-"""Says which rows are in doubt: values of a column that an ALTER made (see carry), and rows that a
-DDL of partitions may have taken along or not (see `tidb.turns`)."""
+"""Says which rows are in doubt: values of a column that an ALTER made (see carry), rows that a DDL
+of partitions may have taken along or not (see `tidb.turns`), values that a DDL cut downstream."""
 
 from __future__ import annotations
 
@@ -44,6 +44,20 @@ def say_in_doubt(ddl: Ddl, doubt: InDoubt | RowsInDoubt) -> None:
         after_ts=doubt.after_ts,
         up_to_ts=doubt.up_to_ts,
         what_to_do="copy these columns of rows changed in this time from the upstream",
+    )
+
+
+def say_cut(ddl: Ddl, statement: str, warnings: Sequence[str]) -> None:
+    """The downstream did a DDL, and could not keep every value: its rows were other ones."""
+    log.warning(
+        "values_cut_by_a_ddl",
+        commit_ts=ddl.commit_ts,
+        database=ddl.database,
+        table=ddl.table,
+        ddl=statement,
+        warnings=list(warnings),
+        cause="a value downstream did not fit, and more did so than upstream",
+        what_to_do="compare the table with the upstream, and mend its rows",
     )
 
 

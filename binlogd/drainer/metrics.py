@@ -63,7 +63,7 @@ def say_drainer(out: Exposition, now: DrainerStatistics) -> None:
     _say_files(out, written)
     out.counter(
         "binlogd_drainer_values_in_doubt",
-        "DDLs and transactions that left rows, or values of new columns, in doubt.",
+        "DDLs and transactions that left rows, or values of columns, in doubt.",
         now.values_in_doubt,
     )
     if now.sink is not None:

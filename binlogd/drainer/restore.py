@@ -144,7 +144,8 @@ async def _apply(sink: Sink, checkpoint: Checkpoint, entries: _Entries) -> Resto
         if error is None:
             raise
         raise error from group
-    done = replace(progress.restored(), values_in_doubt=entries.values_in_doubt)
+    in_doubt = entries.values_in_doubt + sink.statistics().values_in_doubt
+    done = replace(progress.restored(), values_in_doubt=in_doubt)
     log.info("restored", to_ts=done.to_ts, transactions=done.transactions, rows=done.rows)
     return done
 

@@ -152,7 +152,7 @@ class Session:
         self._is_settled = False
         """A consistent checkpoint is saved, and nothing was done since."""
         self.checkpoint = Checkpoint(options.initial_commit_ts)
-        self.skipped = self.values_in_doubt = 0
+        self.skipped = self._in_doubt = 0
         self.expiring: tuple[str, ...] = ()
         """Tables with a TTL, as of what was walked."""
 
@@ -211,6 +211,12 @@ class Session:
         If a row of it contradicts the schema, the history may have the job that explains it soon.
         """
         return commit_ts in self._ahead
+
+    @property
+    def values_in_doubt(self) -> int:
+        """Times that something was said to be in doubt."""
+        sink = self.sink_statistics()
+        return self._in_doubt + (sink.values_in_doubt if sink is not None else 0)
 
     def sink_statistics(self) -> SinkStatistics | None:
         """How the sink stands."""
@@ -378,11 +384,11 @@ class Session:
         txn = self._carry.joined(txn)
         doubt = self._carry.saw(txn)
         if doubt is not None and isinstance(txn, Ddl):
-            self.values_in_doubt += 1
+            self._in_doubt += 1
             say_in_doubt(txn, doubt)
         if self._schema.moved:
             late = self._schema.moved.take_doubts()
-            self.values_in_doubt += len(late)
+            self._in_doubt += len(late)
             say_late(txn.commit_ts, late)
         self._note(txn)
         return txn
@@ -401,7 +407,7 @@ class Session:
     def _note_what_is_due(self) -> None:
         """At a stop right behind an ALTER, before anything told what may be written after it."""
         left = self._carry.left() if self._carry is not None else ()
-        self.values_in_doubt += len(left)
+        self._in_doubt += len(left)
         say_left(left)
 
     def _note(self, txn: Txn) -> None:

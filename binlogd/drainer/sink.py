@@ -57,6 +57,8 @@ class SinkStatistics:
     """The DDL that is at work now."""
     rows_not_found: int = 0
     """Rows to be changed that were not there, where the rule is not to stop."""
+    values_in_doubt: int = 0
+    """DDLs that cut values downstream."""
     trash: TrashStatistics | None = None
     """What was dropped upstream and is kept here; None where nothing is kept."""
 

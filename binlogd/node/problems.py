@@ -213,8 +213,9 @@ def _in_doubt(drainer: Mapping[str, Any]) -> Iterator[Problem]:
     if drainer.get("values_in_doubt"):
         yield Problem(
             "warn",
-            f"{drainer['values_in_doubt']} times values of new columns, or rows, are in doubt",
-            "Rows were written while a DDL of their table was at work; each case is in the log.",
+            f"{drainer['values_in_doubt']} times values of columns, or rows, are in doubt",
+            "Rows were written while a DDL of their table was at work, or a DDL cut values"
+            " downstream; each case is in the log.",
             "Compare these tables with `binlogd verify`.",
         )
     if drainer.get("expiring"):

@@ -196,6 +196,8 @@ class Job:
     """When its first step was taken; `start_ts` is when it was queued."""
     snapshot_ts: int = 0
     """As of when rows were copied, if any were."""
+    warnings: tuple[tuple[int, int], ...] = ()
+    """Error codes of values that did not fit as they were copied, and how often each came."""
 
     @property
     def began_ts(self) -> int:
@@ -255,6 +257,7 @@ def job_from_json(data: bytes) -> Job:
         raw=data,
         real_start_ts=job.real_start_ts,
         snapshot_ts=job.snapshot_ver,
+        warnings=_warnings(job.reorg_meta),
     )
 
 
@@ -529,6 +532,10 @@ class _HistoryJson(msgspec.Struct, frozen=True):
     )
 
 
+class _ReorgJson(msgspec.Struct, frozen=True):
+    warnings_count: dict[str, int] | None = None
+
+
 class _JobJson(msgspec.Struct, frozen=True):
     id: int = 0
     type: int = 0
@@ -544,6 +551,7 @@ class _JobJson(msgspec.Struct, frozen=True):
     snapshot_ver: int = 0
     raw_args: object = None
     binlog: _HistoryJson | None = None
+    reorg_meta: _ReorgJson | None = None
 
 
 _HISTORY = msgspec.json.Decoder(list[msgspec.Raw] | None)
@@ -559,6 +567,13 @@ def _decoded(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(f"schema JSON of the upstream does not decode: {error}") from error
+
+
+def _warnings(reorg: _ReorgJson | None) -> tuple[tuple[int, int], ...]:
+    """A key is `types:1292`, of an error's class and its code."""
+    found = (reorg.warnings_count if reorg is not None else None) or {}
+    counts = ((key.rpartition(":")[2], count) for key, count in found.items())
+    return tuple((int(code), count) for code, count in counts if code.isdecimal())
 
 
 def _known(kinds: type[IntEnum], number: int) -> int:

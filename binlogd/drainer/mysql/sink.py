@@ -30,16 +30,18 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl import session_clock
 from binlogd.drainer.ddl.edits import alter_parts, without_foreign_keys
 from binlogd.drainer.ddl.marks import with_long_text
+from binlogd.drainer.doubt import say_cut
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.mysql import catalog, ddl_note
 from binlogd.drainer.mysql.apply import Applier, LaneApplier, LaneWriter
-from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession, TryAgain
+from binlogd.drainer.mysql.connection import Done, Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql.ddl_watch import DdlWatch
 from binlogd.drainer.mysql.ordered import LOCK_WAIT, OrderedApplier
 from binlogd.drainer.mysql.positions import Positions
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.mysql.tables import Tables
 from binlogd.drainer.mysql.trash import TrashBin, TrashOptions
+from binlogd.drainer.mysql.warned import Warned, cut_by_ddl
 from binlogd.drainer.mysql.writer import LaneContext, LaneCounters, RowWriter
 from binlogd.drainer.rows.parts import Gatherer, Limits
 from binlogd.drainer.rows.progress import LanePosition, PendingDdl, Restart
@@ -120,7 +122,7 @@ class MySqlSink:
         self._retired = LaneCounters()
         self._watch = DdlWatch(server)
         self._positions = Positions() if options.has_positions else None
-        self._ddls = 0
+        self._ddls = self._in_doubt = 0
 
     # --- the protocol ----------------------------------------------------------------------
 
@@ -250,6 +252,7 @@ class MySqlSink:
             is_safe_mode=self._options.shapes.is_safe,
             query_seconds=self._server.times.statistics(),
             rows_not_found=sum(each.rows_not_found for each in counters),
+            values_in_doubt=self._in_doubt,
             trash=self._trash.statistics() if self._trash is not None else None,
         )
 
@@ -441,7 +444,14 @@ class MySqlSink:
             await self._set(session, setting)
         loop = self._options.loop
         sent = loop.marked(text) if loop is not None else text
-        await self._patiently(session, sent.encode("utf-8", "surrogateescape"))
+        done = await self._patiently(session, sent.encode("utf-8", "surrogateescape"))
+        if done.warnings:
+            rows = await session.rows(b"SHOW WARNINGS")
+            found = (Warned(str(level), int(code), str(said)) for level, code, said in rows)
+            cut = cut_by_ddl(found, dict(ddl.job.warnings))
+            if cut:
+                self._in_doubt += 1
+                say_cut(ddl, _shown(text), [f"{each.code}: {each.message}" for each in cut])
 
     async def _execute_parts(
         self, ddl: Ddl, step: int, text: str, again: PendingDdl | None
@@ -493,18 +503,19 @@ class MySqlSink:
                 raise
             await self._patiently(session, setting.otherwise.encode())
 
-    async def _patiently(self, session: SqlSession, statement: bytes) -> None:
+    async def _patiently(self, session: SqlSession, statement: bytes) -> Done:
         """Runs a statement of any length, again when it met another one."""
-        await self._until_done(lambda: session.run(statement, is_long=True))
+        return await self._until_done(lambda: session.run(statement, is_long=True))
 
     async def _until_done(
         self, work: Callable[[], Awaitable[T]], then: Callable[[T], None] = lambda _: None
-    ) -> None:
+    ) -> T:
         """Does it, again when it met somebody else's work."""
         backoff = Backoff(self._rng, first_s=0.1, max_s=5.0)
         while True:  # until done, refused, or after so many attempts
             try:
-                then(await work())
+                done = await work()
+                then(done)
             except TryAgain as error:
                 if backoff.attempts >= DDL_ATTEMPTS_MAX:
                     raise
@@ -512,7 +523,7 @@ class MySqlSink:
                 log.warning("ddl_retried", cause=str(error), wait_s=wait_s)
                 await asyncio.sleep(wait_s)
             else:
-                return
+                return done
 
     async def _wait_for_end_of(self, begun: PendingDdl) -> None:
         """A connection that was lost may still be at the DDL; it is not run again beside it."""

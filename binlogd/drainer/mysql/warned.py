@@ -10,7 +10,8 @@ Source: MariaDB's and MySQL's lists of server errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Set
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
 from binlogd.tidb.kinds import Tp
@@ -39,6 +40,15 @@ def changed_value(found: Iterable[Warned], table: Table) -> Warned | None:
             if column.field_type.tp in (Tp.ENUM, Tp.SET)
         ),
     )
+
+
+def cut_by_ddl(found: Iterable[Warned], upstream: Mapping[int, int]) -> list[Warned]:
+    """The first warning of each kind that came more often than `upstream`, where it has the code:
+    of values that the DDL changed here and not there."""
+    changes = [each for each in found if each.level == "Warning" and each.code in _CHANGES]
+    counts = Counter(each.code for each in changes)
+    firsts = {each.code: each for each in reversed(changes)}
+    return [firsts[code] for code in counts if counts[code] > upstream.get(code, 0)]
 
 
 def changed_by_server(found: Iterable[Warned], members: Set[str]) -> Warned | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from binlogd.drainer.mysql.connection import Server, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
@@ -12,9 +15,20 @@ from binlogd.drainer.rows.shape import Shapes
 from binlogd.errors import ConfigError, DownstreamUnavailable, StatementRejected
 from binlogd.settings import config
 from binlogd.tidb.kinds import Tp
-from binlogd.tidb.model import FieldType
+from binlogd.tidb.model import FieldType, job_from_json
 from tests.mariadb import MariaDb
-from tests.mysql_rows import NUMBER, TEXT, ddl, deleted, dml, failing, inserted, table, updated
+from tests.mysql_rows import (
+    NUMBER,
+    TEXT,
+    apply,
+    ddl,
+    deleted,
+    dml,
+    failing,
+    inserted,
+    table,
+    updated,
+)
 from tests.replay import CLUSTER_ID, running, server_of, sink_for
 
 T = table(1, "t", NUMBER, TEXT)
@@ -157,3 +171,40 @@ async def test_a_missing_privilege_stops_with_what_to_grant(db: MariaDb) -> None
     error = await failing(sink, dml(5, inserted(T, (1, 1, b"a"))))
     assert isinstance(error, StatementRejected)
     assert "grant the user" in str(error)
+
+
+# --- values ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "upstream", "is_said"),
+    [
+        ("TINYINT", "1000", {}, True),
+        ("TINYINT", "1000", {"types:1292": 5}, True),
+        ("TINYINT", "1000", {"types:1264": 1}, False),
+        ("TINYINT", "100", {}, False),
+        ("ENUM('a')", "1000", {}, True),
+    ],
+)
+async def test_a_ddl_that_cuts_a_value_downstream_alone_is_said_by_name(
+    kind: str, value: str, upstream: dict[str, int], each_server: MariaDb, *, is_said: bool
+) -> None:
+    each_server.execute(
+        "CREATE DATABASE s",
+        "CREATE TABLE s.t (id BIGINT PRIMARY KEY, c VARCHAR(20))",
+        f"INSERT INTO s.t VALUES (1, '{value}')",
+    )
+    event = ddl(20, f"ALTER TABLE t MODIFY c {kind}")
+    job = {"id": 20, "type": 12, "table_id": 1, "reorg_meta": {"warnings_count": upstream}}
+    sink = sink_for(each_server)
+    with capture_logs() as logged:
+        await apply(sink, replace(event, job=job_from_json(json.dumps(job).encode())))
+    said = [each for each in logged if each["event"] == "values_cut_by_a_ddl"]
+    assert sink.statistics().values_in_doubt == len(said) == is_said
+    if is_said:
+        assert (said[0]["database"], said[0]["table"], said[0]["ddl"]) == (
+            "s",
+            "t",
+            event.statement,
+        )
+        assert "'c'" in said[0]["warnings"][0]

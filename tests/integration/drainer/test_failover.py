@@ -14,7 +14,7 @@ import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.drainer import Drainer, DrainerState
-from binlogd.drainer.mysql.connection import Server, SqlSession
+from binlogd.drainer.mysql.connection import Done, Server, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Skip
@@ -145,10 +145,10 @@ async def test_what_a_copy_lacks_and_the_log_has_no_more_is_named(
 class DiesAtDdl(MySqlSink):
     """Ends when the statement itself is to be executed: the note is written by then."""
 
-    async def _patiently(self, session: SqlSession, statement: bytes) -> None:
+    async def _patiently(self, session: SqlSession, statement: bytes) -> Done:
         if statement.startswith(b"ALTER"):
             raise DownstreamUnavailable("died here")
-        await super()._patiently(session, statement)
+        return await super()._patiently(session, statement)
 
 
 async def test_a_copy_with_the_note_of_a_ddl_and_without_the_ddl_gets_it(

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.mysql.connection import Server, SqlSession
+from binlogd.drainer.mysql.connection import Done, Server, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.txn import Dml, Skip
@@ -222,7 +222,7 @@ async def test_a_ddl_that_may_have_been_done_before_a_crash_is_done_once(
 class DiesAtDdl(MySqlSink):
     """Ends right before a DDL is sent, as if killed there."""
 
-    async def _patiently(self, session: SqlSession, statement: bytes) -> None:
+    async def _patiently(self, session: SqlSession, statement: bytes) -> Done:
         raise DownstreamUnavailable("as if killed")
 
 

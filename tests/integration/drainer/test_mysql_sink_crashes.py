@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from binlogd.drainer.mysql.connection import Server, SqlSession
+from binlogd.drainer.mysql.connection import Done, Server, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import BinlogdError, DdlOutcomeUnknown, DownstreamUnavailable
@@ -117,10 +117,10 @@ async def test_a_sink_closed_in_the_middle_of_a_statement_ends_with_errors_of_ou
 class DiesAtDdl(MySqlSink):
     """Ends when the statement itself is to be executed: the note is written by then."""
 
-    async def _patiently(self, session: SqlSession, statement: bytes) -> None:
+    async def _patiently(self, session: SqlSession, statement: bytes) -> Done:
         if statement.startswith((b"ALTER", b"RENAME")):
             raise DownstreamUnavailable("died here")
-        await super()._patiently(session, statement)
+        return await super()._patiently(session, statement)
 
 
 SWAPS = pytest.mark.parametrize(

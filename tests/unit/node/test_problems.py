@@ -130,7 +130,7 @@ def test_a_failure_that_is_waited_out_says_when_and_what_would_help() -> None:
             "p2",
         ),
         ({"drainer": {"sources": [SILENT], "blocking": "p2"}}, "warn", "p2 has said nothing"),
-        ({"drainer": {"values_in_doubt": 1}}, "warn", "new columns"),
+        ({"drainer": {"values_in_doubt": 1}}, "warn", "values of columns"),
         ({"drainer": {"trash": {"error": "denied"}}}, "warn", "trash"),
         ({"drainer": {"expiring": ["shop.log"]}}, "info", "TTL"),
         ({"gc": {"failed": "no such file"}}, "warn", "Garbage"),
