@@ -29,6 +29,7 @@ from binlogd.host.socket_file import SocketFile
 from binlogd.host.tls import ServerTls
 from binlogd.pump.rpc.sink import CallSink
 from binlogd.serving.fastlane import FastGrpcHalf
+from binlogd.serving.handshakes import HandshakeLimits, TlsListener
 from binlogd.serving.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable
 from binlogd.telemetry.logs import Seldom
 
@@ -49,13 +50,13 @@ class ServerLimits:
 
     connections_max: int = 1024
     connections_per_client_max: int = 512  # of one address, or /64; the unix socket is not counted
-    handshake_timeout_s: float = 10.0
     http_idle_s: float = 75.0  # an HTTP connection without a request
     http_headers_max: int = 64
     sniff_timeout_s: float = 10.0
     leave_timeout_s: float = 1.0
     flush_timeout_s: float = 1.0
     http2: Http2Limits = field(default_factory=Http2Limits)
+    handshakes: HandshakeLimits = field(default_factory=HandshakeLimits)
 
 
 class Server:
@@ -89,7 +90,7 @@ class Server:
         self._by_http: dict[object, _Connection] = {}  # by aiohttp's protocol
         self._refusals, self._departures = Seldom(), Seldom()
         self._empty = asyncio.Event()
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | TlsListener] = []
         self._socket_file: SocketFile | None = None
 
     async def start(self, host: str, port: int, socket_file: Path | None = None) -> tuple[str, int]:
@@ -103,15 +104,7 @@ class Server:
         try:
             if socket_file is not None:
                 self._socket_file = SocketFile(socket_file)
-            tcp = await loop.create_server(
-                self._accepted,
-                host,
-                port,
-                backlog=_BACKLOG,
-                ssl=self._tls.listener() if self._tls else None,
-                ssl_handshake_timeout=self._limits.handshake_timeout_s if self._tls else None,
-            )
-            self._listeners.append(tcp)
+            address = await self._listen(host, port)
             if self._socket_file is not None:
                 self._listeners.append(
                     await loop.create_unix_server(
@@ -124,13 +117,25 @@ class Server:
         except ConfigError:
             await self.close()
             raise
-        address = tcp.sockets[0].getsockname()
         log.info(
             "server_started",
             host=address[0],
             port=address[1],
             binlog_socket=str(socket_file) if socket_file else "",
         )
+        return address
+
+    async def _listen(self, host: str, port: int) -> tuple[str, int]:
+        tcp: asyncio.Server | TlsListener
+        if self._tls is not None:
+            tcp = TlsListener(self._tls.listener(), self._accepted, self._limits.handshakes)
+            self._listeners.append(tcp)
+            await tcp.open(host, port, _BACKLOG)
+        else:
+            loop = asyncio.get_running_loop()
+            tcp = await loop.create_server(self._accepted, host, port, backlog=_BACKLOG)
+            self._listeners.append(tcp)
+        address = tcp.sockets[0].getsockname()
         return str(address[0]), int(address[1])
 
     async def close(self) -> None:
@@ -141,6 +146,8 @@ class Server:
         """
         for listener in self._listeners:
             listener.close()
+            if isinstance(listener, TlsListener):
+                await listener.ended()
         if self._socket_file is not None:
             self._socket_file.remove()
             self._socket_file.socket.close()

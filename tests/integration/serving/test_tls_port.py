@@ -22,6 +22,7 @@ from binlogd.client.pump_client import PumpClient, RemoteSource
 from binlogd.errors import ConfigError, PumpUnavailable, UpstreamUnavailable
 from binlogd.host.tls import ClientTls, ServerTls, TlsFiles
 from binlogd.pump.rpc.service import CisternService, PumpService
+from binlogd.serving.handshakes import HandshakeLimits
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.history import SchemaHistory
@@ -295,6 +296,51 @@ async def test_one_client_cannot_take_every_connection(tmp_path: Path) -> None:
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         for _, each in ours:
             each.close()
+
+
+@on_uvloop
+async def test_handshakes_that_are_not_ended_make_room_for_others(authority: Authority) -> None:
+    """Of the address that has most, the oldest first; and no connection that is open."""
+    limits = ServerLimits(connections_max=1, handshakes=HandshakeLimits(under_way_max=3))
+    async with serving(authority.files(authority.issue("server")), limits=limits) as port:
+        tls = ClientTls(authority.files()).fresh()
+        reader, writer = await asyncio.open_connection("localhost", port.number, ssl=tls)
+        other = await asyncio.open_connection("127.0.0.1", port.number, local_addr=("127.0.0.2", 0))
+        silent = [await asyncio.open_connection("127.0.0.1", port.number) for _ in range(5)]
+        for early, _ in silent[:3]:
+            assert await early.read() == b""
+        writer.write(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        assert await reader.readuntil(b"hello")
+        await other[1].start_tls(tls, server_hostname="localhost")
+        other[1].write(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await other[0].readline()).startswith(b"HTTP/1.1 200")
+        assert await reader.read() == b"", "there is one place, and it was idle"
+        late, late_writer = await asyncio.open_connection("localhost", port.number, ssl=tls)
+        late_writer.write(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await late.readline()).startswith(b"HTTP/1.1 200")
+        for _, each in silent:
+            each.close()
+        for each in (writer, other[1], late_writer):
+            each.transport.abort()
+
+
+@on_uvloop
+async def test_a_handshake_has_a_limit_of_time(authority: Authority) -> None:
+    limits = ServerLimits(handshakes=HandshakeLimits(timeout_s=0.2))
+    async with serving(authority.files(authority.issue("server")), limits=limits) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
+        async with asyncio.timeout(60):
+            assert await reader.read() == b""
+        writer.close()
+
+
+@on_uvloop
+async def test_the_port_behind_tls_says_what_address_is_taken(authority: Authority) -> None:
+    files = authority.files(authority.issue("server"))
+    async with serving(files) as port:
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port.number} is in use"):
+            await Server([], tls=ServerTls(files)).start("127.0.0.1", port.number)
 
 
 @on_uvloop
