@@ -20,7 +20,7 @@ from binlogd.commands.options import (
     load_settings,
 )
 from binlogd.host import loop
-from binlogd.node.assembly import table_filter
+from binlogd.node.assembly import downstream_warning, table_filter
 from binlogd.node.upstreams import look
 from binlogd.settings.config import Config, SecurityConfig
 from binlogd.settings.effects import flattened, without_effect
@@ -40,7 +40,7 @@ def check_config(
         bool, typer.Option("--all", help="Every key, not only those that are given.")
     ] = False,
     asks: Annotated[
-        bool, typer.Option("--ask", help="Ask the upstream as well, whether it answers.")
+        bool, typer.Option("--ask", help="Ask the upstream and the downstream as well.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -49,7 +49,8 @@ def check_config(
     Shows what differs from the defaults and where each value comes from: the file, a variable
     BINLOGD_..., a file of a secret, the command line. Secrets are shown as ***. With --json it is
     the whole configuration, with the origins beside it. With --ask, PD or TiDB are asked for the
-    cluster id, the time and the schema history, as a start would do; nothing is written.
+    cluster id, the time and the schema history, as a start would do, and a database downstream
+    whether its user lacks a privilege that a start does without; nothing is written.
     """
     found = load_settings(config_file, data_dir=data_dir, addr=addr)
     setup = Setup(found.config, Path.cwd() if config_file is None else config_file.resolve().parent)
@@ -75,6 +76,8 @@ def check_config(
             highlight=False,
             soft_wrap=True,
         )
+        if told["downstream_warning"]:
+            console.print(told["downstream_warning"], highlight=False, markup=False, soft_wrap=True)
     for key, reason in without_effect(found.config, Config()):
         console.print(f"{key}: without effect: {reason}", highlight=False, soft_wrap=True)
     table = Table(box=None)
@@ -104,7 +107,10 @@ def _who_may_act(security: SecurityConfig) -> str:
 def _ask(setup: Setup) -> dict[str, Any]:
     set_up_logging(setup.config.log_level, sys.stderr)
     cluster_id, _, statistics = loop.run(look(setup))
-    return {"upstream": {"cluster_id": cluster_id, **upstream_json(statistics)}}
+    return {
+        "upstream": {"cluster_id": cluster_id, **upstream_json(statistics)},
+        "downstream_warning": loop.run(downstream_warning(setup)),
+    }
 
 
 def _document(found: Settings) -> dict[str, Any]:

@@ -33,7 +33,8 @@ from binlogd.drainer.kafka.message import Notation
 from binlogd.drainer.kafka.original import OriginalMessages
 from binlogd.drainer.kafka.sink import KafkaSink
 from binlogd.drainer.measures import DrainerMeasures, MeasuredSources
-from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql import catalog
+from binlogd.drainer.mysql.connection import Server, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.mysql.trash import TrashOptions
@@ -44,7 +45,7 @@ from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import RowNotFoundRule, Sink
 from binlogd.drainer.sqlite.sink import SqliteSink
-from binlogd.errors import ConfigError, LogFailed
+from binlogd.errors import ConfigError, DownstreamUnavailable, LogFailed
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.node.membership import Identity
@@ -304,6 +305,27 @@ def downstream_server(setup: Setup) -> Server:
         sql_mode=setup.config.syncer.sql_mode,
         params=to.params,
         tls=plain_tls(setup, to.security),
+    )
+
+
+async def downstream_warning(setup: Setup) -> str:
+    """What a start would find missing downstream and go on without; "" where all is well."""
+    if setup.config.syncer.db_type not in ("mysql", "tidb"):
+        return ""
+    server = downstream_server(setup)
+    try:
+        session = await SqlSession.connect(server)
+        try:
+            is_lacking = await catalog.lacks_process(session)
+        finally:
+            session.close()
+    except (ConfigError, DownstreamUnavailable) as error:
+        return f"the downstream could not be asked: {error}"
+    if not is_lacking:
+        return ""
+    return (
+        f"the downstream's user {server.user} lacks the PROCESS privilege: an interrupted swap of"
+        " tables or EXCHANGE PARTITION will stop and ask; see deploy/grants.sql"
     )
 
 

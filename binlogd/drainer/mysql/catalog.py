@@ -12,6 +12,7 @@ from binlogd.drainer.mysql.connection import SqlRefused, SqlSession
 from binlogd.drainer.rows.shape import DownstreamColumn, DownstreamKey, DownstreamTable
 
 Row = tuple[Any, ...]
+_PRIVILEGE_MISSING = 1227
 
 
 async def table_of(session: SqlSession, database: str, table: str) -> DownstreamTable | None:
@@ -94,6 +95,18 @@ async def number(session: SqlSession, database: str, table: str, partition: str)
         if found:
             return sql.checksum(b",".join(b"%d" % each for _, each in found))
     return "?"
+
+
+async def lacks_process(session: SqlSession) -> bool:
+    """Whether InnoDB would tell `number` with the PROCESS privilege, and does not. Raises
+    DownstreamUnavailable."""
+    for table in (b"innodb_sys_tables", b"innodb_tables"):
+        try:
+            await session.rows(b"SELECT table_id FROM information_schema." + table + b" LIMIT 1")
+        except SqlRefused as error:
+            if error.code == _PRIVILEGE_MISSING:
+                return True
+    return False
 
 
 async def names(session: SqlSession, database: str, table: str) -> tuple[set[str], set[str]]:
