@@ -301,8 +301,12 @@ async def test_one_client_cannot_take_every_connection(tmp_path: Path) -> None:
 @on_uvloop
 async def test_handshakes_that_are_not_ended_make_room_for_others(authority: Authority) -> None:
     """Of the address that has most, the oldest first; and no connection that is open."""
-    limits = ServerLimits(connections_max=1, handshakes=HandshakeLimits(under_way_max=3))
-    async with serving(authority.files(authority.issue("server")), limits=limits) as port:
+    handshakes = HandshakeLimits(under_way_max=3, timeout_s=600)
+    limits = ServerLimits(connections_max=1, handshakes=handshakes)
+    async with (
+        asyncio.timeout(60),
+        serving(authority.files(authority.issue("server")), limits=limits) as port,
+    ):
         tls = ClientTls(authority.files()).fresh()
         reader, writer = await asyncio.open_connection("localhost", port.number, ssl=tls)
         other = await asyncio.open_connection("127.0.0.1", port.number, local_addr=("127.0.0.2", 0))
