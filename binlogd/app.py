@@ -60,6 +60,7 @@ from binlogd.serving.server import Server, ServerLimits
 from binlogd.settings.config import Config
 from binlogd.settings.effects import without_effect
 from binlogd.settings.made_token import made_token
+from binlogd.settings.operators import peers
 from binlogd.settings.quantities import listen_address, size_bytes
 from binlogd.settings.setup import Setup, client_tls, server_tls
 from binlogd.snapshot.desk import Desk
@@ -222,7 +223,9 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
         ServerLimits(
             connections_max=security.connections_max,
             connections_per_client_max=security.connections_per_client_max,
-            http2=Http2Limits(idle_s=security.connection_idle_timeout),
+            http2=Http2Limits(
+                idle_s=security.connection_idle_timeout, peers_from=peers(security.peers_from)
+            ),
         ),
         sinks=receiving.service.sinks() if receiving and setup.config.pump.fast_lane else None,
         tls=server_tls(setup),
@@ -339,7 +342,9 @@ async def _announce(setup: Setup, node: Node, upstream: Upstream, membership: Me
         await _by_registry(setup, upstream, membership, membership.announce)
         return
     where = listen_address(setup.config.addr)
-    async with serving_pd_first(node.stand_in.services(), *where, server_tls(setup)):
+    peers_from = peers(setup.config.security.peers_from)
+    services = node.stand_in.services()
+    async with serving_pd_first(services, *where, server_tls(setup), peers_from):
         await membership.announce()
 
 

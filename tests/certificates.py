@@ -28,10 +28,14 @@ class Authority:
         self.file = directory / "ca.pem"
         self._ca.cert_pem.write_to_path(str(self.file))
 
-    def issue(self, name: str, common_name: str = "binlog") -> Pair:
-        """Files NAME.pem and NAME.key for localhost; what was there before is replaced."""
+    def issue(self, name: str, common_name: str = "binlog", *addresses: str) -> Pair:
+        """Files NAME.pem and NAME.key for localhost and these; replaces what was there."""
         made = self._ca.issue_cert(
-            "localhost", "127.0.0.1", common_name=common_name, key_type=trustme.KeyType.ECDSA
+            "localhost",
+            "127.0.0.1",
+            *addresses,
+            common_name=common_name,
+            key_type=trustme.KeyType.ECDSA,
         )
         pair = Pair(self.directory / f"{name}.pem", self.directory / f"{name}.key")
         pair.cert.write_bytes(b"".join(each.bytes() for each in made.cert_chain_pems))

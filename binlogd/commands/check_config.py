@@ -101,7 +101,13 @@ def _who_may_act(security: SecurityConfig) -> str:
         who.append(
             f"{', '.join(security.operators_from)} (states of nodes only, as binlogctl changes)"
         )
-    return f"actions are taken from: {'; '.join(who)}"
+    beside = ["this machine", *security.peers_from]
+    if security.cert_allowed_cn:
+        beside.append("whoever has a certificate")
+    return (
+        f"actions are taken from: {'; '.join(who)}\n"
+        f"binlogs are pulled, and the registry is used, from: {', '.join(beside)}"
+    )
 
 
 def _ask(setup: Setup) -> dict[str, Any]:

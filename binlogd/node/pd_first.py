@@ -15,8 +15,9 @@ import structlog
 
 from binlogd.host.tls import ServerTls
 from binlogd.placement.refusals import PumpToCome
-from binlogd.serving.http2 import Servable
+from binlogd.serving.http2 import Http2Limits, Servable
 from binlogd.serving.server import Server, ServerLimits
+from binlogd.settings.operators import Network
 
 log = structlog.get_logger(__name__)
 
@@ -26,11 +27,19 @@ _LEAVE_S = 0.1
 
 @asynccontextmanager
 async def serving_pd_first(
-    services: Sequence[Servable], host: str, port: int, tls: ServerTls | None
+    services: Sequence[Servable],
+    host: str,
+    port: int,
+    tls: ServerTls | None,
+    peers_from: tuple[Network, ...],
 ) -> AsyncIterator[None]:
     """Serves them while its block lasts, and gives the port back. Raises ConfigError when the
     address is taken."""
-    limits = ServerLimits(leave_timeout_s=_LEAVE_S, flush_timeout_s=_LEAVE_S)
+    limits = ServerLimits(
+        leave_timeout_s=_LEAVE_S,
+        flush_timeout_s=_LEAVE_S,
+        http2=Http2Limits(peers_from=peers_from),
+    )
     server = Server([*services, PumpToCome()], limits=limits, tls=tls)
     await server.start(host, port)
     log.info("pd_serves_first", cause="Drainers look at the registry before they know this Pump")

@@ -7,7 +7,8 @@ Source: tidb-binlog pump/server.go, where grpc-go does all this.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+import socket
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -37,6 +38,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame, GoAwayFrame
 
 from binlogd.pump.rpc.messages import CallStream
+from binlogd.settings.operators import Network, address, is_peer
 from binlogd.wire import http2 as frames
 from binlogd.wire.channel import BytesCodec
 
@@ -81,6 +83,7 @@ class Http2Limits:
     ping_after_s: float = 60.0  # again and again; a peer may have vanished without a word
     ping_timeout_s: float = 20.0
     idle_s: float = 3600.0  # without a call, a connection is left
+    peers_from: tuple[Network, ...] | None = None  # who may do more than write; None: everybody
 
 
 class TooMuchUnread(ProtocolError):
@@ -177,6 +180,10 @@ class GrpcHalf(GrpcServer):
         return _Calls(_Methods(self._mapping), self._codec, None, self.__dispatch__)
 
 
+_OPEN_TO_ALL = ("/binlog.Pump/WriteBinlog", "/binlogd.BatchWriter/", "/grpc.health.v1.Health/")
+"""Who writes learns nothing; all else shows rows and schemas, or changes the registry."""
+
+
 class _Methods(dict[str, grpclib.const.Handler]):
     """The methods, and an answer for any other that gRPC clients understand (grpclib's lacks a
     content-type)."""
@@ -188,6 +195,37 @@ class _Methods(dict[str, grpclib.const.Handler]):
         )
 
 
+class _Closed(dict[str, grpclib.const.Handler]):
+    """The methods for one who may only write; any other is refused with the missing setting."""
+
+    def __init__(self, methods: _Methods, client: str) -> None:
+        super().__init__()
+        self._methods, self._client = methods, client
+        self._is_told = False
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """Never None."""
+        if path.startswith(_OPEN_TO_ALL):
+            return self._methods.get(path)
+        if not self._is_told:
+            log.warning("call_refused", client=self._client, path=path[:100], setting=self._setting)
+            self._is_told = True
+        return grpclib.const.Handler(
+            self._refuse, grpclib.const.Cardinality.UNARY_UNARY, bytes, bytes
+        )
+
+    @property
+    def _setting(self) -> str:
+        return f'security.peers-from = ["{self._client}"]'
+
+    async def _refuse(self, _: object) -> None:
+        raise GRPCError(
+            grpclib.const.Status.PERMISSION_DENIED,
+            f"{self._client} may write binlogs here and nothing else: set {self._setting} on this"
+            " node, or ask with a certificate that its security.cert-allowed-cn names",
+        )
+
+
 async def _unimplemented(_: object) -> None:
     raise GRPCError(grpclib.const.Status.UNIMPLEMENTED, "unknown service or method")
 
@@ -196,6 +234,19 @@ class _Calls(Handler):
     """The calls of one connection."""
 
     __gc_interval__ = 1000  # grpclib copies the table of all calls that often
+
+    def meet(self, transport: asyncio.Transport, peers_from: Sequence[Network]) -> None:
+        """Closes all but writing to one who is neither here, nor named, nor has a certificate.
+
+        Without client certificates there is none to show, and one of another CA is refused before.
+        """
+        peer = transport.get_extra_info("peername")
+        is_by_socket = transport.get_extra_info("socket").family == socket.AF_UNIX
+        if is_by_socket or not peer or transport.get_extra_info("peercert"):
+            return
+        client = address(peer[0])
+        if not is_peer(client, peers_from):
+            self.mapping = _Closed(self.mapping, str(client))
 
     def accept(
         self, stream: Stream, headers: list[tuple[str, str]], release_stream: Callable[[], None]
@@ -374,6 +425,8 @@ class GrpcProtocol(H2Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greets the peer: settings, and windows of our size."""
         self._transport = cast(asyncio.Transport, transport)
+        if self._limits.peers_from is not None:
+            cast(_Calls, self.handler).meet(self._transport, self._limits.peers_from)
         self._h2 = h2 = Http2Connection(self.h2_config, self._limits.streams_max)
         h2.local_settings = self._local_settings()
         h2.incoming_buffer = _Frames(h2.max_inbound_frame_size)

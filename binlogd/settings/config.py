@@ -69,6 +69,7 @@ class SecurityConfig(TlsConfig, frozen=True):
     operators_from: tuple[str, ...] = ()
     operators_cn: tuple[str, ...] = ()
     host_names: tuple[str, ...] = ()
+    peers_from: tuple[str, ...] = ()
     connections_max: int = 1024
     connections_per_client_max: int = 512
     connection_idle_timeout: float = 3600

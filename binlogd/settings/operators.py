@@ -1,4 +1,5 @@
-"""Who may act over HTTP without the admin token, because the configuration says so.
+"""Who may act over HTTP without the admin token, and who may pull and use the registry by gRPC,
+because the configuration says so.
 
 The original's binlogctl sends no credentials: only its address or its certificate tells who it is.
 An address stands for whatever runs there, so it may do what binlogctl does, change the state of a
@@ -32,6 +33,7 @@ Network = IPv4Network | IPv6Network
 TOKEN_CHARS_MIN = 16
 FROM = "security.operators-from"
 NAMES = "security.operators-cn"
+PEERS = "security.peers-from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,30 @@ class Operators:
 
 def operators(networks: Sequence[str], names: Sequence[str]) -> Operators:
     """As the configuration names them. Raises ConfigError that names the key and what is wrong."""
-    found = tuple(_network(text.strip()) for text in networks)
+    found = tuple(_network(text.strip(), FROM) for text in networks)
+    everybody = [str(each) for each in found if not each.prefixlen]
+    if everybody:
+        raise ConfigError(
+            f'{FROM}: "{everybody[0]}" is everybody; name the networks of the operators, or set'
+            " security.admin-token"
+        )
     wanted = frozenset(name.strip() for name in names)
     if not wanted.isdisjoint(("", "*")):
         raise ConfigError(
             f"{NAMES}: name each operator; every TiDB has a certificate of this CA as well"
         )
     return Operators(found, wanted)
+
+
+def peers(networks: Sequence[str]) -> tuple[Network, ...]:
+    """The networks of Drainers, Pumps and TiDBs beside this machine, as the configuration names
+    them; they may be everybody. Raises ConfigError."""
+    return tuple(_network(text.strip(), PEERS) for text in networks)
+
+
+def is_peer(peer: Address, networks: Sequence[Network]) -> bool:
+    """Whether somebody may pull and use the registry by where they are."""
+    return peer.is_loopback or any(peer in network for network in networks)
 
 
 class _Security(Protocol):
@@ -70,10 +89,14 @@ class _Security(Protocol):
     def operators_from(self) -> Sequence[str]: ...
     @property
     def operators_cn(self) -> Sequence[str]: ...
+    @property
+    def peers_from(self) -> Sequence[str]: ...
 
 
 def check_operators(security: _Security) -> None:
-    """Raises ConfigError for operators that could never act, or that would be everybody."""
+    """Raises ConfigError for operators that could never act, or that would be everybody, and for
+    peers that are no networks."""
+    peers(security.peers_from)
     names = operators(security.operators_from, security.operators_cn).names
     if names and not security.ssl_ca:
         raise ConfigError(f"{NAMES}: goes with security.ssl-ca only; there are no certificates")
@@ -86,19 +109,13 @@ def check_operators(security: _Security) -> None:
         )
 
 
-def _network(text: str) -> Network:
+def _network(text: str, key: str) -> Network:
     try:
-        network = ip_network(text)
+        return ip_network(text)
     except ValueError as error:
         raise ConfigError(
-            f'{FROM}: "{text}": {error}; write an address, or a network as in "10.1.2.0/24"'
+            f'{key}: "{text}": {error}; write an address, or a network as in "10.1.2.0/24"'
         ) from error
-    if not network.prefixlen:
-        raise ConfigError(
-            f'{FROM}: "{text}" is everybody; name the networks of the operators, or set'
-            " security.admin-token"
-        )
-    return network
 
 
 def address(text: str) -> Address:
