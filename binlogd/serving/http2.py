@@ -246,7 +246,7 @@ class _Calls(Handler):
             return
         client = address(peer[0])
         if not is_peer(client, peers_from):
-            self.mapping = _Closed(self.mapping, str(client))
+            self.mapping = _Closed(cast(_Methods, self.mapping), str(client))
 
     def accept(
         self, stream: Stream, headers: list[tuple[str, str]], release_stream: Callable[[], None]

@@ -10,12 +10,12 @@ import pytest
 
 from binlogd.binlog import Pulled
 from binlogd.client.pump_client import PumpClient, RemoteSource
-from binlogd.errors import PumpUnavailable
+from binlogd.errors import EtcdRefused, PumpUnavailable
 from binlogd.host.tls import ClientTls
 from binlogd.tso import Tso, compose
-from binlogd.upstream.etcd.client import EtcdClient, EtcdRefused
-from binlogd.upstream.keyspace.requests import RangeRequest
+from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.wire import peek
+from binlogd.wire.generated.etcdserverpb import RangeRequest
 from tests.appliance import Appliance
 from tests.certificates import Authority
 from tests.integration.serving.test_guard import address_of_this_machine
