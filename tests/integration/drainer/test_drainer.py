@@ -24,7 +24,7 @@ from binlogd.drainer.files.relay_original import OriginalRelay
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.secondary import decode
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
-from binlogd.drainer.sink import Sink
+from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import Behind, DownstreamUnavailable, StatementRejected
 from binlogd.host.clock import WallClock
@@ -595,6 +595,22 @@ async def test_draining_ends_at_its_deadline_even_if_the_downstream_hangs(place:
     assert drainer.statistics().state is DrainerState.STOPPED
     assert "not consistent" in drainer.statistics().last_error
     assert place.store.checkpoint is None
+
+
+class Cutting(MemorySink):
+    """Has cut values with a DDL in each life."""
+
+    def statistics(self) -> SinkStatistics:
+        return replace(super().statistics(), values_in_doubt=1)
+
+
+async def test_values_that_sinks_cut_stay_counted_when_they_are_made_anew(place: Place) -> None:
+    place.sink = lambda: Cutting(place.store)  # type: ignore[method-assign]  # another sink
+    place.store.failures[12] = DownstreamUnavailable("gone away")
+    place.source.add(*beginning(), rows(11, [1]), rows(12, [2]))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 12)
+        assert drainer.statistics().values_in_doubt == drainer.statistics().sessions_begun == 2
 
 
 # --- the relay log -----------------------------------------------------------------------------
