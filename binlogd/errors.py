@@ -36,7 +36,7 @@
     │   ├── MissingDdlJob       the schema history does not hold the job of a DDL binlog
     │   ├── UnsupportedDdl      this DDL cannot be replayed downstream
     │   ├── StatementRejected   the downstream refuses a statement
- │   ├── DdlOutcomeUnknown   nobody can tell whether a DDL was done
+    │   ├── DdlOutcomeUnknown   nobody can tell whether a DDL was done
     │   ├── SchemaChanged       a read of Spark cannot hold what a table became
     │   └── Unforeseen          a fault of binlogd's own in one part, which is tried again
     ├── GaveUp                  a command or a job gave up: mend what it names, run it again

@@ -21,7 +21,7 @@ from binlogd.drainer.ddl.trash_names import TrashStatistics
 from binlogd.drainer.drainer import DrainerState, DrainerStatistics
 from binlogd.drainer.measures import RunningDdl
 from binlogd.drainer.metrics import say_drainer
-from binlogd.errors import RecordTooLarge, Refused, UpstreamUnavailable
+from binlogd.errors import BinlogdError, RecordTooLarge, Refused, UpstreamUnavailable
 from binlogd.node.bulkhead import Bulkhead
 from binlogd.node.membership import Identity
 from binlogd.node.pulse import Counts
@@ -209,6 +209,10 @@ class Node:
         if self.stand_in is not None:
             say_stand_in(out, self.stand_in.statistics())
         return out.text() + process_metrics()
+
+    def route_failed(self, route: str, error: Exception) -> BinlogdError:
+        """Takes note of a fault that nobody foresaw; what to say of it."""
+        return self.bulkhead.failed(route, error)
 
     def _faults(self) -> Mapping[str, int]:
         of_replication = self.drainer.statistics().unforeseen_errors if self.drainer else 0

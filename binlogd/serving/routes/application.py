@@ -32,6 +32,9 @@ _REFUSED_CODE = 3
 _BODY_BYTES_MAX = 64 << 10
 
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The answer to an operator's request, in the original's form; 200 is done, 3 is refused."""
@@ -92,6 +95,10 @@ class Operations(Protocol):
         """Passes over a transaction from now on. Raises UpstreamUnavailable."""
         ...
 
+    def route_failed(self, route: str, error: Exception) -> BinlogdError:
+        """Takes note of a fault that nobody foresaw; what to say of it."""
+        ...
+
     def decided_skips(self) -> Sequence[Mapping[str, Any]]:
         """What was skipped so far."""
         ...
@@ -103,7 +110,8 @@ def application(
     """Everything that is answered over HTTP/1.1; `hub` is who listens to events, `desk` who
     exports and `pd` who stands in for PD, where somebody does."""
     routes = web.Application(
-        middlewares=[_in_the_originals_words, guarding(guard)], client_max_size=_BODY_BYTES_MAX
+        middlewares=[_never_in_silence(operations), _in_the_originals_words, guarding(guard)],
+        client_max_size=_BODY_BYTES_MAX,
     )
     routes.on_response_prepare.append(add_headers)
     _add_health(routes.router, operations)
@@ -117,6 +125,31 @@ def application(
     add_description(routes.router)
     routes.router.add_get("/events", hub.events)
     return routes
+
+
+def _never_in_silence(operations: Operations) -> Any:
+    """What no route answers for is noted for operators, and answered: receiving goes on."""
+
+    @web.middleware
+    async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (web.HTTPException, ConnectionError):
+            raise
+        except BinlogdError as error:
+            return _failed(error, 503)
+        except Exception as error:  # noqa: BLE001 - whoever asks and operators hear it
+            resource = request.match_info.route.resource
+            name = resource.canonical if resource is not None else "unknown"
+            return _failed(operations.route_failed(f"{request.method} {name}", error), 500)
+
+    return answered
+
+
+def _failed(error: BinlogdError, status: int) -> web.Response:
+    answer = _reply(Reply(str(error), _REFUSED_CODE))
+    answer.set_status(status)
+    return answer
 
 
 def _add_health(router: web.UrlDispatcher, operations: Operations) -> None:

@@ -20,7 +20,7 @@ from h2.settings import SettingCodes
 from structlog.testing import capture_logs
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.errors import ConfigError, CorruptRecord, RecordTooLarge, Refused
+from binlogd.errors import BinlogdError, ConfigError, CorruptRecord, RecordTooLarge, Refused
 from binlogd.pump.rpc.service import (
     CisternService,
     PumpService,
@@ -32,6 +32,7 @@ from binlogd.serving.routes.application import Reply, application
 from binlogd.serving.routes.events import Hub, event
 from binlogd.serving.routes.guard import Guard
 from binlogd.serving.server import Server, ServerLimits
+from binlogd.telemetry.faults import unforeseen
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
 from binlogd.wire.channel import BytesCodec
@@ -51,6 +52,7 @@ class Operations:
     def __init__(self) -> None:
         self.reason = ""
         self.collects = False
+        self.failed: list[str] = []
 
     async def status(self) -> dict[str, Any]:
         return {"state": "online", "max_commit_ts": 412518831548007863}
@@ -89,6 +91,10 @@ class Operations:
 
     async def ddl_history(self) -> list[bytes]:
         return [b'{"id": 3}']
+
+    def route_failed(self, route: str, error: Exception) -> BinlogdError:
+        self.failed.append(route)
+        return unforeseen(route, error)
 
     def decided_skips(self) -> list[dict[str, Any]]:
         return [{"commit_ts": 7}]
