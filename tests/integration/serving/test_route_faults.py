@@ -36,7 +36,6 @@ async def answer(at: Running, path: str) -> tuple[int, dict[str, object]]:
         ("status", "/status", "GET /status"),
         ("metrics", "/metrics", "GET /metrics"),
         ("nodes", "/pumps", "GET /pumps"),
-        ("find", "/transactions?limit=3", "GET /transactions"),
         ("binlog_text", "/debug/binlog/7", "GET /debug/binlog/{ts}"),
     ],
 )
