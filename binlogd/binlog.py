@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,6 +40,14 @@ class CommittedBinlog(msgspec.Struct, frozen=True, gc=False):
     def is_fake(self) -> bool:
         """Whether it only moves the watermark."""
         return self.start_ts == self.commit_ts
+
+
+class Late(NamedTuple):
+    """A commit that came below what its source had promised: who was ahead of it never gets it."""
+
+    source: str
+    start_ts: Tso
+    commit_ts: Tso
 
 
 class Pulled(msgspec.Struct, frozen=True):

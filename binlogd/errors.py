@@ -19,6 +19,7 @@
     │   ├── DrainerUnavailable  a remote Drainer gives no answer
     │   ├── UpstreamUnavailable schema history or time source cannot be reached
     │   ├── DownstreamUnavailable the target database cannot be reached
+    │   ├── OutOfOrder          a commit came behind others that are not applied yet: begin again
     │   ├── DownstreamWentBack  the target lacks what it had committed: begin where it stands
     │   └── NotRunning          no binlogd answers at the configured address
     ├── Corrupt                 bytes disagree with their checksum: never retried, never skipped
@@ -36,6 +37,7 @@
     │   ├── MissingDdlJob       the schema history does not hold the job of a DDL binlog
     │   ├── UnsupportedDdl      this DDL cannot be replayed downstream
     │   ├── StatementRejected   the downstream refuses a statement
+    │   ├── LateCommit          an acknowledged commit came below what was replicated
     │   ├── DdlOutcomeUnknown   nobody can tell whether a DDL was done
     │   ├── SchemaChanged       a read of Spark cannot hold what a table became
     │   └── Unforeseen          a fault of binlogd's own in one part, which is tried again
@@ -236,6 +238,19 @@ class DownstreamUnavailable(Unavailable):
     """The target of the replication cannot be reached, or went away."""
 
 
+class OutOfOrder(Unavailable):
+    """A commit came below the watermark of its shard, and above what is applied or passed over.
+
+    The next session pulls it in its place, or passes over it.
+    """
+
+    def __init__(self, source: str, start_ts: int, commit_ts: int) -> None:
+        super().__init__(
+            f"commit_ts {commit_ts} (start_ts {start_ts}) came below the watermark of {source};"
+            " replication begins again at the checkpoint, before it or where it is passed over"
+        )
+
+
 class DownstreamWentBack(Unavailable):
     """The target stands before the place where this process left it.
 
@@ -360,6 +375,23 @@ def way_past(commit_ts: int) -> str:
         f"to pass over this transaction, run `binlogd skip {commit_ts} --reason ...` or add"
         f" {commit_ts} to syncer.ignore-txn-commit-ts"
     )
+
+
+class LateCommit(Stuck):
+    """An acknowledged commit came below what was replicated already: it is not downstream."""
+
+    def __init__(self, source: str, start_ts: int, commit_ts: int, others: int) -> None:
+        """`others`: how many more there are."""
+        self.source, self.start_ts, self.commit_ts = source, start_ts, commit_ts
+        more = f", and {others} others like it" if others else ""
+        super().__init__(
+            f"transaction commit_ts {commit_ts} (start_ts {start_ts}) came below the watermark of"
+            f" {source}, behind what was replicated{more}: it is in the log, and not downstream",
+            todo=f"look at it with `binlogd txn {commit_ts}` and bring its rows downstream by hand"
+            " (`binlogd verify` tells what differs), or begin anew from a full copy of the data;"
+            " then pass over it. Is the clock of upstream.tso ahead of the writers?",
+            skip_ts=commit_ts,
+        )
 
 
 class UnknownTable(Stuck):

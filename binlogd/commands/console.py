@@ -274,7 +274,8 @@ def print_status_on(console: Console, document: dict[str, Any]) -> None:
     if document["late_commits"]:
         console.print(
             f"[bold red]lost downstream:[/] {document['late_commits']} commits came below the"
-            " watermark; is the clock of upstream.tso ahead of the writers? They are in the log",
+            " watermark; is the clock of upstream.tso ahead of the writers? They are in the log:"
+            f" commit_ts {', '.join(str(each['commit_ts']) for each in document['first_late'])}",
             highlight=False,
             soft_wrap=True,
         )

@@ -26,6 +26,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from binlogd.binlog import CommittedBinlog, Pulled
+from binlogd.drainer import late_commits
 from binlogd.drainer.carry import Carry
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
@@ -114,6 +115,8 @@ class DrainerPorts:
     on_saved: Callable[[Checkpoint], None]
     """Called after each save: nobody needs what lies at or below its commit_ts any more."""
     measures: DrainerMeasures = field(default_factory=DrainerMeasures)
+    late: late_commits.LateCommits | None = None
+    """Of the Pump in this process; a remote one tells of none."""
     schema_log: SchemaLog | None = None
     """Where the schema is kept beside the checkpoint; without it every start reads the history."""
     table_name: Callable[[int], Awaitable[str]] | None = None
@@ -174,6 +177,9 @@ class Session:
             if stored is not None and stored.commit_ts > NO_TS:
                 self.checkpoint = stored
             self._check_not_emptied()
+            if self._ports.late is not None:
+                reached_ts = late_commits.reached(self._sink, self.checkpoint.commit_ts)
+                await late_commits.begin(self._ports.late, self._ports.table_filter, reached_ts)
             log.info("replication_begun", after=self.checkpoint.commit_ts)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._sink.run(), name="sink")
@@ -521,6 +527,11 @@ class Session:
                 await self._save_if_moved()
             if self._fault is not None:
                 raise self._fault
+            if self._ports.late is not None and not self._is_over.is_set():
+                reached_ts = late_commits.reached(self._sink, self.applied_ts)
+                late, chosen = self._ports.late, self._ports.table_filter
+                if (error := late_commits.came(late, chosen, reached_ts)) is not None:
+                    raise error
 
     def _savable_ts(self, *, at_rest: bool = False) -> Tso:
         """A sink may know from a life before that more is applied than was walked in this one: the

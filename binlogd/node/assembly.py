@@ -452,6 +452,7 @@ def make_drainer(
         history=upstream.history,
         make_sink=lambda: make_sink(setup, disk, upstream.cluster.cluster_id),
         relay=make_relay(setup, disk),
+        late=pump.late if pump is not None else None,
         schema_log=SchemaLog(setup.data_dir / "schema", disk),
         table_name=upstream.table_name,
         schema_at=upstream.schema_at if setup.config.syncer.load_schema_snapshot else None,

@@ -318,18 +318,26 @@ class Node:
         return Reply(f"apply action {action} success!", DONE_CODE)
 
     async def skip(self, commit_ts: int, reason: str) -> Reply:
-        """Passes over a transaction from now on, for good. Raises UpstreamUnavailable."""
-        if self.drainer is None:
+        """Passes over a transaction from now on, for good; one that came late is dealt with so.
+
+        Raises UpstreamUnavailable or IndexUnavailable.
+        """
+        late = self.receiving.pump.late if self.receiving is not None else None
+        came_late = late is not None and commit_ts in {each.commit_ts for each in late.unresolved()}
+        if self.drainer is None and not came_late:
             return Reply(_NO_DRAINER, REFUSED_CODE)
-        applied_ts = self.drainer.statistics().applied_ts
-        if commit_ts <= applied_ts:
+        applied_ts = self.drainer.statistics().applied_ts if self.drainer is not None else NO_TS
+        if commit_ts <= applied_ts and not came_late:
             return Reply(
                 f"commit_ts {commit_ts} is applied already: everything up to {applied_ts} is",
                 REFUSED_CODE,
             )
         is_new = await self.skips.add(Tso(commit_ts), reason)
         log.warning("transaction_skipped", commit_ts=commit_ts, reason=reason, is_new=is_new)
-        self.drainer.retry()
+        if late is not None and came_late:
+            await late.resolve({Tso(commit_ts)})
+        if self.drainer is not None:
+            self.drainer.retry()
         return Reply(f"commit_ts {commit_ts} is passed over", DONE_CODE)
 
     def decided_skips(self) -> Sequence[Mapping[str, Any]]:

@@ -78,13 +78,7 @@ def _receiving(status: Mapping[str, Any]) -> Iterator[Problem]:
             " errors.",
         )
     if status["late_commits"]:
-        yield Problem(
-            "bad",
-            f"{status['late_commits']} commits came too late to be replicated",
-            "They came below the watermark: they are in the log, and not downstream.",
-            "See whether the clock of upstream.tso is ahead of the writers, then compare with"
-            " `binlogd verify`.",
-        )
+        yield _late(status)
     yield from _upstream(status["upstream"])
     for shard in status["shards"]:
         if shard["index_damage"]:
@@ -109,6 +103,24 @@ def _receiving(status: Mapping[str, Any]) -> Iterator[Problem]:
             "Is its writer still there? upstream.abandoned-prewrite says what becomes of a"
             " transaction without an outcome.",
         )
+
+
+def _late(status: Mapping[str, Any]) -> Problem:
+    named = ", ".join(
+        f"commit_ts {each['commit_ts']} (start_ts {each['start_ts']}, {each['shard']})"
+        for each in status["first_late"][:NAMES_SHOWN_MAX]
+    )
+    commit_ts = str(status["first_late"][0]["commit_ts"]) if status["first_late"] else ""
+    return Problem(
+        "bad",
+        f"{status['late_commits']} commits came too late to be replicated",
+        f"They came below the watermark: they are in the log, and not downstream: {named}.",
+        "See whether the clock of upstream.tso is ahead of the writers, bring the rows downstream"
+        " by hand (`binlogd verify` tells what differs) or begin anew from a full copy; then pass"
+        " over each: `binlogd skip COMMIT_TS --reason ...`.",
+        "skip" if commit_ts else "",
+        commit_ts,
+    )
 
 
 def _upstream(upstream: Mapping[str, Any]) -> Iterator[Problem]:

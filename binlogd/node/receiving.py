@@ -31,6 +31,7 @@ NOTHING_RECEIVED: Mapping[str, Any] = {
     "blocked_s": 0.0,
     "refuses_because": "",
     "late_commits": 0,
+    "first_late": [],
     "shards": [],
     "gc": {"holds": {}, "held_by": [], "gc_ts": 0, "failed": ""},
     "free_bytes": 0,
@@ -58,7 +59,12 @@ class Receiving:
             "blocked_by": pump.blocked_by,
             "blocked_s": round(pump.blocked_s, 3),
             "refuses_because": pump.refuses_because,
-            "late_commits": sum(shard.late_commits for shard in pump.shards),
+            "late_commits": sum(shard.late_open for shard in pump.shards),
+            "first_late": [
+                {"shard": shard.name, "start_ts": each.start_ts, "commit_ts": each.commit_ts}
+                for shard in pump.shards
+                for each in shard.first_late
+            ],
             "shards": [
                 {
                     "name": shard.name,

@@ -32,6 +32,7 @@ from binlogd.pump.bases import Bases
 from binlogd.pump.budget import Budget
 from binlogd.pump.caretaker import Caretaker, CaretakerOptions, CaretakerStatistics
 from binlogd.pump.kept_routing import routing_of
+from binlogd.pump.late_commits import LateCommits
 from binlogd.pump.log.entry import Item
 from binlogd.pump.log.gc import GcPlan, Segment
 from binlogd.pump.log.pointer import Place, ValuePointer
@@ -140,6 +141,7 @@ class Pump:
         space: Space,
     ) -> None:
         self._shards = list(shards)
+        self.late = LateCommits(self._shards)
         self._lock, self._routing = home.lock, home.routing
         self._world = world
         self._options = options

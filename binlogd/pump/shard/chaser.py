@@ -13,19 +13,15 @@ Source: tidb-binlog pump/storage/chaser.go (name, thresholds, counters).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from binlogd.pump.log.entry import Entry
 from binlogd.pump.log.pointer import ValuePointer
-from binlogd.tso import Tso
 
 TURN_ON_AFTER_S = 3.0
 CAUGHT_UP_WITHIN_S = 1.0
-
-Commit = tuple[Tso, Tso]
-"""commit_ts, start_ts."""
 
 
 class Tail:
@@ -53,16 +49,6 @@ class Tail:
         """The next entries to file; they stay until `filed`. Only when none is missing."""
         assert self.missing() == 0, "records that fell out of the queue come first"
         return list(islice(self._entries, limit))
-
-    def repeated(self, commits: Collection[Commit]) -> set[Commit]:
-        """Those of the commits that wait here more than once. Each entry is looked at once, however
-        many are asked for."""
-        wanted, once, again = set(commits), set[Commit](), set[Commit]()
-        for entry in self._entries:
-            commit = (entry.commit_ts, entry.start_ts)
-            if commit in wanted:
-                (again if commit in once else once).add(commit)
-        return again
 
     def filed(self, count: int) -> None:
         """Takes note that the next `count` records are in the index.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,15 +22,14 @@ from binlogd.pump.log.entry import Entry, entry_of
 from binlogd.pump.log.pointer import FileId, ValuePointer
 from binlogd.pump.log.valuelog import ValueLog
 from binlogd.pump.shard.chaser import ChaserStatistics, SlowChaser, Tail
-from binlogd.pump.shard.index import Marks, SqliteIndex
-from binlogd.pump.shard.recovery import note_needed
+from binlogd.pump.shard.index import LATE_MAX, LateKept, LateRow, Marks, SqliteIndex
+from binlogd.pump.shard.recovery import Remade, late_among, note_needed
 from binlogd.pump.signal import Signal, is_set_within
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
 
 _SNAPSHOTS_MAX = 1024
-_SUSPECTS_MAX = 4096
 _UNPLACED_MAX = 65_536
 _MEASURE_AGAIN_S = 60.0
 _READS_MAX = 10
@@ -59,6 +58,8 @@ class FilingOptions:
     retry_s: float = 1.0
     patience_s: float = 5.0
     slow_chaser_after_s: float = 3.0
+    suspects_max: int = 4_096
+    """Commits that may be late and are not checked: above it writing waits for the index."""
 
 
 class Filer:
@@ -68,13 +69,17 @@ class Filer:
         self,
         value_log: ValueLog,
         index: SqliteIndex,
-        remade: Callable[[Marks], Awaitable[SqliteIndex]],
+        remade: Remade,
         marks: Marks,
         options: FilingOptions,
+        late: LateKept,
     ) -> None:
         self.filed_ts = marks.max_commit_ts
         self.filed = Signal()
         self.late_commits = 0
+        """Since the start."""
+        self.late, self.late_open = late
+        """Of all lives, and not decided about: the first of them, and how many."""
         self.index = index
         self.remade_count = 0
         self._remade = remade
@@ -85,8 +90,10 @@ class Filer:
         self._tail = Tail(options.queue_max)
         self._chaser = SlowChaser(turn_on_after_s=options.slow_chaser_after_s)
         self._snapshots: deque[Snapshot] = deque()
-        self._suspects: deque[tuple[Tso, Tso]] = deque(maxlen=_SUSPECTS_MAX)
-        self._suspects_dropped = 0
+        self._suspects: deque[Entry] = deque()
+        self.room = asyncio.Event()
+        """Cleared while nothing should be written: too much of it would be unchecked."""
+        self.room.set()
         self._unplaced: set[tuple[Tso, Tso]] = set()
         self._has_more_unplaced = False
         self._work = asyncio.Event()
@@ -105,11 +112,12 @@ class Filer:
         self._tail.extend(entries)
         self._work.set()
 
-    def suspect(self, commit_ts: Tso, start_ts: Tso) -> None:
-        """A logged commit at or below the watermark: a repeated one, or one that came too late."""
-        # While the index does not answer they gather; only the alarm is at stake, not the commit.
-        self._suspects_dropped += len(self._suspects) == _SUSPECTS_MAX
-        self._suspects.append((commit_ts, start_ts))
+    def suspect(self, commit: Entry) -> None:
+        """A logged commit at or below the watermark: a repeated one, or one that came too late.
+        Which, is known when it is filed."""
+        self._suspects.append(commit)
+        if len(self._suspects) >= self._options.suspects_max:
+            self.room.clear()
 
     def unplaced(self, commit_ts: Tso, start_ts: Tso) -> None:
         """A logged commit whose prewrite the sorter does not know; the index may."""
@@ -146,13 +154,12 @@ class Filer:
             while await self._is_due():  # ends when closing and nothing is left
                 if self.index.damage is not None and not self._closing.is_set():
                     await self._make_index_again()
-                while self._suspects:  # before they are filed themselves
-                    await self._check_suspects()
                 if not await self._file_some():
                     return
                 await self._measure_sealed()
         finally:
             self._has_ended = True
+            self.room.set()
             self.filed.fire()
 
     def close(self) -> None:
@@ -178,6 +185,13 @@ class Filer:
             await self.index.forget_segments(fids, marks=forgotten)
             self._saved = forgotten
             self._marks = replace(self._marks, **gone)
+
+    async def resolve_late(self, commit_tss: Collection[Tso]) -> None:
+        """These late commits are dealt with. Raises IndexUnavailable or CorruptIndex."""
+        if self.late_open:
+            async with self._saving:
+                await self.index.forget_late(commit_tss)
+                self.late, self.late_open = await self.index.late()
 
     async def caught_up_to(self, records: int) -> None:
         """Waits until the first `records` logged since the start are in the index.
@@ -294,7 +308,10 @@ class Filer:
                 marks = replace(marks, head=entries[-1].end)
                 await self._note_needed(entries)
             changed = self._log.changed()
-            await self.index.put(entries, marks, changed)
+            doubted = [each for each in self._suspects if (each.fid, each.offset) < marks.head]
+            late = await late_among(self.index, entries, doubted)
+            await self.index.put(entries, marks, changed, late=late)
+            self._note_late(late, len(doubted))
             self._log.saved(changed)
             self._saved = marks
             if self._unplaced:
@@ -306,6 +323,15 @@ class Filer:
             self._snapshots.popleft()
         self._reach(marks)
         self.filed.fire()
+
+    def _note_late(self, late: Sequence[LateRow], checked: int) -> None:
+        self.late_commits += len(late)
+        self.late_open += len(late)
+        self.late = [*self.late, *late][:LATE_MAX] if late else self.late
+        for _ in range(checked):
+            self._suspects.popleft()
+        if len(self._suspects) < self._options.suspects_max:
+            self.room.set()
 
     async def _note_needed(self, entries: Sequence[Entry]) -> None:
         """So that it is saved together with the commits which segments they need."""
@@ -336,7 +362,8 @@ class Filer:
                 raise CorruptIndex(self.index.path, f"damaged {self.remade_count} times: {damage}")
             await self.index.close()
             try:
-                self.index = await self._remade(self._saved)
+                self.index = await self._remade(self._saved, self.late)
+                self.late_open = len(self.late)
             except IndexUnavailable as error:  # no room, say: its damage stays noted
                 self.remade_count -= 1
                 log.warning("index_not_made_again", cause=str(error))
@@ -379,25 +406,6 @@ class Filer:
                 await is_set_within(self._closing, self._options.retry_s)
             finally:
                 await records.aclose()
-
-    async def _check_suspects(self) -> None:
-        suspects = list(self._suspects)
-        self._suspects.clear()
-        if self._suspects_dropped:
-            log.warning("late_commits_unchecked", count=self._suspects_dropped)
-            self._suspects_dropped = 0
-        repeated = self._tail.repeated(suspects)
-        for commit_ts, start_ts in suspects:
-            if (commit_ts, start_ts) in repeated:
-                continue
-            try:
-                is_known = await self.index.has_commit(commit_ts, start_ts)
-            except IndexUnavailable as error:  # only the alarm is at stake, not the commit
-                log.warning("late_commit_unchecked", commit_ts=commit_ts, cause=str(error))
-                continue
-            if not is_known:
-                self.late_commits += 1
-                log.error("commit_below_watermark", commit_ts=commit_ts, start_ts=start_ts)
 
     async def _measure_sealed(self) -> None:
         """One segment in a turn while there is something to file, so that neither filing nor the

@@ -44,12 +44,16 @@ CREATE TABLE IF NOT EXISTS rollbacks (start_ts INTEGER PRIMARY KEY, fid INTEGER)
 CREATE TABLE IF NOT EXISTS segments (
     fid INTEGER PRIMARY KEY, sealed INTEGER, size INTEGER, max_ts INTEGER, needed_ts INTEGER,
     checksum INTEGER);
+CREATE TABLE IF NOT EXISTS late (
+    commit_ts INTEGER, start_ts INTEGER, fid INTEGER, offset INTEGER, length INTEGER,
+    PRIMARY KEY (commit_ts, start_ts)) WITHOUT ROWID;
 """
 _COMMITS_AFTER = """
 SELECT c.commit_ts, c.start_ts, c.fid, c.offset, c.length, p.fid, p.offset, p.length
 FROM commits c LEFT JOIN prewrites p ON p.start_ts = c.start_ts AND c.start_ts <> c.commit_ts
 WHERE c.commit_ts > ? AND c.commit_ts <= ? ORDER BY c.commit_ts, c.start_ts LIMIT ?
 """
+LATE_MAX = 65_536
 _PIECE = 2_000  # rows deleted in one transaction: filing waits for no more than that
 
 
@@ -70,6 +74,21 @@ class FoundCommit(NamedTuple):
     start_ts: Tso
     place: Place
     prewrite: Place | None
+
+
+class LateRow(NamedTuple):
+    """A commit that came below the watermark, and where it stands."""
+
+    commit_ts: Tso
+    start_ts: Tso
+    place: Place
+
+
+class LateKept(NamedTuple):
+    """The first of all late commits of a shard, as many as are held in memory, and their number."""
+
+    rows: list[LateRow]
+    total: int
 
 
 class Marks(msgspec.Struct, frozen=True, gc=False):
@@ -179,10 +198,11 @@ class SqliteIndex:
         marks: Marks | None = None,
         segments: Iterable[Segment] = (),
         *,
+        late: Sequence[LateRow] = (),
         is_durable: bool = False,
     ) -> None:
         """Files entries, marks and segments in one transaction; repeating it changes nothing. The
-        power may take it along with itself unless it `is_durable`.
+        power may take it along with itself unless it `is_durable`, or some are `late`.
 
         Raises IndexUnavailable (nothing was filed), or CorruptIndex before `on_damage`.
         """
@@ -195,9 +215,13 @@ class SqliteIndex:
                 "INSERT OR REPLACE INTO segments VALUES (?,?,?,?,?,?)",
                 [_segment_row(segment) for segment in segments],
             ),
+            (
+                "INSERT OR REPLACE INTO late VALUES (?,?,?,?,?)",
+                [(each.commit_ts, each.start_ts, *each.place) for each in late],
+            ),
             (_MARKS_SAVED, [] if marks is None else _mark_rows(marks)),
         ]
-        await self._transact(statements, is_durable=is_durable)
+        await self._transact(statements, is_durable=is_durable or bool(late))
 
     async def forget_segments(self, fids: Sequence[FileId], *, marks: Marks) -> None:
         """Takes segments out, durably, before their files are deleted. Raises as `put` does."""
@@ -226,7 +250,18 @@ class SqliteIndex:
             statements.append((statement, [(upto, first_fid)]))
         return await self._transact(statements)
 
+    async def forget_late(self, commit_tss: Iterable[Tso]) -> None:
+        """Somebody has decided about late commits. Raises as `put` does."""
+        rows = [(commit_ts,) for commit_ts in commit_tss]
+        await self._transact([("DELETE FROM late WHERE commit_ts = ?", rows)], is_durable=True)
+
     # --- reading ---------------------------------------------------------------------------
+
+    async def late(self) -> LateKept:
+        """The late commits that nobody has decided about."""
+        rows = await self._all("SELECT * FROM late ORDER BY commit_ts LIMIT ?", (LATE_MAX,))
+        count = (await self._all("SELECT count(*) FROM late"))[0][0]
+        return LateKept([LateRow(ts, of, Place(*place)) for ts, of, *place in rows], count)
 
     async def marks(self) -> Marks | None:
         """What was saved last; None in a new index."""

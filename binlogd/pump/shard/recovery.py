@@ -26,9 +26,11 @@ from binlogd.pump.log import gone
 from binlogd.pump.log.entry import Entry, entry_of
 from binlogd.pump.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
-from binlogd.pump.shard.index import FILES, Marks, SqliteIndex
+from binlogd.pump.shard.index import FILES, LateKept, LateRow, Marks, SqliteIndex
 from binlogd.pump.shard.sorter import Sorter
 from binlogd.tso import NO_TS, Tso
+
+Remade = Callable[[Marks, Sequence[LateRow]], Awaitable[SqliteIndex]]
 
 log = structlog.get_logger(__name__)
 
@@ -40,8 +42,9 @@ class Recovered:
 
     log: ValueLog
     index: SqliteIndex
-    remade: Callable[[Marks], Awaitable[SqliteIndex]]
+    remade: Remade
     marks: Marks
+    late: LateKept
     sorter: Sorter
     max_seen_ts: Tso
     scanned: int
@@ -92,7 +95,9 @@ async def _recovered(directory: Path, disk: Disk, limits: LogLimits, sorting: So
         raise
 
 
-async def make_again(directory: Path, disk: Disk, value_log: ValueLog, marks: Marks) -> SqliteIndex:
+async def make_again(
+    directory: Path, disk: Disk, value_log: ValueLog, marks: Marks, late: Sequence[LateRow]
+) -> SqliteIndex:
     """A new index with everything before `marks.head`, in place of one that is closed.
 
     The log may grow meanwhile. Should the process end before it is done, the marks in it make the
@@ -105,7 +110,7 @@ async def make_again(directory: Path, disk: Disk, value_log: ValueLog, marks: Ma
     index = await SqliteIndex.open(directory / FILES[0])
     try:
         begin = replace(marks, head=FIRST, handle=FIRST, max_commit_ts=NO_TS)
-        await index.put((), begin, value_log.segments(), is_durable=True)
+        await index.put((), begin, value_log.segments(), late=late, is_durable=True)
         async for records in value_log.scan(FIRST):
             before = [(pointer, payload) for pointer, payload in records if pointer < marks.head]
             await index.put([entry_of(*each, value_log.path) for each in before])
@@ -121,7 +126,7 @@ async def make_again(directory: Path, disk: Disk, value_log: ValueLog, marks: Ma
 async def _scan(  # noqa: PLR0913 - what an open shard consists of
     value_log: ValueLog,
     index: SqliteIndex,
-    remade: Callable[[Marks], Awaitable[SqliteIndex]],
+    remade: Remade,
     marks: Marks,
     acknowledged: Acknowledged,
     boot_id: str,
@@ -129,12 +134,21 @@ async def _scan(  # noqa: PLR0913 - what an open shard consists of
 ) -> Recovered:
     sorter = Sorter(watermark=marks.max_commit_ts, believes_rollbacks=sorting.believes_rollbacks)
     head, scanned, max_seen_ts = marks.head, 0, NO_TS
+    is_whole_log = marks.head == FIRST  # without marks what was deleted is not there to tell
     async for records in value_log.recover(min(marks.head, marks.handle), acknowledged):
         entries = [entry_of(pointer, payload, value_log.path) for pointer, payload in records]
-        unplaced = sort_again(sorter, value_log, entries, sorting.now_s)
+        unplaced, suspects = sort_again(sorter, value_log, entries, sorting.now_s)
+        if is_whole_log:
+            strange = {(each.fid, each.offset) for each in unplaced}
+            suspects = [
+                each
+                for each in suspects
+                if each.commit_ts > marks.gc_ts and (each.fid, each.offset) not in strange
+            ]
         unfiled = [entry for entry in entries if (entry.fid, entry.offset) >= head]
         if unfiled:
-            await index.put(unfiled)
+            suspects = [each for each in suspects if (each.fid, each.offset) >= head]
+            await index.put(unfiled, late=await late_among(index, unfiled, suspects))
             head = unfiled[-1].end
         await note_needed(index, value_log, unplaced)
         scanned += len(entries)
@@ -160,6 +174,7 @@ async def _scan(  # noqa: PLR0913 - what an open shard consists of
         index=index,
         remade=remade,
         marks=marks,
+        late=await index.late(),
         sorter=sorter,
         max_seen_ts=max(max_seen_ts, sorter.watermark),
         scanned=scanned,
@@ -168,13 +183,14 @@ async def _scan(  # noqa: PLR0913 - what an open shard consists of
 
 def sort_again(
     sorter: Sorter, value_log: ValueLog, entries: Sequence[Entry], now_s: float
-) -> list[Entry]:
+) -> tuple[list[Entry], list[Entry]]:
     """Gives entries of the log to the sorter again, as they were given before.
 
-    Returns the commits whose prewrite it does not know: that of a rollback long ago, or none.
+    Returns the commits whose prewrite it does not know (that of a rollback long ago, or none), and
+    those at or below the watermark: the log tells again that a commit is late.
     """
     newest: dict[FileId, Tso] = {}
-    unplaced = []
+    unplaced, suspects = [], []
     for entry in entries:
         tp, start_ts, commit_ts, fid = entry.tp, entry.start_ts, entry.commit_ts, entry.fid
         newest[fid] = max(newest.get(fid, NO_TS), entry.index_ts)
@@ -183,6 +199,8 @@ def sort_again(
         elif start_ts == commit_ts:
             sorter.witness(commit_ts)
         else:
+            if commit_ts and commit_ts <= sorter.watermark:
+                suspects.append(entry)
             place = sorter.outcome(start_ts, commit_ts)
             if commit_ts and place is None:
                 unplaced.append(entry)
@@ -190,7 +208,29 @@ def sort_again(
                 value_log.note(place.fid, needed_ts=commit_ts)
     for fid, max_ts in newest.items():
         value_log.note(fid, max_ts=max_ts)
-    return unplaced
+    return unplaced, suspects
+
+
+async def late_among(
+    index: SqliteIndex, entries: Sequence[Entry], suspects: Sequence[Entry]
+) -> list[LateRow]:
+    """Which of the suspects nobody knew before: neither the index, which has everything in front of
+    `entries`, nor an earlier one of these, among which they stand.
+
+    Raises IndexUnavailable or CorruptIndex.
+    """
+    if not suspects:
+        return []
+    first: dict[tuple[Tso, Tso], Entry] = {}
+    for entry in entries:
+        first.setdefault((entry.commit_ts, entry.start_ts), entry)
+    late = []
+    for each in suspects:
+        commit = (each.commit_ts, each.start_ts)
+        if first.get(commit) == each and not await index.has_commit(*commit):
+            late.append(LateRow(*commit, each.place))
+            log.error("commit_below_watermark", commit_ts=commit[0], start_ts=commit[1])
+    return late
 
 
 async def note_needed(index: SqliteIndex, value_log: ValueLog, commits: Sequence[Entry]) -> None:

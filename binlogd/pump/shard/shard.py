@@ -30,7 +30,7 @@ from binlogd.pump.log.pointer import FIRST, FileId, Place, ValuePointer
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.chaser import ChaserStatistics
 from binlogd.pump.shard.filing import Filer, FilingOptions
-from binlogd.pump.shard.index import SqliteIndex
+from binlogd.pump.shard.index import LateRow, SqliteIndex
 from binlogd.pump.shard.recovery import Recovered, Sorting, recover
 from binlogd.pump.shard.rounds import Rounds
 from binlogd.pump.shard.sorting import sort
@@ -39,6 +39,8 @@ from binlogd.pump.signal import Signal
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
+
+_LATE_TOLD_MAX = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,8 @@ class ShardOptions:
 class ShardStatistics:
     """How one shard stands. Ages and `since` values are in seconds of the event loop's clock.
 
+    `late_commits` came below the watermark since the start; of those of all lives `late_open` are
+    not dealt with, and `first_late` are some of them.
     `index_damage` says what is wrong with the index while it is made again, "" if nothing is.
     """
 
@@ -76,6 +80,8 @@ class ShardStatistics:
     oldest_open_start_ts: Tso | None
     oldest_open_age_s: float | None
     late_commits: int
+    late_open: int
+    first_late: Sequence[LateRow]
     index_rebuilds: int
     index_damage: str
     segments: int
@@ -104,7 +110,12 @@ class Shard:
         self.max_seen_ts = recovered.max_seen_ts
         self.changed = Signal()
         self.filer = Filer(
-            recovered.log, recovered.index, recovered.remade, recovered.marks, options.filing
+            recovered.log,
+            recovered.index,
+            recovered.remade,
+            recovered.marks,
+            options.filing,
+            recovered.late,
         )
         # What is older than the newest timestamp is looked up in the index, which has it all.
         self.window = Window(
@@ -210,6 +221,7 @@ class Shard:
         """Takes nothing more; `run` ends once what is queued is written and filed."""
         self._is_closing = True
         self._queued.set()
+        self.filer.room.set()
 
     async def close(self) -> None:
         """Closes log and index; `run` must have ended. Raises LogFailed or DiskFull."""
@@ -283,6 +295,8 @@ class Shard:
             oldest_open_start_ts=None if oldest is None else oldest.start_ts,
             oldest_open_age_s=None if oldest is None else now_s - oldest.since_s,
             late_commits=self.filer.late_commits,
+            late_open=self.filer.late_open,
+            first_late=self.filer.late[:_LATE_TOLD_MAX],
             index_rebuilds=self.filer.remade_count,
             index_damage=self.index.damage or "",
             segments=len(segments),
@@ -299,6 +313,8 @@ class Shard:
                 self._queued.clear()
                 await self._queued.wait()
                 continue
+            if not self.filer.room.is_set() and not self._is_closing:
+                await self.filer.room.wait()
             async with self._rounds.group():
                 self._is_busy = True
                 try:
@@ -353,8 +369,8 @@ class Shard:
         """Gives logged items to sorter, window and filer; nothing waits in between."""
         now_s = asyncio.get_running_loop().time()
         logged = sort(items, first, self.sorter, self.window, now_s)
-        for commit_ts, start_ts in logged.suspects:
-            self.filer.suspect(commit_ts, start_ts)
+        for commit in logged.suspects:
+            self.filer.suspect(commit)
         for commit_ts, start_ts in logged.unplaced:
             self.filer.unplaced(commit_ts, start_ts)
         for fid, needed_ts in logged.needed.items():

@@ -25,7 +25,7 @@ class Logged:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.size_bytes = 0  # of payloads
-        self.suspects: list[tuple[Tso, Tso]] = []  # commits at or below the watermark
+        self.suspects: list[Entry] = []  # commits at or below the watermark
         self.unplaced: list[tuple[Tso, Tso]] = []  # commits whose prewrite the sorter has not seen
         self.needed: dict[FileId, Tso] = {}  # by segment, the newest commit of its prewrites
         self.rollbacks = 0
@@ -60,7 +60,7 @@ def sort(
             sorter.witness(commit_ts)
         else:
             if commit_ts <= sorter.watermark and not window.has(commit_ts, start_ts):
-                done.suspects.append((commit_ts, start_ts))
+                done.suspects.append(entries[-1])
             place = sorter.outcome(start_ts, commit_ts)
             if place is None:
                 done.unplaced.append((commit_ts, start_ts))

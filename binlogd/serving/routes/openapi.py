@@ -93,6 +93,7 @@ _SCHEMAS: Mapping[str, _Schema] = {
         blocked_s=_NUMBER,
         refuses_because=_TEXT,
         late_commits=_WHOLE,
+        first_late=_list(_object(shard=_TEXT, start_ts=_TS, commit_ts=_TS)),
         shards=_list(_object(name=_TEXT, max_commit_ts=_TS, open_prewrites=_WHOLE)),
         drainer=_object(
             state=_TEXT,

@@ -172,17 +172,3 @@ async def test_a_large_binlog_with_a_flipped_bit_is_not_handed_out(world: World)
         with pytest.raises(CorruptRecord, match="checksum mismatch"):
             async for _ in source.pull(at(5)):
                 pass
-
-
-# --- commits that came late, while the index does not answer --------------------------------------
-
-
-async def test_suspects_do_not_gather_without_end(world: World) -> None:
-    async with world.pump() as pump:
-        await written(pump, prewrite(1), commit(1, 2))
-        filer = pump._shards[0].filer
-        for number in range(10_000):
-            filer.suspect(at(number + 10), at(number + 9))
-        assert len(filer._suspects) <= 4_096
-        await written(pump, prewrite(20_001), commit(20_001, 20_002))
-        await eventually(lambda: not filer._suspects)

@@ -15,7 +15,7 @@ from binlogd.errors import CorruptIndex, IndexUnavailable
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.log.gc import Segment
 from binlogd.pump.pump import Pump
-from binlogd.pump.shard.index import FILES, Marks, SqliteIndex
+from binlogd.pump.shard.index import FILES, LateRow, Marks, SqliteIndex
 from tests.pump_world import (
     PATIENCE_S,
     ROOMY,
@@ -95,11 +95,11 @@ async def test_an_index_that_cannot_be_made_again_yet_is_made_later(world: World
         filer, failures = pump._shards[0].filer, [1, 2]
         remade = filer._remade
 
-        async def refusing(marks: Marks) -> SqliteIndex:
+        async def refusing(marks: Marks, late: Sequence[LateRow]) -> SqliteIndex:
             if failures:
                 failures.pop()
                 raise IndexUnavailable("index.db", "database or disk is full")
-            return await remade(marks)
+            return await remade(marks, late)
 
         filer._remade = refusing
         filer._options = replace(filer._options, retry_s=0.01)

@@ -24,6 +24,7 @@ def document(**drainer: Any) -> dict[str, Any]:
         "refuses_because": "",
         "gc": {"holds": {}, "held_by": [], "gc_ts": 0, "failed": ""},
         "late_commits": 0,
+        "first_late": [],
         "shards": [],
         "drainer": {
             "state": "running",

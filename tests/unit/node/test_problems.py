@@ -34,6 +34,7 @@ def status(**changes: Any) -> dict[str, Any]:
         "upstream": {"kind": "standalone", "parts": [], "tso": None},
         "refuses_because": "",
         "late_commits": 0,
+        "first_late": [],
         "stuck_parts": [],
         "shards": [],
         "close_waits_for": "",

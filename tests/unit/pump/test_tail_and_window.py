@@ -72,20 +72,6 @@ def test_every_entry_is_filed_once_and_in_order(
         assert tail.waiting() == logged - filed
 
 
-FEW = st.integers(1, 3)
-
-
-@given(st.lists(st.tuples(FEW, FEW)), st.lists(st.tuples(FEW, FEW)), st.integers(1, 9))
-def test_commits_that_wait_more_than_once_are_told(
-    logged: list[tuple[int, int]], asked: list[tuple[int, int]], entries_max: int
-) -> None:
-    tail = Tail(entries_max)
-    tail.extend([commit(*each) for each in logged])
-    waiting = logged[-entries_max:]
-    commits = [(Tso(commit_ts), Tso(start_ts)) for commit_ts, start_ts in asked]
-    assert tail.repeated(commits) == {each for each in asked if waiting.count(each) > 1}
-
-
 # --- slowChaser ----------------------------------------------------------------------------
 
 

@@ -1,0 +1,121 @@
+"""A commit below the watermark is kept, whatever happens, until somebody decides about it."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+from binlogd.pump.pump import Pump
+from binlogd.pump.shard.index import FILES
+from tests.pump_world import (
+    World,
+    at,
+    commit,
+    eventually,
+    numbers,
+    posix_world,
+    prewrite,
+    pulled,
+    until_released,
+    written,
+)
+
+INDEX = Path("pump") / "shard-0" / FILES[0]
+
+
+def late(pump: Pump) -> list[tuple[str, int, int]]:
+    return [
+        (each.source, each.start_ts - at(0), each.commit_ts - at(0))
+        for each in pump.late.unresolved()
+    ]
+
+
+async def too_late(pump: Pump) -> None:
+    """A commit at 10 where everything up to 20 was promised; written twice, as TiDB may."""
+    await written(pump, prewrite(1), commit(1, 20))
+    await until_released(pump, 20)
+    await written(pump, prewrite(3), commit(3, 10), commit(3, 10))
+
+
+def killed(world: World, place: Path) -> Path:
+    """The files as a process leaves them that dies now."""
+    return Path(shutil.copytree(world.directory, place))
+
+
+async def test_it_outlives_the_process_and_is_gone_when_it_is_dealt_with(
+    world: World, tmp_path: Path
+) -> None:
+    async with world.pump() as pump:
+        await too_late(pump)
+        await eventually(lambda: late(pump) == [("shard-0", 3, 10)])
+        place = killed(world, tmp_path / "killed")
+    async with posix_world(place) as after:
+        async with after.pump() as pump:
+            assert late(pump) == [("shard-0", 3, 10)]
+            (shard,) = pump.statistics().shards
+            assert (shard.late_open, shard.first_late[0].commit_ts) == (1, at(10))
+            await written(pump, commit(3, 10), prewrite(21), commit(21, 22))
+            await until_released(pump, 22)
+            assert late(pump) == [("shard-0", 3, 10)], "repeated, it is the same"
+            await pump.late.resolve({at(10)})
+            assert (late(pump), pump.statistics().shards[0].late_open) == ([], 0)
+        async with after.pump() as pump:
+            assert late(pump) == []
+
+
+async def test_it_is_found_by_the_next_life_when_it_was_logged_and_not_filed(
+    world: World, tmp_path: Path
+) -> None:
+    async with world.pump() as pump:
+        await written(pump, prewrite(1), commit(1, 20))
+        await eventually(lambda: pump.statistics().shards[0].filed_ts == at(20))
+        with sqlite3.connect(world.directory / INDEX, isolation_level=None) as other:
+            other.execute("BEGIN IMMEDIATE")  # the index takes nothing
+            await written(pump, prewrite(3), commit(3, 10), commit(3, 10))
+            place = killed(world, tmp_path / "killed")
+            assert late(pump) == []
+            other.execute("ROLLBACK")
+        other.close()
+        await eventually(lambda: late(pump) == [("shard-0", 3, 10)])
+    async with posix_world(place) as after, after.pump() as pump:
+        assert late(pump) == [("shard-0", 3, 10)]
+
+
+async def test_an_index_that_is_made_again_has_it(world: World) -> None:
+    async with world.pump() as pump:
+        await too_late(pump)
+        await eventually(lambda: len(late(pump)) == 1)
+        filer = pump._shards[0].filer
+        filer.index.found_damage("ruined")
+        await eventually(lambda: filer.remade_count == 1 and filer.index.damage is None)
+        assert (await filer.index.late()).total == 1
+    for name in FILES:
+        (world.directory / INDEX).with_name(name).unlink(missing_ok=True)
+    async with world.pump() as pump:
+        assert late(pump) == [("shard-0", 3, 10)], "the order of the log tells it"
+        assert numbers(await pulled(pump, upto=at(20))) == [(3, 10), (1, 20)]
+
+
+async def test_writing_waits_while_too_many_are_unchecked_and_none_is_dropped(
+    world: World,
+) -> None:
+    async with world.pump() as pump:
+        await written(pump, prewrite(1), commit(1, 900))
+        await eventually(lambda: pump.statistics().shards[0].filed_ts == at(900))
+        shard = pump._shards[0]
+        shard.filer._options = replace(shard.filer._options, suspects_max=3)
+        with sqlite3.connect(world.directory / INDEX, isolation_level=None) as other:
+            other.execute("BEGIN IMMEDIATE")
+            for number in range(10, 16, 2):
+                await written(pump, prewrite(number), commit(number, number + 1))
+            assert not shard.filer.room.is_set()
+            waiting = shard.submit(())
+            assert late(pump) == []
+            assert not waiting.done()
+            other.execute("ROLLBACK")
+        other.close()
+        await waiting
+        await eventually(lambda: len(late(pump)) == 3)
+        assert pump.statistics().shards[0].late_commits == 3
