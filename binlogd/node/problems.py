@@ -59,7 +59,7 @@ def problems(status: Mapping[str, Any]) -> list[Problem]:
     found += [
         Problem(
             "warn",
-            f"{each['part'].capitalize()} failed, and is begun again by itself",
+            f"{each['part'][:1].upper()}{each['part'][1:]} failed, and is tried again",
             each["error"],
             "Receiving goes on. The log has the traceback (unforeseen_error): report it with that.",
         )
