@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from binlogd.drainer.mysql.connection import SqlSession
+from binlogd.drainer.mysql.connection import Done, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink
 
 INTERRUPTIONS_MAX = 200
@@ -28,13 +28,14 @@ async def interrupted_at_each(
     met = Counter[bytes]()
     real = MySqlSink._patiently  # every statement of a DDL goes through it
 
-    async def patiently(self: MySqlSink, session: SqlSession, statement: bytes) -> None:
+    async def patiently(self: MySqlSink, session: SqlSession, statement: bytes) -> Done:
         met[statement] += part in statement
         if met[statement] == 1:
             raise Interrupted
-        await real(self, session, statement)
+        done = await real(self, session, statement)
         if met[statement] == 2:
             raise Interrupted
+        return done
 
     patch.setattr(MySqlSink, "_patiently", patiently)
     interruptions, is_over = 0, False
