@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from binlogd.record import HEADER_BYTES, RECORD_MAGIC, encode, footer
+from binlogd.log.record import HEADER_BYTES, RECORD_MAGIC, encode, footer
 from binlogd.tso import MAX_TS, Tso
 from binlogd.wire.peek import Head, canonical, peek
 

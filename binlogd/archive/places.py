@@ -24,8 +24,8 @@ from binlogd.archive.index import Fold, Located, SegmentIndex, resolved
 from binlogd.archive.store import Store
 from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
 from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex, Refused
-from binlogd.pump.log import gone
-from binlogd.pump.log.pointer import segment_name
+from binlogd.log import gone
+from binlogd.log.pointer import segment_name
 from binlogd.pump.shard.index import MARKS_QUERY, Marks, marks_of
 from binlogd.tools.pump_log import Shard, shard_records
 from binlogd.tools.reading import SourceKind, find_sources

@@ -13,7 +13,7 @@ from binlogd.archive.places import Places
 from binlogd.archive.store import Store
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import Corrupt, CorruptRecord
-from binlogd.record import HEADER_BYTES, decode
+from binlogd.log.record import HEADER_BYTES, decode
 from binlogd.tso import Tso
 from binlogd.wire.peek import join
 

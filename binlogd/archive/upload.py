@@ -31,7 +31,7 @@ from binlogd.archive.store import Store
 from binlogd.archive.task import Archived, Task
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, Corrupt, CorruptRecord, MalformedBinlog, Refused
-from binlogd.record import FOOTER_BYTES, HEADER_BYTES, extend, footer_ts, split
+from binlogd.log.record import FOOTER_BYTES, HEADER_BYTES, extend, footer_ts, split
 from binlogd.tools.pump_log import Shard, log_records
 from binlogd.tools.reading import SourceKind, find_sources
 from binlogd.tools.transaction import Meter

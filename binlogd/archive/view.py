@@ -15,7 +15,7 @@ from pathlib import Path
 from binlogd.archive.places import HISTORY_NAME, read_catalog, segment_path
 from binlogd.archive.store import Store
 from binlogd.errors import Corrupt
-from binlogd.pump.log.pointer import FileId, segment_name
+from binlogd.log.pointer import FileId, segment_name
 from binlogd.tso import Tso
 
 

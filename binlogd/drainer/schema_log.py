@@ -4,7 +4,7 @@ A start takes the newest snapshot that the checkpoint has reached and applies th
 checkpoint, in the order of their commit_ts: the exact schema of the checkpoint, which a schema
 version cannot name when DDLs ran side by side, and without the history that led there.
 
-    schema-<base_ts>.log := record*        (record.py: magic, length, CRC-32C, payload)
+    schema-<base_ts>.log := record*        (log/record.py: magic, length, CRC-32C, payload)
     first record   JSON {"base_ts", "version"}
     second record  the snapshot, as of base_ts
     others         JSON [{"commit_ts", "schema_state", "job"}, ...], one record for each append
@@ -26,9 +26,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from binlogd import record
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.errors import Corrupt, LogFailed
+from binlogd.log import record
 from binlogd.ports import AppendFile, Disk
 from binlogd.tidb.model import Job, job_from_json
 from binlogd.tidb.schema import SchemaTracker

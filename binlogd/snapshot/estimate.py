@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from binlogd.errors import MalformedBinlog
-from binlogd.record import HEADER_BYTES, split
+from binlogd.log.record import HEADER_BYTES, split
 from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.export import ExportOptions

@@ -18,7 +18,7 @@ from binlogd.drainer.files.log import log_files, records_of
 from binlogd.drainer.messages.named import NamedDdl, NamedRow, RowKind
 from binlogd.drainer.messages.pb import PbReader
 from binlogd.errors import ConfigError, Corrupt, CorruptRelay, Refused
-from binlogd.record import encode
+from binlogd.log.record import encode
 from binlogd.tidb.columns import Value
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.encode import encode_delete, encode_insert, encode_update

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from binlogd import record
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord
-from binlogd.pump.log.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
+from binlogd.log import record
+from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
+from binlogd.log.tail import Ending, judged_in
 from binlogd.pump.shard.index import FORMAT
-from binlogd.tail import Ending, judged_in
 from binlogd.tools.transaction import Meter, Place, Window
 from binlogd.tso import Tso
 from binlogd.wire.peek import join, peek

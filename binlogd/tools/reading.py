@@ -29,7 +29,7 @@ from pathlib import Path
 
 from binlogd.drainer.files.log import is_log_file, log_files
 from binlogd.errors import ConfigError, CorruptRelay
-from binlogd.pump.log.pointer import segment_fid
+from binlogd.log.pointer import segment_fid
 from binlogd.relay.position import suffix_of
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import SchemaTracker

@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 import structlog
 import uvloop
 
-from binlogd import record
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.log.pointer import FIRST
+from binlogd.log import record
+from binlogd.log.pointer import FIRST
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.tso import NO_TS
 from tests.bench.pump_load import batches, cpu_s, prewrites, report, running_pump

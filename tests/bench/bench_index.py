@@ -11,8 +11,8 @@ import structlog
 import uvloop
 
 from binlogd.binlog import BinlogType
+from binlogd.log.pointer import FileId
 from binlogd.pump.log.entry import Entry
-from binlogd.pump.log.pointer import FileId
 from binlogd.pump.shard.index import Marks, SqliteIndex
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from tests.bench.pump_load import BASE, report

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import structlog
 import uvloop
 
-from binlogd.pump.log.pointer import FileId, Place
+from binlogd.log.pointer import FileId, Place
 from binlogd.pump.pump import Pump
 from binlogd.pump.shard.sorter import Sorter
 from binlogd.tso import Tso

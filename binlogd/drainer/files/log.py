@@ -26,7 +26,7 @@ import google_crc32c
 
 from binlogd.drainer.messages.pb import PbReader, PbTransaction
 from binlogd.errors import Corrupt, CorruptRelay
-from binlogd.tail import Ending, Framing, judged_in
+from binlogd.log.tail import Ending, Framing, judged_in
 from binlogd.tso import NO_TS, Tso
 
 MAGIC = 471532804

@@ -41,10 +41,10 @@ from binlogd.drainer.messages.secondary_write import SecondaryEncoder, ddl_messa
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.errors import CorruptPayload, CorruptRelay, CorruptRow, LogFailed, RowMismatch
 from binlogd.host.disk import let_go
+from binlogd.log.tail import Ending, answered, judge
 from binlogd.ports import AppendFile, Clock, Disk, DiskLock
 from binlogd.relay.frame import UNWRITTEN_BYTES
 from binlogd.relay.log import RelayStatistics
-from binlogd.tail import Ending, answered, judge
 from binlogd.tidb.model import TableAt
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek

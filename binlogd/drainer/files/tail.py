@@ -24,8 +24,8 @@ from binlogd.drainer.files.log import (
 )
 from binlogd.drainer.messages.pb import PbHead, head_of
 from binlogd.errors import Corrupt, CorruptRelay
+from binlogd.log.tail import Ending, awaited, judge
 from binlogd.ports import Disk
-from binlogd.tail import Ending, awaited, judge
 from binlogd.tso import NO_TS, Tso
 
 WINDOW_BYTES = 8 << 20

@@ -25,18 +25,18 @@ import structlog
 
 from binlogd.errors import ConfigError, CorruptRecord, DiskFull, LogFailed
 from binlogd.host.disk import PosixDisk
+from binlogd.log import gone
+from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
+from binlogd.log.record import FOOTER_BYTES, footer_ts
 from binlogd.ports import DiskLock
 from binlogd.pump.checking.check import Finding, Told
 from binlogd.pump.kept_routing import SHARDS_FILE
-from binlogd.pump.log import gone
 from binlogd.pump.log.entry import Entry, entry_of
 from binlogd.pump.log.logscan import Survey
-from binlogd.pump.log.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
 from binlogd.pump.log.valuelog import Acknowledged, ValueLog
 from binlogd.pump.pump import LOCK_FILE
 from binlogd.pump.route import Routing
 from binlogd.pump.shard.shard import Shard, ShardOptions
-from binlogd.record import FOOTER_BYTES, footer_ts
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
 
 log = structlog.get_logger(__name__)

@@ -16,14 +16,8 @@ from pathlib import Path
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, LogFailed
-from binlogd.ports import Disk
-from binlogd.pump.checking.index_audit import IndexAudit, Row
-from binlogd.pump.kept_routing import kept_routing
-from binlogd.pump.log import gone, logscan
-from binlogd.pump.log.entry import Entry, entry_of
-from binlogd.pump.log.gc import Segment
-from binlogd.pump.log.logscan import Survey
-from binlogd.pump.log.pointer import (
+from binlogd.log import gone
+from binlogd.log.pointer import (
     MISSING,
     FileId,
     ValuePointer,
@@ -31,9 +25,16 @@ from binlogd.pump.log.pointer import (
     segment_fid,
     segment_name,
 )
+from binlogd.log.record import FOOTER_BYTES, HEADER_BYTES, decode
+from binlogd.ports import Disk
+from binlogd.pump.checking.index_audit import IndexAudit, Row
+from binlogd.pump.kept_routing import kept_routing
+from binlogd.pump.log import logscan
+from binlogd.pump.log.entry import Entry, entry_of
+from binlogd.pump.log.gc import Segment
+from binlogd.pump.log.logscan import Survey
 from binlogd.pump.route import Routing
 from binlogd.pump.shard.index import FILES, Marks
-from binlogd.record import FOOTER_BYTES, HEADER_BYTES, decode
 from binlogd.tso import NO_TS, Tso
 
 FINDINGS_MAX = 10_000

@@ -13,8 +13,8 @@ import msgspec
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, MalformedBinlog
-from binlogd.pump.log.pointer import FileId, Place, ValuePointer
-from binlogd.record import HEADER_BYTES
+from binlogd.log.pointer import FileId, Place, ValuePointer
+from binlogd.log.record import HEADER_BYTES
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import peek
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from binlogd.pump.log.pointer import FileId
+from binlogd.log.pointer import FileId
 from binlogd.tso import NO_TS, Tso
 
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from binlogd import record, tail
+from binlogd.log import record, tail
 from binlogd.ports import Disk
 from binlogd.tso import Tso
 

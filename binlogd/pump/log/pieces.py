@@ -8,10 +8,10 @@ from pathlib import Path
 
 import google_crc32c
 
-from binlogd import record
 from binlogd.errors import CorruptRecord, LogFailed
+from binlogd.log import record
+from binlogd.log.pointer import Place
 from binlogd.ports import Disk
-from binlogd.pump.log.pointer import Place
 
 _PIECE_BYTES = 4 << 20
 LARGE_BYTES = 8 << 20

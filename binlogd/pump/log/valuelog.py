@@ -23,14 +23,9 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from binlogd import record
 from binlogd.errors import ConfigError, CorruptRecord, DiskFull, LogFailed
-from binlogd.ports import AppendFile, Disk
-from binlogd.pump.log import gone, logscan, pieces
-from binlogd.pump.log.gc import Segment
-from binlogd.pump.log.logscan import SegmentScan
-from binlogd.pump.log.measures import Measures
-from binlogd.pump.log.pointer import (
+from binlogd.log import gone, record
+from binlogd.log.pointer import (
     FIRST,
     MISSING,
     FileId,
@@ -40,6 +35,11 @@ from binlogd.pump.log.pointer import (
     segment_fid,
     segment_name,
 )
+from binlogd.ports import AppendFile, Disk
+from binlogd.pump.log import logscan, pieces
+from binlogd.pump.log.gc import Segment
+from binlogd.pump.log.logscan import SegmentScan
+from binlogd.pump.log.measures import Measures
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)

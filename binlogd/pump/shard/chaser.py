@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from binlogd.log.pointer import ValuePointer
 from binlogd.pump.log.entry import Entry
-from binlogd.pump.log.pointer import ValuePointer
 
 TURN_ON_AFTER_S = 3.0
 CAUGHT_UP_WITHIN_S = 1.0

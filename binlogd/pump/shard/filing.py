@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptIndex, IndexUnavailable, LogFailed
+from binlogd.log.pointer import FileId, ValuePointer
 from binlogd.pump.log.entry import Entry, entry_of
-from binlogd.pump.log.pointer import FileId, ValuePointer
 from binlogd.pump.log.valuelog import ValueLog
 from binlogd.pump.shard.chaser import ChaserStatistics, SlowChaser, Tail
 from binlogd.pump.shard.index import LATE_MAX, LateKept, LateRow, Marks, SqliteIndex

@@ -25,9 +25,9 @@ import msgspec
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, CorruptIndex, IndexUnavailable
+from binlogd.log.pointer import FIRST, FileId, Place, ValuePointer
 from binlogd.pump.log.entry import Entry
 from binlogd.pump.log.gc import Segment
-from binlogd.pump.log.pointer import FIRST, FileId, Place, ValuePointer
 from binlogd.tso import NO_TS, Tso
 
 FORMAT = 1

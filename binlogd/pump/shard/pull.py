@@ -22,12 +22,12 @@ import structlog
 
 from binlogd.binlog import BinlogType, CommittedBinlog, Pulled
 from binlogd.errors import Behind, CorruptRecord
+from binlogd.log.pointer import Place
+from binlogd.log.record import HEADER_BYTES
 from binlogd.pump.budget import Budget
-from binlogd.pump.log.pointer import Place
 from binlogd.pump.shard.index import FoundCommit
 from binlogd.pump.shard.shard import Shard
 from binlogd.pump.shard.window import Kept
-from binlogd.record import HEADER_BYTES
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from binlogd.pump.log.pointer import Place
+from binlogd.log.pointer import Place
 from binlogd.tso import NO_TS, Tso
 
 

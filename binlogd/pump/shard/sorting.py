@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from binlogd.binlog import BinlogType
+from binlogd.log.pointer import FileId, Place, ValuePointer
+from binlogd.log.record import HEADER_BYTES
 from binlogd.pump.log.entry import WITNESS, Entry, Item
-from binlogd.pump.log.pointer import FileId, Place, ValuePointer
 from binlogd.pump.shard.sorter import Sorter
 from binlogd.pump.shard.window import Window
-from binlogd.record import HEADER_BYTES
 from binlogd.tso import NO_TS, Tso
 
 _PREWRITE = BinlogType.PREWRITE.value

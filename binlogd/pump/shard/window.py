@@ -11,7 +11,7 @@ from bisect import bisect_right, insort
 
 import msgspec
 
-from binlogd.pump.log.pointer import Place
+from binlogd.log.pointer import Place
 from binlogd.tso import MAX_TS, Tso
 
 _OVERHEAD_BYTES = 300  # of the objects around two payloads, roughly

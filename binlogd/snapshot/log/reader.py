@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from binlogd.errors import CorruptRecord
-from binlogd.record import (
+from binlogd.log.record import (
     FOOTER_BYTES,
     FRAMING,
     HEADER_BYTES,
@@ -25,8 +25,8 @@ from binlogd.record import (
     footer_ts,
     payload_at,
 )
+from binlogd.log.tail import Ending, answered, judge
 from binlogd.snapshot.spec import Segment
-from binlogd.tail import Ending, answered, judge
 
 _HEADER_START = struct.Struct("<IQ")
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from binlogd import record
 from binlogd.binlog import BinlogType, CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRecord
 from binlogd.host.disk import PosixDisk
+from binlogd.log import record
 from binlogd.pump.checking.adopt import Adopted, adopt
 from binlogd.pump.checking.check import check
 from binlogd.pump.log.valuelog import LogLimits

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from binlogd import record
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRecord
 from binlogd.host.disk import PosixDisk
+from binlogd.log import record
 from binlogd.pump.checking.check import FINDINGS_MAX, CheckReport, check
 from binlogd.pump.checking.repair import Checked, check_and_repair
 from binlogd.pump.log.valuelog import LogLimits

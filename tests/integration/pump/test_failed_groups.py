@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from binlogd import record
 from binlogd.binlog import BinlogType
 from binlogd.errors import DiskFull, LogFailed
+from binlogd.log import record
+from binlogd.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.pump.log.entry import Item
-from binlogd.pump.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.pump.shard.filing import FilingOptions
 from binlogd.pump.shard.index import FILES

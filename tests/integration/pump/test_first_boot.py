@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from binlogd import record
 from binlogd.host import disk as host_disk
+from binlogd.log import record
 from binlogd.pump.shard.index import FILES
 from tests import strace
 from tests.pump_lives import killed_writer, nothing_is_lost

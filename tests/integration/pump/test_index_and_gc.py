@@ -13,8 +13,8 @@ import pytest
 
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.errors import Behind, IndexUnavailable
+from binlogd.log.pointer import FileId
 from binlogd.pump.log.gc import Segment
-from binlogd.pump.log.pointer import FileId
 from binlogd.pump.shard.index import FILES, Marks, SqliteIndex
 from binlogd.tso import Tso
 from tests.pump_world import (

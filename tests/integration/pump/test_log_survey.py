@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from binlogd import record
 from binlogd.host.disk import PosixDisk
+from binlogd.log import record
 from binlogd.pump.log.logscan import Survey, Unreadable, resumes
 from binlogd.tso import Tso
 

@@ -17,8 +17,8 @@ import pytest
 from binlogd.binlog import BinlogType
 from binlogd.errors import Behind
 from binlogd.host.disk import PosixDisk
+from binlogd.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.pump.log.entry import Entry
-from binlogd.pump.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.pump.shard.index import FILES, Marks, SqliteIndex
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from tests.pump_world import (

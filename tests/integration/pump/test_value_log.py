@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from binlogd import record
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, CorruptRecord, LogFailed
 from binlogd.host.disk import PosixDisk
+from binlogd.log import record
+from binlogd.log.pointer import FIRST, FileId, Place, ValuePointer
 from binlogd.pump.log.gc import Segment
-from binlogd.pump.log.pointer import FIRST, FileId, Place, ValuePointer
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.pump.shard.index import FILES
 from binlogd.tso import Tso

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from binlogd.errors import CorruptRecord, DiskFull, LogFailed
-from binlogd.pump.log.pointer import FIRST, ValuePointer
+from binlogd.log.pointer import FIRST, ValuePointer
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.tso import Tso
 from tests.sim.disk import SimDisk

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from binlogd.errors import ConfigError, CorruptRecord, Refused
-from binlogd.record import FOOTER_BYTES, encode, footer
+from binlogd.log.record import FOOTER_BYTES, encode, footer
 from binlogd.snapshot.log.heads import heads
 from binlogd.snapshot.log.reader import payloads, slices, tasks
 from binlogd.snapshot.process.jobdir import STAGING_PREFIX, job_directory, pinned

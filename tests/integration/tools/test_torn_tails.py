@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from binlogd import record
 from binlogd.archive.places import DirectoryPlaces
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive, verify
@@ -19,6 +18,7 @@ from binlogd.drainer.files.tail import find_tail
 from binlogd.drainer.messages.pb_write import ddl_binlog
 from binlogd.errors import Corrupt, CorruptRecord, CorruptRelay
 from binlogd.host.disk import PosixDisk
+from binlogd.log import record
 from binlogd.snapshot.log.reader import payloads, slices
 from binlogd.snapshot.spec import Segment
 from binlogd.tools.reading import find_sources, transactions

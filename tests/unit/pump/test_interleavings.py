@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from binlogd.binlog import BinlogType
+from binlogd.log.pointer import FileId, Place
 from binlogd.pump.log.entry import Item
-from binlogd.pump.log.pointer import FileId, Place
 from binlogd.pump.route import Router, Routing
 from binlogd.pump.shard.sorter import Sorter
 from binlogd.tso import NO_TS, Tso

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import Refused
-from binlogd.ports import Committed, Pending, RolledBack
-from binlogd.pump.log.entry import WITNESS, Item
-from binlogd.pump.log.gc import GcPlan, Hold, Resume, Segment, plan
-from binlogd.pump.log.pointer import (
+from binlogd.log.pointer import (
     FileId,
     ValuePointer,
     missing_fids,
     segment_fid,
     segment_name,
 )
+from binlogd.ports import Committed, Pending, RolledBack
+from binlogd.pump.log.entry import WITNESS, Item
+from binlogd.pump.log.gc import GcPlan, Hold, Resume, Segment, plan
 from binlogd.pump.route import WINDOW_BITS, Router, Routing, Share
 from binlogd.pump.state import Action, NodeState, asked, settled
 from binlogd.pump.verdict import AskAgain, Write, decide

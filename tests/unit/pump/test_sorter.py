@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlogd.pump.log.pointer import FileId, Place
+from binlogd.log.pointer import FileId, Place
 from binlogd.pump.shard.sorter import Sorter
 from binlogd.tso import NO_TS, Tso
 

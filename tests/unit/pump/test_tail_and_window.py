@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.binlog import BinlogType
+from binlogd.log.pointer import FIRST, FileId, Place
 from binlogd.pump.log.entry import Entry
-from binlogd.pump.log.pointer import FIRST, FileId, Place
 from binlogd.pump.shard.chaser import SlowChaser, Tail
 from binlogd.pump.shard.window import Window
 from binlogd.tso import NO_TS, Tso

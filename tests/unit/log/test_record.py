@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd import record
+from binlogd.log import record
 from binlogd.tso import Tso
 
 _PREWRITE = bytes.fromhex("08001001180038004000")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from binlogd.errors import CorruptRecord
+from binlogd.log.pointer import FIRST, FileId
 from binlogd.ports import Disk
-from binlogd.pump.log.pointer import FIRST, FileId
 from binlogd.tso import NO_TS, Tso
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from binlogd.tail import Framing
+from binlogd.log.tail import Framing
 from binlogd.tso import Tso
 
 RECORD_MAGIC = 0x823A56E8

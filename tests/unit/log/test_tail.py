@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlogd import record, tail
 from binlogd.drainer.files import log
-from binlogd.tail import Ending, Framing
+from binlogd.log import record, tail
+from binlogd.log.tail import Ending, Framing
 from binlogd.tso import Tso
 
 FRAMINGS = {"segment": (record.FRAMING, record.encode), "file": (log.FRAMING, log.encode_record)}
