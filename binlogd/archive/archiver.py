@@ -22,8 +22,8 @@ import structlog
 from binlogd.archive.task import Archived, Mark, Task
 from binlogd.errors import BinlogdError
 from binlogd.host.child import answered
+from binlogd.log.index_file import Segment
 from binlogd.log.pointer import ValuePointer
-from binlogd.pump.log.gc import Segment
 from binlogd.telemetry.faults import unforeseen
 from binlogd.tso import MAX_TS, NO_TS, Tso
 

@@ -25,8 +25,8 @@ from binlogd.archive.store import Store
 from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
 from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex, Refused
 from binlogd.log import gone
+from binlogd.log.index_file import MARKS_QUERY, Marks, marks_of
 from binlogd.log.pointer import segment_name
-from binlogd.pump.shard.index import MARKS_QUERY, Marks, marks_of
 from binlogd.tools.pump_log import Shard, shard_records
 from binlogd.tools.reading import SourceKind, find_sources
 from binlogd.tools.transaction import Meter

@@ -26,6 +26,7 @@ from binlogd.errors import (
     RecordTooLarge,
     Unavailable,
 )
+from binlogd.log.index_file import Segment
 from binlogd.log.pointer import Place, ValuePointer
 from binlogd.ports import BinlogSource, Clock, Disk, DiskLock, Space, TsoSource, TxnStatusSource
 from binlogd.pump.admission import END_OF_TIME, Admission
@@ -35,7 +36,7 @@ from binlogd.pump.caretaker import Caretaker, CaretakerOptions, CaretakerStatist
 from binlogd.pump.kept_routing import routing_of
 from binlogd.pump.late_commits import LateCommits
 from binlogd.pump.log.entry import Item
-from binlogd.pump.log.gc import GcPlan, Segment
+from binlogd.pump.log.gc import GcPlan
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.resolver import Resolver, ResolverStatistics
 from binlogd.pump.route import Router, Routing, Share, bytes_held, newest

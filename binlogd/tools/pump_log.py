@@ -22,9 +22,9 @@ from typing import NamedTuple
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord
 from binlogd.log import record
+from binlogd.log.index_file import FORMAT
 from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
 from binlogd.log.tail import Ending, judged_in
-from binlogd.pump.shard.index import FORMAT
 from binlogd.tools.transaction import Meter, Place, Window
 from binlogd.tso import Tso
 from binlogd.wire.peek import join, peek

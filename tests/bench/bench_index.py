@@ -11,9 +11,10 @@ import structlog
 import uvloop
 
 from binlogd.binlog import BinlogType
+from binlogd.log.index_file import Marks
 from binlogd.log.pointer import FileId
 from binlogd.pump.log.entry import Entry
-from binlogd.pump.shard.index import Marks, SqliteIndex
+from binlogd.pump.shard.index import SqliteIndex
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from tests.bench.pump_load import BASE, report
 

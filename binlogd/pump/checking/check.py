@@ -17,6 +17,7 @@ from pathlib import Path
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, LogFailed
 from binlogd.log import gone
+from binlogd.log.index_file import FILES, Marks, Segment
 from binlogd.log.pointer import (
     MISSING,
     FileId,
@@ -31,10 +32,8 @@ from binlogd.pump.checking.index_audit import IndexAudit, Row
 from binlogd.pump.kept_routing import kept_routing
 from binlogd.pump.log import logscan
 from binlogd.pump.log.entry import Entry, entry_of
-from binlogd.pump.log.gc import Segment
 from binlogd.pump.log.logscan import Survey
 from binlogd.pump.route import Routing
-from binlogd.pump.shard.index import FILES, Marks
 from binlogd.tso import NO_TS, Tso
 
 FINDINGS_MAX = 10_000

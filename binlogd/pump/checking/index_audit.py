@@ -15,10 +15,16 @@ from urllib.parse import quote
 import aiosqlite
 
 from binlogd.binlog import BinlogType
+from binlogd.log.index_file import (
+    MARKS_QUERY,
+    SEGMENTS_QUERY,
+    Marks,
+    Segment,
+    marks_of,
+    segments_of,
+)
 from binlogd.log.pointer import FileId, Place, ValuePointer
 from binlogd.pump.log.entry import Entry
-from binlogd.pump.log.gc import Segment
-from binlogd.pump.shard.index import MARKS_QUERY, SEGMENTS_QUERY, Marks, marks_of, segments_of
 from binlogd.tso import NO_TS, Tso
 
 _PREWRITE, _COMMIT, _ROLLBACK = range(3)

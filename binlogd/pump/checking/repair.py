@@ -15,13 +15,13 @@ import structlog
 from binlogd.errors import ConfigError, CorruptRecord, LogFailed
 from binlogd.host.disk import PosixDisk
 from binlogd.log import record
+from binlogd.log.index_file import FILES
 from binlogd.log.pointer import MISSING, FileId, ValuePointer, segment_fid
 from binlogd.pump.checking.check import CheckReport, ShardReport, Told, check
 from binlogd.pump.kept_routing import kept_routing
 from binlogd.pump.log.entry import entry_of
 from binlogd.pump.log.logscan import Survey
 from binlogd.pump.pump import LOCK_FILE
-from binlogd.pump.shard.index import FILES
 from binlogd.pump.shard.shard import Shard, ShardOptions
 from binlogd.tso import NO_TS
 

@@ -13,31 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
+from binlogd.log.index_file import Segment
 from binlogd.log.pointer import FileId
-from binlogd.tso import NO_TS, Tso
-
-
-class Segment(msgspec.Struct, frozen=True, gc=False):
-    """One `NNNNNN.vlog`.
-
-    `max_ts` is the largest index timestamp of its records (start_ts of a prewrite, else commit_ts),
-    `needed_ts` the largest commit_ts of a transaction whose prewrite is in it. `checksum` is the
-    CRC-32C of the whole file, None while the segment grows.
-    """
-
-    fid: FileId
-    is_sealed: bool
-    size_bytes: int
-    max_ts: Tso = NO_TS
-    needed_ts: Tso = NO_TS
-    checksum: int | None = None
-
-    @property
-    def gone_ts(self) -> Tso:
-        """Once the segment is gone, binlogs up to here can no longer be read whole."""
-        return max(self.max_ts, self.needed_ts)
+from binlogd.tso import Tso
 
 
 @dataclass(frozen=True, slots=True)

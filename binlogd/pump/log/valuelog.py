@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from binlogd.errors import ConfigError, CorruptRecord, DiskFull, LogFailed
 from binlogd.log import gone, record
+from binlogd.log.index_file import Segment
 from binlogd.log.pointer import (
     FIRST,
     MISSING,
@@ -37,7 +38,6 @@ from binlogd.log.pointer import (
 )
 from binlogd.ports import AppendFile, Disk
 from binlogd.pump.log import logscan, pieces
-from binlogd.pump.log.gc import Segment
 from binlogd.pump.log.logscan import SegmentScan
 from binlogd.pump.log.measures import Measures
 from binlogd.tso import NO_TS, Tso

@@ -18,11 +18,12 @@ from msgspec.structs import replace
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptIndex, IndexUnavailable, LogFailed
+from binlogd.log.index_file import Marks
 from binlogd.log.pointer import FileId, ValuePointer
 from binlogd.pump.log.entry import Entry, entry_of
 from binlogd.pump.log.valuelog import ValueLog
 from binlogd.pump.shard.chaser import ChaserStatistics, SlowChaser, Tail
-from binlogd.pump.shard.index import LATE_MAX, LateKept, LateRow, Marks, SqliteIndex
+from binlogd.pump.shard.index import LATE_MAX, LateKept, LateRow, SqliteIndex
 from binlogd.pump.shard.recovery import Remade, late_among, note_needed
 from binlogd.pump.signal import Signal, is_set_within
 from binlogd.tso import Tso

@@ -21,17 +21,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiosqlite
-import msgspec
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, CorruptIndex, IndexUnavailable
-from binlogd.log.pointer import FIRST, FileId, Place, ValuePointer
+from binlogd.log.index_file import (
+    FORMAT,
+    MARKS_QUERY,
+    SEGMENTS_QUERY,
+    Marks,
+    Segment,
+    marks_of,
+    segments_of,
+)
+from binlogd.log.pointer import FileId, Place
 from binlogd.pump.log.entry import Entry
-from binlogd.pump.log.gc import Segment
 from binlogd.tso import NO_TS, Tso
-
-FORMAT = 1
-FILES = ("index.db", "index.db-wal", "index.db-shm")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -89,50 +93,6 @@ class LateKept(NamedTuple):
 
     rows: list[LateRow]
     total: int
-
-
-class Marks(msgspec.Struct, frozen=True, gc=False):
-    """How far a shard had come.
-
-    Everything before `head` is filed. A restart scans from the smaller of `head` and `handle`;
-    `max_commit_ts` is the watermark that belongs to them. Up to `gc_ts` binlogs may be gone, and
-    no segment below `first_fid` is left. `boot_id` is that of the last process that wrote.
-    """
-
-    head: ValuePointer = FIRST
-    handle: ValuePointer = FIRST
-    max_commit_ts: Tso = NO_TS
-    gc_ts: Tso = NO_TS
-    first_fid: FileId = FIRST.fid
-    boot_id: str = ""
-
-
-MARKS_QUERY = "SELECT name, value FROM marks"
-SEGMENTS_QUERY = "SELECT fid, sealed, size, max_ts, needed_ts, checksum FROM segments ORDER BY fid"
-
-
-def marks_of(rows: Iterable[tuple[str, Any]]) -> Marks | None:
-    """What `MARKS_QUERY` gives; None in a new index. Raises ValueError, KeyError or TypeError when
-    it makes no sense."""
-    found = dict(rows)
-    if "head_pointer" not in found:
-        return None
-    return Marks(
-        head=ValuePointer.decode(found["head_pointer"]),
-        handle=ValuePointer.decode(found["handle_pointer"]),
-        max_commit_ts=Tso(found["max_commit_ts"]),
-        gc_ts=Tso(found["gc_ts"]),
-        first_fid=FileId(found["first_fid"]),
-        boot_id=found["boot_id"],
-    )
-
-
-def segments_of(rows: Iterable[tuple[Any, ...]]) -> list[Segment]:
-    """What `SEGMENTS_QUERY` gives."""
-    return [
-        Segment(FileId(fid), bool(sealed), size, Tso(max_ts), Tso(needed_ts), checksum)
-        for fid, sealed, size, max_ts, needed_ts, checksum in rows
-    ]
 
 
 class SqliteIndex:

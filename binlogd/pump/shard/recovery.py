@@ -22,11 +22,12 @@ from msgspec.structs import replace
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptIndex, LogFailed
 from binlogd.log import gone
+from binlogd.log.index_file import FILES, Marks
 from binlogd.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.ports import Disk
 from binlogd.pump.log.entry import Entry, entry_of
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
-from binlogd.pump.shard.index import FILES, LateKept, LateRow, Marks, SqliteIndex
+from binlogd.pump.shard.index import LateKept, LateRow, SqliteIndex
 from binlogd.pump.shard.sorter import Sorter
 from binlogd.tso import NO_TS, Tso
 

@@ -22,10 +22,11 @@ from typing import NamedTuple
 import structlog
 
 from binlogd.errors import BinlogdError, IndexUnavailable, NotOnline, Unavailable
+from binlogd.log.index_file import Segment
 from binlogd.log.pointer import FIRST, FileId, Place, ValuePointer
 from binlogd.ports import Disk
 from binlogd.pump.log.entry import WITNESS, Item
-from binlogd.pump.log.gc import GcPlan, Hold, Resume, Segment, plan
+from binlogd.pump.log.gc import GcPlan, Hold, Resume, plan
 from binlogd.pump.log.measures import MeasuresStatistics
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.chaser import ChaserStatistics

@@ -15,11 +15,11 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRecord
 from binlogd.host.disk import PosixDisk
 from binlogd.log import record
+from binlogd.log.index_file import FILES
 from binlogd.pump.checking.check import FINDINGS_MAX, CheckReport, check
 from binlogd.pump.checking.repair import Checked, check_and_repair
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.route import Routing
-from binlogd.pump.shard.index import FILES
 from binlogd.pump.shard.shard import ShardOptions
 from tests.pump_world import (
     ROOMY,

@@ -15,11 +15,11 @@ import pytest
 from binlogd.binlog import BinlogType
 from binlogd.errors import DiskFull, LogFailed
 from binlogd.log import record
+from binlogd.log.index_file import FILES
 from binlogd.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.pump.log.entry import Item
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.pump.shard.filing import FilingOptions
-from binlogd.pump.shard.index import FILES
 from binlogd.pump.shard.shard import Shard, ShardOptions
 from binlogd.tso import MAX_TS, NO_TS
 from tests.pump_world import at, commit, eventually, prewrite

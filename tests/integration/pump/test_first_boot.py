@@ -15,7 +15,7 @@ import pytest
 
 from binlogd.host import disk as host_disk
 from binlogd.log import record
-from binlogd.pump.shard.index import FILES
+from binlogd.log.index_file import FILES
 from tests import strace
 from tests.pump_lives import killed_writer, nothing_is_lost
 from tests.pump_world import posix_world, prewrite

@@ -13,9 +13,9 @@ import pytest
 
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.errors import Behind, IndexUnavailable
+from binlogd.log.index_file import FILES, Marks, Segment
 from binlogd.log.pointer import FileId
-from binlogd.pump.log.gc import Segment
-from binlogd.pump.shard.index import FILES, Marks, SqliteIndex
+from binlogd.pump.shard.index import SqliteIndex
 from binlogd.tso import Tso
 from tests.pump_world import (
     ROOMY,

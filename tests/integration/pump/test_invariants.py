@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from binlogd.binlog import CommittedBinlog
+from binlogd.log.index_file import FILES
 from binlogd.ports import Committed, RolledBack
 from binlogd.pump.pump import Pump
-from binlogd.pump.shard.index import FILES
 from binlogd.pump.shard.pull import ShardSource
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek

@@ -7,8 +7,8 @@ import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
+from binlogd.log.index_file import FILES
 from binlogd.pump.pump import Pump
-from binlogd.pump.shard.index import FILES
 from tests.pump_world import (
     World,
     at,

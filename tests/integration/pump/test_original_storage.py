@@ -17,9 +17,10 @@ import pytest
 from binlogd.binlog import BinlogType
 from binlogd.errors import Behind
 from binlogd.host.disk import PosixDisk
+from binlogd.log.index_file import FILES, Marks
 from binlogd.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.pump.log.entry import Entry
-from binlogd.pump.shard.index import FILES, Marks, SqliteIndex
+from binlogd.pump.shard.index import SqliteIndex
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from tests.pump_world import (
     ROOMY,

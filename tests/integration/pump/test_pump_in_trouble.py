@@ -13,9 +13,9 @@ import pytest
 
 from binlogd.errors import CorruptIndex, IndexUnavailable
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.log.gc import Segment
+from binlogd.log.index_file import FILES, Marks, Segment
 from binlogd.pump.pump import Pump
-from binlogd.pump.shard.index import FILES, LateRow, Marks, SqliteIndex
+from binlogd.pump.shard.index import LateRow, SqliteIndex
 from tests.pump_world import (
     PATIENCE_S,
     ROOMY,

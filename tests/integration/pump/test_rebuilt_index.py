@@ -21,10 +21,10 @@ from msgspec.structs import replace
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import Unavailable
+from binlogd.log.index_file import FILES
 from binlogd.pump.log.entry import Item
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.filing import FilingOptions
-from binlogd.pump.shard.index import FILES
 from binlogd.pump.shard.shard import Shard, ShardOptions
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.wire.peek import fake

@@ -15,10 +15,9 @@ from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, CorruptRecord, LogFailed
 from binlogd.host.disk import PosixDisk
 from binlogd.log import record
+from binlogd.log.index_file import FILES, Segment
 from binlogd.log.pointer import FIRST, FileId, Place, ValuePointer
-from binlogd.pump.log.gc import Segment
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
-from binlogd.pump.shard.index import FILES
 from binlogd.tso import Tso
 from binlogd.wire.peek import peek, prewrite_binlog
 from tests.pump_world import ROOMY, at, commit, posix_world, prewrite, pulled, written

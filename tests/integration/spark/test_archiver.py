@@ -8,8 +8,8 @@ from pathlib import Path
 
 from binlogd.archive.archiver import Archiver, ArchiverOptions
 from binlogd.archive.metrics import ArchiverReport
+from binlogd.log.index_file import Segment
 from binlogd.log.pointer import FileId, ValuePointer
-from binlogd.pump.log.gc import Segment
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import NO_TS, Tso
 from binlogd.workload.generator import Options

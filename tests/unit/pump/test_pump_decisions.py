@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import Refused
+from binlogd.log.index_file import Segment
 from binlogd.log.pointer import (
     FileId,
     ValuePointer,
@@ -19,7 +20,7 @@ from binlogd.log.pointer import (
 )
 from binlogd.ports import Committed, Pending, RolledBack
 from binlogd.pump.log.entry import WITNESS, Item
-from binlogd.pump.log.gc import GcPlan, Hold, Resume, Segment, plan
+from binlogd.pump.log.gc import GcPlan, Hold, Resume, plan
 from binlogd.pump.route import WINDOW_BITS, Router, Routing, Share
 from binlogd.pump.state import Action, NodeState, asked, settled
 from binlogd.pump.verdict import AskAgain, Write, decide
