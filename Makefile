@@ -51,13 +51,13 @@ uncompile: ## run the sources as they are, to work on them
 	@$(PYTHON) -c 'import runpy, pathlib; runpy.run_path("binlogd/native.py")["remove"](pathlib.Path("binlogd"))'
 
 # a real Kafka for the tests of its sink, by Maven
-$(VENV)/kafka.stamp: tests/kafka.pom.xml | system
+$(VENV)/kafka.stamp: tests/support/kafka.pom.xml | system
 	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$(VENV)/kafka
 	@touch $@
 
 # a real MySQL beside MariaDB: unpacked in the cache directory, once, without root
 mysql: | system
-	@$(PYTHON) tests/mysql_tree.py
+	@$(PYTHON) tests/support/mysql_tree.py
 
 setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system mysql ## the same with everything the tests need
 
@@ -90,7 +90,7 @@ system: ## install MariaDB, a Java runtime, Maven, strace, a C compiler, etcd an
 # --- the main job -------------------------------------------------------------------------
 
 demo: setup ## run the appliance end to end, kill it in the middle, compare row by row
-	@$(BIN)/python -m binlogd.workload.demo --transactions $(TRANSACTIONS) --seed $(SEED) \
+	@$(BIN)/python -m tests.workload.demo --transactions $(TRANSACTIONS) --seed $(SEED) \
 	  $(if $(MYSQL_URL),--mysql-url $(MYSQL_URL))
 
 test: setup-test ## set up all that is needed, check the code and run every test

@@ -14,11 +14,11 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from tests.etcd import real_etcd
-from tests.kafka import Kafka
-from tests.mariadb import MariaDb
-from tests.mysql_server import MySql
-from tests.real_pd import pd_server
+from tests.support.etcd import real_etcd
+from tests.support.kafka import Kafka
+from tests.support.mariadb import MariaDb
+from tests.support.mysql_server import MySql
+from tests.support.real_pd import pd_server
 
 # how long an example takes says something about the machine only
 settings.register_profile("binlogd", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -16,7 +16,7 @@ from binlogd.commands.options import JsonOption
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.telemetry.logs import set_up_logging
-from binlogd.workload.measure import Measured, Measurement, measure
+from binlogd.tools.measure import Measured, Measurement, measure
 
 
 def bench(

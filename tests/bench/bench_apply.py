@@ -48,7 +48,7 @@ from tests.bench.load import (
     wide_rows,
 )
 from tests.bench.whole_path import Cost, Meter, server_of, through_everything
-from tests.mariadb import MariaDb
+from tests.support.mariadb import MariaDb
 
 BATCH = 256
 LIMIT_ROWS = 128

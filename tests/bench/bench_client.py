@@ -26,7 +26,7 @@ from binlogd.serving.server import Server
 from binlogd.telemetry.logs import set_up_logging
 from binlogd.tso import Tso
 from binlogd.wire import peek
-from tests.memory_pump import Cluster, MemoryPump
+from tests.support.memory_pump import Cluster, MemoryPump
 
 IN_FLIGHT = 64
 TRANSACTIONS = 640

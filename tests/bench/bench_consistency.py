@@ -22,7 +22,7 @@ import uvloop
 from tests.bench.bench_apply import LOADS, through_the_sink
 from tests.bench.load import Load
 from tests.bench.whole_path import Cost
-from tests.mariadb import MariaDb
+from tests.support.mariadb import MariaDb
 
 WAYS = (("key", 4, False), ("key", 1, False), ("transaction", 1, True), ("transaction", 4, True))
 """Consistency, connections, whether transactions stay whole."""

@@ -43,7 +43,7 @@ from binlogd.tidb.model import Column, FieldType, Table, jobs_from_json, table_t
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import Mutation, commit_binlog, encode_mutations, prewrite_binlog
-from tests.data_directory import write_log
+from tests.support.data_directory import write_log
 
 ROWS_PER_TRANSACTION = 5
 CHANGES = 200_000

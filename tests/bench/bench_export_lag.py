@@ -23,7 +23,7 @@ from binlogd.pump.pump import Pump
 from binlogd.snapshot.export import ExportOptions, export
 from tests.bench.bench_export import history, log
 from tests.bench.pump_load import commits, prewrites, report, running_pump
-from tests.data_directory import write_log
+from tests.support.data_directory import write_log
 
 CHANGES = 100_000
 ALONE_S = 5.0

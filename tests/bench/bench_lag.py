@@ -21,12 +21,12 @@ import structlog
 
 from binlogd.binlog import BinlogType
 from binlogd.client.pump_client import PumpClient
-from binlogd.workload.appliance import Appliance
-from binlogd.workload.feed import Feeder
-from binlogd.workload.generator import Options, Workload
-from binlogd.workload.sink_tail import SinkTail
-from binlogd.workload.status_port import write_history
-from binlogd.workload.timeline import Habits, Record
+from binlogd.tools.appliance import Appliance
+from tests.workload.feed import Feeder
+from tests.workload.generator import Options, Workload
+from tests.workload.sink_tail import SinkTail
+from tests.workload.status_port import write_history
+from tests.workload.timeline import Habits, Record
 
 RUNS = (("idle", 20, 200, 1), ("load_300", 300, 2400, 4), ("load_1000", 1000, 6000, 8))
 """Name, transactions a second, transactions, sessions."""

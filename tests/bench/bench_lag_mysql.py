@@ -22,12 +22,12 @@ import uvloop
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.drainer.mysql.connection import SqlSession
+from binlogd.tools.appliance import Appliance
 from binlogd.wire import peek
-from binlogd.workload.appliance import Appliance
-from tests.appliance import into_mariadb
 from tests.bench.load import Stream
 from tests.bench.whole_path import halves, server_of
-from tests.mariadb import MariaDb
+from tests.support.appliance import into_mariadb
+from tests.support.mariadb import MariaDb
 
 RUNS = (("idle", 0, 55, 105), ("100_txns", 100, 67, 110), ("300_txns", 300, 84, 170))
 """Name, transactions a second beside the probe, and the p50 and p99 of the original in ms."""

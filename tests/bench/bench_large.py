@@ -27,7 +27,7 @@ from binlogd.tso import Tso
 from tests.bench.load import Load, one_transaction
 from tests.bench.pump_load import running_pump
 from tests.bench.whole_path import SHARDS, draining, fill, until_applied
-from tests.mariadb import MariaDb
+from tests.support.mariadb import MariaDb
 
 PEER_MB = {100: 595, 500: 2200}
 """Resident memory of the Go Drainer while it replicates a transaction of so many megabytes."""

@@ -16,7 +16,7 @@ from binlogd.pump.shard.sorter import Sorter
 from binlogd.tso import Tso
 from binlogd.wire.peek import commit_binlog, prewrite_binlog
 from tests.bench.pump_load import BASE, batches, report, running_pump
-from tests.large_binlogs import memory_bytes
+from tests.support.large_binlogs import memory_bytes
 
 SHARDS = 4
 MIB = 1 << 20

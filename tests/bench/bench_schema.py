@@ -33,8 +33,8 @@ from binlogd.tso import Tso
 from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.store import UpstreamStore
-from binlogd.workload import schema as tidb
-from binlogd.workload.schema import ColumnDef, TableDef, build_table
+from tests.workload import schema as tidb
+from tests.workload.schema import ColumnDef, TableDef, build_table
 
 T = TypeVar("T")
 COLUMNS = 10

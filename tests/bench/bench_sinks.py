@@ -38,7 +38,7 @@ from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from tests.bench.bench_apply import LOADS
 from tests.bench.load import Load
-from tests.kafka import Kafka
+from tests.support.kafka import Kafka
 
 BATCH = 256
 NOTATIONS: dict[str, Callable[[], Notation]] = {

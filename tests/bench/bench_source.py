@@ -28,7 +28,7 @@ from binlogd.spark.pipeline import LakeTarget, PipelineOptions, start
 from binlogd.spark.request import request
 from binlogd.spark.source import BinlogdSource
 from tests.bench.bench_export import history, log
-from tests.data_directory import write_log
+from tests.support.data_directory import write_log
 
 CHANGES = 100_000
 FORMS = {

@@ -19,8 +19,8 @@ from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.tikv.schema import TikvJobs
 from binlogd.upstream.tikv.txn_status import TikvTxnStatus
-from tests.cluster_thread import ClusterThread, running_cluster
-from tests.tikv import asking
+from tests.support.cluster_thread import ClusterThread, running_cluster
+from tests.support.tikv import asking
 
 _ORPHANS = 1000
 _JOBS = 5000

@@ -34,7 +34,7 @@ from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
 from tests.bench.load import Load, inserts, mixed, updates
-from tests.job_history import MemoryHistory
+from tests.support.job_history import MemoryHistory
 
 ROUNDS = 5
 BATCH = 256

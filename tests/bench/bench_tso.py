@@ -8,7 +8,7 @@ import time
 
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.tso import PdTso
-from tests.pd_cluster import pd_cluster
+from tests.support.pd_cluster import pd_cluster
 
 ALONE, ROUNDS, TOGETHER = 2_000, 40, 1_000
 

@@ -21,10 +21,10 @@ from binlogd.tidb.times import packed_time
 from binlogd.tso import Tso, plus_ms
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
-from binlogd.workload.draft import record_key
-from binlogd.workload.generator import Options, Workload
-from binlogd.workload.schema import ColumnDef, TableDef, char, integer, temporal
-from binlogd.workload.timeline import Habits
+from tests.workload.draft import record_key
+from tests.workload.generator import Options, Workload
+from tests.workload.schema import ColumnDef, TableDef, char, integer, temporal
+from tests.workload.timeline import Habits
 
 DATABASE = "load"
 _TAILS = 256  # different texts; a row points at one of them

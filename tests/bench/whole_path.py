@@ -33,8 +33,8 @@ from binlogd.tso import Tso
 from binlogd.wire import peek
 from tests.bench.load import Load
 from tests.bench.pump_load import running_pump
-from tests.job_history import MemoryHistory
-from tests.mariadb import MariaDb
+from tests.support.job_history import MemoryHistory
+from tests.support.mariadb import MariaDb
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SHARDS = 4

@@ -10,8 +10,8 @@ import pytest
 
 from binlogd.host.disk import PosixDisk
 from tests.contract.places import FilePlace, KafkaPlace, MemoryPlace, MySqlPlace, Place, SqlitePlace
-from tests.kafka import Kafka
-from tests.mariadb import MariaDb
+from tests.support.kafka import Kafka
+from tests.support.mariadb import MariaDb
 
 _NUMBERS = itertools.count()
 

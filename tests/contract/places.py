@@ -24,9 +24,9 @@ from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.ports import Disk
 from binlogd.tidb.row import Value
 from tests.contract.memory_sink import MemorySink, MemoryStore
-from tests.kafka import Kafka, read_committed
-from tests.mariadb import MariaDb
-from tests.replay import sink_for
+from tests.support.kafka import Kafka, read_committed
+from tests.support.mariadb import MariaDb
+from tests.support.replay import sink_for
 
 Rows = Counter[tuple[int, str]]
 

@@ -42,8 +42,8 @@ from binlogd.wire.generated.etcdserverpb import (
 )
 from tests.contract import etcd_pair
 from tests.contract.etcd_pair import Place, Request, observed, said
-from tests.etcd import own_etcd
-from tests.pump_world import eventually
+from tests.support.etcd import own_etcd
+from tests.support.pump_world import eventually
 
 _NUMBERS = itertools.count()
 

@@ -27,10 +27,10 @@ from binlogd.upstream.pd.members import Address
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.upstream import OwnPd
-from tests.joined_tikv import joined_tikv
-from tests.pd_cluster import pd_cluster
-from tests.ports import free_port
-from tests.real_pd import real_pd
+from tests.support.joined_tikv import joined_tikv
+from tests.support.pd_cluster import pd_cluster
+from tests.support.ports import free_port
+from tests.support.real_pd import real_pd
 
 PATIENT = PdLimits(question_s=60.0, pause_s=0.01, tso_s=60.0)
 BRIEF = PdLimits(question_s=0.5, pause_s=0.01, tso_s=1.5)

@@ -21,8 +21,8 @@ from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest, PutRequest, RangeRequest
-from tests.etcd import own_etcd
-from tests.real_pd import real_pd
+from tests.support.etcd import own_etcd
+from tests.support.real_pd import real_pd
 
 GO_ENTRY = (
     b'{"nodeId":"pump0","host":"127.0.0.1:48350","state":"online","isAlive":false,"score":0,'

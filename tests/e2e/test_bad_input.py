@@ -18,11 +18,11 @@ from binlogd.errors import BinlogdError, Refused
 from binlogd.tso import LOGICAL_BITS, Tso
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
-from binlogd.workload.recording import feed_recording
-from tests.appliance import Appliance, into_mariadb, run
-from tests.mariadb import MariaDb
-from tests.ports import free_port
-from tests.recordings_reader import compare, connect, history, info
+from tests.support.appliance import Appliance, into_mariadb, run
+from tests.support.mariadb import MariaDb
+from tests.support.ports import free_port
+from tests.support.recordings_reader import compare, connect, history, info
+from tests.workload.recording import feed_recording
 
 KEYS = Path(__file__).parents[1] / "recordings" / "keys"
 LEFT_OUT = ("keys_tidb", "keys_wrong")

@@ -8,8 +8,8 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from tests.appliance import run
-from tests.pump_world import ROOMY, commit, posix_world, prewrite, written
+from tests.support.appliance import run
+from tests.support.pump_world import ROOMY, commit, posix_world, prewrite, written
 
 
 def binlogd(*words: str | Path) -> subprocess.CompletedProcess[str]:

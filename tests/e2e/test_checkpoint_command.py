@@ -6,9 +6,9 @@ import asyncio
 import json
 from pathlib import Path
 
-from tests import bank
-from tests.appliance import Appliance, into_mariadb, run
-from tests.mariadb import MariaDb
+from tests.support import bank
+from tests.support.appliance import Appliance, into_mariadb, run
+from tests.support.mariadb import MariaDb
 
 COUNT = 60
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.appliance import Appliance
+from tests.support.appliance import Appliance
 
 ROOT = Path(__file__).parents[2]
 

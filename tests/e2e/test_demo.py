@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.mariadb import MariaDb
+from tests.support.mariadb import MariaDb
 
 ROOT = Path(__file__).parents[2]
 
 
 def demo(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "binlogd.workload.demo", *words],
+        [sys.executable, "-m", "tests.workload.demo", *words],
         cwd=ROOT,
         env={**os.environ, "NO_COLOR": "1", "COLUMNS": "160"},
         capture_output=True,

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mariadb import MariaDb
-from tests.ports import free_port
+from tests.support.mariadb import MariaDb
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 MARK = "<!-- run by tests/e2e/test_docs.py -->"

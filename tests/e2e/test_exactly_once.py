@@ -12,9 +12,9 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from tests import bank
-from tests.appliance import Appliance, into_mariadb
-from tests.mariadb import MariaDb
+from tests.support import bank
+from tests.support.appliance import Appliance, into_mariadb
+from tests.support.mariadb import MariaDb
 
 SEEN_AT_ONCE = (
     "SELECT (SELECT SUM(money) FROM bank.account), (SELECT COUNT(*) FROM bank.ledger),"

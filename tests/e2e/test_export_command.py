@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.workload.recording import feed_recording
-from tests import snapshot_reader
-from tests.appliance import Appliance, run
-from tests.recordings_reader import expected, history
-from tests.s3 import s3_server
+from tests.support import snapshot_reader
+from tests.support.appliance import Appliance, run
+from tests.support.recordings_reader import expected, history
+from tests.support.s3 import s3_server
+from tests.workload.recording import feed_recording
 
 KEYS = Path(__file__).parents[1] / "recordings" / "keys"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.appliance import run
+from tests.support.appliance import run
 
 
 @pytest.mark.parametrize(

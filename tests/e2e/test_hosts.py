@@ -21,11 +21,11 @@ import pytest
 
 from binlogd.host.clock import WallClock
 from binlogd.tso import Tso, compose
-from tests import bank
-from tests.appliance import Appliance, run
-from tests.pump_world import PATIENCE_S, eventually
-from tests.scripted_tidb import ScriptedTidb
-from tests.tidb_writers import Writers
+from tests.support import bank
+from tests.support.appliance import Appliance, run
+from tests.support.pump_world import PATIENCE_S, eventually
+from tests.support.scripted_tidb import ScriptedTidb
+from tests.support.tidb_writers import Writers
 
 
 class TikvOfTidb:

@@ -10,11 +10,11 @@ from pathlib import Path
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.txn import Dml
-from binlogd.workload.recording import feed_recording
-from tests.appliance import Appliance, killed_at_random
-from tests.kafka import Kafka
-from tests.recordings_reader import RECORDINGS, history, info
-from tests.replay import translated
+from tests.support.appliance import Appliance, killed_at_random
+from tests.support.kafka import Kafka
+from tests.support.recordings_reader import RECORDINGS, history, info
+from tests.support.replay import translated
+from tests.workload.recording import feed_recording
 
 
 def test_each_row_is_there_once_whatever_is_killed(tmp_path: Path, kafka: Kafka) -> None:

@@ -12,8 +12,8 @@ from grpclib.exceptions import GRPCError
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.tso import Tso
-from tests.appliance import Appliance
-from tests.large_binlogs import (
+from tests.support.appliance import Appliance
+from tests.support.large_binlogs import (
     CLUSTER,
     announce,
     forget_peak,
@@ -22,7 +22,7 @@ from tests.large_binlogs import (
     raw_channel,
     write_large,
 )
-from tests.pump_world import at, commit, prewrite
+from tests.support.pump_world import at, commit, prewrite
 
 MIB = 1 << 20
 SLACK = 48 * MIB

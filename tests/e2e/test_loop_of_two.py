@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-from binlogd.workload.timeline import Record
-from tests import bank
-from tests.appliance import Appliance, into_mariadb
-from tests.mariadb import MariaDb
+from tests.support import bank
+from tests.support.appliance import Appliance, into_mariadb
+from tests.support.mariadb import MariaDb
+from tests.workload.timeline import Record
 
 OWN, OTHER = 7, 8
 COUNT = 90

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from binlogd.workload.recording import feed_recording
-from tests.appliance import Appliance, into_mariadb
-from tests.deployment import Selector, expressions, selectors
-from tests.mariadb import MariaDb
-from tests.recordings_reader import history
+from tests.support.appliance import Appliance, into_mariadb
+from tests.support.deployment import Selector, expressions, selectors
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import history
+from tests.workload.recording import feed_recording
 
 ROOT = Path(__file__).parents[2]
 RECORDING = ROOT / "tests" / "recordings" / "keys"

@@ -18,11 +18,11 @@ from selenium.webdriver.common.keys import Keys
 
 from binlogd.serving.routes.openapi import description
 from binlogd.snapshot.publishing.publish import publish
-from tests.appliance import Appliance, into_mariadb
-from tests.browser import Browser
-from tests.mariadb import MariaDb
-from tests.shop import HOSTILE, Shop, send
-from tests.snapshots import manifest
+from tests.support.appliance import Appliance, into_mariadb
+from tests.support.browser import Browser
+from tests.support.mariadb import MariaDb
+from tests.support.shop import HOSTILE, Shop, send
+from tests.support.snapshots import manifest
 
 TOKEN = "a-token-of-the-tests"
 CONTRAST_MIN = 4.5

@@ -18,12 +18,12 @@ from binlogd.tidb.model import job_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.wire import peek
-from binlogd.workload.recording import cluster_id, feed_recording, payloads
-from tests.appliance import Appliance, run
-from tests.cluster_thread import ClusterThread, running_cluster
-from tests.recordings_reader import RECORDINGS, history, info
-from tests.replica_reader import replica_differences
-from tests.tikv_schema import keep_schema
+from tests.support.appliance import Appliance, run
+from tests.support.cluster_thread import ClusterThread, running_cluster
+from tests.support.recordings_reader import RECORDINGS, history, info
+from tests.support.replica_reader import replica_differences
+from tests.support.tikv_schema import keep_schema
+from tests.workload.recording import cluster_id, feed_recording, payloads
 
 RECORDING = RECORDINGS / "keys"
 FIRST_TS: int = info(RECORDING)["first_tso"]

@@ -16,9 +16,9 @@ from binlogd.tso import Tso, compose
 from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.wire import peek
 from binlogd.wire.generated.etcdserverpb import RangeRequest
-from tests.appliance import Appliance
-from tests.certificates import Authority
 from tests.integration.serving.test_guard import address_of_this_machine
+from tests.support.appliance import Appliance
+from tests.support.certificates import Authority
 
 CLUSTER_ID = 7
 BASE = compose(1_700_000_000_000)

@@ -19,15 +19,15 @@ from binlogd.archive.upload import archive
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.submit import is_worker_late
-from binlogd.workload.generator import Options
-from tests import recordings_reader
-from tests.appliance import into_mariadb, run
-from tests.data_directory import write_log
-from tests.logged import Logged, check_lake
-from tests.mariadb import MariaDb
-from tests.recordings_reader import RECORDINGS, compare
-from tests.replay import SKIPPED
-from tests.s3 import s3_server
+from tests.support import recordings_reader
+from tests.support.appliance import into_mariadb, run
+from tests.support.data_directory import write_log
+from tests.support.logged import Logged, check_lake
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import RECORDINGS, compare
+from tests.support.replay import SKIPPED
+from tests.support.s3 import s3_server
+from tests.workload.generator import Options
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 600.0

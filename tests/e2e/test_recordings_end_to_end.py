@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.workload.recording import feed_recording
-from tests.appliance import Appliance, into_mariadb, killed_at_random, run
-from tests.mariadb import MariaDb
-from tests.recordings_reader import compare, connect, history, info
-from tests.replica_reader import replica_differences
+from tests.support.appliance import Appliance, into_mariadb, killed_at_random, run
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import compare, connect, history, info
+from tests.support.replica_reader import replica_differences
+from tests.workload.recording import feed_recording
 
 GO_PUMPS = Path(__file__).parents[1] / "golden" / "artefacts" / "pump_value_ddl.tar.gz"
 RECORDINGS = Path(__file__).parents[1] / "recordings"

@@ -15,7 +15,7 @@ import pytest
 from binlogd.client.pump_client import PumpClient
 from binlogd.tso import Tso, compose
 from binlogd.wire import peek
-from tests.appliance import Appliance
+from tests.support.appliance import Appliance
 
 BASE = compose(1_700_000_000_000)
 START, COMMIT = Tso(BASE + 1), Tso(BASE + 2)

@@ -28,8 +28,8 @@ from binlogd.node.problems import problems
 from binlogd.tso import Tso, compose
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
-from tests.appliance import READY_S, Appliance
-from tests.certificates import Authority
+from tests.support.appliance import READY_S, Appliance
+from tests.support.certificates import Authority
 
 TOKEN = "a-token-of-this-test-0123456789"
 BASE = compose(1_700_000_000_000)

@@ -10,7 +10,7 @@ from binlogd.client.pump_client import PumpClient
 from binlogd.tso import Tso, compose
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
-from tests.appliance import Appliance, run
+from tests.support.appliance import Appliance, run
 
 BASE = compose(1_700_000_000_000)
 UNKNOWN = peek.encode_mutations(1, [Mutation(77, [b"\x08\x02"], [], [], b"\x00")])

@@ -21,11 +21,11 @@ from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
-from binlogd.workload.generator import Options
-from tests.appliance import run
-from tests.logged import Logged, check_lake, read
-from tests.ports import free_port
-from tests.s3 import S3, s3_server
+from tests.support.appliance import run
+from tests.support.logged import Logged, check_lake, read
+from tests.support.ports import free_port
+from tests.support.s3 import S3, s3_server
+from tests.workload.generator import Options
 
 SPARK = Path(pyspark.__file__).parent
 PATIENCE_S = 600.0

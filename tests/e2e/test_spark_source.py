@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from binlogd.spark.source import BinlogdSource
-from binlogd.workload.recording import feed_recording
-from tests.appliance import Appliance, run
-from tests.logged import read
-from tests.recordings_reader import history
+from tests.support.appliance import Appliance, run
+from tests.support.logged import read
+from tests.support.recordings_reader import history
+from tests.workload.recording import feed_recording
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "keys"
 

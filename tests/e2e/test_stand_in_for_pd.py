@@ -28,12 +28,12 @@ from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
 from binlogd.upstream.store import UpstreamStore
 from binlogd.wire import peek
 from binlogd.wire.generated.etcdserverpb import RangeRequest
-from binlogd.workload.recording import cluster_id, feed_recording
-from tests.appliance import Appliance, run
-from tests.nodes import own_registry
-from tests.recordings_reader import RECORDINGS, history, info
-from tests.replica_reader import replica_differences
-from tests.wire_recordings import WIRE
+from tests.support.appliance import Appliance, run
+from tests.support.nodes import own_registry
+from tests.support.recordings_reader import RECORDINGS, history, info
+from tests.support.replica_reader import replica_differences
+from tests.support.wire_recordings import WIRE
+from tests.workload.recording import cluster_id, feed_recording
 
 RECORDING = RECORDINGS / "keys"
 BASE = compose(1_700_000_000_000)

@@ -21,8 +21,8 @@ from binlogd.serving.server import Server
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.wire import peek
-from tests.appliance import Appliance, run
-from tests.nodes import own_registry
+from tests.support.appliance import Appliance, run
+from tests.support.nodes import own_registry
 
 BASE = compose(1_700_000_000_000)
 QUICK = ClientLimits(deadline_s=60.0, prewrite_retry_s=0.0, outcome_retry_s=0.0)

@@ -19,8 +19,8 @@ from binlogd.errors import BinlogdError
 from binlogd.pump.pump import LOCK_FILE
 from binlogd.tso import Tso, compose
 from binlogd.wire import peek
-from tests.appliance import READY_S, Appliance, run
-from tests.ports import free_port
+from tests.support.appliance import READY_S, Appliance, run
+from tests.support.ports import free_port
 
 BASE = compose(1_700_000_000_000)
 IMPATIENT = ClientLimits(deadline_s=2.0, prewrite_retry_s=0.0, outcome_retry_s=0.0)

@@ -9,15 +9,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.appliance import environment
-from tests.dying_proxy import DyingProxy
 from tests.integration.drainer.test_restore_crash_points import TABLES, Scene, scene
 from tests.integration.drainer.test_restore_original import LAST_TS, load, relay, tables
-from tests.mariadb import MariaDb
-from tests.ports import free_port
-from tests.program import Program
-from tests.replay import CLUSTER_ID as SCENE_CLUSTER_ID
-from tests.replay import server_of
+from tests.support.appliance import environment
+from tests.support.dying_proxy import DyingProxy
+from tests.support.mariadb import MariaDb
+from tests.support.ports import free_port
+from tests.support.program import Program
+from tests.support.replay import CLUSTER_ID as SCENE_CLUSTER_ID
+from tests.support.replay import server_of
 
 CLUSTER_ID = 7710497923671030381
 __all__ = ["relay", "scene"]

@@ -17,9 +17,9 @@ import pytest
 from binlogd.client.pump_client import PumpClient
 from binlogd.tso import Tso
 from binlogd.wire import peek
-from tests import bank
-from tests.appliance import READY_S, Appliance
-from tests.scripted_tidb import ScriptedTidb
+from tests.support import bank
+from tests.support.appliance import READY_S, Appliance
+from tests.support.scripted_tidb import ScriptedTidb
 
 BEFORE = 30
 

@@ -10,11 +10,11 @@ from typing import Any
 from binlogd.client.pump_client import PumpClient
 from binlogd.tso import Tso
 from binlogd.wire import peek
-from binlogd.workload.recording import cluster_id, feed_recording
-from tests.appliance import Appliance, into_mariadb
 from tests.e2e.test_recordings_end_to_end import RECORDINGS
-from tests.mariadb import MariaDb
-from tests.recordings_reader import compare, connect, history, info
+from tests.support.appliance import Appliance, into_mariadb
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import compare, connect, history, info
+from tests.workload.recording import cluster_id, feed_recording
 
 NAME = "ddl"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from binlogd.client.pump_client import PumpClient
-from tests.appliance import Appliance, run
-from tests.large_binlogs import CLUSTER
-from tests.pump_world import at, commit, prewrite
+from tests.support.appliance import Appliance, run
+from tests.support.large_binlogs import CLUSTER
+from tests.support.pump_world import at, commit, prewrite
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.spark import WarmSpark, warm_spark
+from tests.support.spark import WarmSpark, warm_spark
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ from pathlib import Path
 import aiohttp
 
 from binlogd.tidb.model import jobs_from_json
-from binlogd.workload.generator import Options, Workload
-from binlogd.workload.status_port import StatusPort, write_history
+from tests.workload.generator import Options, Workload
+from tests.workload.status_port import StatusPort, write_history
 
 
 def workload() -> Workload:

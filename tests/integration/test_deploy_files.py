@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 
 from binlogd.settings import config
 from binlogd.settings.config import Config
-from tests.deployment import (
+from tests.support.deployment import (
     DEPLOY,
     ROOT,
     dashboard,

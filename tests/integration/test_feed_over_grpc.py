@@ -11,12 +11,12 @@ import pytest
 from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
-from binlogd.workload import recording
-from binlogd.workload.feed import Feeder
-from binlogd.workload.generator import Options, Workload
-from binlogd.workload.timeline import Record
-from tests.memory_pump import Cluster, MemoryPump
-from tests.ports import free_port
+from tests.support.memory_pump import Cluster, MemoryPump
+from tests.support.ports import free_port
+from tests.workload import recording
+from tests.workload.feed import Feeder
+from tests.workload.generator import Options, Workload
+from tests.workload.timeline import Record
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.appliance import Appliance
-from tests.appliance import run as command
-from tests.certificates import Authority
-from tests.go_programs import built
-from tests.recordings_reader import RECORDINGS, history
+from tests.support.appliance import Appliance
+from tests.support.appliance import run as command
+from tests.support.certificates import Authority
+from tests.support.go_programs import built
+from tests.support.recordings_reader import RECORDINGS, history
 
 Build = Callable[..., Path]
 

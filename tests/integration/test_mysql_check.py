@@ -8,14 +8,14 @@ import pytest
 
 from binlogd.errors import ConfigError
 from binlogd.tidb.model import Column
-from binlogd.workload.model import Contents
-from binlogd.workload.mysql_check import MySqlReader, MySqlUrl, as_mysql_prints
-from binlogd.workload.replica import differences
-from binlogd.workload.schema import TableDef, build_table, create_table_sql, literal, quoted
-from binlogd.workload.tables import STANDARD
-from binlogd.workload.values import Value, draw, draw_key
-from tests.mariadb import MariaDb
-from tests.recordings_reader import connect
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import connect
+from tests.workload.model import Contents
+from tests.workload.mysql_check import MySqlReader, MySqlUrl, as_mysql_prints
+from tests.workload.replica import differences
+from tests.workload.schema import TableDef, build_table, create_table_sql, literal, quoted
+from tests.workload.tables import STANDARD
+from tests.workload.values import Value, draw, draw_key
 
 ROWS = 150
 

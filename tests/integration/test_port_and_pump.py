@@ -29,7 +29,7 @@ from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.wire import peek
-from tests.recordings_reader import committed, info, records
+from tests.support.recordings_reader import committed, info, records
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 

@@ -27,9 +27,9 @@ from binlogd.serving.server import Server
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import codec, peek
 from binlogd.wire.channel import PlainChannel
-from tests.memory_pump import Cluster
-from tests.pump_world import posix_world
-from tests.recordings_reader import RECORDINGS
+from tests.support.memory_pump import Cluster
+from tests.support.pump_world import posix_world
+from tests.support.recordings_reader import RECORDINGS
 
 WRITE, PULL = "/binlog.Pump/WriteBinlog", "/binlog.Pump/PullBinlogs"
 

@@ -25,14 +25,14 @@ from binlogd.tso import Tso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.wire import peek
-from tests import bank
-from tests.appliance import Appliance, run
-from tests.certificates import Authority
-from tests.go_programs import built
-from tests.joined_tikv import JoinedTikv, joined_tikv
-from tests.pump_world import PATIENCE_S
-from tests.real_pd import RealPd, real_pd
-from tests.tidb_writers import Writers, key_of
+from tests.support import bank
+from tests.support.appliance import Appliance, run
+from tests.support.certificates import Authority
+from tests.support.go_programs import built
+from tests.support.joined_tikv import JoinedTikv, joined_tikv
+from tests.support.pump_world import PATIENCE_S
+from tests.support.real_pd import RealPd, real_pd
+from tests.support.tidb_writers import Writers, key_of
 
 pytestmark = pytest.mark.soak
 LOCK_MS = 600_000

@@ -19,7 +19,7 @@ from binlogd.tidb.model import Column, Table, TableAt, jobs_from_json
 from binlogd.tidb.row import RowDecoder, encode_delete, encode_insert, encode_update
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.wire import peek
-from tests.recordings_reader import (
+from tests.support.recordings_reader import (
     RECORDINGS,
     Canonical,
     canonical_value,

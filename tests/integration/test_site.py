@@ -16,7 +16,7 @@ import typer
 
 from binlogd.cli import command_line
 from binlogd.settings.config import Config
-from tests.browser import Browser
+from tests.support.browser import Browser
 
 ROOT = Path(__file__).parents[2]
 LOADED = re.compile(r"<(?:script|link|img|iframe)[^>]*?\s(?:src|href)=\"?([^\s\">]+)")

@@ -14,7 +14,7 @@ from binlogd.snapshot.process import preflight
 from binlogd.snapshot.process.launcher import running
 from binlogd.snapshot.process.warmup import note_launch, warm_up
 from binlogd.snapshot.spec import SessionSpec
-from tests.spark import forget_sessions
+from tests.support.spark import forget_sessions
 
 
 def java_that_says(home: Path, text: str) -> Path:

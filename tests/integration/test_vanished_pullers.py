@@ -19,8 +19,8 @@ from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec
 from binlogd.wire.channel import PlainChannel
-from tests.mariadb import MariaDb
-from tests.pump_world import eventually
+from tests.support.mariadb import MariaDb
+from tests.support.pump_world import eventually
 
 
 class Mute:

@@ -9,10 +9,10 @@ import pytest
 
 from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.host.disk import PosixDisk
-from binlogd.workload.generator import Options, Workload
-from binlogd.workload.replica import Replica, differences
-from binlogd.workload.sink_tail import SinkTail, replay
-from tests.archives import translated
+from tests.support.archives import translated
+from tests.workload.generator import Options, Workload
+from tests.workload.replica import Replica, differences
+from tests.workload.sink_tail import SinkTail, replay
 
 
 class StoppedClock:

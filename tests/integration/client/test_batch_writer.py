@@ -24,9 +24,9 @@ from binlogd.wire import batch as wire
 from binlogd.wire import codec, peek
 from binlogd.wire.channel import BytesCodec
 from binlogd.wire.generated import binlogd as pb
-from tests.memory_pump import Cluster, MemoryPump
-from tests.ports import free_port
-from tests.pump_world import eventually
+from tests.support.memory_pump import Cluster, MemoryPump
+from tests.support.ports import free_port
+from tests.support.pump_world import eventually
 
 CLUSTER = 77
 QUICK = ClientLimits(

@@ -26,9 +26,9 @@ from binlogd.pump.state import NodeState
 from binlogd.serving.server import Server
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
-from tests.memory_pump import Cluster, MemoryPump
-from tests.ports import free_port
-from tests.pump_world import eventually
+from tests.support.memory_pump import Cluster, MemoryPump
+from tests.support.ports import free_port
+from tests.support.pump_world import eventually
 
 CLUSTER = 77
 QUICK = ClientLimits(

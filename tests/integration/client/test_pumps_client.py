@@ -20,8 +20,8 @@ from binlogd.pump.state import NodeState
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import peek
-from tests.memory_pump import Cluster, MemoryPump
-from tests.pump_world import eventually
+from tests.support.memory_pump import Cluster, MemoryPump
+from tests.support.pump_world import eventually
 
 CLUSTER = 77
 QUICK = PumpsLimits(

@@ -25,8 +25,8 @@ from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.registry import PUMP, NodeRegistry
 from binlogd.wire import peek
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest
-from tests.memory_pump import Cluster, MemoryPump
-from tests.pump_world import eventually
+from tests.support.memory_pump import Cluster, MemoryPump
+from tests.support.pump_world import eventually
 
 CLUSTER = 7
 PATIENT = MergeLimits(retry_after_s=0.01, offline_grace_s=0.05)

@@ -9,11 +9,11 @@ import pytest
 
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import ActionType, FieldType, Scalar, Table
-from binlogd.workload import schema as tidb
-from binlogd.workload.schema import ColumnDef
-from tests.ddl_upstream import ID, Upstream, table, with_column
-from tests.interrupted import interrupted_at_each
-from tests.mariadb import MariaDb
+from tests.support.ddl_upstream import ID, Upstream, table, with_column
+from tests.support.interrupted import interrupted_at_each
+from tests.support.mariadb import MariaDb
+from tests.workload import schema as tidb
+from tests.workload.schema import ColumnDef
 
 
 class Added(NamedTuple):

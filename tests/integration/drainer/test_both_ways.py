@@ -20,10 +20,10 @@ from binlogd.tidb.model import job_from_json, jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.wire import peek
-from tests import bank
-from tests.mariadb import MariaDb
-from tests.mysql_rows import ddl, dml, inserted, table
-from tests.replay import CLUSTER_ID, running, server_of
+from tests.support import bank
+from tests.support.mariadb import MariaDb
+from tests.support.mysql_rows import ddl, dml, inserted, table
+from tests.support.replay import CLUSTER_ID, running, server_of
 
 OWN, OTHER = 7, 8
 T = table(1, "t")

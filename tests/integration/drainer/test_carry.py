@@ -22,12 +22,12 @@ from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import Mutation
 from binlogd.wire.slices import RowSlices
-from binlogd.workload import schema as tidb
-from binlogd.workload.schema import ColumnDef
-from tests.ddl_upstream import ID, Upstream, table, with_column
-from tests.mariadb import MariaDb
-from tests.recordings_reader import RECORDINGS, committed, history
-from tests.replay import SKIPPED, apply_all, filter_for, sink_for
+from tests.support.ddl_upstream import ID, Upstream, table, with_column
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import RECORDINGS, committed, history
+from tests.support.replay import SKIPPED, apply_all, filter_for, sink_for
+from tests.workload import schema as tidb
+from tests.workload.schema import ColumnDef
 
 WORD = ColumnDef("v", tidb.varchar(20))
 BEFORE = table(10, "t", ID, WORD)

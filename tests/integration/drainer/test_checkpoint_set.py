@@ -20,10 +20,10 @@ from binlogd.settings import config
 from binlogd.settings.setup import Setup
 from binlogd.tools import checkpoint as tool
 from binlogd.tso import Tso
-from tests.appliance import into_mariadb
-from tests.mariadb import MariaDb
-from tests.mysql_rows import NUMBER, TEXT, dml, inserted, table
-from tests.replay import CLUSTER_ID, running, server_of, sink_for
+from tests.support.appliance import into_mariadb
+from tests.support.mariadb import MariaDb
+from tests.support.mysql_rows import NUMBER, TEXT, dml, inserted, table
+from tests.support.replay import CLUSTER_ID, running, server_of, sink_for
 
 T = table(1, "t", NUMBER, TEXT)
 KEYLESS = table(2, "k", NUMBER, has_key=False)

@@ -10,10 +10,10 @@ import pytest
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import ActionType, FieldType, Table
 from binlogd.tso import compose
-from binlogd.workload import schema as tidb
-from binlogd.workload.schema import ColumnDef
-from tests.ddl_upstream import ID, Upstream, table, with_column
-from tests.mariadb import MariaDb
+from tests.support.ddl_upstream import ID, Upstream, table, with_column
+from tests.support.mariadb import MariaDb
+from tests.workload import schema as tidb
+from tests.workload.schema import ColumnDef
 
 
 def of_charset(kind: FieldType, charset: str, collate: str) -> FieldType:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from binlogd.tidb.model import ActionType
-from binlogd.workload import schema as tidb
-from binlogd.workload.schema import ColumnDef
-from tests.ddl_upstream import ID, Upstream, table, with_column
-from tests.interrupted import interrupted_at_each
-from tests.mariadb import MariaDb
+from tests.support.ddl_upstream import ID, Upstream, table, with_column
+from tests.support.interrupted import interrupted_at_each
+from tests.support.mariadb import MariaDb
+from tests.workload import schema as tidb
+from tests.workload.schema import ColumnDef
 
 
 @pytest.mark.parametrize("there_before", ["b", "c", "d"])

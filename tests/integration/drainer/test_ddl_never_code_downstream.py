@@ -7,9 +7,9 @@ import pytest
 from binlogd.drainer import sql
 from binlogd.drainer.mysql.connection import SqlRefused, SqlSession
 from binlogd.tidb.model import ActionType
-from tests.ddl_upstream import ID, Upstream, table
-from tests.mariadb import MariaDb
-from tests.replay import server_of
+from tests.support.ddl_upstream import ID, Upstream, table
+from tests.support.mariadb import MariaDb
+from tests.support.replay import server_of
 
 SMUGGLED = (
     "CREATE INDEX i ON shop.t ((LOWER(a))) COMMENT '*/ ; DROP DATABASE other; -- ';",

@@ -16,8 +16,8 @@ from binlogd.errors import ConfigError, DownstreamUnavailable, StatementRejected
 from binlogd.settings import config
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import FieldType, job_from_json
-from tests.mariadb import MariaDb
-from tests.mysql_rows import (
+from tests.support.mariadb import MariaDb
+from tests.support.mysql_rows import (
     NUMBER,
     TEXT,
     apply,
@@ -29,7 +29,7 @@ from tests.mysql_rows import (
     table,
     updated,
 )
-from tests.replay import CLUSTER_ID, running, server_of, sink_for
+from tests.support.replay import CLUSTER_ID, running, server_of, sink_for
 
 T = table(1, "t", NUMBER, TEXT)
 KEYLESS = table(2, "k", NUMBER, TEXT, has_key=False)

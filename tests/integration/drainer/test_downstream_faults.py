@@ -16,10 +16,10 @@ from binlogd.drainer.mysql.ddl_watch import DdlWatch
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.rows.parts import Limits
 from binlogd.errors import ConfigError, DownstreamUnavailable
-from tests.mariadb import MariaDb
-from tests.mysql_proxy import Fate, MySqlProxy
-from tests.mysql_rows import NUMBER, TEXT, ddl, dml, inserted, table, updated
-from tests.replay import CLUSTER_ID, running, sink_for
+from tests.support.mariadb import MariaDb
+from tests.support.mysql_proxy import Fate, MySqlProxy
+from tests.support.mysql_rows import NUMBER, TEXT, ddl, dml, inserted, table, updated
+from tests.support.replay import CLUSTER_ID, running, sink_for
 
 T = table(1, "t", NUMBER, TEXT)
 KEYLESS = table(2, "k", NUMBER, has_key=False)

@@ -13,8 +13,8 @@ import uvloop
 from binlogd.drainer.mysql.connection import Server, SqlSession
 from binlogd.errors import DownstreamUnavailable
 from binlogd.host.tls import ClientTls, TlsFiles
-from tests.certificates import Authority
-from tests.mariadb import MariaDb
+from tests.support.certificates import Authority
+from tests.support.mariadb import MariaDb
 
 PASSWORD = "pässwörd-密码"
 

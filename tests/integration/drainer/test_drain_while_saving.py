@@ -18,9 +18,9 @@ from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.tso import Tso
-from tests.job_history import MemoryHistory
-from tests.pump_world import eventually
-from tests.replay import filter_for
+from tests.support.job_history import MemoryHistory
+from tests.support.pump_world import eventually
+from tests.support.replay import filter_for
 
 DRAINS = 20
 

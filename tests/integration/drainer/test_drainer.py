@@ -46,7 +46,7 @@ from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso, compose
 from binlogd.wire import peek
 from tests.contract.memory_sink import MemorySink, MemoryStore
-from tests.job_history import MemoryHistory
+from tests.support.job_history import MemoryHistory
 
 TABLE = Table(
     10, "t", (Column(1, "id", 0, FieldType(Tp.LONG)), Column(2, "v", 1, FieldType(Tp.LONGLONG)))

@@ -20,10 +20,10 @@ from binlogd.host.disk import PosixDisk
 from binlogd.relay.log import RelayWriter
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
-from tests.job_history import MemoryHistory
-from tests.mariadb import MariaDb
-from tests.recordings_reader import RECORDINGS, committed, compare, history
-from tests.replay import SKIPPED, filter_for, sink_for
+from tests.support.job_history import MemoryHistory
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import RECORDINGS, committed, compare, history
+from tests.support.replay import SKIPPED, filter_for, sink_for
 
 SHARDS = 3
 RECOVERED = ("fl", "fl_back", "ddl_a.rec*")

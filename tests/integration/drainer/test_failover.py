@@ -32,12 +32,12 @@ from tests.integration.drainer.test_drainer import (
     rows,
     until,
 )
-from tests.job_history import MemoryHistory
-from tests.mariadb import MariaDb
-from tests.mysql_proxy import Fate, MySqlProxy
-from tests.mysql_rows import NUMBER, apply, dml, inserted, table
-from tests.mysql_rows import ddl as alter
-from tests.replay import CLUSTER_ID, server_of
+from tests.support.job_history import MemoryHistory
+from tests.support.mariadb import MariaDb
+from tests.support.mysql_proxy import Fate, MySqlProxy
+from tests.support.mysql_rows import NUMBER, apply, dml, inserted, table
+from tests.support.mysql_rows import ddl as alter
+from tests.support.replay import CLUSTER_ID, server_of
 
 WIDE = replace(TABLE, columns=(*TABLE.columns, Column(3, "w", 2, FieldType(Tp.LONG))))
 ALTER = job(3, 70, 5, schema_id=5, table_id=10, TableInfo=json.loads(table_to_json(WIDE)))

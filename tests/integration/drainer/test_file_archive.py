@@ -20,7 +20,7 @@ from binlogd.errors import CorruptRelay
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.tso import Tso
-from tests.file_logs import recorded_txns
+from tests.support.file_logs import recorded_txns
 
 DAY_S = 86_400
 

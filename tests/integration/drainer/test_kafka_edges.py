@@ -17,7 +17,7 @@ from binlogd.drainer.txn import Ddl
 from binlogd.errors import DownstreamUnavailable, RowMismatch
 from binlogd.tidb.model import ActionType, job_from_json
 from binlogd.tso import Tso
-from tests.kafka import Kafka, read_committed
+from tests.support.kafka import Kafka, read_committed
 
 OPTIONS = BrokerOptions(
     addresses=(),

@@ -20,7 +20,7 @@ from binlogd.drainer.kafka.original import OriginalMessages
 from binlogd.drainer.messages.named import RowKind
 from binlogd.drainer.messages.secondary import decode
 from binlogd.drainer.txn import Dml
-from tests.recordings_reader import (
+from tests.support.recordings_reader import (
     RECORDINGS,
     Canonical,
     Column,
@@ -31,7 +31,7 @@ from tests.recordings_reader import (
     expected,
     skipping,
 )
-from tests.replay import translated
+from tests.support.replay import translated
 
 SKIPPED: dict[str, tuple[str, ...]] = {"types": ("types_tidb.bad_utf8",), "keys": ("keys_wrong",)}
 Read = Callable[[Column, Any], Canonical]

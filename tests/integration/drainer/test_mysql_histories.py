@@ -12,9 +12,9 @@ import pytest
 from binlogd.drainer.mysql.sink import MySqlSink
 from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.txn import Dml
-from tests.histories import KINDS, Row, Upstream
-from tests.mariadb import MariaDb
-from tests.replay import apply_all, running, sink_for
+from tests.support.histories import KINDS, Row, Upstream
+from tests.support.mariadb import MariaDb
+from tests.support.replay import apply_all, running, sink_for
 
 SMALL = Limits(changes_max=12, bytes_max=4096, cut_changes_max=9, cut_bytes_max=4096)
 

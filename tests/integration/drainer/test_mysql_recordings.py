@@ -17,11 +17,11 @@ from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.rows.shape import Shapes
 from binlogd.drainer.txn import Txn
 from binlogd.errors import DownstreamUnavailable
-from tests.deployment import grants
-from tests.mariadb import MariaDb
-from tests.mysql_server import MySql
-from tests.recordings_reader import RECORDINGS, Difference, compare
-from tests.replay import BATCH, SKIPPED, apply_all, running, sink_for, translated
+from tests.support.deployment import grants
+from tests.support.mariadb import MariaDb
+from tests.support.mysql_server import MySql
+from tests.support.recordings_reader import RECORDINGS, Difference, compare
+from tests.support.replay import BATCH, SKIPPED, apply_all, running, sink_for, translated
 
 SMALL = Limits(changes_max=50, bytes_max=1 << 16, cut_changes_max=80, cut_bytes_max=1 << 17)
 """Many small parts, and transactions cut in pieces: many places to be interrupted at."""

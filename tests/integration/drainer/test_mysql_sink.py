@@ -14,8 +14,8 @@ from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.txn import Dml, Skip
 from binlogd.errors import ConfigError, DownstreamUnavailable, StatementRejected
 from binlogd.tso import Tso
-from tests.mariadb import MariaDb
-from tests.mysql_rows import (
+from tests.support.mariadb import MariaDb
+from tests.support.mysql_rows import (
     NUMBER,
     TEXT,
     apply,
@@ -27,7 +27,7 @@ from tests.mysql_rows import (
     table,
     updated,
 )
-from tests.replay import CLUSTER_ID, running, server_of, sink_for
+from tests.support.replay import CLUSTER_ID, running, server_of, sink_for
 
 T = table(1, "t", NUMBER, TEXT)
 

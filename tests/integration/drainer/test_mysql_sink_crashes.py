@@ -20,8 +20,8 @@ from binlogd.tidb.row import encode_insert
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
 from tests.integration.drainer.test_downstream_faults import holding
-from tests.mariadb import MariaDb
-from tests.replay import CLUSTER_ID, running, server_of, sink_for
+from tests.support.mariadb import MariaDb
+from tests.support.replay import CLUSTER_ID, running, server_of, sink_for
 
 INFO = Table(1, "t", (Column(1, "id", 0, FieldType(Tp.LONGLONG, 3)),), pk_is_handle=True)
 AT = TableAt("s", INFO, 1, None, {}, may_lack_columns=False)

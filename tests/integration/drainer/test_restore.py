@@ -29,9 +29,9 @@ from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from tests.contract.memory_sink import MemorySink
 from tests.integration.drainer.test_drainer import Place, rows, with_a_coming_column
-from tests.mariadb import MariaDb
-from tests.recordings_reader import RECORDINGS, committed, compare, history
-from tests.replay import SKIPPED, filter_for, running, sink_for
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import RECORDINGS, committed, compare, history
+from tests.support.replay import SKIPPED, filter_for, running, sink_for
 
 CALL_TXNS = 37
 FILE_BYTES = 30_000

@@ -23,10 +23,10 @@ from binlogd.relay.log import RelayWriter
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
-from tests.dying_proxy import DyingProxy
-from tests.mariadb import MariaDb
-from tests.recordings_reader import RECORDINGS, committed, history
-from tests.replay import CLUSTER_ID, running, server_of
+from tests.support.dying_proxy import DyingProxy
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import RECORDINGS, committed, history
+from tests.support.replay import CLUSTER_ID, running, server_of
 
 NAME = "keys"
 TABLES = ("no_key", "swap", "dup", "uniq_null", "pk_last", "auto_inc_key")

@@ -18,9 +18,9 @@ from binlogd.drainer.restore import Restored
 from binlogd.drainer.restore_original import restore_original
 from binlogd.errors import ConfigError, CorruptRelay
 from binlogd.tso import Tso
-from tests.mariadb import MariaDb
-from tests.recordings_reader import RECORDINGS
-from tests.replay import SKIPPED, apply_all, server_of, sink_for, translated
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import RECORDINGS
+from tests.support.replay import SKIPPED, apply_all, server_of, sink_for, translated
 
 ARTEFACTS = Path(__file__).parents[2] / "golden" / "artefacts"
 CHECKPOINT_TS, RECOVERED_TS, LAST_TS = (

@@ -14,12 +14,12 @@ from binlogd.errors import RowNotFound
 from binlogd.host.disk import PosixDisk
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import ActionType
-from binlogd.workload import schema as tidb
-from binlogd.workload.schema import ColumnDef
-from tests.ddl_upstream import Upstream, table
-from tests.mariadb import MariaDb
-from tests.replay import apply_all, sink_for
-from tests.replica_reader import replica_rows
+from tests.support.ddl_upstream import Upstream, table
+from tests.support.mariadb import MariaDb
+from tests.support.replay import apply_all, sink_for
+from tests.support.replica_reader import replica_rows
+from tests.workload import schema as tidb
+from tests.workload.schema import ColumnDef
 
 MEMBERS = tuple(f"m{n}" for n in range(64))
 LAST = 1 << 63

@@ -13,9 +13,9 @@ from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, Tab
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
-from binlogd.workload import schema as tidb
-from tests.mariadb import MariaDb
-from tests.replay import running, sink_for
+from tests.support.mariadb import MariaDb
+from tests.support.replay import running, sink_for
+from tests.workload import schema as tidb
 
 
 def text(kind: FieldType, charset: str, collate: str) -> FieldType:

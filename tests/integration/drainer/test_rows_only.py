@@ -28,9 +28,6 @@ from binlogd.host.disk import PosixDisk
 from binlogd.node.assembly import table_filter
 from binlogd.settings import config
 from binlogd.tidb.kinds import ActionType
-from binlogd.workload import schema as tidb
-from binlogd.workload.schema import ColumnDef
-from tests.ddl_upstream import ID, Upstream, table
 from tests.integration.drainer.test_kafka_edges import options
 from tests.integration.drainer.test_restore import Replica
 from tests.integration.drainer.test_restore_original import (
@@ -40,9 +37,12 @@ from tests.integration.drainer.test_restore_original import (
     tables,
 )
 from tests.integration.drainer.test_restore_original import relay as relay
-from tests.kafka import Kafka, read_committed
-from tests.mariadb import MariaDb
-from tests.replay import apply_all, server_of
+from tests.support.ddl_upstream import ID, Upstream, table
+from tests.support.kafka import Kafka, read_committed
+from tests.support.mariadb import MariaDb
+from tests.support.replay import apply_all, server_of
+from tests.workload import schema as tidb
+from tests.workload.schema import ColumnDef
 
 V = ColumnDef("v", tidb.varchar(9))
 

@@ -18,7 +18,7 @@ from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.wire import peek
-from tests.recordings_reader import RECORDINGS, committed, history
+from tests.support.recordings_reader import RECORDINGS, committed, history
 
 Ddl = tuple[Tso, int, Job]
 

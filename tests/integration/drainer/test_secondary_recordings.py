@@ -16,8 +16,8 @@ from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.tidb.row import RowDecoder
 from binlogd.tools.raw import rows_of
 from binlogd.wire import peek
-from tests.file_logs import recorded_txns
-from tests.recordings_reader import RECORDINGS, committed
+from tests.support.file_logs import recorded_txns
+from tests.support.recordings_reader import RECORDINGS, committed
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "artefacts" / "drainer_relay_keys.tar.gz"
 

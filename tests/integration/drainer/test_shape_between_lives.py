@@ -15,9 +15,9 @@ from binlogd.drainer.rows.shape import Shapes
 from binlogd.drainer.txn import Dml, TableChange
 from binlogd.tidb.model import TableAt
 from tests.integration.drainer.test_downstream_faults import holding, until
-from tests.mariadb import MariaDb
-from tests.mysql_rows import NUMBER, apply, ddl, deleted, dml, inserted, table, updated
-from tests.replay import running, sink_for
+from tests.support.mariadb import MariaDb
+from tests.support.mysql_rows import NUMBER, apply, ddl, deleted, dml, inserted, table, updated
+from tests.support.replay import running, sink_for
 
 T = table(1, "t", NUMBER)
 U = table(2, "u", NUMBER)

@@ -31,7 +31,7 @@ from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tidb.schema import Named
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
-from tests.replay import running
+from tests.support.replay import running
 
 ID = Column(1, "id", 0, FieldType(Tp.LONG, flag=FLAG_NOT_NULL | FLAG_PRIMARY_KEY))
 TEXT = FieldType(Tp.VARCHAR, flen=20, charset="utf8mb4")

@@ -9,9 +9,9 @@ import pytest
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.host.disk import PosixDisk
-from tests.recordings_reader import RECORDINGS
-from tests.replay import apply_all, translated
-from tests.replica_reader import replica_differences
+from tests.support.recordings_reader import RECORDINGS
+from tests.support.replay import apply_all, translated
+from tests.support.replica_reader import replica_differences
 
 SKIPPED = {
     "types": (),

@@ -25,10 +25,10 @@ from binlogd.tidb.model import FieldType, TableAt
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import Mutation
-from binlogd.workload import schema as tidb
-from binlogd.workload.schema import ColumnDef, TableDef, build_table, create_table_sql
-from tests.mariadb import MariaDb
-from tests.replay import server_of
+from tests.support.mariadb import MariaDb
+from tests.support.replay import server_of
+from tests.workload import schema as tidb
+from tests.workload.schema import ColumnDef, TableDef, build_table, create_table_sql
 
 KINDS: dict[str, tuple[FieldType, Sequence[Value]]] = {
     "bigint": (tidb.integer("BIGINT"), (-(1 << 63), -1, 0, (1 << 63) - 1)),

@@ -9,10 +9,10 @@ from binlogd.errors import StatementRejected
 from binlogd.tidb.model import TableAt
 from binlogd.tidb.row import encode_delete
 from binlogd.wire.peek import Mutation
-from binlogd.workload.schema import ColumnDef, TableDef, build_table, integer
-from tests.mariadb import MariaDb
-from tests.mysql_rows import NUMBER, apply, dml, failing, inserted, table, updated
-from tests.replay import running, sink_for
+from tests.support.mariadb import MariaDb
+from tests.support.mysql_rows import NUMBER, apply, dml, failing, inserted, table, updated
+from tests.support.replay import running, sink_for
+from tests.workload.schema import ColumnDef, TableDef, build_table, integer
 
 FIRST, SECOND = (ColumnDef(name, integer("BIGINT"), not_null=True) for name in "ab")
 TABLES = [table(number, f"t{number}", NUMBER) for number in range(6)]

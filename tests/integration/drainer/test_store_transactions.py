@@ -10,8 +10,8 @@ import pytest
 
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.errors import Refused
-from tests.mariadb import MariaDb
-from tests.replay import CLUSTER_ID, server_of
+from tests.support.mariadb import MariaDb
+from tests.support.replay import CLUSTER_ID, server_of
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from binlogd.drainer.mysql.sink import MySqlSink
 from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.txn import Dml, Txn
 from binlogd.errors import DownstreamUnavailable, StatementRejected
-from tests.mariadb import MariaDb
-from tests.mysql_rows import NUMBER, TEXT, dml, failing, inserted, table, updates
-from tests.recordings_reader import RECORDINGS, compare
-from tests.replay import BATCH, SKIPPED, apply_all, running, server_of, sink_for, translated
+from tests.support.mariadb import MariaDb
+from tests.support.mysql_rows import NUMBER, TEXT, dml, failing, inserted, table, updates
+from tests.support.recordings_reader import RECORDINGS, compare
+from tests.support.replay import BATCH, SKIPPED, apply_all, running, server_of, sink_for, translated
 
 SMALL = Limits(changes_max=40, bytes_max=1 << 16, cut_changes_max=80, cut_bytes_max=1 << 17)
 MEDIUM = Limits(changes_max=200, bytes_max=1 << 20, cut_changes_max=600)

@@ -21,10 +21,10 @@ from binlogd.errors import StatementRejected, UnsupportedDdl
 from binlogd.tidb.model import ActionType, jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, compose, physical_ms
-from tests.interrupted import interrupted_at_each
-from tests.mariadb import MariaDb
-from tests.recordings_reader import RECORDINGS, committed, compare, expected, history
-from tests.replay import BATCH, SKIPPED, apply_all, running, server_of, sink_for, translated
+from tests.support.interrupted import interrupted_at_each
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import RECORDINGS, committed, compare, expected, history
+from tests.support.replay import BATCH, SKIPPED, apply_all, running, server_of, sink_for, translated
 
 SCHEMA = "binlogd_trash"
 OPTIONS = TrashOptions(SCHEMA, keep_s=3600)

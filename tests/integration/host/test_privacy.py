@@ -14,8 +14,8 @@ from binlogd.host.child import answered
 from binlogd.host.privacy import environment_of_children
 from binlogd.tso import Tso, compose
 from binlogd.wire import peek
-from tests.appliance import Appliance, into_mariadb
-from tests.mariadb import MariaDb
+from tests.support.appliance import Appliance, into_mariadb
+from tests.support.mariadb import MariaDb
 
 OTHERS, WRITERS_OF_THE_GROUP = 0o007, 0o020
 BASE = compose(1_700_000_000_000)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from binlogd.host.disk import PosixDisk
-from tests.pump_world import eventually
+from tests.support.pump_world import eventually
 
 LARGE, LAST = bytes(4 << 20), b"the last"
 

@@ -35,8 +35,8 @@ from binlogd.wire import peek
 from tests.contract.memory_sink import MemorySink, MemoryStore
 from tests.integration.drainer.test_drainer import CREATE, CREATED, DATABASE, TABLE
 from tests.integration.node.test_node import Standing, standing
-from tests.job_history import MemoryHistory
-from tests.pump_world import eventually, outcome, written
+from tests.support.job_history import MemoryHistory
+from tests.support.pump_world import eventually, outcome, written
 
 PORTS = {
     "source": ["pull"],

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.appliance import into_mariadb, run
-from tests.mariadb import MariaDb
+from tests.support.appliance import into_mariadb, run
+from tests.support.mariadb import MariaDb
 
 
 @pytest.mark.parametrize("privilege", ["", "PROCESS"])

@@ -31,8 +31,8 @@ from binlogd.node.upstreams import look, open_upstream
 from binlogd.settings import config, sources
 from binlogd.settings.effects import flattened, without_effect
 from binlogd.settings.setup import Setup, server_tls
-from tests.certificates import Authority
-from tests.ports import free_port
+from tests.support.certificates import Authority
+from tests.support.ports import free_port
 
 DB_TYPES = ("file", "pb", "mysql", "tidb", "sqlite", "kafka")
 _CHECKS_AND_SHOWS = {"_check", "flattened", "__repr__"}

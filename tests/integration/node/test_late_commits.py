@@ -19,8 +19,8 @@ from tests.contract.memory_sink import MemorySink, MemoryStore
 from tests.integration.drainer.test_drainer import CREATE, DATABASE
 from tests.integration.node.test_bulkhead import ddl, insert
 from tests.integration.node.test_node import Standing, standing
-from tests.job_history import MemoryHistory
-from tests.pump_world import eventually
+from tests.support.job_history import MemoryHistory
+from tests.support.pump_world import eventually
 
 
 def replication(alone: Standing, store: MemoryStore) -> Replication:

@@ -41,9 +41,9 @@ from binlogd.tso import NO_TS, Tso, physical_ms
 from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import UpstreamStore
-from tests.memory_pump import Cluster
-from tests.nodes import own_registry
-from tests.pump_world import (
+from tests.support.memory_pump import Cluster
+from tests.support.nodes import own_registry
+from tests.support.pump_world import (
     PATIENCE_S,
     ROOMY,
     World,
@@ -55,7 +55,7 @@ from tests.pump_world import (
     rollback,
     written,
 )
-from tests.recordings_reader import RECORDINGS
+from tests.support.recordings_reader import RECORDINGS
 
 DAY = 86_400_000 << 18
 

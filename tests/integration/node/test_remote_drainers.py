@@ -19,7 +19,7 @@ from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.registry import DRAINER, NodeRegistry
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest
 from tests.integration.pump.test_garbage import DAY, SMALL, a_month, gc_ts
-from tests.pump_world import World, at, eventually, posix_world
+from tests.support.pump_world import World, at, eventually, posix_world
 
 
 @dataclass

@@ -13,7 +13,7 @@ from binlogd.pump.rpc.service import CisternService, PumpService
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import peek
-from tests.memory_pump import nothing_to_do
+from tests.support.memory_pump import nothing_to_do
 
 BATCH_BYTES = 1 << 20
 

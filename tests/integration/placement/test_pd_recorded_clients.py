@@ -16,9 +16,9 @@ from binlogd.tso import compose
 from binlogd.wire.channel import PlainChannel
 from binlogd.wire.generated import etcdserverpb as etcd
 from binlogd.wire.generated import pdpb, tikvpb
-from tests.pd_conversation import Conversation, OpenStream, lines, subsequence
-from tests.stand_in import CLUSTER_ID, standing_in
-from tests.wire_recordings import calls
+from tests.support.pd_conversation import Conversation, OpenStream, lines, subsequence
+from tests.support.stand_in import CLUSTER_ID, standing_in
+from tests.support.wire_recordings import calls
 
 
 @pytest.fixture(scope="module")

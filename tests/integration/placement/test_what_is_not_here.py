@@ -18,7 +18,7 @@ from binlogd.wire.channel import PlainChannel
 from binlogd.wire.generated import etcdserverpb as etcd
 from binlogd.wire.generated import kvrpcpb, pdpb, tikvpb
 from binlogd.wire.generated.grpc.health import v1 as health
-from tests.stand_in import CLUSTER_ID, standing_in
+from tests.support.stand_in import CLUSTER_ID, standing_in
 
 
 class Message(Protocol):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pump_world import World, posix_world
+from tests.support.pump_world import World, posix_world
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from binlogd.pump.checking.repair import Checked, check_and_repair
 from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.route import Routing
 from binlogd.pump.shard.shard import ShardOptions
-from tests.pump_world import (
+from tests.support.pump_world import (
     ROOMY,
     at,
     commit,

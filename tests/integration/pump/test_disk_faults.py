@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import strace
-from tests.pump_lives import killed_writer, nothing_is_lost
+from tests.support import strace
+from tests.support.pump_lives import killed_writer, nothing_is_lost
 
 SEGMENTS = [f"value/{fid:06d}.vlog" for fid in range(40)]
 

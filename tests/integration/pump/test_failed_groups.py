@@ -22,8 +22,8 @@ from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.pump.shard.filing import FilingOptions
 from binlogd.pump.shard.shard import Shard, ShardOptions
 from binlogd.tso import MAX_TS, NO_TS
-from tests.pump_world import at, commit, eventually, prewrite
 from tests.sim.disk import SimDisk, SimFile
+from tests.support.pump_world import at, commit, eventually, prewrite
 
 
 @pytest.fixture

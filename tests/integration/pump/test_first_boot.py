@@ -16,10 +16,10 @@ import pytest
 from binlogd.host import disk as host_disk
 from binlogd.log import record
 from binlogd.log.index_file import FILES
-from tests import strace
-from tests.pump_lives import killed_writer, nothing_is_lost
-from tests.pump_world import posix_world, prewrite
-from tests.pump_writer import OPTIONS
+from tests.support import strace
+from tests.support.pump_lives import killed_writer, nothing_is_lost
+from tests.support.pump_world import posix_world, prewrite
+from tests.support.pump_writer import OPTIONS
 
 _WRITTEN = re.compile(r"pwrite64\(\d+<([^>]+)>, .*, (\d+), (\d+)(?:\)| <unfinished)")
 _SYNCED = re.compile(r"f(?:data)?sync\(\d+<([^>]+)>")

@@ -17,7 +17,7 @@ from binlogd.log.index_file import FILES, Marks, Segment
 from binlogd.log.pointer import FileId
 from binlogd.pump.shard.index import SqliteIndex
 from binlogd.tso import Tso
-from tests.pump_world import (
+from tests.support.pump_world import (
     ROOMY,
     at,
     commit,

@@ -25,8 +25,8 @@ from binlogd.pump.pump import Pump
 from binlogd.pump.shard.pull import ShardSource
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
-from tests.interleavings import any_order, arrivals
-from tests.pump_world import (
+from tests.support.interleavings import any_order, arrivals
+from tests.support.pump_world import (
     ROOMY,
     World,
     at,
@@ -39,7 +39,7 @@ from tests.pump_world import (
     rollback,
     written,
 )
-from tests.recordings_reader import committed, records
+from tests.support.recordings_reader import committed, records
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 OPTIONS = replace(ROOMY, resolve_after_s=0.02, segment_bytes_max=2_000, fake_interval_s=3_600)

@@ -25,8 +25,8 @@ from binlogd.pump.rpc.service import PumpService
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.fields import uvarint
-from tests.memory_pump import Cluster
-from tests.pump_world import (
+from tests.support.memory_pump import Cluster
+from tests.support.pump_world import (
     ROOMY,
     Fates,
     World,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from binlogd.log.index_file import FILES
 from binlogd.pump.pump import Pump
-from tests.pump_world import (
+from tests.support.pump_world import (
     World,
     at,
     commit,

@@ -17,7 +17,8 @@ from binlogd.pump.budget import Budget
 from binlogd.pump.pump import Pump
 from binlogd.pump.shard.pull import PullOptions, ShardSource
 from binlogd.wire import peek
-from tests.pump_world import (
+from tests.sim.disk import SimDisk, SimFile
+from tests.support.pump_world import (
     ROOMY,
     World,
     at,
@@ -28,7 +29,6 @@ from tests.pump_world import (
     pulled,
     written,
 )
-from tests.sim.disk import SimDisk, SimFile
 
 # --- prewrites that fell out of the window -----------------------------------------------------
 

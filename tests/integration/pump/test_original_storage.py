@@ -22,7 +22,7 @@ from binlogd.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.pump.log.entry import Entry
 from binlogd.pump.shard.index import SqliteIndex
 from binlogd.tso import MAX_TS, NO_TS, Tso
-from tests.pump_world import (
+from tests.support.pump_world import (
     ROOMY,
     World,
     at,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from binlogd.ports import Committed, OpenPrewrite, Pending, RolledBack, TxnStatus
-from tests.pump_world import (
+from tests.support.pump_world import (
     ROOMY,
     Fates,
     World,

@@ -27,7 +27,7 @@ from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.pump.state import Action, NodeState
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import body, commit_binlog, fake, join, peek
-from tests.pump_world import (
+from tests.support.pump_world import (
     BASE,
     ROOMY,
     World,

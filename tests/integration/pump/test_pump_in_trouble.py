@@ -16,7 +16,7 @@ from binlogd.host.disk import PosixDisk
 from binlogd.log.index_file import FILES, Marks, Segment
 from binlogd.pump.pump import Pump
 from binlogd.pump.shard.index import LateRow, SqliteIndex
-from tests.pump_world import (
+from tests.support.pump_world import (
     PATIENCE_S,
     ROOMY,
     World,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pump_lives import Commits, killed_writer, nothing_is_lost
+from tests.support.pump_lives import Commits, killed_writer, nothing_is_lost
 
 
 @pytest.mark.parametrize("lives", [6, pytest.param(150, marks=pytest.mark.soak)])

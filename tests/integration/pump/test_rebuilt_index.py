@@ -28,8 +28,8 @@ from binlogd.pump.shard.filing import FilingOptions
 from binlogd.pump.shard.shard import Shard, ShardOptions
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.wire.peek import fake
-from tests.pump_world import at, commit, prewrite, rollback
 from tests.sim.disk import SimDisk
+from tests.support.pump_world import at, commit, prewrite, rollback
 
 OPTIONS = ShardOptions(
     log=LogLimits(flush_bytes_max=1_500, segment_bytes_max=3_000),

@@ -12,7 +12,7 @@ from pathlib import Path
 from binlogd.pump.metrics import say_pump
 from binlogd.pump.pump import Pump
 from binlogd.telemetry.exposition import Exposition
-from tests.pump_world import (
+from tests.support.pump_world import (
     ROOMY,
     World,
     at,

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from binlogd.serving.routes.events import LISTENERS_MAX, Hub, event
 from binlogd.serving.server import Server
-from tests.pump_world import eventually
+from tests.support.pump_world import eventually
 
 LARGE = event("now", b"x" * (1 << 20))
 

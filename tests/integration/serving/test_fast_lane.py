@@ -25,9 +25,9 @@ from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec, http2, peek
 from binlogd.wire.calls import Call as FastCall
-from tests.memory_pump import Cluster, MemoryPump, nothing_to_do
-from tests.pump_world import eventually
-from tests.raw_http2 import WRITE, Answer, RawClient, call_headers
+from tests.support.memory_pump import Cluster, MemoryPump, nothing_to_do
+from tests.support.pump_world import eventually
+from tests.support.raw_http2 import WRITE, Answer, RawClient, call_headers
 
 CLUSTER = 7
 LIMITS = ServiceLimits(message_bytes_max=1 << 20)

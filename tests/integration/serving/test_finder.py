@@ -17,9 +17,9 @@ from binlogd.errors import Refused, Unavailable
 from binlogd.host.child import answered
 from binlogd.serving.finder import Finder, Question
 from binlogd.tso import MAX_TS, Tso
-from tests.appliance import Appliance
-from tests.pump_world import eventually
-from tests.shop import CLUSTER_ID, HOSTILE, Shop
+from tests.support.appliance import Appliance
+from tests.support.pump_world import eventually
+from tests.support.shop import CLUSTER_ID, HOSTILE, Shop
 
 PYTHON = sys.executable
 

@@ -16,8 +16,8 @@ from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec, http2, peek
 from binlogd.wire.generated import binlog as pb
-from tests.memory_pump import Cluster, MemoryPump
-from tests.raw_http2 import RawClient
+from tests.support.memory_pump import Cluster, MemoryPump
+from tests.support.raw_http2 import RawClient
 
 PATIENT = ServerLimits(leave_timeout_s=60)
 """A server that waits for the answers of its Pump, however slow all of them are."""

@@ -21,9 +21,9 @@ from binlogd.serving.routes.events import Hub, event
 from binlogd.serving.routes.guard import Guard
 from binlogd.serving.server import Server
 from binlogd.settings.operators import Operators, operators
-from tests.certificates import Authority
 from tests.integration.serving.test_service import Operations
-from tests.memory_pump import Cluster, MemoryPump
+from tests.support.certificates import Authority
+from tests.support.memory_pump import Cluster, MemoryPump
 
 TOKEN = "0123456789abcdef"
 ACTIONS = (

@@ -19,8 +19,8 @@ from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
 from binlogd.wire.compression import Damaged, Inflater, deflated
-from tests.memory_pump import Cluster, MemoryPump
-from tests.raw_http2 import WRITE, RawClient, call_headers
+from tests.support.memory_pump import Cluster, MemoryPump
+from tests.support.raw_http2 import WRITE, RawClient, call_headers
 
 CLUSTER = 7
 PULL = "/binlog.Pump/PullBinlogs"

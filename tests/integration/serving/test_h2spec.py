@@ -13,8 +13,8 @@ import pytest
 
 from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
-from tests.go_programs import built
-from tests.memory_pump import Cluster, MemoryPump
+from tests.support.go_programs import built
+from tests.support.memory_pump import Cluster, MemoryPump
 
 EXPECTED_FAILURES = {
     # it sends GET, which is answered 405 without the body that it waits for

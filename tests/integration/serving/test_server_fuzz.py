@@ -16,7 +16,7 @@ from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
-from tests.memory_pump import Cluster, MemoryPump, nothing_to_do
+from tests.support.memory_pump import Cluster, MemoryPump, nothing_to_do
 
 CONNECTIONS = 400
 

@@ -37,9 +37,9 @@ from binlogd.tso import Tso
 from binlogd.wire import codec, peek
 from binlogd.wire.channel import BytesCodec
 from binlogd.wire.generated import binlog as pb
-from tests.memory_pump import Cluster, MemoryPump, nothing_to_do
-from tests.pump_world import eventually
-from tests.raw_http2 import RawClient, call_headers
+from tests.support.memory_pump import Cluster, MemoryPump, nothing_to_do
+from tests.support.pump_world import eventually
+from tests.support.raw_http2 import RawClient, call_headers
 
 CLUSTER = 6791641053252586769
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

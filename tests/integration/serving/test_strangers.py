@@ -16,9 +16,9 @@ from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import codec, http2, peek
-from tests.appliance import Appliance
-from tests.memory_pump import Cluster, MemoryPump
-from tests.raw_http2 import RawClient, call_headers
+from tests.support.appliance import Appliance
+from tests.support.memory_pump import Cluster, MemoryPump
+from tests.support.raw_http2 import RawClient, call_headers
 
 CLUSTER = 7
 HELD_MAX = 128 << 20

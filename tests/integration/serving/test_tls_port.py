@@ -29,9 +29,9 @@ from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.store import UpstreamStore
 from binlogd.wire import peek
-from tests.certificates import Authority
-from tests.memory_pump import Cluster, MemoryPump, nothing_to_do
-from tests.pump_world import eventually
+from tests.support.certificates import Authority
+from tests.support.memory_pump import Cluster, MemoryPump, nothing_to_do
+from tests.support.pump_world import eventually
 
 PAYLOAD = peek.prewrite_binlog(Tso(1), prewrite_value=b"rows")
 

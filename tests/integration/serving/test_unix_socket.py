@@ -20,7 +20,7 @@ from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import peek
 from binlogd.wire.generated import binlog as pb
-from tests.memory_pump import Cluster, MemoryPump
+from tests.support.memory_pump import Cluster, MemoryPump
 
 
 @asynccontextmanager

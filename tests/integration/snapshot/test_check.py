@@ -15,9 +15,9 @@ from binlogd.errors import ConfigError
 from binlogd.snapshot.check import check
 from binlogd.snapshot.formats.file_kinds import FileKind, quoted
 from binlogd.snapshot.publishing.publish import read_manifest, remove_surplus
-from tests.limits import COLUMNS
-from tests.mariadb import MariaDb
-from tests.snapshots import Columns, snapshot
+from tests.support.limits import COLUMNS
+from tests.support.mariadb import MariaDb
+from tests.support.snapshots import Columns, snapshot
 
 ROWS: Columns = [(1, "id", pa.array([1, 2, 3])), (2, "name", pa.array(["a", None, "c"]))]
 

@@ -13,8 +13,8 @@ from binlogd.snapshot.bases.choice import AUTO, NONE, Needs, choose
 from binlogd.snapshot.publishing.publish import publish
 from binlogd.snapshot.spec import FileEntry, Manifest, TypeOptions
 from binlogd.tso import NO_TS, Tso
-from tests import dumps
-from tests.snapshots import manifest
+from tests.support import dumps
+from tests.support.snapshots import manifest
 
 SCHEMA = FileEntry("_schema.json", 0, 2, "")
 NEEDS = Needs(moment_ts=NO_TS, gone_ts=NO_TS, cluster_id=7, types=TypeOptions())

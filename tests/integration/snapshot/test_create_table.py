@@ -14,8 +14,8 @@ from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, TablePlan, catal
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType, Table, jobs_from_json
 from binlogd.tso import Tso
-from tests import recordings_reader
-from tests.mariadb import MariaDb
+from tests.support import recordings_reader
+from tests.support.mariadb import MariaDb
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 MARIADB_LACKS = re.compile(r"KEY `[^`]+` \(\(|(STORED|VIRTUAL) NOT NULL")

@@ -16,7 +16,7 @@ from binlogd.snapshot.bases.dump_values import reader_of, time_zone
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType
 from binlogd.tso import Tso
-from tests.dumps import write_metadata, write_table
+from tests.support.dumps import write_metadata, write_table
 
 NUMBER = Column(1, "id", 0, FieldType(Tp.LONGLONG))
 TEXT = Column(2, "te`xt", 1, FieldType(Tp.VARCHAR, charset="utf8mb4"))

@@ -12,9 +12,9 @@ from binlogd.snapshot.estimate import CHANGES_PER_S, SECONDS_TO_LEARN_FROM, STAR
 from binlogd.snapshot.export import ExportOptions
 from binlogd.snapshot.publishing.publish import publish
 from binlogd.snapshot.spec import BaseEntry, Manifest, SegmentEntry
-from tests import recordings_reader
-from tests.data_directory import write_log
-from tests.snapshots import manifest
+from tests.support import recordings_reader
+from tests.support.data_directory import write_log
+from tests.support.snapshots import manifest
 
 RECORDING = Path(__file__).parents[2] / "recordings" / "keys"
 

@@ -11,10 +11,10 @@ from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tools.archive_log import write_archive_log
 from binlogd.tso import NO_TS, Tso
-from binlogd.workload.generator import Options, Workload
-from tests.archives import write_archive
-from tests.model_check import check_against_model
-from tests.spark import WarmSpark
+from tests.support.archives import write_archive
+from tests.support.model_check import check_against_model
+from tests.support.spark import WarmSpark
+from tests.workload.generator import Options, Workload
 
 
 async def test_an_archive_gives_the_snapshots_that_the_log_gives(

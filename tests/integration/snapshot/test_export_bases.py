@@ -11,12 +11,12 @@ from binlogd.archive.store import Store
 from binlogd.errors import ConfigError, Refused
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.tso import NO_TS, Tso
-from binlogd.workload.generator import Options, Workload
-from tests import dumps
-from tests.data_directory import collect_garbage, write_log
-from tests.model_check import check_against_model
-from tests.s3 import s3_server
-from tests.spark import WarmSpark
+from tests.support import dumps
+from tests.support.data_directory import collect_garbage, write_log
+from tests.support.model_check import check_against_model
+from tests.support.s3 import s3_server
+from tests.support.spark import WarmSpark
+from tests.workload.generator import Options, Workload
 
 
 @pytest.mark.parametrize("seed", [31])

@@ -14,9 +14,9 @@ from binlogd.errors import Refused
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import TableEntry
 from binlogd.tso import Tso
-from binlogd.workload.generator import Options, Workload
-from tests.data_directory import collect_garbage, write_log
-from tests.spark import WarmSpark
+from tests.support.data_directory import collect_garbage, write_log
+from tests.support.spark import WarmSpark
+from tests.workload.generator import Options, Workload
 
 Rows = dict[Any, dict[str, Any]]
 

@@ -26,10 +26,10 @@ from binlogd.snapshot.process.warm import WarmJob
 from binlogd.snapshot.spec import SessionSpec
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import NO_TS, Tso
-from tests import recordings_reader
-from tests.appliance import environment
-from tests.data_directory import write_log
-from tests.program import Program
+from tests.support import recordings_reader
+from tests.support.appliance import environment
+from tests.support.data_directory import write_log
+from tests.support.program import Program
 
 RECORDING = Path(__file__).parents[2] / "recordings" / "keys"
 POLL_S = 0.01

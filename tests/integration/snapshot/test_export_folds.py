@@ -16,11 +16,21 @@ from binlogd.snapshot import job as job_module
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.writing.write import SCHEMA_FILE
 from binlogd.tso import Tso
-from tests import dumps
-from tests.data_directory import collect_garbage, write_log
-from tests.folds import FATES, HISTORY, MOVES, TABLES, Fold, Operation, held_in, rows_of, shown
-from tests.partitioned import Partitioned
-from tests.spark import WarmSpark
+from tests.support import dumps
+from tests.support.data_directory import collect_garbage, write_log
+from tests.support.folds import (
+    FATES,
+    HISTORY,
+    MOVES,
+    TABLES,
+    Fold,
+    Operation,
+    held_in,
+    rows_of,
+    shown,
+)
+from tests.support.partitioned import Partitioned
+from tests.support.spark import WarmSpark
 
 operations = st.lists(
     st.tuples(st.sampled_from(sorted(TABLES)), st.integers(-3, 3), st.integers(MOVES, 3)),

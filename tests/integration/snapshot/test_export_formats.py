@@ -20,12 +20,12 @@ from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import Manifest
 from binlogd.tools.against import Verdict, compare
 from binlogd.tso import NO_TS
-from tests import recordings_reader
-from tests.data_directory import write_log
-from tests.limits import COLUMNS
-from tests.mariadb import MariaDb
-from tests.snapshots import snapshot
-from tests.spark import WarmSpark
+from tests.support import recordings_reader
+from tests.support.data_directory import write_log
+from tests.support.limits import COLUMNS
+from tests.support.mariadb import MariaDb
+from tests.support.snapshots import snapshot
+from tests.support.spark import WarmSpark
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 OPTIONS: dict[str, dict[str, str]] = {

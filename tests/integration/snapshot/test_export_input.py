@@ -16,7 +16,7 @@ from binlogd.snapshot.publishing.publish import AlreadyThere, publish, read_mani
 from binlogd.snapshot.spec import Manifest, Segment
 from binlogd.tso import Tso
 from binlogd.wire.peek import commit_binlog, prewrite_binlog
-from tests.data_directory import write_log
+from tests.support.data_directory import write_log
 
 
 def binlogs(count: int) -> list[bytes]:

@@ -24,9 +24,9 @@ from binlogd.snapshot.process.warmup import note_launch
 from binlogd.snapshot.publishing.marks import FileMark
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import FileEntry, KeysEntry
-from tests import recordings_reader, snapshot_reader
-from tests.data_directory import write_log
-from tests.spark import forget_sessions
+from tests.support import recordings_reader, snapshot_reader
+from tests.support.data_directory import write_log
+from tests.support.spark import forget_sessions
 
 RECORDING = Path(__file__).parents[2] / "recordings" / "keys"
 

@@ -24,13 +24,13 @@ from binlogd.wire.peek import (
     prewrite_binlog,
     rollback_binlog,
 )
-from binlogd.workload.generator import Options, Workload
-from tests import recordings_reader, snapshot_reader
-from tests.data_directory import write_log
-from tests.model_check import check_against_model
-from tests.plain_export import PlainExport
-from tests.recordings_reader import Row
-from tests.spark import WarmSpark
+from tests.support import recordings_reader, snapshot_reader
+from tests.support.data_directory import write_log
+from tests.support.model_check import check_against_model
+from tests.support.plain_export import PlainExport
+from tests.support.recordings_reader import Row
+from tests.support.spark import WarmSpark
+from tests.workload.generator import Options, Workload
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 

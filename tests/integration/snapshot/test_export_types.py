@@ -19,7 +19,7 @@ from binlogd.snapshot.writing.files import TableFiles, Target
 from binlogd.tidb.kinds import FLAG_UNSIGNED, Tp
 from binlogd.tidb.model import Column, FieldType
 from binlogd.tidb.row import Value
-from tests.spark import WarmSpark
+from tests.support.spark import WarmSpark
 
 Case = tuple[str, FieldType, TypeOptions, list[tuple[Value, Any]]]
 

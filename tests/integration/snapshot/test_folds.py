@@ -24,9 +24,9 @@ from binlogd.snapshot.log.packets import Spread
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import ChangesOptions
 from binlogd.tso import NO_TS, Tso
-from tests.data_directory import collect_garbage, write_log
-from tests.folds import HISTORY, TABLES, Fold, random_fold, rows_of
-from tests.plain_export import PlainExport
+from tests.support.data_directory import collect_garbage, write_log
+from tests.support.folds import HISTORY, TABLES, Fold, random_fold, rows_of
+from tests.support.plain_export import PlainExport
 
 seeds = st.integers(0, 1 << 30)
 

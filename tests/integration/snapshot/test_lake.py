@@ -13,7 +13,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from binlogd.snapshot.publishing.lake.register import Lake, Place, register
 from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY
-from tests.snapshots import Columns, snapshot
+from tests.support.snapshots import Columns, snapshot
 
 FIRST: Columns = [
     (1, "id", pa.array([1, 2], pa.int32())),

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests import strace
+from tests.support import strace
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """

@@ -24,10 +24,10 @@ from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import body, changes, peek
-from tests import recordings_reader
-from tests.data_directory import write_log
-from tests.partitioned import Partitioned, moments
-from tests.recordings_reader import RECORDINGS
+from tests.support import recordings_reader
+from tests.support.data_directory import write_log
+from tests.support.partitioned import Partitioned, moments
+from tests.support.recordings_reader import RECORDINGS
 
 MOMENTS = 5
 Shown = tuple[Value, ...]

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from binlogd.errors import ConfigError
 from binlogd.snapshot.export import ExportOptions
 from binlogd.snapshot.publication import published
-from tests.snapshots import Columns, snapshot
+from tests.support.snapshots import Columns, snapshot
 
 ROWS: Columns = [(1, "id", pa.array([1, 2, 3]))]
 

@@ -12,7 +12,7 @@ import pytest
 
 from binlogd.snapshot.check import check
 from binlogd.snapshot.publishing.publish import LATEST, read_manifest, snapshots
-from tests.snapshots import Columns, snapshot
+from tests.support.snapshots import Columns, snapshot
 
 ROOT = Path(__file__).parents[3]
 ROWS: Columns = [(1, "id", pa.array([1, 2, 3]))]

@@ -16,7 +16,7 @@ from binlogd.snapshot.tables.rewrite import Unconvertible, converter
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType
 from binlogd.tidb.row import Value
-from tests.mariadb import MariaDb
+from tests.support.mariadb import MariaDb
 
 UNSIGNED = 32
 RNG = Random(11)

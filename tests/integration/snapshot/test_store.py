@@ -18,7 +18,7 @@ from binlogd.host.threads import Threads
 from binlogd.snapshot.publication import stored
 from binlogd.snapshot.publishing import store as store_module
 from binlogd.snapshot.publishing.store import Store, StoreFailed
-from tests.snapshots import Columns, snapshot
+from tests.support.snapshots import Columns, snapshot
 
 ROWS: Columns = [(1, "id", pa.array(range(1000)))]
 _NUMBERS = itertools.count()

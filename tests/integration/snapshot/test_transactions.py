@@ -31,7 +31,7 @@ from binlogd.wire.peek import (
     prewrite_binlog,
     rollback_binlog,
 )
-from tests.data_directory import write_log
+from tests.support.data_directory import write_log
 
 KEY = FieldType(Tp.LONGLONG, FLAG_PRIMARY_KEY | FLAG_NOT_NULL)
 INFO = Table(7, "t", (Column(1, "a", 0, KEY),), pk_is_handle=True)

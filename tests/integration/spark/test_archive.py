@@ -22,9 +22,9 @@ from binlogd.wire.peek import (
     prewrite_binlog,
     rollback_binlog,
 )
-from binlogd.workload.generator import Options
-from tests.data_directory import write_log
-from tests.logged import Logged, read
+from tests.support.data_directory import write_log
+from tests.support.logged import Logged, read
+from tests.workload.generator import Options
 
 
 @pytest.fixture(scope="module")

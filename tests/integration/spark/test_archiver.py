@@ -12,9 +12,9 @@ from binlogd.log.index_file import Segment
 from binlogd.log.pointer import FileId, ValuePointer
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import NO_TS, Tso
-from binlogd.workload.generator import Options
-from tests.logged import Logged
-from tests.pump_world import eventually
+from tests.support.logged import Logged
+from tests.support.pump_world import eventually
+from tests.workload.generator import Options
 
 
 def segments(directory: Path) -> list[Segment]:

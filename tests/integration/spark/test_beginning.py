@@ -20,13 +20,13 @@ from binlogd.spark.pipeline import LakeTarget, PipelineOptions, seed, start
 from binlogd.spark.request import request
 from binlogd.spark.submit import Arguments, claimed, parsed, run
 from binlogd.tso import Tso
-from binlogd.workload.generator import Options
-from tests import dumps
-from tests.data_directory import collect_garbage
-from tests.lakes import Pipeline, moments
-from tests.logged import Logged, check_lake
-from tests.s3 import s3_server
-from tests.spark import WarmSpark
+from tests.support import dumps
+from tests.support.data_directory import collect_garbage
+from tests.support.lakes import Pipeline, moments
+from tests.support.logged import Logged, check_lake
+from tests.support.s3 import s3_server
+from tests.support.spark import WarmSpark
+from tests.workload.generator import Options
 
 
 @pytest.fixture(scope="module")

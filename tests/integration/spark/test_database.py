@@ -18,14 +18,14 @@ from binlogd.spark.lake.book import Claim, PipelineStopped
 from binlogd.spark.request import request
 from binlogd.spark.retold import retold
 from binlogd.tso import Tso
-from tests import recordings_reader
-from tests.appliance import into_mariadb
-from tests.data_directory import collect_garbage, write_log
-from tests.logged import read
-from tests.mariadb import MariaDb
-from tests.recordings_reader import RECORDINGS, compare
-from tests.replay import SKIPPED
-from tests.spark import WarmSpark
+from tests.support import recordings_reader
+from tests.support.appliance import into_mariadb
+from tests.support.data_directory import collect_garbage, write_log
+from tests.support.logged import read
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import RECORDINGS, compare
+from tests.support.replay import SKIPPED
+from tests.support.spark import WarmSpark
 
 NAME = "keys"
 

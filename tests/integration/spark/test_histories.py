@@ -20,12 +20,12 @@ from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.walk import schema_as_of
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
-from binlogd.workload.generator import Options
-from tests import snapshot_reader
-from tests.lakes import Pipeline
-from tests.logged import Logged, check_lake, expected, read, renamed
-from tests.plain_export import PlainExport
-from tests.streams import Growing, Stream, folded, tables_at
+from tests.support import snapshot_reader
+from tests.support.lakes import Pipeline
+from tests.support.logged import Logged, check_lake, expected, read, renamed
+from tests.support.plain_export import PlainExport
+from tests.support.streams import Growing, Stream, folded, tables_at
+from tests.workload.generator import Options
 
 FORMS = ("raw", "changes", "binlog")
 TABLES = MOMENTS = 2

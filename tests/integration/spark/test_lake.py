@@ -28,10 +28,10 @@ from binlogd.spark.request import request
 from binlogd.tidb.kinds import ActionType, SchemaState
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import MAX_TS, Tso
-from binlogd.workload.generator import Options
-from tests.lakes import Killed, Pipeline, moments
-from tests.logged import Logged, check_lake
-from tests.s3 import S3, s3_server
+from tests.support.lakes import Killed, Pipeline, moments
+from tests.support.logged import Logged, check_lake
+from tests.support.s3 import S3, s3_server
+from tests.workload.generator import Options
 
 
 @pytest.fixture(scope="module")

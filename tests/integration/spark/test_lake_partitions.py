@@ -26,10 +26,10 @@ from binlogd.tidb.kinds import PartitionKind, Tp
 from binlogd.tidb.model import Column, FieldType, Table
 from binlogd.tidb.partitioning import Partition, Partitioning
 from binlogd.wire.peek import peek
-from tests.data_directory import write_log
-from tests.lakes import Killed, Pipeline
-from tests.logged import Logged, lake_rows
-from tests.partitioned import Partitioned
+from tests.support.data_directory import write_log
+from tests.support.lakes import Killed, Pipeline
+from tests.support.logged import Logged, lake_rows
+from tests.support.partitioned import Partitioned
 
 KILLED = 0.4
 """The share of batches that are killed once, when the tables are prepared or merged."""

@@ -13,11 +13,11 @@ from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import place_of
 from binlogd.tidb.schema import SchemaTracker
-from tests import recordings_reader, snapshot_reader
-from tests.data_directory import write_log
-from tests.lakes import Pipeline
-from tests.logged import Logged, lake_rows, read
-from tests.recordings_reader import RECORDINGS
+from tests.support import recordings_reader, snapshot_reader
+from tests.support.data_directory import write_log
+from tests.support.lakes import Pipeline
+from tests.support.logged import Logged, lake_rows, read
+from tests.support.recordings_reader import RECORDINGS
 
 UNTOLD = {
     "keys": "keys_wrong.*",

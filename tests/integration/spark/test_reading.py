@@ -19,9 +19,9 @@ from binlogd.spark.inputs import jobs_with, open_input
 from binlogd.spark.request import request
 from binlogd.spark.source import BinlogdSource
 from binlogd.tso import Tso, compose
-from binlogd.workload.generator import Options
-from tests.logged import Logged, expected, held, read, renamed
-from tests.streams import folded, key_columns
+from tests.support.logged import Logged, expected, held, read, renamed
+from tests.support.streams import folded, key_columns
+from tests.workload.generator import Options
 
 
 @pytest.fixture(scope="module")

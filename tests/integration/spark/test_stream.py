@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
-from binlogd.workload.generator import Options
-from tests.logged import Logged, expected, read
-from tests.spark import WarmSpark
-from tests.streams import folded
+from tests.support.logged import Logged, expected, read
+from tests.support.spark import WarmSpark
+from tests.support.streams import folded
+from tests.workload.generator import Options
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ from binlogd.spark.rows import wanted_table
 from binlogd.spark.walk import schema_as_of
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tso import NO_TS
-from tests import recordings_reader, snapshot_reader
-from tests.data_directory import write_log
-from tests.logged import read
-from tests.recordings_reader import RECORDINGS, Table
+from tests.support import recordings_reader, snapshot_reader
+from tests.support.data_directory import write_log
+from tests.support.logged import read
+from tests.support.recordings_reader import RECORDINGS, Table
 
 RECORDING = RECORDINGS / "types"
 CHOSEN = (

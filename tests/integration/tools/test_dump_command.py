@@ -12,10 +12,10 @@ import structlog
 from typer.testing import CliRunner
 
 from binlogd.cli import command_line
-from tests.appliance import run
 from tests.integration.tools.test_reading import extracted
-from tests.mariadb import MariaDb
-from tests.recordings_reader import RECORDINGS
+from tests.support.appliance import run
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import RECORDINGS
 
 HISTORY = RECORDINGS / "ddl" / "ddl_history.json.gz"
 

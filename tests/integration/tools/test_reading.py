@@ -24,8 +24,8 @@ from binlogd.tools.reading import SourceKind, find_sources, transactions
 from binlogd.tools.transaction import Meter, Transaction, Window
 from binlogd.tso import Tso
 from binlogd.wire import peek
-from tests.data_directory import write_log
-from tests.recordings_reader import RECORDINGS, committed, history, records
+from tests.support.data_directory import write_log
+from tests.support.recordings_reader import RECORDINGS, committed, history, records
 
 ARTEFACTS = Path(__file__).parents[2] / "golden" / "artefacts"
 

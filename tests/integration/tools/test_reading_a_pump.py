@@ -19,8 +19,8 @@ from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.store import UpstreamStore
 from binlogd.wire.peek import peek
-from tests.pump_world import eventually, posix_world, written
-from tests.recordings_reader import RECORDINGS, committed, history, records
+from tests.support.pump_world import eventually, posix_world, written
+from tests.support.recordings_reader import RECORDINGS, committed, history, records
 
 NAME = "types"
 

@@ -15,10 +15,10 @@ from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import Replayed, ReplayStopped, only_named, replay
 from binlogd.tools.transaction import Meter, Transaction, Window
 from binlogd.tso import Tso
-from tests.file_logs import written
-from tests.mariadb import MariaDb
-from tests.recordings_reader import RECORDINGS, compare
-from tests.replay import SKIPPED, filter_for, server_of
+from tests.support.file_logs import written
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import RECORDINGS, compare
+from tests.support.replay import SKIPPED, filter_for, server_of
 
 
 def read(*paths: Path, window: Window | None = None) -> Iterator[Transaction]:

@@ -20,11 +20,11 @@ from binlogd.tools.replay import replay
 from binlogd.tools.transaction import Meter, Window
 from binlogd.tools.undo import CannotUndo, Log, inverse, preamble, script, taken_back, undo
 from binlogd.tso import Tso
-from tests.file_logs import written
 from tests.integration.tools.test_reading import extracted
-from tests.mariadb import MariaDb
-from tests.recordings_reader import RECORDINGS
-from tests.replay import SKIPPED, filter_for, server_of
+from tests.support.file_logs import written
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import RECORDINGS
+from tests.support.replay import SKIPPED, filter_for, server_of
 
 
 def only(database: str, table: str) -> TableFilter:

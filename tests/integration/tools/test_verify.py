@@ -15,9 +15,9 @@ from binlogd.drainer.filtering.route import Router, RouteRule
 from binlogd.errors import ConfigError
 from binlogd.tools.verify import Request, TableVerdict, verify
 from binlogd.tso import NO_TS, Tso
-from tests.mariadb import MariaDb
-from tests.recordings_reader import RECORDINGS
-from tests.replay import SKIPPED, apply_all, server_of, sink_for, translated
+from tests.support.mariadb import MariaDb
+from tests.support.recordings_reader import RECORDINGS
+from tests.support.replay import SKIPPED, apply_all, server_of, sink_for, translated
 
 TABLES = (
     "CREATE DATABASE shop CHARACTER SET utf8mb4",

@@ -13,10 +13,10 @@ from binlogd.errors import UpstreamUnavailable
 from binlogd.host.tls import ClientTls, ServerTls
 from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.wire.generated.etcdserverpb import PutRequest, RangeRequest
-from tests.certificates import Authority
-from tests.etcd import own_etcd
-from tests.ports import free_port
-from tests.pump_world import eventually
+from tests.support.certificates import Authority
+from tests.support.etcd import own_etcd
+from tests.support.ports import free_port
+from tests.support.pump_world import eventually
 
 KEY = RangeRequest(key=b"k")
 HOST = "127.0.0.1"

@@ -10,8 +10,8 @@ from binlogd.tso import Tso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.gc_hold import GcHold, HoldLimits
 from binlogd.upstream.pd.leader import PdLimits
-from tests.pd_cluster import PdCluster, pd_cluster
-from tests.pump_world import eventually
+from tests.support.pd_cluster import PdCluster, pd_cluster
+from tests.support.pump_world import eventually
 
 QUICK = HoldLimits(ttl_s=300, renew_s=0.05, retry_s=0.02)
 

@@ -21,9 +21,9 @@ from binlogd.upstream.pd.no_tikv import TikvOrElse
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.wire.generated import metapb
 from binlogd.wire.generated.etcdserverpb import PutRequest
-from tests.pd_cluster import CLUSTER_ID, pd_cluster
-from tests.pump_world import eventually
-from tests.stand_in import standing_in
+from tests.support.pd_cluster import CLUSTER_ID, pd_cluster
+from tests.support.pump_world import eventually
+from tests.support.stand_in import standing_in
 
 START = compose(1_700_000_000_000)
 

@@ -22,10 +22,10 @@ from binlogd.upstream.pd.leader import PdLimits
 from binlogd.upstream.pd.members import Address
 from binlogd.upstream.store import UpstreamStore
 from binlogd.wire.generated import metapb
-from tests.certificates import Authority
-from tests.pd_cluster import CLUSTER_ID, pd_cluster
-from tests.ports import free_port
-from tests.pump_world import eventually
+from tests.support.certificates import Authority
+from tests.support.pd_cluster import CLUSTER_ID, pd_cluster
+from tests.support.ports import free_port
+from tests.support.pump_world import eventually
 
 QUICK = PdLimits(
     call_s=1.0,

@@ -19,8 +19,8 @@ from binlogd.upstream.pd.leader import PdLimits
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.wire.channel import BytesCodec
 from binlogd.wire.generated import pdpb
-from tests.pd_cluster import CLUSTER_ID
-from tests.wire_recordings import Call, calls
+from tests.support.pd_cluster import CLUSTER_ID
+from tests.support.wire_recordings import Call, calls
 
 CLIENTS = ("pump", "drainer", "tidb", "binlogctl")
 REQUESTS: Mapping[str, Callable[[], Any]] = {

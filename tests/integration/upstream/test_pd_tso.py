@@ -17,8 +17,8 @@ from binlogd.tso import Tso, physical_ms
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.leader import PdLimits
 from binlogd.upstream.pd.tso import PdTso
-from tests.pd_cluster import PdCluster, pd_cluster
-from tests.pump_world import PATIENCE_S, eventually
+from tests.support.pd_cluster import PdCluster, pd_cluster
+from tests.support.pump_world import PATIENCE_S, eventually
 
 QUICK = PdLimits(
     call_s=1.0,

@@ -18,8 +18,8 @@ from binlogd.upstream.pd.leader import PdLimits
 from binlogd.upstream.pd.tso import PdTso
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.wire import peek
-from tests.pd_cluster import PdCluster, pd_cluster
-from tests.pump_world import eventually, written
+from tests.support.pd_cluster import PdCluster, pd_cluster
+from tests.support.pump_world import eventually, written
 
 QUICK = PdLimits(call_s=1.0, connect_s=1.0, question_s=1.0, pause_s=0.01, tso_s=0.5, tso_call_s=0.5)
 

@@ -27,7 +27,7 @@ from binlogd.upstream.tidb.status_port import StatusPort
 from binlogd.upstream.tidb.tables import TidbTables
 from binlogd.upstream.tidb.txn_status import TidbTxnStatus
 from binlogd.upstream.txn_status import LocalTxnStatus
-from tests.scripted_tidb import NO_TABLE, ScriptedTidb
+from tests.support.scripted_tidb import NO_TABLE, ScriptedTidb
 
 RECORDING = Path(__file__).parents[2] / "recordings" / "ddl" / "ddl_history.json.gz"
 QUICK = HistoryLimits(missing_at_url_s=0.5, retry_interval_s=0.01)

@@ -16,9 +16,9 @@ from binlogd.tidb.meta_keys import KeyRange
 from binlogd.tso import Tso, plus_ms
 from binlogd.upstream.tikv.client import TikvClient
 from binlogd.wire.generated import errorpb, metapb
-from tests.certificates import Authority
-from tests.pump_world import eventually
-from tests.tikv import FakeStore, FakeTikv, asking, tikv
+from tests.support.certificates import Authority
+from tests.support.pump_world import eventually
+from tests.support.tikv import FakeStore, FakeTikv, asking, tikv
 
 KEY = b"t\x80key"
 

@@ -26,10 +26,10 @@ from binlogd.wire import codec
 from binlogd.wire.generated import errorpb
 from binlogd.wire.generated.kvrpcpb import MvccGetByKeyRequest
 from binlogd.wire.peek import commit_binlog, prewrite_binlog, rollback_binlog
-from tests.pump_world import ROOMY, StillClock, eventually, pulled, written
-from tests.tikv import FakeTikv, asking, tikv
-from tests.tikv_recordings import asked
-from tests.wire_recordings import calls
+from tests.support.pump_world import ROOMY, StillClock, eventually, pulled, written
+from tests.support.tikv import FakeTikv, asking, tikv
+from tests.support.tikv_recordings import asked
+from tests.support.wire_recordings import calls
 
 KEY = record_key(86, 5)
 

@@ -16,8 +16,8 @@ from binlogd.wire.generated.kvrpcpb import (
     MvccGetByKeyResponse,
     ScanRequest,
 )
-from tests.tikv import FakeTikv, asking, tikv
-from tests.tikv_recordings import Asked, asked
+from tests.support.tikv import FakeTikv, asking, tikv
+from tests.support.tikv_recordings import Asked, asked
 
 DRAINER = [each for each in asked("drainer") if each.method in ("KvGet", "KvScan")]
 GETS = [each for each in DRAINER if each.method == "KvGet"]

@@ -24,9 +24,9 @@ from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.tikv.client import TikvClient
 from binlogd.upstream.tikv.schema import TikvJobs, TikvSchema
-from tests.recordings_reader import RECORDINGS
-from tests.tikv import FakeTikv, asking, tikv
-from tests.tikv_schema import keep_schema
+from tests.support.recordings_reader import RECORDINGS
+from tests.support.tikv import FakeTikv, asking, tikv
+from tests.support.tikv_schema import keep_schema
 
 HISTORY = RECORDINGS / "ddl" / "ddl_history.json.gz"
 RAW: list[dict[str, Any]] = sorted(

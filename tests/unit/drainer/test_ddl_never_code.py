@@ -15,7 +15,7 @@ from binlogd.errors import UnsupportedDdl
 from binlogd.tidb.ddl_text import words
 from binlogd.tidb.model import ActionType, Table
 from binlogd.tidb.schema import Effect, Named
-from tests.sql_lexers import SERVERS, Server, code
+from tests.support.sql_lexers import SERVERS, Server, code
 from tests.unit.drainer.test_ddl import job, said
 
 CANARY = "evil"

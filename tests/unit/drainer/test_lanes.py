@@ -36,7 +36,7 @@ from binlogd.drainer.rows.target import Reader, Target
 from binlogd.drainer.txn import Dml
 from binlogd.errors import ConfigError, RowMismatch
 from binlogd.tso import NO_TS, Tso
-from tests.histories import KINDS, Upstream
+from tests.support.histories import KINDS, Upstream
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "lanes.json"
 

@@ -26,7 +26,7 @@ from binlogd.tidb.row import Value
 from binlogd.tso import Tso
 from binlogd.wire.generated import pb_binlog
 from binlogd.wire.peek import Mutation
-from tests.row_strategies import Sample, samples
+from tests.support.row_strategies import Sample, samples
 
 tsos = st.integers(0, 2**63 - 1).map(Tso)
 

@@ -18,7 +18,7 @@ from binlogd.tidb.model import FLAG_NOT_NULL, Column, FieldType, SchemaState, Ta
 from binlogd.tidb.row import RowDecoder
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
-from tests.row_strategies import Mutilation, Sample, mutilations, samples
+from tests.support.row_strategies import Mutilation, Sample, mutilations, samples
 
 Encode = Callable[[bytes], bytes]
 

@@ -24,7 +24,7 @@ from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED, S
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, TableAt
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tidb.times import datetime_text, duration_text
-from tests.row_strategies import Mutilation, mutilations
+from tests.support.row_strategies import Mutilation, mutilations
 
 INTEGER_BITS = {Tp.TINY: 8, Tp.SHORT: 16, Tp.INT24: 24, Tp.LONG: 32, Tp.LONGLONG: 64}
 RAW = st.binary(max_size=200) | st.text(max_size=40).map(str.encode)

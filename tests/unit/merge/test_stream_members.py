@@ -12,7 +12,7 @@ from binlogd.errors import PumpUnavailable, Unavailable
 from binlogd.merge.stream import MergedStream, MergeLimits, merged
 from binlogd.ports import Member, SourceState
 from binlogd.tso import NO_TS, Tso
-from tests.memory_pump import MemorySource
+from tests.support.memory_pump import MemorySource
 
 PATIENT = MergeLimits(retry_after_s=0.001)
 

@@ -15,8 +15,8 @@ from binlogd.pump.log.entry import Item
 from binlogd.pump.route import Router, Routing
 from binlogd.pump.shard.sorter import Sorter
 from binlogd.tso import NO_TS, Tso
-from tests.interleavings import Arrival, all_orders, any_order, arrivals
-from tests.recordings_reader import records
+from tests.support.interleavings import Arrival, all_orders, any_order, arrivals
+from tests.support.recordings_reader import records
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from binlogd.snapshot.formats import file_kinds, read_files
 from binlogd.snapshot.formats.file_kinds import FileKind
 from binlogd.snapshot.formats.texts import checksum
-from tests.limits import COLUMNS, Held, entry, manifest_of, rows
+from tests.support.limits import COLUMNS, Held, entry, manifest_of, rows
 
 FORMATS = ["parquet", "orc", "csv", "json"]
 

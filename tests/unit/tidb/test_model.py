@@ -20,8 +20,8 @@ from binlogd.tidb.model import (
     table_from_json,
     table_to_json,
 )
-from tests.recordings_reader import RECORDINGS, history
-from tests.row_strategies import Sample, samples
+from tests.support.recordings_reader import RECORDINGS, history
+from tests.support.row_strategies import Sample, samples
 
 RECORDED = ("ddl", "keys", "large", "mixed", "types")
 

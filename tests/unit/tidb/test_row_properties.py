@@ -14,7 +14,7 @@ from binlogd.tidb.columns import converter_of, reader_of
 from binlogd.tidb.encode import encode_delete, encode_insert, encode_update
 from binlogd.tidb.model import FLAG_NOT_NULL, Table
 from binlogd.tidb.row import RowDecoder
-from tests.row_strategies import Mutilation, Sample, json_texts, mutilations, samples
+from tests.support.row_strategies import Mutilation, Sample, json_texts, mutilations, samples
 
 HANDLE = 77
 

@@ -13,11 +13,11 @@ from binlogd.binlog import BinlogType
 from binlogd.errors import Refused, Unavailable
 from binlogd.tso import Tso
 from binlogd.wire.peek import peek
-from binlogd.workload import recording
-from binlogd.workload.feed import Feeder
-from binlogd.workload.generator import Options, Workload
-from binlogd.workload.hold_back import HoldBack
-from binlogd.workload.timeline import Fate, Record
+from tests.workload import recording
+from tests.workload.feed import Feeder
+from tests.workload.generator import Options, Workload
+from tests.workload.hold_back import HoldBack
+from tests.workload.timeline import Fate, Record
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 

@@ -6,8 +6,8 @@ import pytest
 
 from binlogd.tidb.model import Column, FieldType, Table
 from binlogd.tso import Tso
-from binlogd.workload.model import Contents, Model, StoredRow
-from binlogd.workload.replica import Replica, differences
+from tests.workload.model import Contents, Model, StoredRow
+from tests.workload.replica import Replica, differences
 
 NAME = ("shop", "items")
 FIRST = Table(7, "items", (Column(1, "id", 0, FieldType(3)), Column(2, "v", 1, FieldType(3))))

@@ -12,9 +12,9 @@ from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.wire.peek import body, mutations
-from binlogd.workload.generator import Options, Workload
-from binlogd.workload.replica import Replica, differences
-from binlogd.workload.timeline import Record
+from tests.workload.generator import Options, Workload
+from tests.workload.replica import Replica, differences
+from tests.workload.timeline import Record
 
 GOLDEN_DIGEST = "25070e1052995c7f569ed51acb1129c7fa4489668000f88393c6948e428a6592"
 """Changes only when the workload is changed on purpose."""

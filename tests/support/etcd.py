@@ -1,0 +1,105 @@
+"""A real etcd of one member, and binlogd's own, each on a port of its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from random import Random
+from time import monotonic, sleep
+
+from binlogd.host.tls import ServerTls
+from binlogd.placement.calls import OpenStreams
+from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
+from binlogd.placement.maintenance import AuthService, HealthService, MaintenanceService
+from binlogd.placement.watches import PROGRESS_S, WatchService
+from binlogd.serving.server import Server
+from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
+from tests.support.ports import free_port
+
+_START_S = 120.0
+
+
+@contextmanager
+def real_etcd(directory: Path) -> Iterator[int]:
+    """Runs one in a directory; its client port. Raises RuntimeError when it does not start."""
+    program = shutil.which("etcd")
+    if program is None:
+        raise RuntimeError("etcd is not installed: `make system` installs etcd-server")
+    client, peer = free_port(), free_port()
+    log = directory / "etcd.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                program,
+                "--name=one",
+                f"--data-dir={directory / 'data'}",
+                f"--listen-client-urls=http://127.0.0.1:{client}",
+                f"--advertise-client-urls=http://127.0.0.1:{client}",
+                f"--listen-peer-urls=http://127.0.0.1:{peer}",
+                f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
+                f"--initial-cluster=one=http://127.0.0.1:{peer}",
+                "--heartbeat-interval=20",
+                "--election-timeout=200",
+            ],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        _wait_until_healthy(client, process, log)
+        yield client
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait_until_healthy(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = monotonic() + _START_S
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
+                if b'"true"' in answer.read():
+                    return
+        except (OSError, urllib.error.URLError):
+            if process.poll() is not None or monotonic() > until:
+                raise RuntimeError(f"etcd does not start: {log.read_text()}") from None
+        sleep(0.02)
+
+
+@asynccontextmanager
+async def own_etcd(
+    path: Path,
+    *,
+    port: int = 0,
+    limits: KeyspaceLimits | None = None,
+    tls: ServerTls | None = None,
+    url: str = "http://127.0.0.1",
+    progress_s: float = PROGRESS_S,
+) -> AsyncIterator[tuple[int, KeyspaceStore]]:
+    """Serves a keyspace; the port, and the keyspace. Leases end only where it runs; `url` is what
+    the member says of itself."""
+    keyspace = await KeyspaceStore.open(path, Random(1), limits)
+    streams = OpenStreams()
+    server = Server(
+        [
+            KeyValueService(keyspace),
+            LeaseService(keyspace, streams),
+            WatchService(keyspace, streams, progress_s=progress_s),
+            ClusterService(keyspace, "own", url),
+            MaintenanceService(keyspace),
+            AuthService(keyspace),
+            HealthService(streams),
+        ],
+        tls=tls,
+    )
+    try:
+        _, bound = await server.start("127.0.0.1", port)
+        yield bound, keyspace
+    finally:
+        streams.close()
+        await server.close()
+        await keyspace.close()

@@ -1,0 +1,9 @@
+"""What a process of binlogd begins with, where it is forked instead of started: all of its code."""
+
+import gc
+
+import tests.support.program  # noqa: F401 - what a forked process is asked to do stands there
+from binlogd.cli import command_line
+
+command_line()  # imports every command
+gc.freeze()

@@ -1,0 +1,103 @@
+"""What the Spark job of the pipeline does with a lake, without a Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlogd.snapshot.tables.catalog import DdlBinlog
+from binlogd.spark.inputs import open_input
+from binlogd.spark.lake import moving
+from binlogd.spark.lake.homes import followed
+from binlogd.spark.lake.moving import Lake
+from binlogd.spark.lake.preparing import prepare
+from binlogd.spark.late import latecomers
+from binlogd.spark.pipeline import Range
+from binlogd.spark.plan import planned, schema_before
+from binlogd.spark.request import Request, request
+from binlogd.spark.source import BinlogdSource
+from binlogd.tso import Tso
+from tests.support.logged import Logged
+
+DDL_NAMES = ("commit_ts", "ddl_job_id", "ddl_state", "ddl_query")
+
+
+class Killed(Exception):
+    """A process that is no more."""
+
+
+class Pipeline:
+    """What the Spark job does with a batch, by pyarrow alone; it can be killed at each step."""
+
+    def __init__(self, logged: Logged, lake: Lake, **more: str) -> None:
+        self._options = logged.options(form="changes", **more)
+        self._asked = request(self._options)
+        self._input = open_input(self._asked)
+        self._lake = lake
+
+    @property
+    def asked(self) -> Request:
+        """What is read."""
+        return self._asked
+
+    def run(self, start: int, end: int, kill_at: int = 1 << 30, *, is_first: bool = False) -> int:
+        """How many steps there were."""
+        steps = iter(range(1 << 30))
+
+        def step() -> None:
+            if next(steps) == kill_at:
+                raise Killed
+
+        book = self._lake.book()
+        now = book.read()
+        of = Range(Tso(start), Tso(end), is_first or not start, "a")
+        begin = moving.begin(now, of, self._input.gone_ts(), "the lake")
+        if begin >= end:
+            return 0
+        rows = self._changes(begin, end)
+        jobs = self._input.jobs()
+        is_ddl = pc.greater(rows["ddl_job_id"], 0)
+        ddl = [
+            DdlBinlog(Tso(ts), job_id, state, query)
+            for ts, job_id, state, query in zip(
+                *(rows.filter(is_ddl)[name].to_pylist() for name in DDL_NAMES), strict=True
+            )
+        ]
+        tracker = book.schema_at(begin) or schema_before(jobs, begin, Tso(end), ddl)
+        batch = planned(jobs, ddl, tracker, self._asked, start=begin, end=Tso(end))
+        moving.check(now, batch, is_first=of.is_first)
+        step()
+        late = latecomers(self._input, batch, self._asked, begin)
+        heads = prepare(self._lake, now, batch, late)
+        step()
+        changes = followed(batch.moves, rows.filter(pc.invert(is_ddl)).to_batches())
+        moved = pa.Table.from_batches(changes, rows.schema)
+        winners = self._winners(
+            moved.sort_by([("commit_ts", "ascending"), ("seq", "ascending")]), set(batch.after)
+        )
+        for merged in moving.merge(self._lake, heads, batch, winners):
+            heads[merged.head.table_id] = merged.head
+            step()
+        moving.finish(self._lake, batch, heads)
+        return next(steps)
+
+    def _changes(self, start: int, end: int) -> pa.Table:
+        source = BinlogdSource({**self._options, "from": str(start), "to": str(end)})
+        reader = source.reader(source.schema())
+        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+        return pa.Table.from_batches(batches)
+
+    @staticmethod
+    def _winners(rows: pa.Table, table_ids: set[int]) -> Iterator[pa.RecordBatch]:
+        last = {(each["table_id"], each["key"]): each for each in rows.to_pylist()}
+        kept = [each for each in last.values() if each["table_id"] in table_ids]
+        kept.sort(key=lambda each: each["table_id"])
+        yield from pa.Table.from_pylist(kept, rows.schema).to_batches()
+
+
+def moments(logged: Logged, parts: int) -> list[int]:
+    """Ends of so many batches; the last is that of the log."""
+    found = logged.workload.model.moments()
+    return [*(found[len(found) * part // parts] for part in range(1, parts)), found[-1]]

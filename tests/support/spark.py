@@ -1,0 +1,188 @@
+"""Snapshots from one warm Spark session, so that a test file pays for one start only."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from binlogd.snapshot import job as job_module
+from binlogd.snapshot.bases import choice
+from binlogd.snapshot.formats.file_kinds import PLAIN_PARQUET, FileKind
+from binlogd.snapshot.process.jobdir import pinned
+from binlogd.snapshot.process.session import EXPORT_SETTINGS, session
+from binlogd.snapshot.publishing.publish import publish, read_manifest
+from binlogd.snapshot.spec import (
+    ChangesOptions,
+    ExportSpec,
+    Manifest,
+    Report,
+    SessionSpec,
+    TypeOptions,
+)
+from binlogd.tso import NO_TS, Tso
+
+ROOT = Path(__file__).parents[2]
+TYPES = TypeOptions(invalid_text="replace")
+
+
+class WarmSpark:
+    """Exports as the child process does, without starting one each time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._numbers = itertools.count()
+        scratch = directory / "scratch"
+        scratch.mkdir()
+        self.spark = session(SessionSpec(scratch=str(scratch)), EXPORT_SETTINGS)
+
+    def export(
+        self,
+        data_dir: Path,
+        history: bytes,
+        as_of: Tso = NO_TS,
+        *,
+        base: Path | None = None,
+        time_zone: str = "",
+        types: TypeOptions = TYPES,
+        kind: FileKind = PLAIN_PARQUET,
+    ) -> Path:
+        """A published snapshot. Raises what the job raises."""
+        job, staging, out, jobs = self._begun(history)
+        with pinned(data_dir, job) as log_files:
+            needs = choice.Needs(as_of, log_files.gone_ts, None, types)
+            chosen = choice.choose(str(base or choice.NONE), out, needs)
+            spec = msgspec.structs.replace(
+                self._spec(log_files.segments, jobs, as_of, staging),
+                types=types,
+                base=str(chosen.directory or ""),
+                base_ts=chosen.commit_ts,
+                base_time_zone=time_zone,
+                is_headless=log_files.gone_ts > NO_TS,
+                gone_ts=log_files.gone_ts,
+                format=kind.format,
+                layout=kind.layout,
+            )
+            report = job_module.build(self.spark, spec, lambda _: None)
+        return publish(staging, out, _manifest(report, types, kind))
+
+    def stage(self, data_dir: Path, history: bytes) -> ExportSpec:
+        """The spec of an export that is staged with marks, and not published."""
+        spec = self.spec(data_dir, history)
+        job_module.build(self.spark, spec, lambda _: None)
+        return spec
+
+    def spec(self, data_dir: Path, history: bytes, base: Path | None = None) -> ExportSpec:
+        """That of an export with marks, on a base; its input stays pinned."""
+        job, staging, _, jobs = self._begun(history)
+        with pinned(data_dir, job) as log_files:
+            return msgspec.structs.replace(
+                self._spec(log_files.segments, jobs, NO_TS, staging),
+                state=str(job / "state"),
+                base=str(base or ""),
+                base_ts=read_manifest(base).commit_ts if base else NO_TS,
+                is_headless=log_files.gone_ts > NO_TS,
+                gone_ts=log_files.gone_ts,
+            )
+
+    def changes(
+        self,
+        data_dir: Path,
+        history: bytes,
+        from_ts: Tso,
+        to_ts: Tso = NO_TS,
+        *,
+        all_versions: bool = False,
+        has_before: bool = False,
+    ) -> Path:
+        """Published changes. Raises what the job raises."""
+        job, staging, out, jobs = self._begun(history)
+        with pinned(data_dir, job) as log_files:
+            spec = msgspec.structs.replace(
+                self._spec(log_files.segments, jobs, to_ts, staging),
+                is_headless=log_files.gone_ts > NO_TS,
+                gone_ts=log_files.gone_ts,
+                changes=ChangesOptions(from_ts, all_versions, has_before),
+            )
+            report = job_module.build(self.spark, spec, lambda _: None)
+        return publish(staging, out, _manifest(report, TYPES))
+
+    def stop(self) -> None:
+        """Ends the session; the JVM ends with the tests."""
+        self.spark.stop()
+
+    def _begun(self, history: bytes) -> tuple[Path, Path, Path, Path]:
+        """Directories of a new job: its own, what it stages, what is published; its history."""
+        job = self._directory / f"job-{next(self._numbers)}"
+        staging, out = job / "staging", job / "out"
+        for path in (staging, out):
+            path.mkdir(parents=True)
+        jobs = job / "history.json"
+        jobs.write_bytes(history)
+        return job, staging, out, jobs
+
+    def _spec(
+        self, segments: tuple[object, ...], history: Path, as_of: Tso, staging: Path
+    ) -> ExportSpec:
+        return ExportSpec(
+            segments=segments,  # type: ignore[arg-type]  # a tuple of Segment, or the empty one
+            schema_history=str(history),
+            as_of=as_of,
+            known_resolved_ts=0,
+            out=str(self._directory / "none"),
+            staging=str(staging),
+            scratch=str(self._directory / "scratch"),
+            ignore_schemas=("mysql",),
+            types=TYPES,
+            partitions=2,
+        )
+
+
+@contextmanager
+def warm_spark(directory: Path) -> Iterator[WarmSpark]:
+    """A session for the tests of one file; skips them where there is no Java."""
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("no Java on this machine")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'binlogd' / 'spark'}")
+        patch.delenv("SPARK_HOME", raising=False)
+        spark = WarmSpark(directory)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def forget_sessions(patch: pytest.MonkeyPatch) -> None:
+    """As in a process that has not run Spark: a session leaves variables that its scripts read."""
+    for name in [name for name in os.environ if name.startswith("SPARK_") and name != "SPARK_HOME"]:
+        patch.delenv(name)
+
+
+def _manifest(report: Report, types: TypeOptions, kind: FileKind = PLAIN_PARQUET) -> Manifest:
+    return Manifest(
+        binlogd_version="test",
+        spark_version=report.spark_version,
+        cluster_id=None,
+        commit_ts=report.commit_ts,
+        time="",
+        resolved_ts=report.resolved_ts,
+        log=(),
+        tables=report.tables,
+        left_out=report.left_out,
+        types=types,
+        data_format=kind.format,
+        layout=kind.layout,
+        create_databases=report.create_databases,
+        extra_files=report.extra_files,
+        schema=report.schema,
+        changes=report.changes,
+    )
