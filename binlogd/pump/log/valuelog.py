@@ -450,8 +450,18 @@ class ValueLog:
             return not await logscan.has_wrong_length(self._disk, path, at=scan.end, size=size)
         if acknowledged.same_boot:
             return False
-        good = await self._next_good(fid, scan)
-        return good is None or size - scan.end <= self._limits.flush_bytes_max
+        return size - scan.end <= await self._flush_bytes_max(fid, scan)
+
+    async def _flush_bytes_max(self, fid: FileId, scan: SegmentScan) -> int:
+        """How long the last flush may have been: each is synced before the next begins, so what
+        goes beyond it was acknowledged. Only a single record is longer than the limit says."""
+        if not self._limits.sync:
+            return self._segments[fid].size_bytes
+        (head,) = await self._disk.read(self.path(fid), [(scan.end, record.HEADER_BYTES)])
+        alone = record.FRAMING.needs(head) or 0
+        if alone > self._limits.flush_bytes_max and await self._next_good(fid, scan) is None:
+            return alone
+        return self._limits.flush_bytes_max
 
     async def _is_half_footer(self, fid: FileId, begin: int) -> bool:
         """Whether the segment ends with the first bytes of the very footer that it would get."""

@@ -348,6 +348,32 @@ async def test_after_a_power_cut_whole_records_behind_a_hole_are_torn_too(
         assert [each for _, each in found] == [payload(1)]
 
 
+async def test_no_power_cut_takes_more_than_the_last_append(
+    tmp_path: Path, disk: PosixDisk
+) -> None:
+    """What goes beyond it was acknowledged: it is not cut away because nothing behind it reads."""
+    limits = LogLimits(flush_bytes_max=300)
+    async with log_in(tmp_path, disk, limits) as (value_log, _):
+        await write(value_log, [1])
+        marked = Acknowledged(upto=value_log.end, same_boot=False)
+        lost, last = await write(value_log, [2, 3])
+        await write(value_log, [4], size=500)
+    path = tmp_path / "000000.vlog"
+    whole = path.read_bytes()
+
+    path.write_bytes(whole[: lost.offset] + bytes(len(whole) - lost.offset))
+    with pytest.raises(CorruptRecord, match="up to the end of the segment are unreadable"):
+        async with log_in(tmp_path, disk, limits, marked):
+            pass
+    assert path.stat().st_size == len(whole)
+    torn = last.offset + record.HEADER_BYTES + last.length  # a record longer than other appends
+    for kept in (record.HEADER_BYTES, record.HEADER_BYTES + 200):
+        path.write_bytes(whole[: torn + kept] + bytes(len(whole) - torn - kept))
+        async with log_in(tmp_path, disk, limits, marked) as (_, found):
+            assert [each for _, each in found] == [payload(1), payload(2), payload(3)]
+        assert path.stat().st_size == torn
+
+
 async def test_a_log_shorter_than_what_was_acknowledged_is_damaged(
     tmp_path: Path, disk: PosixDisk
 ) -> None:
