@@ -65,6 +65,16 @@ def test_every_test_that_the_documents_name_is_there() -> None:
     assert [where for where, name in named.items() if name not in there] == []
 
 
+def test_every_decision_stands_once_among_its_topics() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    heads = {page.name: page.read_text().split("\n", 1)[0] for page in pages}
+    listed = re.findall(
+        r"^- \[(.*?)\]\((.*?)\)", (ROOT / "docs/decisions/README.md").read_text(), re.M
+    )
+    assert sorted(name for _, name in listed) == sorted(heads)
+    assert {name: f"# {title}" for title, name in listed} == heads
+
+
 @pytest.mark.parametrize("name", ["pump.md", "drainer.md"])
 def test_every_log_line_that_a_page_translates_is_written(name: str) -> None:
     page = (ROOT / "docs" / "reference" / name).read_text()

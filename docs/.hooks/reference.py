@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from binlogd.cli import command_line
 
@@ -29,8 +30,15 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     named = (ROOT / "mkdocs.yml").read_text()
     reference += [page.name for page in _pages("docs") if page.name not in named]
     pages = [f"decisions/{page.name}" for page in _pages("docs/decisions")]
-    explanation.append({"Decisions": pages})
+    explanation.append({"Decisions": sorted(pages, key=lambda name: "README" not in name)})
     return config
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Keeps decisions out of the search: who looks for a key wants to set it."""
+    if page.file.src_uri.startswith("decisions/"):
+        page.meta["search"] = {"exclude": True}
+    return markdown
 
 
 def _pages(directory: str) -> list[Path]:
