@@ -27,6 +27,7 @@ from binlogd.exporting import desk_for
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.host.loop import run
+from binlogd.log.directory import LOCK_FILE
 from binlogd.node.assembly import (
     identity,
     make_finder,
@@ -49,7 +50,7 @@ from binlogd.node.watching import Sight, Watch
 from binlogd.placement.pd_service import Place
 from binlogd.placement.stand_in import StandIn
 from binlogd.ports import NodeStatus
-from binlogd.pump.pump import LOCK_FILE, Pump
+from binlogd.pump.pump import Pump
 from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
 from binlogd.serving.http2 import Http2Limits, Servable

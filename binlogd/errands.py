@@ -11,6 +11,7 @@ from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.host.loop import run
+from binlogd.log.directory import STORE_FILE
 from binlogd.node.upstreams import ask_pd_the_time, open_registry
 from binlogd.ports import Registry
 from binlogd.settings.setup import Setup
@@ -65,12 +66,12 @@ def timestamp_of_pd(setup: Setup) -> Tso:
 async def open_store(setup: Setup, disk: PosixDisk) -> UpstreamStore:
     """What the node knows of its upstream, in a directory that is made. Raises ConfigError."""
     await make_data_dir(setup, disk)
-    return await UpstreamStore.open(setup.data_dir / "upstream.db")
+    return await UpstreamStore.open(setup.data_dir / STORE_FILE)
 
 
 async def open_existing(setup: Setup) -> UpstreamStore:
     """The same, of a directory that is there. Raises ConfigError."""
-    if not (setup.data_dir / "upstream.db").exists():
+    if not (setup.data_dir / STORE_FILE).exists():
         raise ConfigError(
             f"data-dir {setup.data_dir}: no binlogd has run there yet; name the directory of the"
             " one that is meant, by --data-dir or the --config that it is started with"

@@ -15,6 +15,7 @@ from binlogd.archive.store import without_secrets
 from binlogd.archive.task import CATALOG_NAME, check_installed
 from binlogd.errors import ConfigError
 from binlogd.host.loop import ended_by_term, run
+from binlogd.log.directory import STORE_FILE
 from binlogd.node.upstreams import open_upstream
 from binlogd.settings.quantities import size_bytes
 from binlogd.settings.setup import Setup
@@ -191,7 +192,7 @@ def desk_for(setup: Setup, upstream: Upstream, vouched_ts: Callable[[], Tso]) ->
 
 async def _history(setup: Setup) -> tuple[list[bytes], int | None]:
     """The DDL jobs that the upstream tells, and its id."""
-    store = await UpstreamStore.open(setup.data_dir / "upstream.db")
+    store = await UpstreamStore.open(setup.data_dir / STORE_FILE)
     try:
         upstream = await open_upstream(setup, store)
         try:

@@ -24,11 +24,11 @@ from binlogd.archive.index import Fold, Located, SegmentIndex, resolved
 from binlogd.archive.store import Store
 from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
 from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex, Refused
-from binlogd.log import gone
+from binlogd.log.directory import Shard, shards_below
+from binlogd.log.gone import gone_ts
 from binlogd.log.index_file import MARKS_QUERY, Marks, marks_of
-from binlogd.log.pointer import segment_name
-from binlogd.tools.pump_log import Shard, shard_records
-from binlogd.tools.reading import SourceKind, find_sources
+from binlogd.log.pointer import FIRST, segment_name
+from binlogd.tools.pump_log import shard_records
 from binlogd.tools.transaction import Meter
 from binlogd.tso import NO_TS, Tso
 
@@ -241,10 +241,9 @@ class DirectoryPlaces:
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
-        sources = find_sources([data_dir])
-        if any(source.kind is not SourceKind.PUMP for source in sources):
+        self._shards = shards_below(data_dir)
+        if not self._shards:
             raise ConfigError(f"{data_dir}: is no data directory of a Pump, and no archive")
-        self._shards = [shard for source in sources for shard in source.shards]
         self._scanned: dict[int, tuple[SegmentIndex, list[Located]]] = {}
 
     @property
@@ -316,17 +315,7 @@ class DirectoryPlaces:
 
 def gone_from(number: int, shard: Shard) -> Tso:
     """Up to when binlogs of a shard may be gone. Raises Refused where nobody knows."""
-    first = min(shard.segments(), default=0)
-    path = gone.path(shard.directory)
-    told = path.read_text().split() if path.exists() else []
-    if len(told) == 2 and all(each.isdigit() for each in told):
-        return Tso(int(told[0]))
-    if first == 0:
-        return NO_TS
-    raise Refused(
-        f"the log of shard {number} begins with file {first}, and {path} does not tell up to when"
-        " binlogs are gone: start binlogd once, which finds out"
-    )
+    return gone_ts(number, shard.directory, min(shard.segments(), default=FIRST.fid))
 
 
 def newest_of(segments: Iterable[SegmentIndex]) -> list[SegmentIndex]:

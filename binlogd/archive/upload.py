@@ -31,9 +31,9 @@ from binlogd.archive.store import Store
 from binlogd.archive.task import Archived, Task
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, Corrupt, CorruptRecord, MalformedBinlog, Refused
+from binlogd.log.directory import STORE_FILE, Shard, shards_below
 from binlogd.log.record import FOOTER_BYTES, HEADER_BYTES, extend, footer_ts, split
-from binlogd.tools.pump_log import Shard, log_records
-from binlogd.tools.reading import SourceKind, find_sources
+from binlogd.tools.pump_log import log_records
 from binlogd.tools.transaction import Meter
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.store import kept_jobs
@@ -111,10 +111,10 @@ def _gone_ts(shards: Sequence[Shard]) -> Tso:
 
 
 def _shards(data_dir: Path) -> Sequence[Shard]:
-    sources = find_sources([data_dir])
-    if len(sources) != 1 or sources[0].kind is not SourceKind.PUMP:
+    found = shards_below(data_dir)
+    if not found:
         raise ConfigError(f"{data_dir}: is no data directory of a Pump")
-    return sources[0].shards
+    return found
 
 
 def _kept(store: Store, task: Task, shards: int) -> Catalog:
@@ -240,7 +240,7 @@ def _put_history(store: Store, task: Task) -> None:
     if task.history:
         content = Path(task.history).read_bytes()
     else:
-        kept = Path(task.data_dir, "upstream.db")
+        kept = Path(task.data_dir, STORE_FILE)
         content = b"[" + b",".join(kept_jobs(kept)) + b"]" if kept.exists() else b"[]"
     if HISTORY_NAME not in store.names() or store.read(HISTORY_NAME) != content:
         store.put(HISTORY_NAME, content)

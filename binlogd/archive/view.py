@@ -15,7 +15,8 @@ from pathlib import Path
 from binlogd.archive.places import HISTORY_NAME, read_catalog, segment_path
 from binlogd.archive.store import Store
 from binlogd.errors import Corrupt
-from binlogd.log.pointer import FileId, segment_name
+from binlogd.log.directory import segment_file
+from binlogd.log.pointer import FileId
 from binlogd.tso import Tso
 
 
@@ -38,8 +39,7 @@ def local_view(url: str, parent: Path) -> Iterator[View]:
     with tempfile.TemporaryDirectory(prefix=".archive-", dir=parent) as made:
         data_dir = Path(made)
         for each in catalog.segments:
-            name = segment_name(FileId(each.fid))
-            target = data_dir / "pump" / f"shard-{each.shard}" / "value" / name
+            target = segment_file(data_dir, each.shard, FileId(each.fid))
             target.parent.mkdir(parents=True, exist_ok=True)
             source = segment_path(each.shard, each.fid)
             try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from binlogd.errors import CorruptRecord
+from binlogd.errors import CorruptRecord, Refused
 from binlogd.log.pointer import FIRST, FileId
 from binlogd.ports import Disk
 from binlogd.tso import NO_TS, Tso
+
+_BYTES_MAX = 64
 
 
 def path(directory: Path) -> Path:
@@ -21,13 +23,40 @@ async def said(directory: Path, disk: Disk) -> tuple[Tso, FileId]:
     file = path(directory)
     if file.name not in await disk.sizes(file.parent):
         return NO_TS, FIRST.fid
-    (content,) = await disk.read(file, [(0, 64)])
-    gc_ts, _, first_fid = content.strip().partition(b" ")
-    if not (gc_ts.isdigit() and first_fid.isdigit()):
-        raise CorruptRecord(file, 0, "it should hold a timestamp and the number of a segment")
-    return Tso(int(gc_ts)), FileId(int(first_fid))
+    (content,) = await disk.read(file, [(0, _BYTES_MAX)])
+    return _parsed(file, content)
 
 
 async def note(directory: Path, disk: Disk, gc_ts: Tso, first_fid: FileId) -> None:
     """Keeps it for the segments in `directory`, durably. Raises OSError."""
     await disk.write_whole(path(directory), f"{gc_ts} {first_fid}\n".encode())
+
+
+def gone_ts(shard: int, directory: Path, first_fid: int) -> Tso:
+    """Up to which timestamp binlogs may be gone from a log that begins with segment `first_fid`.
+
+    Raises Refused where nobody knows, or more is missing than was deleted; OSError.
+    """
+    file = path(directory)
+    try:
+        ts, upto = _parsed(file, file.read_bytes()[:_BYTES_MAX])
+    except (FileNotFoundError, CorruptRecord) as error:
+        if first_fid == FIRST.fid:
+            return NO_TS
+        raise Refused(
+            f"the log of shard {shard} begins with file {first_fid}, and {file} does not tell up to"
+            " when binlogs are gone: start binlogd once, which finds out"
+        ) from error
+    if first_fid > upto:
+        raise Refused(
+            f"the log of shard {shard} begins with file {first_fid}, but GC went up to file {upto}"
+            " only: put the files in between back"
+        )
+    return ts
+
+
+def _parsed(file: Path, content: bytes) -> tuple[Tso, FileId]:
+    ts, _, first_fid = content.strip().partition(b" ")
+    if not (ts.isdigit() and first_fid.isdigit()):
+        raise CorruptRecord(file, 0, "it should hold a timestamp and the number of a segment")
+    return Tso(int(ts)), FileId(int(first_fid))

@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 from binlogd.host.clock import WallClock
+from binlogd.log.directory import STORE_FILE
 from binlogd.ports import Registry, TsoSource, TxnStatusSource
 from binlogd.settings.config import advertised, tidb_addresses
 from binlogd.settings.quantities import pd_addresses
@@ -78,7 +79,7 @@ async def look(setup: Setup) -> tuple[int | None, Tso, UpstreamStatistics]:
     No data directory is touched. Raises ConfigError, UpstreamUnavailable.
     """
     with tempfile.TemporaryDirectory() as directory:
-        store = await UpstreamStore.open(Path(directory) / "upstream.db")
+        store = await UpstreamStore.open(Path(directory) / STORE_FILE)
         try:
             upstream = await open_upstream(setup, store)
             try:

@@ -26,6 +26,7 @@ from binlogd.errors import (
     RecordTooLarge,
     Unavailable,
 )
+from binlogd.log.directory import LOCK_FILE, pump_directory, shard_name
 from binlogd.log.index_file import Segment
 from binlogd.log.pointer import Place, ValuePointer
 from binlogd.ports import BinlogSource, Clock, Disk, DiskLock, Space, TsoSource, TxnStatusSource
@@ -52,7 +53,6 @@ from binlogd.wire.peek import fake
 
 log = structlog.get_logger(__name__)
 
-LOCK_FILE = ".lock"
 """In a data directory: whoever has it is the only one who writes there."""
 _SETTLE_RETRY_S = 1.0
 _SHARDS_FEW = 4
@@ -207,7 +207,7 @@ class Pump:
         """
         world = PumpWorld(tso=tso, txn_status=txn_status, clock=clock, disk=disk)
         try:
-            await disk.make_directory(directory / "pump")
+            await disk.make_directory(pump_directory(directory))
             lock = await disk.lock(directory / LOCK_FILE)
         except OSError as error:
             raise LogFailed(directory, error) from error
@@ -215,13 +215,13 @@ class Pump:
         rounds = Rounds()
         try:
             await Bases(directory, disk).declared()  # one that does not read would stop all GC
-            routing = await routing_of(directory / "pump", shards, disk)
+            routing = await routing_of(pump_directory(directory), shards, disk)
             space = await disk.space(directory)
             for number in range(shards):
-                name = f"shard-{number}"
+                name = shard_name(number)
                 opened.append(
                     await Shard.open(
-                        directory / "pump" / name,
+                        pump_directory(directory) / name,
                         name=name,
                         disk=disk,
                         options=_shard_options(

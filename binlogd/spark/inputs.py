@@ -29,6 +29,7 @@ from binlogd.archive.store import Store
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
+from binlogd.log.directory import STORE_FILE
 from binlogd.spark.remote import RemotePump
 from binlogd.spark.request import Request
 from binlogd.tidb.model import Job, job_from_json, jobs_from_json
@@ -40,7 +41,6 @@ PINS_PREFIX = ".reader-pins-"
 AWAITED_MS = 60_000
 """Of a DDL job behind its first binlog."""
 POLL_S = 0.5
-_STORE_NAME = "upstream.db"
 
 
 class Input(Protocol):
@@ -199,10 +199,10 @@ class DirectoryInput(_Placed):
         """See Input."""
         if self._wanted.schema_history:
             return jobs_of_file(self._wanted.schema_history)
-        store = self._data_dir / _STORE_NAME
+        store = self._data_dir / STORE_FILE
         if not store.exists():
             raise ConfigError(
-                f"{self._data_dir}: holds no {_STORE_NAME} with the DDL history; give it by the"
+                f"{self._data_dir}: holds no {STORE_FILE} with the DDL history; give it by the"
                 " option schemaHistory: a file with TiDB's answer at /ddl/history"
             )
         return [job_from_json(raw) for raw in kept_jobs(store)]

@@ -18,6 +18,8 @@ from binlogd.drainer.files.log import log_files, records_of
 from binlogd.drainer.messages.named import NamedDdl, NamedRow, RowKind
 from binlogd.drainer.messages.pb import PbReader
 from binlogd.errors import ConfigError, Corrupt, CorruptRelay, Refused
+from binlogd.log.directory import segment_file
+from binlogd.log.pointer import FIRST, FileId
 from binlogd.log.record import encode
 from binlogd.tidb.columns import Value
 from binlogd.tidb.defaults import missing_value
@@ -48,7 +50,7 @@ def write_archive_log(files: Path, jobs: Sequence[Job], data_dir: Path) -> int:
     if not paths:
         raise ConfigError(f"{files}: no binlog-* files of a file sink are there")
     count = 0
-    with _Log(data_dir / "pump" / "shard-0" / "value") as log:
+    with _Log(data_dir) as log:
         for payloads in _binlogs(paths, jobs):
             log.append(payloads)
             count += 1
@@ -73,16 +75,17 @@ def _binlogs(paths: Sequence[Path], jobs: Sequence[Job]) -> Iterator[list[bytes]
 class _Log:
     """Segments of a value log; readers need no footer."""
 
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True)
-        self._directory, self._fid, self._size = directory, 0, 0
-        self._file = (directory / "000000.vlog").open("wb")
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir, self._fid, self._size = data_dir, FIRST.fid, 0
+        first = segment_file(data_dir, 0, FIRST.fid)
+        first.parent.mkdir(parents=True)
+        self._file = first.open("wb")
 
     def append(self, payloads: Iterable[bytes]) -> None:
         if self._size >= SEGMENT_BYTES:
             self._file.close()
-            self._fid, self._size = self._fid + 1, 0
-            self._file = (self._directory / f"{self._fid:06d}.vlog").open("wb")
+            self._fid, self._size = FileId(self._fid + 1), 0
+            self._file = segment_file(self._data_dir, 0, self._fid).open("wb")
         for payload in payloads:
             self._size += self._file.write(encode(payload))
 

@@ -16,8 +16,8 @@ from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.rows.progress import LanePosition, PendingDdl
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
+from binlogd.log.directory import LOCK_FILE
 from binlogd.node.assembly import make_store
-from binlogd.pump.pump import LOCK_FILE
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
 

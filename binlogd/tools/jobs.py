@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from binlogd.errors import ConfigError, Corrupt
+from binlogd.log.directory import STORE_FILE, data_directory
 from binlogd.tidb.model import Job, job_from_json, jobs_from_json
 from binlogd.tools.reading import Source, SourceKind
 from binlogd.upstream.store import kept_jobs
 
-STORE_NAME = "upstream.db"
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -30,8 +30,7 @@ def known_jobs(sources: Iterable[Source], history: Path | None) -> list[Job]:
 
 
 def _stores_beside(source: Source) -> Sequence[Path]:
-    """In the data directory, three above the segments of a shard: pump/shard-N/value."""
-    candidates = {shard.directory.parent.parent.parent / STORE_NAME for shard in source.shards}
+    candidates = {data_directory(shard.directory) / STORE_FILE for shard in source.shards}
     return sorted(path for path in candidates if path.is_file())
 
 

@@ -15,15 +15,15 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord
 from binlogd.log import record
+from binlogd.log.directory import Shard
 from binlogd.log.index_file import FORMAT
-from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
+from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_name
 from binlogd.log.tail import Ending, judged_in
 from binlogd.tools.transaction import Meter, Place, Window
 from binlogd.tso import Tso
@@ -45,27 +45,6 @@ _COMMITS = (
     " AND commit_ts <> start_ts"
 )
 _PREWRITE = "SELECT fid, offset, length FROM {}.prewrites WHERE start_ts = :start"
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """The directory of the segments, and the index beside it if there is one.
-
-    `chosen` are the segments to read, if not all of them.
-    """
-
-    directory: Path
-    index: Path | None = None
-    chosen: tuple[Path, ...] = ()
-
-    def segments(self) -> dict[FileId, Path]:
-        """The segments by number, in order."""
-        found = {}
-        for path in self.chosen or self.directory.iterdir():
-            fid = segment_fid(path.name)
-            if fid is not None:
-                found[fid] = path
-        return dict(sorted(found.items()))
 
 
 class Joined(NamedTuple):

@@ -29,12 +29,13 @@ from pathlib import Path
 
 from binlogd.drainer.files.log import is_log_file, log_files
 from binlogd.errors import ConfigError, CorruptRelay
+from binlogd.log.directory import Shard, shards_below
 from binlogd.log.pointer import segment_fid
 from binlogd.relay.position import suffix_of
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tools.named_files import named_transactions
-from binlogd.tools.pump_log import Shard, joined
+from binlogd.tools.pump_log import joined
 from binlogd.tools.raw import RawReader
 from binlogd.tools.relay_log import relay_transactions
 from binlogd.tools.transaction import Meter, Transaction, Window
@@ -151,7 +152,7 @@ def _of_pumps(
 
 
 def _directory(path: Path) -> Source:
-    shards = _shards(path)
+    shards = shards_below(path)
     if shards:
         return Source(SourceKind.PUMP, path, shards=tuple(shards))
     names = [entry.name for entry in path.iterdir()]
@@ -164,28 +165,6 @@ def _directory(path: Path) -> Source:
         f"{path}: holds no binlogs: neither a Pump's data directory, nor segments (*.vlog), nor a"
         " relay log (relay-*.log), nor files of a file sink (binlog-*)"
     )
-
-
-def _shards(path: Path) -> list[Shard]:
-    """The shards below a data directory, its `pump`, a shard, or a directory of segments."""
-    for pump in (path / "pump", path):
-        numbered = sorted(pump.glob("shard-*/value"), key=lambda each: _number(each.parent.name))
-        if numbered:
-            return [Shard(value, _index(value)) for value in numbered]
-    for value in (path / "value", path):
-        if value.is_dir() and any(value.glob("*.vlog")):
-            return [Shard(value, _index(value))]
-    return []
-
-
-def _number(name: str) -> int:
-    digits = name.removeprefix("shard-")
-    return int(digits) if digits.isdigit() else -1
-
-
-def _index(value: Path) -> Path | None:
-    index = value.parent / "index.db"
-    return index if index.exists() else None
 
 
 def _relay(path: Path, candidates: Iterable[Path]) -> Source:

@@ -21,6 +21,7 @@ from binlogd.drainer.translate import Translator
 from binlogd.errors import BinlogdError, UpstreamUnavailable
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
+from binlogd.log.directory import STORE_FILE
 from binlogd.node.assembly import (
     dialect,
     downstream_server,
@@ -35,8 +36,6 @@ from binlogd.tso import Tso
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.upstream import Upstream
-
-STORE_FILE = "upstream.db"
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ import pytest
 
 from binlogd.client.pump_client import ClientLimits, PumpClient
 from binlogd.errors import BinlogdError
-from binlogd.pump.pump import LOCK_FILE
+from binlogd.log.directory import LOCK_FILE
 from binlogd.tso import Tso, compose
 from binlogd.wire import peek
 from tests.support.appliance import READY_S, Appliance, run

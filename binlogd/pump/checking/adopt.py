@@ -26,6 +26,7 @@ import structlog
 from binlogd.errors import ConfigError, CorruptRecord, DiskFull, LogFailed
 from binlogd.host.disk import PosixDisk
 from binlogd.log import gone
+from binlogd.log.directory import LOCK_FILE, VALUE, pump_directory, shard_name, value_directory
 from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
 from binlogd.log.record import FOOTER_BYTES, footer_ts
 from binlogd.ports import DiskLock
@@ -34,7 +35,6 @@ from binlogd.pump.kept_routing import SHARDS_FILE
 from binlogd.pump.log.entry import Entry, entry_of
 from binlogd.pump.log.logscan import Survey
 from binlogd.pump.log.valuelog import Acknowledged, ValueLog
-from binlogd.pump.pump import LOCK_FILE
 from binlogd.pump.route import Routing
 from binlogd.pump.shard.shard import Shard, ShardOptions
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
@@ -117,7 +117,7 @@ async def adopt(  # noqa: PLR0913 - what the command line asks for
             found = [await _opened(source, disk, stack) for source in sources]
             await disk.make_directory(data_dir)
             await _locked(data_dir, disk, stack)
-            await _check_new(data_dir / "pump", disk)
+            await _check_new(pump_directory(data_dir), disk)
             work = _Adoption(found, data_dir, disk, told, shards, options)
             await work.survey(passes_over_damage=passes_over_damage)
             return await work.take()
@@ -126,7 +126,7 @@ async def adopt(  # noqa: PLR0913 - what the command line asks for
 
 
 async def _opened(source: Path, disk: PosixDisk, stack: AsyncExitStack) -> _Source:
-    value = source / "value"
+    value = source / VALUE
     try:
         sizes = await disk.sizes(value)
         fids = {name: segment_fid(name) for name in sizes}
@@ -217,12 +217,12 @@ class _Adoption:
             await self._write_anew()
         await self._disk.write_whole(self._work / SHARDS_FILE, self._routing.to_bytes())
         adopted = await self._make_indexes()
-        await self._disk.rename(self._work, self._data_dir / "pump")
+        await self._disk.rename(self._work, pump_directory(self._data_dir))
         await self._take_name()
         return adopted
 
     def _value(self, number: int) -> Path:
-        return self._work / f"shard-{number}" / "value"
+        return value_directory(self._work, number)
 
     async def _check_space(self) -> None:
         needed = self._whole // 2
@@ -282,7 +282,7 @@ class _Adoption:
         segments = size = opened = 0
         newest = NO_TS
         for number in range(self._shards):
-            name = f"shard-{number}"
+            name = shard_name(number)
             self._told(f"index of {name}", self._done, self._whole)
             if gc_ts or first_fid:
                 await gone.note(self._value(number), self._disk, gc_ts, first_fid)

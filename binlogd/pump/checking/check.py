@@ -17,6 +17,7 @@ from pathlib import Path
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, LogFailed
 from binlogd.log import gone
+from binlogd.log.directory import pump_directory, value_directory
 from binlogd.log.index_file import FILES, Marks, Segment
 from binlogd.log.pointer import (
     MISSING,
@@ -107,11 +108,11 @@ async def check(directory: Path, disk: Disk, told: Told) -> CheckReport:
 
     Raises ConfigError when there is no Pump's data, LogFailed when the disk cannot be read.
     """
-    pump = directory / "pump"
+    pump = pump_directory(directory)
     routing = await kept_routing(pump, disk)
     layout, values = [], []
     for number in range(routing.shards):
-        value = pump / f"shard-{number}" / "value"
+        value = value_directory(pump, number)
         try:
             values.append((value, sum((await disk.sizes(value)).values())))
         except OSError as error:

@@ -15,13 +15,13 @@ import structlog
 from binlogd.errors import ConfigError, CorruptRecord, LogFailed
 from binlogd.host.disk import PosixDisk
 from binlogd.log import record
+from binlogd.log.directory import LOCK_FILE, VALUE, pump_directory
 from binlogd.log.index_file import FILES
 from binlogd.log.pointer import MISSING, FileId, ValuePointer, segment_fid
 from binlogd.pump.checking.check import CheckReport, ShardReport, Told, check
 from binlogd.pump.kept_routing import kept_routing
 from binlogd.pump.log.entry import entry_of
 from binlogd.pump.log.logscan import Survey
-from binlogd.pump.pump import LOCK_FILE
 from binlogd.pump.shard.shard import Shard, ShardOptions
 from binlogd.tso import NO_TS
 
@@ -66,7 +66,9 @@ async def check_and_repair(
 
     Raises ConfigError when a process has it or there is nothing to check, LogFailed, DiskFull.
     """
-    await kept_routing(directory / "pump", disk)  # before a lock file is left in a wrong place
+    await kept_routing(
+        pump_directory(directory), disk
+    )  # before a lock file is left in a wrong place
     try:
         lock = await disk.lock(directory / LOCK_FILE)
     except OSError as error:
@@ -101,7 +103,7 @@ async def repair(
         if foreign:
             in_the_way += foreign
             continue
-        home = directory / "pump" / shard.name
+        home = pump_directory(directory) / shard.name
         damaged = any(finding.kind in _LOG_KINDS for finding in shard.findings)
         if damaged and copy_to is None:
             refused.append(shard.name)
@@ -130,7 +132,7 @@ async def _put_empty(shard: ShardReport, disk: PosixDisk) -> list[str]:
 
 
 async def _rewrite(home: Path, shard: ShardReport, disk: PosixDisk, copy_to: Path) -> list[str]:
-    value = home / "value"
+    value = home / VALUE
     sizes = await disk.sizes(value)
     fids = {name: segment_fid(name) for name in sizes if name.endswith(".vlog")}
     newest = max(filter(None, fids.values()), default=FileId(0))

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptIndex, LogFailed
 from binlogd.log import gone
+from binlogd.log.directory import VALUE
 from binlogd.log.index_file import FILES, Marks
 from binlogd.log.pointer import FIRST, FileId, ValuePointer
 from binlogd.ports import Disk
@@ -76,7 +77,7 @@ async def recover(directory: Path, *, disk: Disk, limits: LogLimits, sorting: So
 async def _recovered(directory: Path, disk: Disk, limits: LogLimits, sorting: Sorting) -> Recovered:
     index = await SqliteIndex.open(directory / FILES[0])
     try:
-        marks, value = await index.marks(), directory / "value"
+        marks, value = await index.marks(), directory / VALUE
         gc_ts, first_fid = await gone.said(value, disk)
         value_log = await ValueLog.open(
             value,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -18,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from binlogd.errors import ConfigError, Refused
+from binlogd.log.directory import pump_directory, shard_name, shards_of, value_directory
+from binlogd.log.gone import gone_ts
+from binlogd.log.pointer import FIRST, FileId
 from binlogd.snapshot.spec import Segment
 from binlogd.tso import NO_TS, Tso
 
 STAGING_PREFIX = ".staging-"
 PINS_PREFIX = ".export-pins-"
-GONE_FILE = "value.gone"
-_SHARD = re.compile(r"shard-(\d+)")
-_SEGMENT = re.compile(r"(\d{6,})\.vlog")
 _LINKS_ELSEWHERE = (errno.EXDEV, errno.EPERM, errno.EMLINK)
 
 
@@ -154,25 +153,20 @@ def _sizes(data_dir: Path) -> dict[tuple[int, int], int]:
     return {(shard, fid): path.stat().st_size for shard, fid, path in log_files(data_dir)}
 
 
-def log_files(data_dir: Path) -> list[tuple[int, int, Path]]:
+def log_files(data_dir: Path) -> list[tuple[int, FileId, Path]]:
     """Shard, file id and path of each value log. Raises ConfigError where there is none."""
-    found = []
-    for directory in (data_dir / "pump").glob("shard-*"):
-        shard = _SHARD.fullmatch(directory.name)
-        for path in (directory / "value").glob("*.vlog"):
-            name = _SEGMENT.fullmatch(path.name)
-            if shard and name:
-                found.append((int(shard[1]), int(name[1]), path))
-    if not found:
-        raise ConfigError(f"{data_dir} is no data directory: it has no pump/shard-*/value/*.vlog")
-    return sorted(found)
+    return [
+        (shard.number, fid, path)
+        for shard in shards_of(data_dir)
+        for fid, path in shard.segments().items()
+    ]
 
 
 def _link(data_dir: Path, into: Path, seen: dict[tuple[int, int], int]) -> Pinned:
     """Links every file. Sizes are taken again, after all of `seen` had been."""
     segments = []
     for shard, fid, path in log_files(data_dir):
-        link = into / f"shard-{shard}" / path.name
+        link = into / shard_name(shard) / path.name
         link.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # GC took it meanwhile, and has said so before
             link.hardlink_to(path)
@@ -184,24 +178,12 @@ def _link(data_dir: Path, into: Path, seen: dict[tuple[int, int], int]) -> Pinne
 
 def _gone_ts(data_dir: Path, segments: Sequence[Segment]) -> Tso:
     """Up to where binlogs may be gone: what GC wrote down before it removed a file."""
-    gone_ts = NO_TS
+    found = NO_TS
     for shard in {each.shard for each in segments}:
         fids = sorted(each.fid for each in segments if each.shard == shard)
         if fids != list(range(fids[0], fids[0] + len(fids))):
             raise Refused(f"the log of shard {shard} has files {fids}: some are missing in between")
-        if fids[0] == 0:
-            continue
-        path = data_dir / "pump" / f"shard-{shard}" / GONE_FILE
-        told = path.read_text().split() if path.exists() else []
-        if len(told) != 2 or not told[0].isdigit() or not told[1].isdigit():
-            raise Refused(
-                f"the log of shard {shard} begins with file {fids[0]}, and {path} does not tell up"
-                " to when binlogs are gone: start binlogd once, which finds out"
-            )
-        if fids[0] > int(told[1]):
-            raise Refused(
-                f"the log of shard {shard} begins with file {fids[0]}, but GC went up to file"
-                f" {told[1]} only: put the files in between back"
-            )
-        gone_ts = max(gone_ts, Tso(int(told[0])))
-    return gone_ts
+        if fids[0] > FIRST.fid:
+            value = value_directory(pump_directory(data_dir), shard)
+            found = max(found, gone_ts(shard, value, fids[0]))
+    return found

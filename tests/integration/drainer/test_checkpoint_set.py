@@ -15,7 +15,7 @@ from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
-from binlogd.pump.pump import LOCK_FILE
+from binlogd.log.directory import LOCK_FILE
 from binlogd.settings import config
 from binlogd.settings.setup import Setup
 from binlogd.tools import checkpoint as tool

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from binlogd.log.directory import Shard
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tools.jobs import known_jobs
-from binlogd.tools.pump_log import Shard, joined
+from binlogd.tools.pump_log import joined
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.transaction import Meter, Transaction, Window
 from binlogd.tso import Tso
