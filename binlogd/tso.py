@@ -32,6 +32,18 @@ def logical(ts: Tso) -> int:
     return ts & (1 << LOGICAL_BITS) - 1
 
 
+def behind_s(position: Tso, newest: Tso) -> float | None:
+    """Upstream seconds from one timestamp to another; 0 only where nothing lies between them.
+
+    None from NO_TS to a later one: before everything is no time, and least of all 1970.
+    """
+    if position >= newest:
+        return 0.0
+    if position == NO_TS:
+        return None
+    return max(0.001, (physical_ms(newest) - physical_ms(position)) / 1000)
+
+
 def plus_ms(ts: Tso, delta_ms: int) -> Tso:
     """The timestamp moved by some milliseconds, never below zero."""
     return Tso(max(0, ts + (delta_ms << LOGICAL_BITS)))

@@ -172,6 +172,12 @@ def _drainer_state(drainer: dict[str, Any]) -> str:
     return f"{drainer['node_state']} ({drainer['node_id']})"
 
 
+def _lag(lag_s: float | None, drainer: dict[str, Any]) -> str:
+    if lag_s is not None:
+        return f"{lag_s:.3f} s"
+    return "not replicating" if drainer["state"] == "off" else "nothing is applied yet"
+
+
 def _lanes(lane_ts: Sequence[int]) -> str:
     """How many, and how far the last one is behind the first."""
     first, last = max(lane_ts), min(lane_ts)
@@ -239,13 +245,12 @@ def print_status_on(console: Console, document: dict[str, Any]) -> None:
     """As `print_status`, anywhere."""
     checkpoint, drainer = document["checkpoint"], document["drainer"]
     overview = Table(show_header=False, box=None, pad_edge=False)
-    lag = document["lag_s"]
     rows: list[tuple[str, str]] = [
         ("node", f"{document['node_id']} ({document['state']})"),
         ("cluster", str(document["cluster_id"] or "not known yet")),
         ("everything up to", str(document["max_commit_ts"])),
         ("applied up to", f"{checkpoint['commit_ts']}, consistent: {checkpoint['consistent']}"),
-        ("lag", "not replicating" if lag is None else f"{lag:.3f} s"),
+        ("lag", _lag(document["lag_s"], drainer)),
         ("drainer", _drainer_state(drainer)),
         ("upstream", upstream_text(document["upstream"])),
     ]
@@ -308,7 +313,7 @@ def _print_sources(console: Console, sources: Sequence[dict[str, Any]]) -> None:
             source["name"],
             source["state"],
             str(source["resolved_ts"]),
-            f"{source['lag_s']:.3f} s",
+            "-" if source["lag_s"] is None else f"{source['lag_s']:.3f} s",
             f"{source['silent_s']:.0f} s",
             escape(source["trouble"]),
         )

@@ -39,7 +39,7 @@ from binlogd.errors import (
 from binlogd.merge.merge import MergeStatistics
 from binlogd.relay.log import RelayStatistics
 from binlogd.telemetry.faults import unforeseen
-from binlogd.tso import Tso, physical_ms
+from binlogd.tso import NO_TS, Tso, behind_s
 
 MISMATCH_RETRIES_MAX = 7
 """Some half a minute with the default backoff; TiDB closes a job within seconds."""
@@ -62,7 +62,8 @@ class DrainerState(StrEnum):
 class DrainerStatistics:
     """How the Drainer stands.
 
-    `lag_ms` is upstream time: how far what is applied lies behind the newest promise of any source.
+    `lag_s` is upstream time: from `reached_ts` to the newest promise of any source; None before
+    the first promise, and where `behind_s` knows none.
     `blocking` names what it waits for: a source, "downstream", or the error. `failure` stays until
     a session makes progress.
     """
@@ -72,7 +73,10 @@ class DrainerStatistics:
     checkpoint: Checkpoint
     applied_ts: Tso
     resolved_ts: Tso
-    lag_ms: int
+    reached_ts: Tso
+    """What a lag is counted from: `applied_ts`; where nothing is applied yet, just before the first
+    transaction that was pulled."""
+    lag_s: float | None
     blocking: str
     sessions_begun: int
     transactions_skipped: int
@@ -115,6 +119,7 @@ class Drainer:
         self._sessions = self._skipped = self._in_doubt = self._unforeseen = 0
         self._mismatches: dict[int, int] = {}
         self._checkpoint = Checkpoint(options.initial_commit_ts)
+        self._first_ts = NO_TS
         self._merge: MergeStatistics | None = None
         self._sink: SinkStatistics | None = None
         self._relay: RelayStatistics | None = None
@@ -161,9 +166,11 @@ class Drainer:
     def statistics(self) -> DrainerStatistics:
         """How it stands; cheap."""
         session, merge = self._session, self._merge
-        applied_ts = self._checkpoint.commit_ts
+        applied_ts, first_ts = self._checkpoint.commit_ts, self._first_ts
         if session is not None:
             merge, applied_ts = session.merge_statistics(), session.applied_ts
+            first_ts = session.first_ts or first_ts
+        reached_ts = applied_ts or Tso(max(NO_TS, first_ts - 1))
         sink = session.sink_statistics() if session else self._sink
         promised = (each.resolved_ts for each in merge.sources) if merge else ()
         newest_ts = max(promised, default=applied_ts)
@@ -173,7 +180,8 @@ class Drainer:
             checkpoint=session.checkpoint if session else self._checkpoint,
             applied_ts=applied_ts,
             resolved_ts=merge.resolved_ts if merge else applied_ts,
-            lag_ms=max(0, physical_ms(newest_ts) - physical_ms(applied_ts)),
+            reached_ts=reached_ts,
+            lag_s=behind_s(reached_ts, newest_ts) if merge else None,
             blocking=_ddl_at_work(sink) or self._blocking(merge, applied_ts, newest_ts),
             sessions_begun=self._sessions,
             transactions_skipped=self._skipped + (session.skipped if session else 0),
@@ -281,6 +289,7 @@ class Drainer:
         session, self._session = self._session, None
         if session is not None:
             self._checkpoint = session.checkpoint
+            self._first_ts = session.first_ts or self._first_ts
             self._skipped += session.skipped
             self._in_doubt += session.values_in_doubt
             self._merge, self._sink = session.merge_statistics(), session.sink_statistics()

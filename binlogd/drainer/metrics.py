@@ -43,8 +43,8 @@ def say_drainer(out: Exposition, now: DrainerStatistics) -> None:
     )
     out.gauge(
         "binlogd_drainer_lag_seconds",
-        "How far the applied lies behind the newest promise of any source.",
-        now.lag_ms / 1000,
+        "How far the applied lies behind the newest promise of any source; absent while not known.",
+        now.lag_s,
     )
     out.gauge(
         "binlogd_drainer_state",

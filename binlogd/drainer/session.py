@@ -155,6 +155,8 @@ class Session:
         self._is_settled = False
         """A consistent checkpoint is saved, and nothing was done since."""
         self.checkpoint = Checkpoint(options.initial_commit_ts)
+        self.first_ts = NO_TS
+        """Of the first transaction that was pulled."""
         self.skipped = self._in_doubt = 0
         self.expiring: tuple[str, ...] = ()
         """Tables with a TTL, as of what was walked."""
@@ -277,7 +279,8 @@ class Session:
     async def _take(self, pulled: Pulled) -> None:
         binlogs = [binlog for binlog in pulled.binlogs if not binlog.is_fake]
         if binlogs and self._translator is None:
-            await self._begin_at(binlogs[0].commit_ts)
+            self.first_ts = binlogs[0].commit_ts
+            await self._begin_at(self.first_ts)
         for part in self._parts(binlogs):
             await self._walk(part)
         if not binlogs or binlogs[-1].commit_ts < pulled.resolved_ts:

@@ -35,7 +35,7 @@ from binlogd.pump.state import Action, NodeState
 from binlogd.serving.finder import Finder, Question
 from binlogd.serving.routes.application import Reply
 from binlogd.telemetry.exposition import Exposition, process_metrics
-from binlogd.tso import NO_TS, Tso, compose, physical_ms
+from binlogd.tso import NO_TS, Tso, behind_s, compose
 from binlogd.upstream.metrics import say_upstream, upstream_json
 from binlogd.upstream.registry import DRAINER, PUMP, status_json
 from binlogd.upstream.skips import SkipList
@@ -176,11 +176,11 @@ class Node:
 
     def lag_s(self) -> float | None:
         """Upstream seconds between the newest commit that arrived and what is applied; 0 only when
-        everything that was acknowledged is applied; None when nothing is replicated."""
+        everything that was acknowledged is applied; from the first transaction that waits where
+        nothing is applied yet; None where none is known of, and when nothing is replicated."""
         if self.drainer is None:
             return None
-        newest, applied = self._newest_commit_ts(), self.drainer.statistics().applied_ts
-        return _behind_s(applied, newest)
+        return behind_s(self.drainer.statistics().reached_ts, self._newest_commit_ts())
 
     def _newest_commit_ts(self) -> Tso:
         """That arrived at this Pump or at one that is merged with it."""
@@ -199,7 +199,11 @@ class Node:
             self.exports.say(out)
         if self.drainer is not None:
             say_drainer(out, self.drainer.statistics())
-            out.gauge("binlogd_lag_seconds", "From arrived to applied.", self.lag_s() or 0.0)
+            out.gauge(
+                "binlogd_lag_seconds",
+                "From arrived to applied; absent while not known.",
+                self.lag_s(),
+            )
         out.counter(
             "binlogd_unforeseen_errors",
             "Exceptions that nobody foresaw; each has its traceback in the log.",
@@ -428,7 +432,7 @@ class Node:
                     "name": each.name,
                     "state": each.state.value,
                     "resolved_ts": each.resolved_ts,
-                    "lag_s": _behind_s(each.resolved_ts, self._newest_commit_ts()),
+                    "lag_s": behind_s(each.resolved_ts, self._newest_commit_ts()),
                     "binlogs_waiting": each.binlogs_waiting,
                     "silent_s": round(each.silent_s, 3),
                     "trouble": each.trouble,
@@ -458,13 +462,6 @@ def _failure(now: DrainerStatistics) -> dict[str, Any] | None:
         return None
     kind, _, told, todo, skip_ts = now.failure
     return {"kind": kind, "told": told, "todo": todo, "skip_ts": skip_ts}
-
-
-def _behind_s(position: Tso, newest: Tso) -> float:
-    """Upstream seconds; 0 only for what has come to the newest."""
-    if position >= newest:
-        return 0.0
-    return max(0.001, (physical_ms(newest) - physical_ms(position)) / 1000)
 
 
 def _nothing() -> None:

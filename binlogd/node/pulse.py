@@ -15,8 +15,8 @@ EVERY_S = 1.0
 
 
 class Sample(NamedTuple):
-    """One moment. Rates are per second since the sample before; `lag_s` is None where nothing is
-    replicated."""
+    """One moment. Rates are per second since the sample before; `lag_s` is None where it is not
+    known."""
 
     at_ms: int
     lag_s: float | None

@@ -14,7 +14,7 @@ from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import NodeState
 from binlogd.telemetry.exposition import Exposition
 from binlogd.telemetry.histogram import together
-from binlogd.tso import Tso, physical_ms
+from binlogd.tso import behind_s, physical_ms
 
 
 def say_service(out: Exposition, now: ServiceStatistics) -> None:
@@ -165,8 +165,9 @@ def _say_shards(out: Exposition, now: PumpStatistics) -> None:
         "binlogd_shard_watermark_lag_seconds",
         "Upstream time between the newest commit that arrived and what can be pulled.",
         [
-            ({"shard": each.name}, _behind_s(each.max_commit_ts, now.newest_commit_ts))
+            ({"shard": each.name}, lag_s)
             for each in shards
+            if (lag_s := behind_s(each.max_commit_ts, now.newest_commit_ts)) is not None
         ],
     )
     gauges = {
@@ -199,10 +200,6 @@ def _say_shards(out: Exposition, now: PumpStatistics) -> None:
             meaning,
             [({"shard": shard.name}, _counters(shard)[name]) for shard in shards],
         )
-
-
-def _behind_s(ts: Tso, newest: Tso) -> float:
-    return max(0, physical_ms(newest) - physical_ms(ts)) / 1000
 
 
 def _gauges(shard: ShardStatistics) -> dict[str, float]:

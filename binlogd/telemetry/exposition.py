@@ -46,9 +46,9 @@ class Exposition:
         """A number that only rises."""
         self._family(name, "counter", meaning, samples)
 
-    def gauge(self, name: str, meaning: str, samples: Samples | float) -> None:
-        """A number that rises and falls."""
-        self._family(name, "gauge", meaning, samples)
+    def gauge(self, name: str, meaning: str, samples: Samples | float | None) -> None:
+        """A number that rises and falls; None has no sample: it is not known."""
+        self._family(name, "gauge", meaning, () if samples is None else samples)
 
     def histogram(
         self,

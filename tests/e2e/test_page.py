@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from binlogd.snapshot.publishing.publish import publish
 from tests.support.appliance import Appliance, into_mariadb
 from tests.support.browser import Browser
 from tests.support.mariadb import MariaDb
+from tests.support.ports import free_port
 from tests.support.shop import HOSTILE, Shop, send
 from tests.support.snapshots import manifest
 
@@ -346,6 +348,30 @@ def test_a_node_that_replicates_nothing_is_shown_as_such(browser: Browser, tmp_p
         assert "Replication is turned off" in browser.text("#lanes")
         assert not browser.one("#pause").is_enabled()
         assert browser.driver.title.startswith("off: not replicating")
+        assert browser.complaints() == []
+    finally:
+        machine.close()
+
+
+def test_before_anything_is_applied_no_lag_is_counted_from_1970(
+    browser: Browser, tmp_path: Path
+) -> None:
+    machine, shop = Appliance(tmp_path), Shop(time.time_ns() // 1_000_000)
+    machine.configure(f'[syncer]\ndb-type = "mysql"\n[syncer.to]\nport = {free_port()}\n')
+    try:
+        machine.start()
+        send(machine.target, *shop.ddls())
+        status = machine.wait(lambda now: now["drainer"]["state"] == "retrying")
+        assert status["newest_commit_ts"] > 0
+        assert (status["lag_s"], status["drainer"]["applied_ts"]) == (None, 0)
+        browser.driver.get(f"http://127.0.0.1:{machine.port}/")
+        browser.wait_for("#figures", "nothing is applied yet")
+        assert browser.driver.title.startswith("retrying: nothing is applied yet")
+        shown = browser.text("#figures") + browser.text("#lanes") + browser.text("#pictures")
+        assert re.search(r"\d{4,} d", shown) is None
+        with urllib.request.urlopen(f"http://127.0.0.1:{machine.port}/metrics") as answer:
+            said = answer.read().decode()
+        assert re.search(r"^binlogd_(drainer_)?lag_seconds ", said, re.MULTILINE) is None
         assert browser.complaints() == []
     finally:
         machine.close()

@@ -89,7 +89,8 @@ function showHead(status) {
 }
 
 const pill = (what, state) => el("span", { class: `pill ${LOOKS[state] ?? "calm"}` }, `${what} `, el("b", {}, state));
-const lagWords = ({ lag_s: lag }) => (lag === null ? "not replicating" : lag === 0 ? "up to date" : `${seconds(lag)} behind`);
+const lagUnknown = ({ drainer }) => (drainer.state === "off" ? "not replicating" : "nothing is applied yet");
+const lagWords = (status) => (status.lag_s === null ? lagUnknown(status) : status.lag_s === 0 ? "up to date" : `${seconds(status.lag_s)} behind`);
 
 function showProblems(problems) {
   show($("attention"), problems, () => problems.length
@@ -119,7 +120,7 @@ function stands(status) {
 
 function waitsFor(status) {
   const { lag_s: lag, drainer } = status;
-  if (lag === null) return "not replicating";
+  if (lag === null) return lagUnknown(status);
   if (lag === 0) return "all that arrived is applied";
   if (stands(status)) return `has not moved for ${seconds(stands(status))}`;
   return drainer.blocking && !drainer.error ? `waits for ${drainer.blocking}` : "from arrived to applied";
@@ -149,8 +150,9 @@ function showFigures(status) {
     el("div", { class: `tile ${look ?? ""}` }, el("dt", {}, name), el("dd", {}, el("strong", {}, value), el("span", { class: "dim", title: more }, more)))));
 }
 
-// How far a position lies behind the newest commit, in seconds; nothing is behind when nothing waits.
-const behind = (status, ts) => (status.lag_s === 0 ? 0 : Math.max(0, msOf(status.newest_commit_ts) - msOf(ts)) / 1000);
+// How far a position lies behind the newest commit, in seconds; nothing is behind when nothing waits, and null
+// says that it is not known: 0 is before everything, and not 1970.
+const behind = (status, ts) => (status.lag_s === 0 ? 0 : BigInt(ts) === 0n ? null : Math.max(0, msOf(status.newest_commit_ts) - msOf(ts)) / 1000);
 
 function table(caption, heads, rows) {
   return el("table", {}, el("caption", { class: "hidden" }, caption),
@@ -162,7 +164,7 @@ function table(caption, heads, rows) {
 function bar(value, most) {
   const inner = el("i");
   inner.style.width = `${Math.min(100, (value / Math.max(most, 1)) * 100)}%`;
-  return el("span", { class: "behind" }, el("span", { class: "track", "aria-hidden": "true" }, inner), el("span", {}, value ? seconds(value) : "none"));
+  return el("span", { class: "behind" }, el("span", { class: "track", "aria-hidden": "true" }, inner), el("span", {}, value ? seconds(value) : value === null ? "–" : "none"));
 }
 
 function showShards(status) {
@@ -187,7 +189,7 @@ function showLanes(status) {
   show($("sources"), others, () => others.length && [
     el("h3", {}, "Other Pumps"),
     table("Other Pumps", [["Pump", ""], ["State", ""], ["Behind", "number"], ["Silent", "number"], ["Waiting", "number"]],
-      others.map((each) => [each.name, each.trouble || each.state, seconds(each.lag_s), seconds(each.silent_s), count(each.binlogs_waiting)]))]);
+      others.map((each) => [each.name, each.trouble || each.state, each.lag_s === null ? "–" : seconds(each.lag_s), seconds(each.silent_s), count(each.binlogs_waiting)]))]);
 }
 
 function showDdls(drainer) {

@@ -237,7 +237,7 @@ async def test_what_is_committed_is_applied_and_drained_to_a_consistent_checkpoi
     async with place.running() as drainer:
         await until(lambda: drainer.statistics().applied_ts == 20)
         assert drainer.statistics().state is DrainerState.RUNNING
-        assert drainer.statistics().lag_ms == 0
+        assert drainer.statistics().lag_s == 0
     assert place.held() == Counter({2: 1, 3: 1})
     assert place.store.statements[1] == (
         "CREATE TABLE `t` (`id` INT,`v` BIGINT)"
@@ -714,8 +714,23 @@ async def test_lag_is_counted_in_upstream_time(place: Place) -> None:
     place.initial_commit_ts = compose(1_000)
     place.source.add(resolved_ts=compose(3_500))
     async with place.running() as drainer:
-        await until(lambda: drainer.statistics().lag_ms == 2_500)
+        await until(lambda: drainer.statistics().lag_s == 2.5)
         assert drainer.statistics().blocking == "downstream"
+
+
+async def test_before_anything_is_applied_lag_is_that_of_the_first_transaction_that_waits(
+    place: Place,
+) -> None:
+    hanging = Hanging(place.store)
+    place.sink = lambda: hanging  # type: ignore[method-assign]  # another sink
+    place.drain_timeout_s = 0.01
+    place.source.add(resolved_ts=compose(1_000))
+    async with place.running() as drainer:
+        await until(lambda: (merge := drainer.statistics().merge) and merge.resolved_ts > NO_TS)
+        assert drainer.statistics().lag_s is None, "nothing waits, and 1970 is no beginning"
+        place.source.add(rows(compose(2_000), [1]), resolved_ts=compose(4_500))
+        await until(lambda: drainer.statistics().lag_s == 2.501)
+        assert drainer.statistics().applied_ts == NO_TS
 
 
 # --- what no binlog tells ----------------------------------------------------------------------
