@@ -24,6 +24,7 @@ from binlogd.drainer.restore import Restored
 from binlogd.errands import make_data_dir, open_store
 from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
 from binlogd.exporting import desk_for
+from binlogd.grpc.http2 import Http2Limits, Servable
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.host.loop import run
@@ -53,7 +54,6 @@ from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump
 from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
-from binlogd.serving.http2 import Http2Limits, Servable
 from binlogd.serving.routes.application import application
 from binlogd.serving.routes.awaiting import Awaiting
 from binlogd.serving.routes.guard import Guard

@@ -16,12 +16,11 @@ from grpclib.client import Channel, Stream
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from binlogd.client.inbox import Inbox
 from binlogd.client.pump_client import NO_ANSWER, ClientLimits, PumpClient
 from binlogd.errors import PumpUnavailable, leaves
+from binlogd.grpc.inbox import Inbox, send
 from binlogd.telemetry.faults import unforeseen
 from binlogd.wire import batch as wire
-from binlogd.wire import codec
 
 log = structlog.get_logger(__name__)
 
@@ -192,8 +191,7 @@ class _Link:
             number = next(self._numbers)
             self._unanswered[number] = waiting
             message = wire.encode_batch(wire.Batch(number, self._cluster_id, payloads))
-            # grpclib would wrap each message once more
-            await stream._stream.send_data(codec.prefixed(message))  # noqa: SLF001 # see above
+            await send(stream, message)
 
     async def _receive(self, inbox: Inbox) -> None:
         while messages := await inbox.messages():  # empty at the end of the stream

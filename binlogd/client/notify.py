@@ -12,8 +12,8 @@ from grpclib.const import Cardinality
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.errors import DrainerUnavailable
+from binlogd.grpc.channel import PlainChannel, woken_cleanly
 from binlogd.host.tls import ClientTls
-from binlogd.wire.channel import PlainChannel, woken_cleanly
 
 log = structlog.get_logger(__name__)
 

@@ -24,12 +24,12 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.binlog import BinlogType, Pulled
-from binlogd.client.inbox import Inbox
 from binlogd.errors import Corrupt, MalformedBinlog, PumpUnavailable, Refused
+from binlogd.grpc.channel import LastingChannel, PlainChannel, woken_cleanly
+from binlogd.grpc.inbox import Inbox
 from binlogd.host.tls import ClientTls
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
-from binlogd.wire.channel import LastingChannel, PlainChannel, woken_cleanly
 
 log = structlog.get_logger(__name__)
 

@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from binlogd.grpc.http2 import Http2Limits, Servable
 from binlogd.host.tls import ServerTls
 from binlogd.placement.refusals import PumpToCome
-from binlogd.serving.http2 import Http2Limits, Servable
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.settings.operators import Network
 

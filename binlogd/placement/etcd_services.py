@@ -9,15 +9,9 @@ from collections.abc import Mapping
 
 from grpclib.const import Handler
 
-from binlogd.placement.calls import (
-    OpenStreams,
-    requests,
-    said,
-    send,
-    streamed,
-    unary,
-)
-from binlogd.pump.rpc.messages import BytesStream, begin_answer
+from binlogd.grpc.messages import BytesStream, begin_answer
+from binlogd.grpc.methods import OpenStreams, bidirectional, requests, send
+from binlogd.placement.calls import MESSAGE_BYTES_MAX, as_status, unary
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.wire.generated.etcdserverpb import (
     CompactionRequest,
@@ -75,7 +69,7 @@ class LeaseService:
         return {
             "/etcdserverpb.Lease/LeaseGrant": unary(LeaseGrantRequest, self._grant),
             "/etcdserverpb.Lease/LeaseRevoke": unary(LeaseRevokeRequest, self._revoke),
-            "/etcdserverpb.Lease/LeaseKeepAlive": streamed(self._keep_alive),
+            "/etcdserverpb.Lease/LeaseKeepAlive": bidirectional(self._keep_alive),
             "/etcdserverpb.Lease/LeaseTimeToLive": unary(LeaseTimeToLiveRequest, self._time),
             "/etcdserverpb.Lease/LeaseLeases": unary(LeaseLeasesRequest, self._leases),
         }
@@ -89,15 +83,13 @@ class LeaseService:
         return LeaseRevokeResponse(header=self._keyspace.header())
 
     async def _keep_alive(self, stream: BytesStream) -> None:
-        async def answer() -> None:
+        async with self._streams.until_closing():
             await begin_answer(stream)
-            async for request in requests(stream, LeaseKeepAliveRequest):
-                with said():
+            async for request in requests(stream, LeaseKeepAliveRequest, MESSAGE_BYTES_MAX):
+                with as_status():
                     ttl_s = await self._keyspace.keep_alive(request.id)
                 header = self._keyspace.header()
                 await send(stream, LeaseKeepAliveResponse(header=header, id=request.id, ttl=ttl_s))
-
-        await self._streams.until_closing(answer())
 
     async def _time(self, request: LeaseTimeToLiveRequest) -> LeaseTimeToLiveResponse:
         answer = LeaseTimeToLiveResponse(header=self._keyspace.header(), id=request.id, ttl=-1)

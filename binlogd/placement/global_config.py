@@ -13,7 +13,8 @@ from contextlib import aclosing
 from grpclib.const import Handler
 
 from binlogd.errors import EtcdRefused, Overtaken
-from binlogd.placement.calls import OpenStreams, told, unary
+from binlogd.grpc.methods import OpenStreams
+from binlogd.placement.calls import server_streaming, unary
 from binlogd.ports import ClusterIdentity
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.wire.generated import etcdserverpb as etcd
@@ -48,7 +49,7 @@ class GlobalConfig:
         return {
             "/pdpb.PD/LoadGlobalConfig": unary(LoadGlobalConfigRequest, self._load),
             "/pdpb.PD/StoreGlobalConfig": unary(StoreGlobalConfigRequest, self._store),
-            "/pdpb.PD/WatchGlobalConfig": told(
+            "/pdpb.PD/WatchGlobalConfig": server_streaming(
                 WatchGlobalConfigRequest, self._watch, self._streams
             ),
         }

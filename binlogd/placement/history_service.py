@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from grpclib.const import Handler
 
 from binlogd.errors import Corrupt, UpstreamUnavailable
-from binlogd.placement.calls import OpenStreams, requests, send, streamed, unary
-from binlogd.pump.rpc.messages import BytesStream, begin_answer
+from binlogd.grpc.messages import BytesStream, begin_answer
+from binlogd.grpc.methods import OpenStreams, bidirectional, requests, send
+from binlogd.placement.calls import MESSAGE_BYTES_MAX, unary
 from binlogd.tidb.meta_keys import HISTORY, field_of, job_id_of, job_key
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.upstream import History
@@ -62,19 +63,17 @@ class HistoryService:
             "/tikvpb.Tikv/MvccGetByKey": unary(MvccGetByKeyRequest, self._versions),
             "/tikvpb.Tikv/KvCheckTxnStatus": unary(CheckTxnStatusRequest, self._fate),
             "/tikvpb.Tikv/GetStoreSafeTS": unary(StoreSafeTsRequest, self._safe_ts),
-            "/tikvpb.Tikv/BatchCommands": streamed(self._batches),
+            "/tikvpb.Tikv/BatchCommands": bidirectional(self._batches),
         }
 
     async def _batches(self, stream: BytesStream) -> None:
-        async def answer() -> None:
+        async with self._streams.until_closing():
             await begin_answer(stream)
-            async for batch in requests(stream, BatchCommandsRequest):
+            async for batch in requests(stream, BatchCommandsRequest, MESSAGE_BYTES_MAX):
                 answers = [await self._one(each) for each in batch.requests]
                 await send(
                     stream, BatchCommandsResponse(responses=answers, request_ids=batch.request_ids)
                 )
-
-        await self._streams.until_closing(answer())
 
     async def _one(self, request: BatchCommandsRequestRequest) -> BatchCommandsResponseResponse:
         """An answer without a kind is to Go's client a command that is not known."""

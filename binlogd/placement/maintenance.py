@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Mapping
 from grpclib.const import Handler
 
 from binlogd.errors import EtcdRefused
-from binlogd.placement.calls import OpenStreams, told, unary
+from binlogd.grpc.methods import OpenStreams
+from binlogd.placement.calls import server_streaming, unary
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.wire.generated.etcdserverpb import (
     AlarmMember,
@@ -107,7 +108,9 @@ class HealthService:
         """The methods, for grpclib's server with a `BytesCodec`."""
         return {
             "/grpc.health.v1.Health/Check": unary(HealthCheckRequest, self._check),
-            "/grpc.health.v1.Health/Watch": told(HealthCheckRequest, self._watch, self._streams),
+            "/grpc.health.v1.Health/Watch": server_streaming(
+                HealthCheckRequest, self._watch, self._streams
+            ),
         }
 
     async def _check(self, _: HealthCheckRequest) -> HealthCheckResponse:

@@ -18,9 +18,10 @@ import structlog
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
-from binlogd.placement.calls import OpenStreams, requests, said, send, streamed, unary
+from binlogd.grpc.messages import BytesStream, begin_answer
+from binlogd.grpc.methods import OpenStreams, bidirectional, requests, send
+from binlogd.placement.calls import MESSAGE_BYTES_MAX, as_status, unary
 from binlogd.ports import Clock, ClusterIdentity
-from binlogd.pump.rpc.messages import BytesStream, begin_answer
 from binlogd.tso import Tso, logical, physical_ms
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import TAKE_MAX, ClockTso
@@ -122,7 +123,7 @@ class PdService:
             "/pdpb.PD/GetClusterInfo": unary(GetClusterInfoRequest, self._info),
             "/pdpb.PD/IsBootstrapped": unary(IsBootstrappedRequest, self._bootstrapped),
             "/pdpb.PD/AllocID": unary(AllocIdRequest, self._new_id),
-            "/pdpb.PD/Tso": streamed(self._serve_tso),
+            "/pdpb.PD/Tso": bidirectional(self._serve_tso),
             "/pdpb.PD/GetRegion": unary(GetRegionRequest, self._region),
             "/pdpb.PD/GetPrevRegion": unary(GetRegionRequest, self._region),
             "/pdpb.PD/GetRegionByID": unary(GetRegionByIdRequest, self._region),
@@ -184,13 +185,11 @@ class PdService:
         return AllocIdResponse(header=header, id=_IDS_FROM + written.revision)
 
     async def _serve_tso(self, stream: BytesStream) -> None:
-        async def answer() -> None:
+        async with self._streams.until_closing():
             await begin_answer(stream)
-            async for request in requests(stream, TsoRequest):
-                with said():
+            async for request in requests(stream, TsoRequest, MESSAGE_BYTES_MAX):
+                with as_status():
                     await send(stream, await self._timestamp(request))
-
-        await self._streams.until_closing(answer())
 
     async def _timestamp(self, request: TsoRequest) -> TsoResponse:
         header = self._header(request.header)

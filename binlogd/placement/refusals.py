@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
+from binlogd.grpc.messages import BytesStream
 from binlogd.placement.calls import refused
-from binlogd.pump.rpc.messages import BytesStream
 
 _ONE_MEMBER = "it has one member, and no other can join; for more take a real PD"
 _NO_USERS = (

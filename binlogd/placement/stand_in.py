@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from binlogd.placement.calls import OpenStreams, Service
+from binlogd.grpc.http2 import Servable
+from binlogd.grpc.methods import OpenStreams
 from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
 from binlogd.placement.global_config import GlobalConfig
 from binlogd.placement.history_service import HistoryService
@@ -64,7 +65,7 @@ class StandIn:
             streams=self._streams,
             newest=newest,
         )
-        self._services: Sequence[Service] = (
+        self._services: Sequence[Servable] = (
             self._pd,
             KeyValueService(own.keyspace),
             LeaseService(own.keyspace, self._streams),
@@ -78,7 +79,7 @@ class StandIn:
             Refusals(),
         )
 
-    def services(self) -> Sequence[Service]:
+    def services(self) -> Sequence[Servable]:
         """For the port."""
         return self._services
 

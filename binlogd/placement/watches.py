@@ -22,13 +22,9 @@ from itertools import groupby
 from grpclib.const import Handler
 from grpclib.exceptions import GRPCError
 
-from binlogd.placement.calls import (
-    OpenStreams,
-    requests,
-    send,
-    streamed,
-)
-from binlogd.pump.rpc.messages import BytesStream, begin_answer
+from binlogd.grpc.messages import BytesStream, begin_answer
+from binlogd.grpc.methods import OpenStreams, bidirectional, requests, send
+from binlogd.placement.calls import MESSAGE_BYTES_MAX
 from binlogd.upstream.keyspace.requests import event, is_empty_range
 from binlogd.upstream.keyspace.store import Changes, KeyspaceStore
 from binlogd.upstream.keyspace.versions import Version
@@ -76,11 +72,12 @@ class WatchService:
 
     def __mapping__(self) -> Mapping[str, Handler]:
         """The methods, for grpclib's server with a `BytesCodec`."""
-        return {"/etcdserverpb.Watch/Watch": streamed(self._watch)}
+        return {"/etcdserverpb.Watch/Watch": bidirectional(self._watch)}
 
     async def _watch(self, stream: BytesStream) -> None:
         await begin_answer(stream)
-        await self._streams.until_closing(_Session(self._keyspace, stream, self._progress_s).run())
+        async with self._streams.until_closing():
+            await _Session(self._keyspace, stream, self._progress_s).run()
 
 
 class _Session:
@@ -112,7 +109,7 @@ class _Session:
 
     async def _read(self) -> None:
         try:
-            async for request in requests(self._stream, WatchRequest):
+            async for request in requests(self._stream, WatchRequest, MESSAGE_BYTES_MAX):
                 await self._requests.put(request)
                 self._wake.set()
         except GRPCError as error:

@@ -24,13 +24,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from binlogd.errors import ConfigError
+from binlogd.grpc.fastlane import FastGrpcHalf
+from binlogd.grpc.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable
+from binlogd.grpc.sink import CallSink
 from binlogd.host.peers import BY_SOCKET, peer_of
 from binlogd.host.socket_file import SocketFile
 from binlogd.host.tls import ServerTls
-from binlogd.pump.rpc.sink import CallSink
-from binlogd.serving.fastlane import FastGrpcHalf
 from binlogd.serving.handshakes import HandshakeLimits, TlsListener
-from binlogd.serving.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable
 from binlogd.telemetry.logs import Seldom
 
 log = structlog.get_logger(__name__)

@@ -32,6 +32,9 @@ from grpclib.server import Stream
 from hpack import Encoder
 
 from binlogd.app import GC_YOUNG_OBJECTS, GIL_SWITCH_S
+from binlogd.grpc import frames
+from binlogd.grpc.channel import BytesCodec
+from binlogd.grpc.prefix import MessageCutter, prefixed
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.pump import Pump, PumpOptions
@@ -43,8 +46,7 @@ from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.wire import batch as batch_wire
-from binlogd.wire import codec, http2, peek
-from binlogd.wire.channel import BytesCodec
+from binlogd.wire import codec, peek
 
 SECONDS = 1.0
 WARM_UP_SECONDS = 0.5
@@ -216,7 +218,7 @@ _SERVERS: dict[str, Callable[[], AbstractAsyncContextManager[int]]] = {
 # --- the client ------------------------------------------------------------------------------
 
 _BLOCKS = 40_000
-_GREETING = http2.PREFACE + http2.frame(http2.SETTINGS, 0, 0) + http2.window_update(0, 1 << 30)
+_GREETING = frames.PREFACE + frames.frame(frames.SETTINGS, 0, 0) + frames.window_update(0, 1 << 30)
 
 
 def _blocks(path: str, count: int) -> list[bytes]:
@@ -291,15 +293,15 @@ class _Connection(asyncio.Protocol):
         data = self._buffer + data
         at, out = 0, []
         while len(data) - at >= 9:
-            word, flags, stream = http2.frame_head.unpack_from(data, at)
+            word, flags, stream = frames.frame_head.unpack_from(data, at)
             stop = at + 9 + (word >> 8)
             if stop > len(data):
                 break
             kind = word & 0xFF
-            if kind == http2.SETTINGS and not flags:
-                out.append(http2.frame(http2.SETTINGS, http2.ACK, 0))
-            elif kind == http2.PING and not flags:
-                out.append(http2.frame(http2.PING, http2.ACK, 0, data[at + 9 : stop]))
+            if kind == frames.SETTINGS and not flags:
+                out.append(frames.frame(frames.SETTINGS, frames.ACK, 0))
+            elif kind == frames.PING and not flags:
+                out.append(frames.frame(frames.PING, frames.ACK, 0, data[at + 9 : stop]))
             else:
                 out.append(self.frame(kind, flags, stream, data[at + 9 : stop]))
             at = stop
@@ -336,15 +338,15 @@ class _Unary(_Connection):
         block = self.load.blocks[min(number, len(self.load.blocks) - 1)]
         stream = 2 * number + 1
         self._calls[stream] = (perf_counter(), start_ts)
-        message = codec.prefixed(codec.encode_write_request(CLUSTER, payload))
-        return http2.frame(http2.HEADERS, http2.END_HEADERS, stream, block) + http2.frame(
-            http2.DATA, http2.END_STREAM, stream, message
+        message = prefixed(codec.encode_write_request(CLUSTER, payload))
+        return frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block) + frames.frame(
+            frames.DATA, frames.END_STREAM, stream, message
         )
 
     def frame(self, kind: int, flags: int, stream: int, body: bytes) -> bytes:
-        if kind == http2.DATA:
+        if kind == frames.DATA:
             self._answered.add(stream)
-        elif kind == http2.HEADERS and flags & http2.END_STREAM:
+        elif kind == frames.HEADERS and flags & frames.END_STREAM:
             begin, start_ts = self._calls.pop(stream)
             self.load.took.append((perf_counter() - begin, 1))
             self.load.failed += stream not in self._answered
@@ -359,10 +361,10 @@ class _Batches(_Connection):
 
     def begin(self) -> bytes:
         self._number = 0
-        self._cutter = codec.MessageCutter(1 << 20)
+        self._cutter = MessageCutter(1 << 20)
         self._batches: dict[int, tuple[float, list[int]]] = {}
-        return http2.frame(
-            http2.HEADERS, http2.END_HEADERS, 1, _blocks(batch_wire.WRITE_BATCH, 0)[0]
+        return frames.frame(
+            frames.HEADERS, frames.END_HEADERS, 1, _blocks(batch_wire.WRITE_BATCH, 0)[0]
         ) + b"".join(self._batch([]) for _ in range(max(1, self.slots // self.load.case.batch)))
 
     @property
@@ -380,18 +382,18 @@ class _Batches(_Connection):
                 starts.append(start_ts)
         self._number += 1
         self._batches[self._number] = (perf_counter(), starts)
-        message = codec.prefixed(
+        message = prefixed(
             batch_wire.encode_batch(batch_wire.Batch(self._number, CLUSTER, payloads))
         )
         return b"".join(
-            http2.frame(http2.DATA, 0, 1, message[at : at + 16_384])
+            frames.frame(frames.DATA, 0, 1, message[at : at + 16_384])
             for at in range(0, len(message), 16_384)
         )
 
     def frame(self, kind: int, flags: int, stream: int, body: bytes) -> bytes:
         out = []
-        if kind == http2.DATA:
-            out.append(http2.window_update(1, len(body)))
+        if kind == frames.DATA:
+            out.append(frames.window_update(1, len(body)))
             for message in self._cutter.feed(body):
                 answer = batch_wire.decode_answer(message)
                 begin, starts = self._batches.pop(answer.number)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
+from binlogd.grpc.channel import PlainChannel
 from binlogd.upstream.etcd.client import EtcdClient
-from binlogd.wire.channel import PlainChannel
 from binlogd.wire.generated.etcdserverpb import (
     AlarmRequest,
     AlarmRequestAlarmAction,

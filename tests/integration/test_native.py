@@ -25,6 +25,7 @@ JUDGES = (
     "tests/unit/drainer/test_translate.py",
     "tests/unit/pump/test_binlog_kinds.py",
     "tests/unit/pump/test_pump_decisions.py",
+    "tests/unit/grpc",
     "tests/unit/wire",
     "tests/unit/tidb/test_jsonb.py",
     "tests/unit/tidb/test_row.py",

@@ -21,12 +21,12 @@ from grpclib.server import Stream
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.client.pump_client import RemoteSource
+from binlogd.grpc.channel import PlainChannel
 from binlogd.merge.stream import merged
 from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import codec, peek
-from binlogd.wire.channel import PlainChannel
 from tests.support.memory_pump import Cluster
 from tests.support.pump_world import posix_world
 from tests.support.recordings_reader import RECORDINGS

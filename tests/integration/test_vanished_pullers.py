@@ -13,12 +13,13 @@ from binlogd.binlog import Pulled
 from binlogd.client.pump_client import RemoteSource
 from binlogd.drainer.mysql.connection import Server as MySqlServer
 from binlogd.drainer.mysql.connection import SqlSession
+from binlogd.grpc.channel import PlainChannel
+from binlogd.grpc.http2 import Http2Limits
+from binlogd.grpc.prefix import prefixed
 from binlogd.pump.rpc.service import PumpService
-from binlogd.serving.http2 import Http2Limits
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec
-from binlogd.wire.channel import PlainChannel
 from tests.support.mariadb import MariaDb
 from tests.support.pump_world import eventually
 
@@ -62,7 +63,7 @@ async def pull_and_hang(host: str, port: int) -> asyncio.StreamWriter:
         ("content-type", "application/grpc+proto"),
     ]
     h2.send_headers(1, headers)
-    h2.send_data(1, codec.prefixed(codec.encode_pull_request(7, Tso(0))), end_stream=True)
+    h2.send_data(1, prefixed(codec.encode_pull_request(7, Tso(0))), end_stream=True)
     writer.write(h2.data_to_send())
     return writer
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from time import monotonic, sleep
 
+from binlogd.grpc.methods import OpenStreams
 from binlogd.host.tls import ServerTls
-from binlogd.placement.calls import OpenStreams
 from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
 from binlogd.placement.maintenance import AuthService, HealthService, MaintenanceService
 from binlogd.placement.watches import PROGRESS_S, WatchService

@@ -9,9 +9,10 @@ import google_crc32c
 from grpclib.client import Channel
 from grpclib.const import Cardinality
 
+from binlogd.grpc.channel import BytesCodec
+from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 from binlogd.tso import Tso
 from binlogd.wire import codec
-from binlogd.wire.channel import BytesCodec
 from binlogd.wire.fields import uvarint
 
 PIECE = bytes(range(256)) * 4096
@@ -71,7 +72,7 @@ async def pull_large(channel: Channel, after: Tso, value_bytes: int) -> None:
         await stream.recv_initial_metadata()
         body = stream._stream
         while True:  # ends with the large one; fakes may come before it
-            prefix = await body.recv_data(codec.MESSAGE_PREFIX_BYTES)
+            prefix = await body.recv_data(MESSAGE_PREFIX_BYTES)
             size = int.from_bytes(prefix[1:], "big")
             if size > value_bytes:
                 break

@@ -21,8 +21,8 @@ from grpclib.exceptions import GRPCError
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server, Stream
 
+from binlogd.grpc.methods import OpenStreams
 from binlogd.host.tls import ServerTls
-from binlogd.placement.calls import OpenStreams
 from binlogd.placement.etcd_services import KeyValueService, LeaseService
 from binlogd.placement.watches import WatchService
 from binlogd.upstream.keyspace.store import KeyspaceStore

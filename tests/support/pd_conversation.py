@@ -21,7 +21,7 @@ from typing import Any
 from grpclib.client import Channel, Stream
 from grpclib.const import Cardinality
 
-from binlogd.wire.channel import PlainChannel
+from binlogd.grpc.channel import PlainChannel
 from binlogd.wire.generated import etcdserverpb as etcd
 from binlogd.wire.generated import pdpb
 from tests.support.wire_recordings import WIRE

@@ -21,7 +21,7 @@ from h2.events import (
 from h2.settings import ChangedSetting, SettingCodes
 from hyperframe.frame import Frame, GoAwayFrame
 
-from binlogd.wire import codec
+from binlogd.grpc.prefix import prefixed
 
 WRITE = "/binlog.Pump/WriteBinlog"
 
@@ -129,7 +129,7 @@ class RawClient:
     def call(self, message: bytes, headers: list[tuple[str, str]] | None = None) -> int:
         """A whole call; its stream."""
         stream = self.open(headers)
-        self.body(stream, codec.prefixed(message))
+        self.body(stream, prefixed(message))
         return stream
 
     def body(self, stream: int, data: bytes, *, ends: bool = True) -> None:

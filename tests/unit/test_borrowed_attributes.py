@@ -24,7 +24,7 @@ from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable, table_entry_size
 from hyperframe.frame import GoAwayFrame
 
-from binlogd.wire.channel import BytesCodec
+from binlogd.grpc.channel import BytesCodec
 
 
 async def test_grpclibs_server_is_made_as_we_make_it() -> None:

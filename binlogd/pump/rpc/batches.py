@@ -15,7 +15,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.errors import MalformedBinlog
-from binlogd.pump.rpc.messages import (
+from binlogd.grpc.messages import (
     BytesStream,
     Incoming,
     begin_answer,
@@ -23,8 +23,8 @@ from binlogd.pump.rpc.messages import (
     note_written,
     send_joined,
 )
+from binlogd.grpc.prefix import prefixed
 from binlogd.wire import batch as wire
-from binlogd.wire import codec
 
 _BATCHES_IN_FLIGHT = 16  # of one stream; the next one is not read
 _BINLOG_BYTES = 256  # of the objects round a payload, roughly
@@ -116,6 +116,6 @@ class _Writing:
             for position, outcome in enumerate(outcomes)
             if outcome is not None
         ]
-        answer = codec.prefixed(wire.encode_answer(wire.BatchAnswer(batch.number, refusals)))
+        answer = prefixed(wire.encode_answer(wire.BatchAnswer(batch.number, refusals)))
         async with self._sending:
             await send_joined(self._stream, answer)

@@ -29,11 +29,7 @@ from binlogd.errors import (
     RecordTooLarge,
     WrongCluster,
 )
-from binlogd.merge.stream import MergeLimits, merged
-from binlogd.ports import BinlogSource, ClusterIdentity
-from binlogd.pump.budget import Budget
-from binlogd.pump.rpc.batches import BatchPorts, BatchService
-from binlogd.pump.rpc.messages import (
+from binlogd.grpc.messages import (
     ARRIVAL_S,
     PIECE_BYTES,
     BytesStream,
@@ -50,8 +46,14 @@ from binlogd.pump.rpc.messages import (
     send_empty,
     send_joined,
 )
+from binlogd.grpc.methods import OpenStreams
+from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
+from binlogd.grpc.sink import CallSink
+from binlogd.merge.stream import MergeLimits, merged
+from binlogd.ports import BinlogSource, ClusterIdentity
+from binlogd.pump.budget import Budget
+from binlogd.pump.rpc.batches import BatchPorts, BatchService
 from binlogd.pump.rpc.pullers import Pull, Pullers, let_go_of
-from binlogd.pump.rpc.sink import CallSink
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, doubling
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
@@ -120,8 +122,7 @@ class PumpService:
         self._pump = pump
         self._cluster = cluster
         self._limits = limits or ServiceLimits()
-        self._streams: list[asyncio.Timeout] = []
-        self._is_closing = False
+        self._streams = OpenStreams()
         self._idle = asyncio.Event()
         self._idle.set()
         self._in_flight = self._writes = self._lost = 0
@@ -200,9 +201,7 @@ class PumpService:
 
         Writes that come later are still taken: whether they are is the Pump's state, not ours.
         """
-        self._is_closing = True
-        for stream in self._streams:
-            stream.reschedule(asyncio.get_running_loop().time())
+        self._streams.close()
         await self._idle.wait()
 
     def statistics(self) -> ServiceStatistics:
@@ -228,7 +227,7 @@ class PumpService:
         size_bytes, is_compressed = await announced(
             stream, self._limits.message_bytes_max, patience_s
         )
-        async with self._held(size_bytes + codec.MESSAGE_PREFIX_BYTES):
+        async with self._held(size_bytes + MESSAGE_PREFIX_BYTES):
             if is_compressed:
                 arriving = gathered(stream, BytesIO(), size_bytes)
                 message = await in_time(arriving, size_bytes, patience_s)
@@ -371,7 +370,7 @@ class PumpService:
             return [error] * len(payloads)
 
     def _note_idle(self) -> None:
-        if not self._in_flight and not self._streams:
+        if not self._in_flight and not self._streams.count:
             self._idle.set()
 
     def _account(
@@ -441,17 +440,11 @@ class PumpService:
     @asynccontextmanager
     async def _until_closing(self) -> AsyncIterator[asyncio.Timeout]:
         """Ends its block without an error when this service closes, and `close` waits for that."""
-        until = asyncio.timeout(0 if self._is_closing else None)
+        self._idle.clear()
         try:
-            async with until:
-                self._streams.append(until)
-                self._idle.clear()
+            async with self._streams.until_closing() as until:
                 yield until
-        except TimeoutError:
-            if not until.expired():
-                raise
         finally:
-            self._streams.remove(until)
             self._note_idle()
 
     async def _send_merged(self, stream: BytesStream, after: Tso, pull: Pull) -> None:

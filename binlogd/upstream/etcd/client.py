@@ -24,9 +24,9 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
+from binlogd.grpc.channel import LastingChannel, woken_cleanly
 from binlogd.host.tls import ClientTls
 from binlogd.upstream.pd.members import addresses_of
-from binlogd.wire.channel import LastingChannel, woken_cleanly
 from binlogd.wire.generated.etcdserverpb import (
     CompactionRequest,
     CompactionResponse,

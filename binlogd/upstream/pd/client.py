@@ -15,13 +15,13 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.errors import UpstreamUnavailable
+from binlogd.grpc.channel import woken_cleanly
 from binlogd.host.tls import ClientTls
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.pd.leader import NO_ANSWER, Leader, Message, PdLimits, Way, parsed, reason
 from binlogd.upstream.pd.members import Address, shown
 from binlogd.upstream.tikv.places import Place
 from binlogd.upstream.upstream import PartStatistics
-from binlogd.wire.channel import woken_cleanly
 from binlogd.wire.generated import metapb, pdpb
 from binlogd.wire.generated.etcdserverpb import RangeRequest, RangeResponse
 

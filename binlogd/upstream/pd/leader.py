@@ -21,9 +21,9 @@ from grpclib.client import UnaryUnaryMethod
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.errors import UpstreamUnavailable
+from binlogd.grpc.channel import PlainChannel, woken_cleanly
 from binlogd.host.tls import ClientTls
 from binlogd.upstream.pd.members import Address, Members, members_of, shown, url_of
-from binlogd.wire.channel import PlainChannel, woken_cleanly
 from binlogd.wire.generated import pdpb
 
 log = structlog.get_logger(__name__)

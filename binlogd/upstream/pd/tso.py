@@ -16,11 +16,11 @@ import structlog
 from grpclib.client import Stream, StreamStreamMethod
 
 from binlogd.errors import UpstreamUnavailable
+from binlogd.grpc.channel import woken_cleanly
 from binlogd.tso import NO_TS, Tso, physical_ms
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.leader import Way, parsed
 from binlogd.upstream.upstream import TsoStatistics
-from binlogd.wire.channel import woken_cleanly
 from binlogd.wire.generated import pdpb
 
 log = structlog.get_logger(__name__)

@@ -18,6 +18,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.errors import Corrupt, Unavailable, UpstreamUnavailable
+from binlogd.grpc.channel import woken_cleanly
 from binlogd.tidb.meta_keys import pd_key
 from binlogd.upstream.tikv.places import Places
 from binlogd.upstream.tikv.reaction import (
@@ -32,7 +33,6 @@ from binlogd.upstream.tikv.reaction import (
 )
 from binlogd.upstream.tikv.regions import Region, RegionMap
 from binlogd.upstream.tikv.stores import Connection, Stores
-from binlogd.wire.channel import woken_cleanly
 from binlogd.wire.generated import errorpb, kvrpcpb, metapb
 
 _LOOK_UPS = 8  # at PD at once

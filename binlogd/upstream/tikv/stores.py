@@ -7,9 +7,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from binlogd.errors import UpstreamUnavailable
+from binlogd.grpc.channel import PlainChannel
 from binlogd.host.tls import ClientTls
 from binlogd.upstream.tikv.places import Places
-from binlogd.wire.channel import PlainChannel
 from binlogd.wire.generated.metapb import StoreState
 
 

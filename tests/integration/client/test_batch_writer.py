@@ -17,12 +17,12 @@ from grpclib.server import Stream
 from binlogd.client.batch_writer import BatchedPumpClient
 from binlogd.client.pump_client import ClientLimits
 from binlogd.errors import BinlogdError, DiskFull, Refused, Unforeseen
+from binlogd.grpc.channel import BytesCodec
 from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import batch as wire
 from binlogd.wire import codec, peek
-from binlogd.wire.channel import BytesCodec
 from binlogd.wire.generated import binlogd as pb
 from tests.support.memory_pump import Cluster, MemoryPump
 from tests.support.ports import free_port

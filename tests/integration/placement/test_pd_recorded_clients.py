@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from grpclib.const import Cardinality
 
+from binlogd.grpc.channel import PlainChannel
 from binlogd.tidb.meta_keys import field_of, job_id_of, job_key
 from binlogd.tso import compose
-from binlogd.wire.channel import PlainChannel
 from binlogd.wire.generated import etcdserverpb as etcd
 from binlogd.wire.generated import pdpb, tikvpb
 from tests.support.pd_conversation import Conversation, OpenStream, lines, subsequence

@@ -13,8 +13,8 @@ from grpclib.client import Channel
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
+from binlogd.grpc.channel import PlainChannel
 from binlogd.placement.refusals import Refusals
-from binlogd.wire.channel import PlainChannel
 from binlogd.wire.generated import etcdserverpb as etcd
 from binlogd.wire.generated import kvrpcpb, pdpb, tikvpb
 from binlogd.wire.generated.grpc.health import v1 as health

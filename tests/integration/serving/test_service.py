@@ -21,6 +21,7 @@ from structlog.testing import capture_logs
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import BinlogdError, ConfigError, CorruptRecord, RecordTooLarge, Refused
+from binlogd.grpc.channel import BytesCodec
 from binlogd.pump.rpc.service import (
     CisternService,
     PumpService,
@@ -35,7 +36,6 @@ from binlogd.serving.server import Server, ServerLimits
 from binlogd.telemetry.faults import unforeseen
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
-from binlogd.wire.channel import BytesCodec
 from binlogd.wire.generated import binlog as pb
 from tests.support.memory_pump import Cluster, MemoryPump, nothing_to_do
 from tests.support.pump_world import eventually

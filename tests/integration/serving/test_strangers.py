@@ -12,10 +12,11 @@ import pytest
 import structlog
 
 from binlogd.client.pump_client import PumpClient
+from binlogd.grpc import frames
 from binlogd.pump.rpc.service import PumpService
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
-from binlogd.wire import codec, http2, peek
+from binlogd.wire import codec, peek
 from tests.support.appliance import Appliance
 from tests.support.memory_pump import Cluster, MemoryPump
 from tests.support.raw_http2 import RawClient, call_headers
@@ -61,12 +62,12 @@ def bomb(path: bytes, entry_bytes: int, named: int, streams: int) -> bytes:
     size = entry_bytes - 127
     entry = b"\x40\x01x\x7f" + bytes([size & 0x7F | 0x80, size >> 7]) + b"a" * entry_bytes
     blocks = [own + entry, *[own + b"\xbe" * named] * (streams - 1)]
-    settings = http2.frame(http2.SETTINGS, 0, 0, b"")
+    settings = frames.frame(frames.SETTINGS, 0, 0, b"")
     calls = (
-        http2.frame(http2.HEADERS, http2.END_HEADERS, 2 * at + 1, block)
+        frames.frame(frames.HEADERS, frames.END_HEADERS, 2 * at + 1, block)
         for at, block in enumerate(blocks)
     )
-    return http2.PREFACE + settings + b"".join(calls)
+    return frames.PREFACE + settings + b"".join(calls)
 
 
 def resident(pid: int) -> int:

@@ -13,11 +13,11 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from grpclib.server import Server, Stream
 
+from binlogd.grpc.channel import BytesCodec
 from binlogd.tso import Tso
 from binlogd.upstream.pd.client import PdClient
 from binlogd.upstream.pd.leader import PdLimits
 from binlogd.upstream.pd.tso import PdTso
-from binlogd.wire.channel import BytesCodec
 from binlogd.wire.generated import pdpb
 from tests.support.pd_cluster import CLUSTER_ID
 from tests.support.wire_recordings import Call, calls

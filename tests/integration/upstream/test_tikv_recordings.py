@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from grpclib.client import Channel, UnaryUnaryMethod
 
+from binlogd.grpc.channel import BytesCodec
 from binlogd.tidb import meta_keys
 from binlogd.tidb.model import job_from_json
 from binlogd.tso import Tso, plus_ms
-from binlogd.wire.channel import BytesCodec
 from binlogd.wire.generated.kvrpcpb import (
     GetRequest,
     GetResponse,

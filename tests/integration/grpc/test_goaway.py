@@ -10,11 +10,12 @@ import pytest
 from grpclib.client import Channel
 
 from binlogd.client.pump_client import PumpClient
+from binlogd.grpc import frames
+from binlogd.grpc.http2 import Http2Limits
 from binlogd.pump.rpc.service import PumpService
-from binlogd.serving.http2 import Http2Limits
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
-from binlogd.wire import codec, http2, peek
+from binlogd.wire import codec, peek
 from binlogd.wire.generated import binlog as pb
 from tests.support.memory_pump import Cluster, MemoryPump
 from tests.support.raw_http2 import RawClient
@@ -61,7 +62,7 @@ async def test_a_server_that_closes_answers_what_it_has_and_says_goodbye(fast_la
             pump.gate.set()
             assert (await client.wait(first))[0].is_ok
             await client.wait_closed()
-        assert client.goaway == http2.NO_ERROR
+        assert client.goaway == frames.NO_ERROR
         assert pump.stored == [codec.decode_write_request(request(1)).payload]
 
 
@@ -88,7 +89,7 @@ async def test_an_idle_connection_does_not_hold_up_a_close(fast_lane: bool) -> N
         async with asyncio.TaskGroup() as group:
             group.create_task(server.close())
             await client.wait_closed()
-        assert client.goaway == http2.NO_ERROR
+        assert client.goaway == frames.NO_ERROR
 
 
 @LANES
@@ -107,7 +108,7 @@ async def test_a_connection_without_calls_is_left_and_one_with_a_call_is_not(
         pump.gate.set()
         assert (await client.wait(waiting))[0].is_ok
         await client.wait_closed()
-        assert client.goaway == http2.NO_ERROR
+        assert client.goaway == frames.NO_ERROR
         assert server.connections == 0
 
 
@@ -127,7 +128,7 @@ async def test_a_peer_that_says_goodbye_still_gets_its_answers(fast_lane: bool) 
     pump.gate.clear()
     async with serving(pump, fast_lane=fast_lane) as (server, client):
         first = client.call(request(1))
-        await client.send(client.taken() + http2.goaway(0, http2.NO_ERROR))
+        await client.send(client.taken() + frames.goaway(0, frames.NO_ERROR))
         await client.pinged()
         pump.gate.set()
         assert (await client.wait(first))[0].is_ok
@@ -139,7 +140,7 @@ async def test_a_peer_that_says_goodbye_still_gets_its_answers(fast_lane: bool) 
 async def test_a_peer_that_leaves_in_anger_is_let_go(fast_lane: bool) -> None:  # noqa: FBT001
     async with serving(MemoryPump(), fast_lane=fast_lane) as (_, client):
         client.call(request(1))
-        await client.send(client.taken() + http2.goaway(0, http2.PROTOCOL_ERROR))
+        await client.send(client.taken() + frames.goaway(0, frames.PROTOCOL_ERROR))
         await client.wait_closed()
 
 

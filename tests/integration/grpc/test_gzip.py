@@ -13,12 +13,13 @@ import grpc
 import pytest
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.pump.rpc.messages import compressed, inflated
+from binlogd.grpc.compression import Damaged, Inflater, deflated
+from binlogd.grpc.messages import compressed, inflated
+from binlogd.grpc.prefix import prefixed
 from binlogd.pump.rpc.service import PumpService, ServiceLimits
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import codec, peek
-from binlogd.wire.compression import Damaged, Inflater, deflated
 from tests.support.memory_pump import Cluster, MemoryPump
 from tests.support.raw_http2 import WRITE, RawClient, call_headers
 
@@ -80,7 +81,7 @@ async def test_a_compressed_write_is_taken_and_answered_compressed() -> None:
 
 async def test_a_message_may_be_plain_although_compression_was_agreed_on() -> None:
     async with running() as at:
-        stream = await at.call(codec.prefixed(request(1)))
+        stream = await at.call(prefixed(request(1)))
         assert (await at.client.wait(stream))[0].outcome == ("0", None)
 
 
@@ -111,7 +112,7 @@ async def test_a_puller_who_sends_gzip_gets_gzip_and_all_of_it() -> None:
 @pytest.mark.parametrize(
     ("body", "encoding", "outcome"),
     [
-        (codec.prefixed(b""), "snappy", ("12", "Decompressor is not installed for grpc-encoding")),
+        (prefixed(b""), "snappy", ("12", "Decompressor is not installed for grpc-encoding")),
         (squeezed(b"x"), "identity", ("13", "compressed flag set with identity or empty encoding")),
         (b"\7\0\0\0\0", "gzip", ("13", "received unexpected payload format 7")),
         (b"\1\0\0\0\3abc", "gzip", ("13", "failed to decompress the received message")),

@@ -8,7 +8,7 @@ from asyncio import BaseTransport
 import pytest
 from grpclib.protocol import H2Protocol
 
-from binlogd.wire.channel import PlainChannel
+from binlogd.grpc.channel import PlainChannel
 
 
 class LostAtOnce(PlainChannel):

@@ -29,14 +29,14 @@ from grpclib.exceptions import GRPCError
 from h2.connection import ConnectionInputs, ConnectionState
 from h2.exceptions import FlowControlError, FrameTooLargeError, ProtocolError
 
-from binlogd.pump.rpc.sink import CallSink
-from binlogd.serving.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable, Unread, weight
+from binlogd.grpc import frames as wire
+from binlogd.grpc.blocks import Field
+from binlogd.grpc.calls import Call, CallTable, Gathered, Inlet, Shape, by_owner, shape_of
+from binlogd.grpc.frames import DATA, END_STREAM, HEADERS, OK_DATA_BYTES, frame_head, u32
+from binlogd.grpc.hpack import SharedDecoder
+from binlogd.grpc.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable, Unread, weight
+from binlogd.grpc.sink import CallSink
 from binlogd.telemetry.faults import unforeseen
-from binlogd.wire import http2 as wire
-from binlogd.wire.blocks import Field
-from binlogd.wire.calls import Call, CallTable, Gathered, Inlet, Shape, by_owner, shape_of
-from binlogd.wire.hpack import SharedDecoder
-from binlogd.wire.http2 import DATA, END_STREAM, HEADERS, OK_DATA_BYTES, frame_head, u32
 
 log = structlog.get_logger(__name__)
 

@@ -8,9 +8,10 @@ from hpack import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.wire import codec, http2
-from binlogd.wire.calls import CallTable, Inlet, by_owner, shape_of
-from binlogd.wire.hpack import SharedDecoder
+from binlogd.grpc import frames
+from binlogd.grpc.calls import CallTable, Inlet, by_owner, shape_of
+from binlogd.grpc.hpack import SharedDecoder
+from binlogd.grpc.prefix import prefixed
 
 FIELDS = [(":method", "POST"), (":path", "/a.B/C"), ("te", "trailers")]
 AMPLE = {"streams": 100, "window": 1 << 20}
@@ -31,8 +32,8 @@ def new_inlet(room: int = 1 << 20) -> Inlet:
 
 def written(encoder: Encoder, stream: int, message: bytes, timeout: str = "15S") -> bytes:
     block = encoder.encode([*FIELDS, ("grpc-timeout", timeout)])
-    return http2.frame(http2.HEADERS, http2.END_HEADERS, stream, block) + http2.frame(
-        http2.DATA, http2.END_STREAM, stream, codec.prefixed(message)
+    return frames.frame(frames.HEADERS, frames.END_HEADERS, stream, block) + frames.frame(
+        frames.DATA, frames.END_STREAM, stream, prefixed(message)
     )
 
 
@@ -59,10 +60,10 @@ def test_a_call_that_is_no_whole_call_of_a_known_shape_is_left() -> None:
     for odd in (
         written(Encoder(), 3, b"a stream of the past"),
         written(Encoder(), 6, b"even"),
-        http2.frame(http2.PING, 0, 0, bytes(8)) + good,
+        frames.frame(frames.PING, 0, 0, bytes(8)) + good,
         good[:-1],
-        good[:3] + bytes([http2.DATA]) + good[4:],
-        good[:4] + bytes([http2.END_HEADERS | http2.END_STREAM]) + good[5:],
+        good[:3] + bytes([frames.DATA]) + good[4:],
+        good[:4] + bytes([frames.END_HEADERS | frames.END_STREAM]) + good[5:],
         good.replace(b"one", b"on"),
     ):
         table = new_table(inlet := new_inlet())
@@ -107,6 +108,6 @@ def test_answers_go_as_far_as_the_windows_and_not_to_who_has_left() -> None:
     assert mine == calls
     del table.open[3]
     table.abandoned += 1
-    assert table.acknowledge(calls, 12, 5) == [http2.ok_answer(1), http2.ok_answer(5)]
+    assert table.acknowledge(calls, 12, 5) == [frames.ok_answer(1), frames.ok_answer(5)]
     assert list(table.blocked) == [7]
     assert (table.abandoned, table.freed, list(table.open)) == (0, 4 * 6, [7])

@@ -12,6 +12,7 @@ import uvloop
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
+from binlogd.grpc.prefix import prefixed
 from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
@@ -44,7 +45,7 @@ def conversation(seed: random.Random) -> bytes:
         payload = peek.prewrite_binlog(
             Tso(seed.randrange(1 << 60)), prewrite_value=seed.randbytes(40)
         )
-        client.send_data(stream, codec.prefixed(codec.encode_write_request(1, payload)))
+        client.send_data(stream, prefixed(codec.encode_write_request(1, payload)))
         match seed.randrange(5):
             case 0:
                 client.reset_stream(stream)

@@ -18,8 +18,8 @@ from grpclib.exceptions import GRPCError
 from grpclib.server import Stream
 
 from binlogd.errors import RecordTooLarge
-from binlogd.wire import codec
-from binlogd.wire.compression import Damaged, Inflater, deflated
+from binlogd.grpc.compression import Damaged, Inflater, deflated
+from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Incoming:
                 Status.UNIMPLEMENTED,
                 f'grpc: Decompressor is not installed for grpc-encoding "{encoding}"',
             )
-        prefix = await piece(self._stream, codec.MESSAGE_PREFIX_BYTES)
+        prefix = await piece(self._stream, MESSAGE_PREFIX_BYTES)
         if not prefix:
             return None
         if prefix[0] > 1:

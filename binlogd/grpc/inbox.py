@@ -1,4 +1,4 @@
-"""The messages of a stream, as many at a time as have arrived."""
+"""The messages of a client's stream, below grpclib's own: as many are read as have arrived."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from grpclib.client import Stream
 
 from binlogd.errors import MalformedBinlog
-from binlogd.wire import codec
+from binlogd.grpc.prefix import MessageCutter, prefixed
 
 
 class Inbox:
@@ -23,7 +23,7 @@ class Inbox:
         self._wrapper = stream._wrapper  # noqa: SLF001 # wakes us when the connection is lost
         self._ack: Callable[[int], None] = inner.buffer._ack_callback  # noqa: SLF001
         inner.buffer = self  # type: ignore[assignment] # add, eof and unacked_size are all it needs
-        self._cutter = codec.MessageCutter(message_bytes_max)
+        self._cutter = MessageCutter(message_bytes_max)
         self._arrived: list[bytes] = []
         self._unacked = 0
         self._is_over = False
@@ -66,3 +66,8 @@ class Inbox:
         if self._unacked:
             self._ack(self.unacked_size())
         return arrived
+
+
+async def send(stream: Stream[bytes, bytes], message: bytes) -> None:
+    """One message of a request; grpclib would wrap each once more."""
+    await stream._stream.send_data(prefixed(message))  # noqa: SLF001 # see above

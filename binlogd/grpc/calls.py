@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from struct import Struct
 
-from binlogd.wire.blocks import BlockReader, Field
-from binlogd.wire.http2 import OK_DATA_BYTES, ok_answer
+from binlogd.grpc.blocks import BlockReader, Field
+from binlogd.grpc.frames import OK_DATA_BYTES, ok_answer
 
 _HEAD_BYTES = 9
 _FRAME_BYTES_MAX = 16_384

@@ -37,10 +37,10 @@ from h2.frame_buffer import FrameBuffer
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame, GoAwayFrame
 
-from binlogd.pump.rpc.messages import CallStream
+from binlogd.grpc import frames as frames
+from binlogd.grpc.channel import BytesCodec
+from binlogd.grpc.messages import CallStream
 from binlogd.settings.operators import Network, address, is_peer
-from binlogd.wire import http2 as frames
-from binlogd.wire.channel import BytesCodec
 
 log = structlog.get_logger(__name__)
 

@@ -11,8 +11,8 @@ from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, Window
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.wire import http2
-from binlogd.wire.hpack import SharedDecoder
+from binlogd.grpc import frames as ours
+from binlogd.grpc.hpack import SharedDecoder
 
 
 def frames_in(data: bytes) -> list[Frame]:
@@ -31,9 +31,9 @@ def fields_of(*frames: Frame) -> dict[str, str]:
     return {str(name): str(value) for name, value in fields}
 
 
-@given(st.integers(1, http2.STREAM_MAX))
+@given(st.integers(1, ours.STREAM_MAX))
 def test_an_ok_is_headers_an_empty_message_and_trailers(stream: int) -> None:
-    head, body, tail = frames_in(http2.ok_answer(stream))
+    head, body, tail = frames_in(ours.ok_answer(stream))
     assert {frame.stream_id for frame in (head, body, tail)} == {stream}
     assert fields_of(head) == {":status": "200", "content-type": "application/grpc+proto"}
     assert isinstance(body, DataFrame)
@@ -44,9 +44,9 @@ def test_an_ok_is_headers_an_empty_message_and_trailers(stream: int) -> None:
 
 @given(st.text(max_size=30_000).map(lambda text: text * 3))
 def test_an_error_is_trailers_alone_however_long_its_text(text: str) -> None:
-    frames = frames_in(http2.error_answer(5, 2, text))
+    frames = frames_in(ours.error_answer(5, 2, text))
     assert isinstance(frames[0], HeadersFrame)
-    assert all(frame.body_len <= http2.FRAME_BYTES_MAX for frame in frames)
+    assert all(frame.body_len <= ours.FRAME_BYTES_MAX for frame in frames)
     assert "END_STREAM" in frames[0].flags
     assert ["END_HEADERS" in frame.flags for frame in frames] == [False] * (len(frames) - 1) + [
         True
@@ -55,10 +55,10 @@ def test_an_error_is_trailers_alone_however_long_its_text(text: str) -> None:
 
 
 def test_the_small_frames_are_what_their_names_say() -> None:
-    (update,) = frames_in(http2.window_update(3, 77))
+    (update,) = frames_in(ours.window_update(3, 77))
     assert isinstance(update, WindowUpdateFrame)
     assert (update.stream_id, update.window_increment) == (3, 77)
-    (goodbye,) = frames_in(http2.goaway(9, 1))
+    (goodbye,) = frames_in(ours.goaway(9, 1))
     assert isinstance(goodbye, GoAwayFrame)
     assert (goodbye.last_stream_id, goodbye.error_code) == (9, 1)
 

@@ -17,14 +17,16 @@ from hypothesis import strategies as st
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import BinlogdError, Refused
+from binlogd.grpc import frames
+from binlogd.grpc.calls import Call as FastCall
+from binlogd.grpc.fastlane import FastLaneProtocol
+from binlogd.grpc.http2 import Http2Limits
+from binlogd.grpc.prefix import prefixed
+from binlogd.grpc.sink import CallSink
 from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
-from binlogd.pump.rpc.sink import CallSink
-from binlogd.serving.fastlane import FastLaneProtocol
-from binlogd.serving.http2 import Http2Limits
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
-from binlogd.wire import codec, http2, peek
-from binlogd.wire.calls import Call as FastCall
+from binlogd.wire import codec, peek
 from tests.support.memory_pump import Cluster, MemoryPump, nothing_to_do
 from tests.support.pump_world import eventually
 from tests.support.raw_http2 import WRITE, Answer, RawClient, call_headers
@@ -131,21 +133,21 @@ PLAIN_HEADERS: list[dict[str, str | None]] = [
     {"x_one": "1"},
 ]
 BODIES: dict[str, bytes] = {
-    "fine": codec.prefixed(request(1)),
-    "large": codec.prefixed(request(2, 300_000)),
-    "in two frames": codec.prefixed(request(3, 20_000)),
-    "above the limit": codec.prefixed(request(4, 1 << 20)),
-    "another cluster": codec.prefixed(request(5, cluster=8)),
-    "a probe": codec.prefixed(codec.encode_write_request(CLUSTER, b"")),
-    "no binlog": codec.prefixed(codec.encode_write_request(CLUSTER, b"\x22\x05ab")),
-    "no request": codec.prefixed(b"\x12\x05a"),
+    "fine": prefixed(request(1)),
+    "large": prefixed(request(2, 300_000)),
+    "in two frames": prefixed(request(3, 20_000)),
+    "above the limit": prefixed(request(4, 1 << 20)),
+    "another cluster": prefixed(request(5, cluster=8)),
+    "a probe": prefixed(codec.encode_write_request(CLUSTER, b"")),
+    "no binlog": prefixed(codec.encode_write_request(CLUSTER, b"\x22\x05ab")),
+    "no request": prefixed(b"\x12\x05a"),
     "nothing": b"",
     "an empty message": bytes(5),
-    "cut short": codec.prefixed(request(6))[:-3],
+    "cut short": prefixed(request(6))[:-3],
     "a prefix cut short": b"\0\0\0",
-    "too long": codec.prefixed(request(7)) + b"more",
-    "two messages": codec.prefixed(request(8)) * 2,
-    "a compressed flag": b"\1" + codec.prefixed(request(9))[1:],
+    "too long": prefixed(request(7)) + b"more",
+    "two messages": prefixed(request(8)) * 2,
+    "a compressed flag": b"\1" + prefixed(request(9))[1:],
 }
 
 
@@ -336,14 +338,14 @@ async def test_headers_without_a_path_end_the_connection(fast_lane: bool) -> Non
         client.call(request(1), written({"_path": None}))
         await client.send()
         await client.wait_closed()
-        assert client.goaway == http2.PROTOCOL_ERROR
+        assert client.goaway == frames.PROTOCOL_ERROR
 
 
 async def test_a_body_in_frames_of_one_byte_and_an_end_alone_are_taken() -> None:
     async with running() as at:
         client = await at.client()
         stream = client.open()
-        for byte in codec.prefixed(request(1)):
+        for byte in prefixed(request(1)):
             client.h2.send_data(stream, bytes([byte]))
         client.h2.end_stream(stream)
         await client.send()
@@ -403,7 +405,7 @@ async def test_a_call_that_is_reset_before_its_end_is_not_written() -> None:
     async with running() as at:
         client = await at.client()
         stream = client.open()
-        client.body(stream, codec.prefixed(request(1))[:20], ends=False)
+        client.body(stream, prefixed(request(1))[:20], ends=False)
         client.h2.reset_stream(stream)
         await client.send()
         await client.pinged()
@@ -432,11 +434,11 @@ async def test_data_after_the_end_resets_the_stream_alone() -> None:
         at.pump.gate.clear()
         client = await at.client()
         stream, other = client.call(request(1)), client.call(request(2))
-        await client.send(client.taken() + http2.frame(http2.DATA, 0, stream, b"more"))
+        await client.send(client.taken() + frames.frame(frames.DATA, 0, stream, b"more"))
         await eventually(lambda: len(at.fast) == 2)
         at.pump.gate.set()
         first, second = await client.wait(stream, other)
-        assert first.reset == http2.STREAM_CLOSED
+        assert first.reset == frames.STREAM_CLOSED
         assert second.is_ok
 
 
@@ -444,9 +446,9 @@ async def test_a_window_update_of_nothing_resets_the_stream_alone() -> None:
     async with running() as at:
         client = await at.client()
         stream, other = client.open(), client.call(request(2))
-        await client.send(client.taken() + http2.window_update(stream, 0))
+        await client.send(client.taken() + frames.window_update(stream, 0))
         first, second = await client.wait(stream, other)
-        assert first.reset == http2.PROTOCOL_ERROR
+        assert first.reset == frames.PROTOCOL_ERROR
         assert second.is_ok
 
 
@@ -564,7 +566,7 @@ async def test_who_sends_more_than_the_window_allows_is_sent_away() -> None:
             client.call(request(number, 15_000))
         await client.send()
         await client.wait_closed()
-        assert client.goaway == http2.FLOW_CONTROL_ERROR
+        assert client.goaway == frames.FLOW_CONTROL_ERROR
 
 
 async def test_the_window_comes_back_when_binlogs_are_durable() -> None:
@@ -589,7 +591,7 @@ async def test_more_streams_than_allowed_are_refused_one_by_one() -> None:
         await client.send()
         await eventually(lambda: len(at.fast) == 10)
         refused = await client.wait(*streams[10:])
-        assert {answer.reset for answer in refused} == {http2.REFUSED_STREAM}
+        assert {answer.reset for answer in refused} == {frames.REFUSED_STREAM}
         at.pump.gate.set()
         assert all(answer.is_ok for answer in await client.wait(*streams[:10]))
 
@@ -604,7 +606,7 @@ async def test_what_all_connections_leave_unread_has_a_limit_together(fast_lane:
         for puller, extra in zip(pullers, (250_000, 600_000, 250_000), strict=True):
             await puller.pinged()  # the greeting is here, and with it the windows
             stream = puller.open(call_headers("/binlog.Pump/PullBinlogs"))
-            pull = codec.prefixed(codec.encode_pull_request(CLUSTER, Tso(0)))
+            pull = prefixed(codec.encode_pull_request(CLUSTER, Tso(0)))
             puller.body(stream, pull + bytes(extra), ends=False)
             await puller.send()
             if puller is not pullers[2]:
@@ -646,7 +648,7 @@ async def test_a_message_in_pieces_has_its_room_from_its_announcement_on() -> No
     """What many connections have begun and not ended counts as what is written does."""
     limits = replace(LIMITS, bytes_in_flight_max=500_000, bytes_waiting_max=1, arrival_s=60.0)
     async with running(limits=limits) as at:
-        message = codec.prefixed(request(1, 100_000))
+        message = prefixed(request(1, 100_000))
         clients = [await at.client() for _ in range(5)]
         streams = []
         for client in clients:
@@ -673,7 +675,7 @@ async def test_what_was_begun_and_does_not_come_gives_its_room_back() -> None:
         client = await at.client()
         reset, lost, slow = client.open(), client.open(), client.open()
         for stream in (reset, lost, slow):
-            client.body(stream, codec.prefixed(request(1, 100_000))[:10], ends=False)
+            client.body(stream, prefixed(request(1, 100_000))[:10], ends=False)
         await client.send()
         await client.pinged()
         assert at.service.statistics().bytes_in_flight > 300_000
@@ -734,7 +736,7 @@ async def test_a_peer_that_does_not_read_is_not_read() -> None:
         assert client._writer is not None
         stream = client.call(request(1, 4))
         opening = client.taken()
-        frames = bytearray(_calls_in(opening))
+        written = bytearray(_calls_in(opening))
         client._writer.write(opening)
         written_before = -1
         while at.service.statistics().writes > written_before:  # until it takes nothing more
@@ -742,7 +744,7 @@ async def test_a_peer_that_does_not_read_is_not_read() -> None:
             batch = []
             for _ in range(500):
                 stream += 2
-                batch.append(_renumbered(frames, stream))
+                batch.append(_renumbered(written, stream))
             client._writer.write(b"".join(batch))
             await asyncio.sleep(0.1)
         assert at.service.statistics().writes < (stream - 1) // 2
@@ -750,22 +752,22 @@ async def test_a_peer_that_does_not_read_is_not_read() -> None:
 
 def _calls_in(opening: bytes) -> bytes:
     """The frames after the greeting."""
-    at = len(http2.PREFACE)
+    at = len(frames.PREFACE)
     while at < len(opening):
-        word, _, stream = http2.frame_head.unpack_from(opening, at)
+        word, _, stream = frames.frame_head.unpack_from(opening, at)
         if stream:
             return opening[at:]
         at += 9 + (word >> 8)
     return b""
 
 
-def _renumbered(frames: bytearray, stream: int) -> bytes:
+def _renumbered(written: bytearray, stream: int) -> bytes:
     at = 0
-    while at < len(frames):
-        word, flags, _ = http2.frame_head.unpack_from(frames, at)
-        http2.frame_head.pack_into(frames, at, word, flags, stream)
+    while at < len(written):
+        word, flags, _ = frames.frame_head.unpack_from(written, at)
+        frames.frame_head.pack_into(written, at, word, flags, stream)
         at += 9 + (word >> 8)
-    return bytes(frames)
+    return bytes(written)
 
 
 def test_a_path_without_a_service_is_a_mistake() -> None:

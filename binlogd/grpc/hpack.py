@@ -12,7 +12,7 @@ from hpack import Decoder, HeaderTuple
 from hpack.exceptions import HPACKError, OversizedHeaderListError
 from hpack.table import table_entry_size
 
-from binlogd.wire.blocks import BlockReader, Field
+from binlogd.grpc.blocks import BlockReader, Field
 
 
 class SharedDecoder(Decoder):

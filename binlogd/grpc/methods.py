@@ -1,0 +1,98 @@
+"""gRPC methods of typed messages, on the streams below grpclib's own: checked, bounded, compressed
+as the request was."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol, Self, TypeVar
+
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
+
+from binlogd.grpc.messages import BytesStream, Incoming, compressed, compresses, send_joined
+from binlogd.grpc.prefix import prefixed
+
+
+class Message(Protocol):
+    """A generated message."""
+
+    def parse(self, data: bytes) -> Self:
+        """Fills it."""
+        ...
+
+    def __bytes__(self) -> bytes:
+        """As it goes over the wire."""
+        ...
+
+
+R = TypeVar("R", bound=Message)
+_MALFORMED = (ValueError, IndexError, KeyError, TypeError, EOFError, struct.error)
+
+
+def bidirectional(handle: Callable[[BytesStream], Awaitable[None]]) -> Handler:
+    """A method of many messages both ways."""
+    return Handler(handle, Cardinality.STREAM_STREAM, bytes, bytes)
+
+
+async def requests(
+    stream: BytesStream, request_type: type[R], bytes_max: int
+) -> AsyncGenerator[R, None]:
+    """The messages of a request as they come, until the peer has no more; each has at most so many
+    bytes. Raises GRPCError."""
+    incoming = Incoming(stream, bytes_max)
+    while await incoming.next_size() is not None:  # until the peer has no more
+        yield parsed(request_type, await incoming.message())
+
+
+def parsed(request_type: type[R], message: bytes) -> R:
+    """Raises GRPCError in the words of grpc-go."""
+    try:
+        return request_type().parse(message)
+    except _MALFORMED as error:
+        raise GRPCError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}") from error
+
+
+async def send(stream: BytesStream, answer: Message) -> None:
+    """One message of an answer that has begun."""
+    message = bytes(answer)
+    if compresses(stream):
+        await send_joined(stream, await compressed([message]))
+    else:
+        await send_joined(stream, prefixed(message))
+
+
+class OpenStreams:
+    """Streams that would go on for ever: they end, without an error, when this side closes."""
+
+    def __init__(self) -> None:
+        self._limits: set[asyncio.Timeout] = set()
+        self._is_closing = False
+
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        return len(self._limits)
+
+    @asynccontextmanager
+    async def until_closing(self) -> AsyncIterator[asyncio.Timeout]:
+        """Its block is a stream, which `close` ends."""
+        until = asyncio.timeout(0 if self._is_closing else None)
+        try:
+            async with until:
+                self._limits.add(until)
+                yield until
+        except TimeoutError:
+            if not until.expired():
+                raise
+        finally:
+            self._limits.discard(until)
+
+    def close(self) -> None:
+        """Ends all of them, and those that are to come."""
+        self._is_closing = True
+        now_s = asyncio.get_running_loop().time()
+        for until in self._limits:
+            until.reschedule(now_s)
