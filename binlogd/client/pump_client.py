@@ -90,7 +90,6 @@ class PumpClient:
     async def __aexit__(self, *_: object) -> None:
         """Closes."""
         self.close()
-        await self._channel.ended()
 
     def close(self) -> None:
         """Ends the connection and what is in flight on it."""

@@ -15,19 +15,19 @@ from asyncio import BaseTransport
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from grpclib.client import Channel, Handler
+from grpclib.config import Configuration
 from grpclib.encoding.base import CodecBase
 from grpclib.protocol import EventsProcessor, H2Protocol
+from h2.config import H2Configuration
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event, StreamReset
 from hyperframe.frame import Frame, GoAwayFrame
 
 from binlogd.host.silence import notice_silence
 from binlogd.host.tls import ClientTls
-
-_FAREWELL_S = 1.0
 
 
 @contextmanager
@@ -76,83 +76,94 @@ class PlainChannel(Channel):
     """
 
     _is_closed = False
-    _secured: tuple[_WakingOnce, asyncio.Transport] | None = None
 
     def __init__(self, host: str | Path, port: int = 0, tls: ClientTls | None = None) -> None:
         self._tls = None if isinstance(host, Path) else tls
+        self._transports: set[asyncio.Transport] = set()
         if isinstance(host, Path):
             super().__init__(path=str(host), codec=BytesCodec())
         else:
             super().__init__(host, port, codec=BytesCodec(), ssl=tls.fresh() if tls else None)
 
     def _protocol_factory(self) -> H2Protocol:
-        return _WakingOnce(Handler(), self._config, self._h2_config)
+        return _WakingOnce(self, Handler(), self._config, self._h2_config)
 
     async def _create_connection(self) -> H2Protocol:
         """Raises OSError, also for a server that is not who it should be."""
         self._refuse_if_closed()
         protocol = await super()._create_connection()
-        transport = getattr(protocol.connection, "_transport", None)  # told nowhere else
-        if (
-            transport is None
-        ):  # grpclib forgets it when the connection is lost, before this task ran
+        self._refuse_if_closed()  # meanwhile
+        assert isinstance(protocol, _WakingOnce), "of our own factory"
+        transport = protocol.transport
+        if transport.is_closing():  # before this task ran
             raise ConnectionError("the connection was closed as soon as it was made")
-        if self._is_closed:  # meanwhile
-            transport.abort()
-            self._refuse_if_closed()
-        if self._path is None and not transport.is_closing():
+        if self._path is None:
             notice_silence(transport.get_extra_info("socket"))
         if self._tls is not None:
             refusal = self._tls.refusal(transport.get_extra_info("peercert"))
             if refusal:
                 transport.abort()
                 raise ConnectionError(refusal)
-            assert isinstance(protocol, _WakingOnce), "of our own factory"
-            self._secured = protocol, transport
         return protocol
 
+    def made(self, transport: asyncio.Transport) -> None:
+        """One of its connections; it ends with the channel."""
+        self._transports.add(transport)
+        if self._is_closed:
+            _cut(transport)
+
+    def lost(self, transport: asyncio.Transport) -> None:
+        """It has ended."""
+        self._transports.discard(transport)
+
     def close(self) -> None:
-        """Ends the connection and what is in flight on it."""
+        """Ends its connections and what is in flight on them, also on those that the server is
+        about to leave, which grpclib forgets."""
         self._is_closed = True
         super().close()
-
-    async def ended(self) -> None:
-        """Waits, after `close`, for the end of a TLS connection, of which both sides have to be
-        told; cuts it off when the other side takes its time."""
-        if self._secured is None:
-            return
-        protocol, transport = self._secured
-        try:
-            async with asyncio.timeout(_FAREWELL_S):
-                await protocol.lost.wait()
-        except TimeoutError:
-            transport.abort()
-            await protocol.lost.wait()
+        for transport in list(self._transports):
+            _cut(transport)
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
             raise ConnectionError("the channel was closed by somebody whose call had failed on it")
 
 
+def _cut(transport: asyncio.Transport) -> None:
+    """By TLS a word is said, and not waited for an answer, as RFC 8446 6.1 has it: the connection
+    would outlive whoever closed it, half a minute if the other side is silent. Nor for a peer that
+    takes nothing."""
+    if not transport.is_closing():  # after a second time asyncio's TLS cannot be aborted
+        transport.close()
+    transport.abort()
+
+
 class LastingChannel(PlainChannel):
     """A channel whose calls outlive a GOAWAY."""
 
     def _protocol_factory(self) -> H2Protocol:
-        return _Protocol(Handler(), self._config, self._h2_config)
+        return _Protocol(self, Handler(), self._config, self._h2_config)
 
 
 class _WakingOnce(H2Protocol):
     """Wakes a call once. grpclib does so again for every further end, a GOAWAY and then the loss
     of the connection, and `woken_cleanly` could not tell that from somebody's cancellation."""
 
+    def __init__(
+        self, channel: PlainChannel, handler: Handler, config: Configuration, h2: H2Configuration
+    ) -> None:
+        super().__init__(handler, config, h2)
+        self._channel = channel
+
     def connection_made(self, transport: BaseTransport) -> None:
-        self.lost = asyncio.Event()
         super().connection_made(transport)
         self.processor = _Processor(self.handler, self.connection)
+        self.transport = cast(asyncio.Transport, transport)
+        self._channel.made(self.transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
-        self.lost.set()
+        self._channel.lost(self.transport)
 
 
 class _Processor(EventsProcessor):

@@ -48,7 +48,6 @@ class TlsListener:
         limits: HandshakeLimits,
     ) -> None:
         self._context, self._factory, self._limits = context, factory, limits
-        self._tasks: list[asyncio.Task[None]] = []
         self._under_way: dict[asyncio.Task[None], str] = {}  # whose they are, the oldest first
         self._departures = Seldom()
         self._one_ended = asyncio.Event()
@@ -69,49 +68,52 @@ class TlsListener:
             listening.bind(address)
             listening.listen(backlog)
             listening.setblocking(False)
-        # Owned by the list until `ended`, as a server's listeners are.
-        self._tasks = [loop.create_task(self._accept(each)) for each in self.sockets]
-        for task in self._tasks:
-            task.add_done_callback(self._accepted_last)
+        for listening in self.sockets:
+            self._listen(listening)
 
     def close(self) -> None:
-        """Accepts no more, and ends the handshakes that are under way."""
-        for task in (*self._tasks, *self._under_way):
-            task.cancel()
+        """Accepts no more, and ends the handshakes that are under way; the address is free."""
+        loop = asyncio.get_running_loop()
+        while self.sockets:
+            listening = self.sockets.pop()
+            loop.remove_reader(listening)
+            listening.close()
+        for task in self._under_way:
+            _end(task)
 
     async def ended(self) -> None:
-        """After `close`, when all of that is over and the address is free."""
-        while self._under_way or not all(task.done() for task in self._tasks):
+        """After `close`, when all of that is over."""
+        while self._under_way:
             self._one_ended.clear()  # each that ends wakes us
             await self._one_ended.wait()
-        for listening in self.sockets:
-            listening.close()
 
     @property
     def under_way(self) -> int:
         """How many handshakes are."""
         return len(self._under_way)
 
-    async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:  # until it is closed
-            try:
-                accepted, address = await loop.sock_accept(listening)
-            except OSError as error:
-                log.warning("connection_not_accepted", cause=str(error))
-                await asyncio.sleep(_ACCEPT_AGAIN_S)
-                continue
-            if len(self._under_way) >= self._limits.under_way_max:
-                self._let_go_of_one()
-            accepted.setblocking(False)
-            task = loop.create_task(self._greet(accepted))
-            self._under_way[task] = peer_of(address)
-            task.add_done_callback(self._ended)
+    def _listen(self, listening: socket.socket) -> None:
+        if listening in self.sockets:  # not closed meanwhile
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
-    def _accepted_last(self, task: asyncio.Task[None]) -> None:
-        self._one_ended.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            unforeseen("the port behind TLS", error)
+    def _accept(self, listening: socket.socket) -> None:
+        """No task: one that is cancelled would lose what it has just accepted."""
+        loop = asyncio.get_running_loop()
+        try:
+            accepted, address = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):  # it has gone again
+            return
+        except OSError as error:
+            log.warning("connection_not_accepted", cause=str(error))
+            loop.remove_reader(listening)
+            loop.call_later(_ACCEPT_AGAIN_S, self._listen, listening)
+            return
+        if len(self._under_way) >= self._limits.under_way_max:
+            self._let_go_of_one()
+        accepted.setblocking(False)
+        task = loop.create_task(self._greet(accepted))
+        self._under_way[task] = peer_of(address)
+        task.add_done_callback(self._ended)
 
     async def _greet(self, accepted: socket.socket) -> None:
         try:
@@ -126,9 +128,6 @@ class TlsListener:
         except OSError as error:  # ssl's are among them
             log.debug("handshake_failed", cause=str(error))
             accepted.close()
-        except asyncio.CancelledError:
-            accepted.close()
-            raise
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._under_way.pop(task, None)
@@ -144,4 +143,9 @@ class TlsListener:
         if untold is not None:
             log.warning("handshake_let_go", client=most, others_untold=untold)
         del self._under_way[goes]
-        goes.cancel()
+        _end(goes)
+
+
+def _end(task: asyncio.Task[None]) -> None:
+    """Once it has begun: before that it does not own its connection, and nobody would close it."""
+    asyncio.get_running_loop().call_soon(task.cancel)

@@ -90,6 +90,7 @@ class Server:
         self._by_http: dict[object, _Connection] = {}  # by aiohttp's protocol
         self._refusals, self._departures = Seldom(), Seldom()
         self._empty = asyncio.Event()
+        self._is_closed = False
         self._listeners: list[asyncio.Server | TlsListener] = []
         self._socket_file: SocketFile | None = None
 
@@ -144,10 +145,16 @@ class Server:
         Peers are told to send new calls elsewhere. What is not over in `leave_timeout_s` is
         cancelled, so let the services finish first.
         """
+        self._is_closed = True
         for listener in self._listeners:
-            listener.close()
             if isinstance(listener, TlsListener):
+                listener.close()
                 await listener.ended()
+                continue
+            for listening in listener.sockets:  # asyncio's loses what it has just accepted
+                asyncio.get_running_loop().remove_reader(listening)
+            await asyncio.sleep(0)
+            listener.close()
         if self._socket_file is not None:
             self._socket_file.remove()
             self._socket_file.socket.close()
@@ -183,8 +190,11 @@ class Server:
     def opened(self, connection: _Connection, transport: asyncio.Transport) -> bool:
         """Counts a connection in; False if there is no place for it, or its peer may not connect.
 
-        Where all places are taken, the one that is idle for the longest time goes.
+        Where all places are taken, the one that is idle for the longest time goes. One that was
+        accepted just before `close` and is known only now would be closed by nobody.
         """
+        if self._is_closed:
+            return False
         client = connection.client
         reason = self._refusal(client, transport) or self._without_place(client)
         if reason:
