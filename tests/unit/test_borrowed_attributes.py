@@ -1,16 +1,25 @@
 """Attributes of libraries that are used beyond their documentation: an upgrade that moves one must
-show here, by name, before it shows in a connection."""
+show here, by name, before it shows in a connection. And none is used that is not named here."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+import aiomysql
 import aiosqlite
 from aiokafka import AIOKafkaProducer
 from aiokafka.producer.message_accumulator import MessageAccumulator
+from aiomysql.connection import MySQLResult
 from grpclib.client import Channel
 from grpclib.client import Stream as ClientStream
+from grpclib.config import Configuration
 from grpclib.events import _DispatchServerEvents
 from grpclib.protocol import Buffer, Connection, EventsProcessor, H2Protocol
 from grpclib.protocol import Stream as ProtocolStream
@@ -23,8 +32,88 @@ from hpack import Decoder
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable, table_entry_size
 from hyperframe.frame import GoAwayFrame
+from pyiceberg.table import Transaction
+from pyiceberg.table.update import UpdateTableMetadata
+from pyiceberg.table.update.schema import UpdateSchema
 
 from binlogd.grpc.channel import BytesCodec
+
+PRODUCT = Path(__file__).parents[2] / "binlogd"
+STANDARD = {"_asdict", "_exit", "_current_frames", "_abc_impl"}
+"""Of Python's own library, which documents them, or whose they are."""
+
+
+def _modules() -> Iterator[tuple[str, str, ast.Module]]:
+    for path in sorted(PRODUCT.rglob("*.py")):
+        if "generated" not in path.parts:
+            text = path.read_text()
+            name = ".".join(path.relative_to(PRODUCT.parent).with_suffix("").parts)
+            yield name.removesuffix(".__init__"), text, ast.parse(text)
+
+
+def _private(name: str | None) -> bool:
+    return name is not None and name.startswith("_") and not name.endswith("__")
+
+
+def _uses(tree: ast.AST) -> tuple[set[str], set[str]]:
+    """Private names that stand behind a dot or before a keyword's value, and those made there."""
+    used: set[str] = set()
+    made: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _private(node.attr):
+            (used if isinstance(node.ctx, ast.Load) else made).add(node.attr)
+        elif isinstance(node, ast.keyword) and node.arg is not None and _private(node.arg):
+            used.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            made.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            made.add(node.id)
+    return used, made
+
+
+def _inherited(module: str, tree: ast.Module) -> Iterator[str]:
+    """Private names that our classes have from a library's, be they used there or made anew."""
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef) or not node.bases:
+            continue
+        kin = getattr(import_module(module), node.name).__mro__
+        ours = [each for each in kin if each.__module__.startswith("binlogd")]
+        theirs = [
+            each for each in kin if each.__module__.split(".")[0] not in sys.stdlib_module_names
+        ]
+        theirs = [each for each in theirs if each not in ours]
+        if theirs:
+            used, _ = _uses(node)
+            made = set().union(*(_uses(ast.parse(_source(each)))[1] for each in ours))
+            anew = {name for each in theirs for name in vars(each) if name in vars(kin[0])}
+            yield from (name for name in (used - made) | anew if _private(name))
+
+
+def _source(of: type) -> str:
+    return inspect.cleandoc("\n" + inspect.getsource(of))
+
+
+def test_every_private_name_of_a_library_that_the_product_uses_is_held_here() -> None:
+    used: set[str] = set()
+    made: set[str] = set()
+    excused: set[str] = set()
+    inherited: set[str] = set()
+    for name, text, tree in _modules():
+        uses = _uses(tree)
+        used |= uses[0]
+        made |= uses[1]
+        lines = [line for line in text.splitlines() if "noqa: SLF001" in line]
+        excused |= {
+            found for line in lines for found in re.findall(r"(?<!self)\.(_[a-z]\w*)", line)
+        }
+        if re.search(r"^(from|import) (grpclib|h2|hpack|aio)", text, re.MULTILINE):
+            inherited |= set(_inherited(name, tree))
+    borrowed = (used - made) | excused | inherited
+    assert {"_ack_callback", "_read_query_result", "_open_streams", "_keepalive_time"} <= borrowed
+    held = set(
+        re.findall(r"\b_[a-z]\w*", Path(__file__).read_text().split("def test_grpclibs", 1)[1])
+    )
+    assert sorted(borrowed - held - STANDARD) == []
 
 
 async def test_grpclibs_server_is_made_as_we_make_it() -> None:
@@ -85,7 +174,20 @@ def test_grpclibs_answers_can_be_written_below_its_own_streams() -> None:
     assert list(inspect.signature(EventsProcessor.register).parameters)[1:] == ["stream"]
 
 
+def test_grpclibs_connections_are_watched_by_the_settings_that_we_set() -> None:
+    settings = set(inspect.signature(Configuration).parameters)
+    assert {
+        "_keepalive_time",
+        "_keepalive_timeout",
+        "_keepalive_permit_without_calls",
+        "_http2_max_pings_without_data",
+        "_http2_min_sent_ping_interval_without_data",
+    } <= settings
+
+
 def test_grpclibs_channel_is_put_together_as_we_do_it() -> None:
+    assert "self._create_connection()" in inspect.getsource(Channel.__connect__)
+    assert "self._path is not None" in inspect.getsource(Channel._create_connection)
     source = inspect.getsource(Channel._protocol_factory)
     assert "H2Protocol(Handler(), self._config, self._h2_config)" in source
     assert "self._protocol.handler.connection_lost" in inspect.getsource(Channel)
@@ -126,6 +228,8 @@ def test_h2_has_what_we_replace() -> None:
     assert isinstance(h2.incoming_buffer, FrameBuffer)
     assert h2.incoming_buffer._data == b""
     assert callable(h2.incoming_buffer._validate_frame_length)
+    assert h2.incoming_buffer._headers_buffer == []
+    assert "self._update_header_buffer(" in inspect.getsource(FrameBuffer.__next__)
     assert h2._open_streams(1) == 0
     assert h2.open_inbound_streams == 0
     assert h2.state_machine.state is not None
@@ -147,3 +251,37 @@ def test_aiokafkas_producer_is_let_go_as_we_do_it() -> None:
     ):
         assert name in source
     assert list(inspect.signature(MessageAccumulator.fail_all).parameters) == ["self", "exception"]
+
+
+def test_aiomysqls_connection_is_made_in_the_steps_that_we_look_into() -> None:
+    connecting = inspect.getsource(aiomysql.Connection._connect)
+    steps = ("_get_server_information", "_request_authentication", "self._writer")
+    assert [step for step in steps if step not in connecting] == []
+    login = inspect.getsource(aiomysql.Connection._request_authentication)
+    assert "self._process_auth(plugin_name, auth_packet)" in login
+    assert "if self._ssl_context and self.server_capabilities & CLIENT.SSL" in login
+    server = inspect.getsource(aiomysql.Connection._get_server_information)
+    assert "self.server_capabilities = " in server
+    assert "self._auth_plugin_used = " in inspect.getsource(aiomysql.Connection.__init__)
+
+
+def test_aiomysqls_answers_are_read_where_we_read_them() -> None:
+    query = inspect.getsource(aiomysql.Connection.query)
+    more = inspect.getsource(aiomysql.Connection.next_result)
+    assert "await self._read_query_result(unbuffered=unbuffered)" in query
+    assert "await self._read_query_result()" in more
+    reading = inspect.getsource(aiomysql.Connection._read_query_result)
+    for step in ("self._result = result", "self._affected_rows = ", "self.server_status = "):
+        assert step in reading
+    rows = inspect.getsource(MySQLResult._read_rowdata_packet)
+    assert "self._read_row_from_packet(packet)" in rows
+    assert "for encoding, converter in self.converters" in inspect.getsource(
+        MySQLResult._read_row_from_packet
+    )
+
+
+def test_pyicebergs_transaction_takes_a_change_of_its_schema_as_we_give_it() -> None:
+    taken = list(inspect.signature(Transaction._apply).parameters)[1:]
+    assert taken == ["updates", "requirements"]
+    commits = (UpdateSchema.commit, UpdateTableMetadata.commit)
+    assert any("self._transaction._apply(" in inspect.getsource(each) for each in commits)
