@@ -12,7 +12,6 @@ ever: the log stays until it is there.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,7 +20,7 @@ import structlog
 
 from binlogd.archive.task import Archived, Mark, Task
 from binlogd.errors import BinlogdError
-from binlogd.host.child import answered
+from binlogd.host.child import answer_of
 from binlogd.log.index_file import Segment
 from binlogd.log.pointer import ValuePointer
 from binlogd.telemetry.faults import unforeseen
@@ -32,7 +31,7 @@ ROUND_S = 3600.0
 ANSWER_BYTES_MAX = 1 << 20
 BACKOFF_S_MAX = 300.0
 MARKS_KEPT_MAX = 512
-_COMMAND = (sys.executable, "-m", "binlogd.archive.worker")
+_JOB = "binlogd.archive.worker"
 
 log = structlog.get_logger(__name__)
 
@@ -124,8 +123,8 @@ class Archiver:
             segments_max=SEGMENTS_AT_ONCE,
             marks=self._marks,
         )
-        answer = await answered(
-            _COMMAND,
+        answer = await answer_of(
+            _JOB,
             msgspec.json.encode(task),
             timeout_s=ROUND_S,
             answer_bytes_max=ANSWER_BYTES_MAX,

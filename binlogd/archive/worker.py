@@ -13,23 +13,23 @@ import msgspec
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive
 from binlogd.errors import BinlogdError
-from binlogd.host.child import yield_to_others
+from binlogd.host.child import CANNOT, yield_to_others
 
 MEMORY_BYTES_MAX = 1 << 30
 
 
 def main() -> int:
-    """One round; 1 and a sentence on standard error when it cannot."""
+    """One round; CANNOT and a sentence on standard error when it cannot."""
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
     yield_to_others(MEMORY_BYTES_MAX)
     try:
         archived = archive(task)
     except MemoryError:
         sys.stderr.write("a segment takes more memory than the archiver may have\n")
-        return 1
+        return CANNOT
     except (BinlogdError, OSError) as error:
         sys.stderr.write(f"{error}\n")
-        return 1
+        return CANNOT
     sys.stdout.buffer.write(msgspec.json.encode(archived))
     return 0
 

@@ -11,16 +11,56 @@ import contextlib
 import os
 import resource
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from binlogd.errors import Unavailable
 from binlogd.host.privacy import environment_of_children
 
+CANNOT = 3
+"""The exit code of a child of ours that has said in a sentence why it gives no answer."""
 _SAID_CHARS_MAX = 2_000
 _READ_BYTES = 1 << 16
 _NICE = 10
 _FIRST_TO_GO = "1000"
+
+
+class Ended(Unavailable):
+    """A child gave no answer: its exit code, and the end of what it said on standard error."""
+
+    def __init__(self, code: int, said: str) -> None:
+        self.code, self.said = code, said
+        super().__init__(said or f"the process that looked ended with {code}")
+
+
+class Died(Exception):
+    """A child of ours ended as nobody foresaw. What it said, a traceback as a rule, is a note."""
+
+    def __init__(self, code: int, said: str) -> None:
+        how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        last = said.rpartition("\n")[2] or "it said nothing"
+        super().__init__(f"its process ended by {how}: {last}")
+        self.add_note(said)
+
+
+async def answer_of(
+    module: str, question: bytes, *, timeout_s: float, answer_bytes_max: int
+) -> bytes:
+    """What a module of ours answers in a process of its own.
+
+    Raises Unavailable as `answered` does, with the sentence of a child that ended by CANNOT; Died
+    where it ended otherwise.
+    """
+    command = (sys.executable, "-m", module)
+    try:
+        return await answered(
+            command, question, timeout_s=timeout_s, answer_bytes_max=answer_bytes_max
+        )
+    except Ended as error:
+        if error.code == CANNOT:
+            raise
+        raise Died(error.code, error.said) from None
 
 
 async def answered(
@@ -51,7 +91,7 @@ async def answered(
     if len(answer.result()) > answer_bytes_max:
         raise Unavailable(f"the answer is larger than {answer_bytes_max} bytes")
     if code:
-        raise Unavailable(said.result() or f"the process that looked ended with {code}")
+        raise Ended(code, said.result())
     return answer.result()
 
 

@@ -18,11 +18,15 @@ import structlog
 from binlogd.drainer.backoff import Backoff
 from binlogd.errors import BinlogdError, leading_error
 from binlogd.telemetry.faults import unforeseen
+from binlogd.telemetry.logs import Seldom
 
 FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
 HEALED_S = 120.0
 """After a fault: a part that has worked for so long is well again."""
+
+TRACEBACK_EVERY_S = 60.0
+"""Of one route; every fault counts."""
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +50,7 @@ class Bulkhead:
     def __init__(self, rng: Random, first_wait_s: float = FIRST_WAIT_S) -> None:
         self._rng, self._first_wait_s = rng, first_wait_s
         self._faults: dict[str, Fault] = {}
+        self._seldom: dict[str, Seldom] = {}
 
     def start(
         self, group: asyncio.TaskGroup, part: str, run: Callable[[], Awaitable[None]]
@@ -72,10 +77,18 @@ class Bulkhead:
             log.error("part_restarted", part=part, cause=str(cause), wait_s=wait_s)
             await asyncio.sleep(wait_s)
 
-    def failed(self, part: str, error: Exception) -> BinlogdError:
-        """Takes note of a fault; what to say of it."""
+    def route_failed(self, route: str, error: Exception) -> BinlogdError:
+        """`failed`, of what a page asks for every second: few tracebacks."""
+        seldom = self._seldom.setdefault(route, Seldom(TRACEBACK_EVERY_S))
+        is_told = seldom.due(asyncio.get_running_loop().time()) is not None
+        return self.failed(route, error, is_told=is_told)
+
+    def failed(self, part: str, error: Exception, *, is_told: bool = True) -> BinlogdError:
+        """Takes note of a fault, in the log too if `is_told`; what to say of it."""
         known = leading_error(error) if isinstance(error, ExceptionGroup) else error
-        cause = known if isinstance(known, BinlogdError) else unforeseen(part, error)
+        cause = (
+            known if isinstance(known, BinlogdError) else unforeseen(part, error, is_told=is_told)
+        )
         before = self._faults.get(part)
         now_s = asyncio.get_running_loop().time()
         self._faults[part] = Fault(str(cause), now_s, before.count + 1 if before else 1)

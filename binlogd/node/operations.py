@@ -216,7 +216,7 @@ class Node:
 
     def route_failed(self, route: str, error: Exception) -> BinlogdError:
         """Takes note of a fault that nobody foresaw; what to say of it."""
-        return self.bulkhead.failed(route, error)
+        return self.bulkhead.route_failed(route, error)
 
     def _faults(self) -> Mapping[str, int]:
         of_replication = self.drainer.statistics().unforeseen_errors if self.drainer else 0

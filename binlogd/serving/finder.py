@@ -7,7 +7,6 @@ One look-up at a time; who asks meanwhile is told to wait.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import msgspec
 
 from binlogd.errors import Refused
-from binlogd.host.child import answered
+from binlogd.host.child import answer_of
 from binlogd.tso import MAX_TS, Tso
 
 LIMIT_MAX = 100
@@ -25,7 +24,7 @@ START_S = 10.0
 """For the interpreter to start, on a machine that is busy."""
 MEMORY_BYTES_MAX = 512 << 20
 ANSWER_BYTES_MAX = 16 << 20
-_COMMAND = (sys.executable, "-m", "binlogd.tools.search_job")
+_JOB = "binlogd.tools.search_job"
 
 
 class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,7 +55,8 @@ class Finder:
     async def find(self, question: Question, *, up_to: Tso) -> dict[str, Any]:
         """What was found, as JSON (tools/search.py has the shape); nothing lies behind `up_to`.
 
-        Raises Refused while another look-up is going on, Unavailable when it cannot be answered.
+        Raises Refused while another look-up is going on, Unavailable when it cannot be answered,
+        Died when whoever looked ended as nobody foresaw.
         """
         if self._is_busy:
             raise Refused("another look-up is going on; ask again in some seconds")
@@ -65,8 +65,8 @@ class Finder:
             question, stop=min(question.stop, up_to), paths=tuple(map(str, self.paths))
         )
         try:
-            answer = await answered(
-                _COMMAND,
+            answer = await answer_of(
+                _JOB,
                 msgspec.json.encode(asked),
                 timeout_s=asked.seconds + START_S,
                 answer_bytes_max=ANSWER_BYTES_MAX,

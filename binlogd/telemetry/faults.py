@@ -14,12 +14,16 @@ Answer = TypeVar("Answer")
 log = structlog.get_logger(__name__)
 
 
-def unforeseen(part: str, error: BaseException, commit_ts: int = 0) -> Unforeseen:
-    """What to hold against `part`; logged, with the traceback. One that has its name keeps it."""
+def unforeseen(
+    part: str, error: BaseException, commit_ts: int = 0, *, is_told: bool = True
+) -> Unforeseen:
+    """What to hold against `part`; logged, with the traceback, unless it was told just now. One
+    that has its name keeps it."""
     found = first_bug(error)
     if isinstance(found, Unforeseen):
         return found
-    log.error("unforeseen_error", part=part, cause=repr(found), exc_info=error)
+    if is_told:
+        log.error("unforeseen_error", part=part, cause=repr(found), exc_info=error)
     return Unforeseen(part, found, commit_ts)
 
 

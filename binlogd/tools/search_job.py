@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from binlogd.errors import BinlogdError
-from binlogd.host.child import TimeOver, stop_after, yield_to_others
+from binlogd.host.child import CANNOT, TimeOver, stop_after, yield_to_others
 from binlogd.serving.finder import Question
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.reading import find_sources
@@ -21,7 +21,7 @@ from binlogd.tso import MAX_TS, Tso
 
 
 def main() -> int:
-    """Answers one question; 1 and a sentence on standard error when it cannot."""
+    """Answers one question; CANNOT and a sentence on standard error when it cannot."""
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
     yield_to_others(question.memory_bytes_max)
     found = Found()
@@ -33,10 +33,10 @@ def main() -> int:
         found.is_complete = False  # and `found` tells how far it came
     except MemoryError:
         sys.stderr.write("a transaction on the way is too large to look at; `binlogd txn` can\n")
-        return 1
+        return CANNOT
     except (BinlogdError, OSError) as error:
         sys.stderr.write(f"{error}\n")
-        return 1
+        return CANNOT
     sys.stdout.buffer.write(msgspec.json.encode(found.document()))
     return 0
 

@@ -86,6 +86,7 @@ class Hub:
             return web.Response(
                 status=503, text="the process is ending; /status tells the same once\n"
             )
+        opening = self._opening()  # should it fail, no answer has begun
         if len(self._listeners) >= LISTENERS_MAX:
             self._make_room()
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUED_MAX)
@@ -93,7 +94,7 @@ class Hub:
         response = web.StreamResponse(headers=_HEADERS)
         try:
             await response.prepare(request)
-            await response.write(b"retry: %d\n\n" % RETRY_MS + self._opening())
+            await response.write(b"retry: %d\n\n" % RETRY_MS + opening)
             while (told := await queue.get()) is not None:
                 await response.write(told)
         except ConnectionError:

@@ -208,7 +208,7 @@ class Route:
     path: str
     summary: str
     tag: str
-    answers: Mapping[int, _Answer]
+    answers: dict[int, _Answer]
     query: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -222,7 +222,9 @@ class Route:
             "operationId": f"{self.method} {self.path}",
             "summary": self.summary,
             "tags": [self.tag],
-            "responses": {str(code): each.described() for code, each in self.answers.items()},
+            "responses": {
+                str(code): each.described() for code, each in (self.answers | _FAULT).items()
+            },
         }
         parameters = [
             {"name": name, "in": "path", "required": True, "schema": _PATH[name]}
@@ -276,6 +278,7 @@ _GUARD = {
     401: _json("The admin token is missing or another", _ref("Envelope")),
     403: _json("Not from there: without a token from this machine only", _ref("Envelope")),
 }
+_FAULT = {500: _json("A fault of binlogd's own; the log has it", _ref("Envelope"))}
 _GO = {501: _Answer("A profile of a Go program, and not here")}
 
 ROUTES: tuple[Route, ...] = (

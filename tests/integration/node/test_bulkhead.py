@@ -231,6 +231,17 @@ async def test_a_transaction_that_cannot_be_translated_is_named_and_those_before
         assert store.commit_tss == [11]
 
 
+async def test_a_route_that_fails_at_every_look_is_counted_each_time_and_logged_once(
+    tmp_path: Path, logs: list[Any]
+) -> None:
+    async with standing(tmp_path) as alone:
+        for _ in range(5):
+            said = alone.node.route_failed("GET /status", ValueError("no status today"))
+        assert "no status today" in str(said)
+        assert b'binlogd_unforeseen_errors{part="GET /status"} 5' in alone.node.metrics()
+    assert [each["event"] for each in logs].count("unforeseen_error") == 1
+
+
 async def test_what_works_beside_the_pump_is_begun_again_and_named(tmp_path: Path) -> None:
     begun = 0
 

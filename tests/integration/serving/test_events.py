@@ -65,6 +65,16 @@ async def hears(heard: aiohttp.StreamReader, what: bytes) -> None:
         assert said
 
 
+async def test_a_listener_that_cannot_be_told_the_past_is_answered_so_and_takes_no_place() -> None:
+    def opening() -> bytes:
+        raise ValueError("nobody thought of this")
+
+    hub = Hub(opening)
+    async with listened(hub) as url, aiohttp.ClientSession() as session, session.get(url) as heard:
+        assert heard.status == 500
+    assert hub.listeners == 0
+
+
 async def test_one_more_than_may_listen_takes_the_place_of_the_oldest_of_who_has_most() -> None:
     hub = Hub(lambda: event("past", b"[]"))
     async with (

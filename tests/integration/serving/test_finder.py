@@ -14,7 +14,7 @@ import pytest
 
 from binlogd.client.pump_client import PumpClient
 from binlogd.errors import Refused, Unavailable
-from binlogd.host.child import answered
+from binlogd.host.child import Died, answer_of, answered
 from binlogd.serving.finder import Finder, Question
 from binlogd.tso import MAX_TS, Tso
 from tests.support.appliance import Appliance
@@ -149,6 +149,23 @@ async def test_damage_is_told_with_its_place(tmp_path: Path) -> None:
     (value / "000001.vlog").write_bytes(b"")
     with pytest.raises(Unavailable, match=r"000000\.vlog"):
         await Finder([tmp_path]).find(Question(), up_to=Tso(1 << 60))
+
+
+async def test_a_look_up_that_dies_is_told_apart_from_one_that_cannot_answer() -> None:
+    """Nowhere to look is refused before it is begun; begun all the same, it fails as a bug does."""
+    with pytest.raises(Died, match=r"exit code 1: ValueError: ") as died:
+        await Finder([]).find(Question(), up_to=Tso(1))
+    assert "Traceback" in died.value.__notes__[0], "for the log"
+    assert "Traceback" not in str(died.value)
+
+
+async def test_a_child_of_ours_that_is_killed_is_a_fault_that_nobody_foresaw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "killed.py").write_text("import os; os.kill(os.getpid(), 9)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(Died, match="signal 9"):
+        await answer_of("killed", b"", timeout_s=120, answer_bytes_max=10)
 
 
 # --- the child ---------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from binlogd.errors import Refused, Unavailable
+from binlogd.host.child import Died
 from binlogd.serving.finder import Question
 from binlogd.serving.routes.lookup import add_lookup
 from binlogd.serving.server import Server
@@ -101,3 +102,10 @@ async def test_a_log_that_cannot_answer_says_why(error: Exception, status: int) 
     async with served(Asked(error)) as session, session.get("/transactions") as answer:
         assert answer.status == status
         assert (await answer.json()) == {"message": str(error)}
+
+
+async def test_a_look_up_that_dies_is_a_fault_of_ours_and_its_traceback_is_not_the_answer() -> None:
+    asked = Asked(Died(1, "Traceback (most recent call last):\nValueError: no"))
+    async with served(asked) as session, session.get("/transactions") as answer:
+        assert answer.status == 500
+        assert "Traceback" not in await answer.text()
