@@ -25,7 +25,7 @@ ARG PIP_INDEX_URL
 ARG PIP_CONFIG_FILE
 # The libraries come first, since mypyc reads their types; then the package once more, compiled. A copy
 # of it that pip leaves beside it would be checked below as well.
-RUN /opt/pip/bin/pip install mypy 'setuptools>=75' \
+RUN /opt/pip/bin/pip install mypy 'setuptools>=77' \
  && /opt/pip/bin/pip --python /opt/binlogd/bin/python install . \
  && PYTHONPATH=$(echo /opt/pip/lib/python3*/site-packages) BINLOGD_COMPILE=1 \
       /opt/binlogd/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /opt/wheel . \

@@ -42,8 +42,8 @@ compile: $(VENV)/run.stamp ## compile the hot modules beside their sources, wher
 	@if ! command -v cc >/dev/null || ! $(BIN)/python -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null; then \
 	  echo "not compiled, so slower: no C compiler or no Python.h here (apt-get install gcc libc6-dev python3-dev)"; \
 	else \
-	  $(BIN)/python -c 'import mypyc, setuptools as s; assert int(s.__version__.split(".")[0]) >= 75' 2>/dev/null || \
-	    $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt mypy 'setuptools>=75'; \
+	  $(BIN)/python -c 'import mypyc, setuptools as s; assert int(s.__version__.split(".")[0]) >= 77' 2>/dev/null || \
+	    $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt mypy 'setuptools>=77'; \
 	  BINLOGD_COMPILE=1 $(BIN)/python setup.py --quiet build_ext --inplace; \
 	fi
 

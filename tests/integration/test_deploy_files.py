@@ -151,6 +151,16 @@ def test_nothing_that_is_shipped_is_root_downstream_or_has_a_password() -> None:
         assert "change me" not in path.read_text().lower(), path
 
 
+def test_what_is_shipped_has_a_way_in_for_a_tidb(tmp_path: Path) -> None:
+    """By PD, which a cluster has, or by a socket; a Pump that nobody finds receives nothing."""
+    file = tmp_path / "binlogd.toml"
+    file.write_text(kind("ConfigMap")["data"]["binlogd.toml"])
+    by_pd = [config.load(ROOT / "config" / "example.toml"), config.load(file)]
+    assert all(each.upstream.kind == "pd" and each.upstream.pd_urls for each in by_pd)
+    assert all(not each.advertise_addr.startswith("0.0.0.0") for each in by_pd)
+    assert config.load(DEPLOY / "binlogd.toml").binlog_socket
+
+
 # --- systemd ----------------------------------------------------------------------------
 
 
