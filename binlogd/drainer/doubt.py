@@ -48,7 +48,8 @@ def say_in_doubt(ddl: Ddl, doubt: InDoubt | RowsInDoubt) -> None:
 
 
 def say_cut(ddl: Ddl, statement: str, warnings: Sequence[str]) -> None:
-    """The downstream did a DDL, and could not keep every value: its rows were other ones."""
+    """The downstream did a DDL, and could not keep every value: its rows were other ones. Without
+    `warnings` nobody read what it said."""
     log.warning(
         "values_cut_by_a_ddl",
         commit_ts=ddl.commit_ts,
@@ -56,7 +57,9 @@ def say_cut(ddl: Ddl, statement: str, warnings: Sequence[str]) -> None:
         table=ddl.table,
         ddl=statement,
         warnings=list(warnings),
-        cause="a value downstream did not fit, and more did so than upstream",
+        cause="a value downstream did not fit, and more did so than upstream"
+        if warnings
+        else "the connection or the process ended before it had told whether it cut values",
         what_to_do="compare the table with the upstream, and mend its rows",
     )
 

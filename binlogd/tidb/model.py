@@ -198,6 +198,8 @@ class Job:
     """As of when rows were copied, if any were."""
     warnings: tuple[tuple[int, int], ...] = ()
     """Error codes of values that did not fit as they were copied, and how often each came."""
+    was_strict: bool = True
+    """A value that did not fit was an error upstream; told of a job that writes rows or indexes."""
 
     @property
     def began_ts(self) -> int:
@@ -258,6 +260,7 @@ def job_from_json(data: bytes) -> Job:
         real_start_ts=job.real_start_ts,
         snapshot_ts=job.snapshot_ver,
         warnings=_warnings(job.reorg_meta),
+        was_strict=_was_strict(job.reorg_meta),
     )
 
 
@@ -534,6 +537,7 @@ class _HistoryJson(msgspec.Struct, frozen=True):
 
 class _ReorgJson(msgspec.Struct, frozen=True):
     warnings_count: dict[str, int] | None = None
+    sql_mode: int | None = None
 
 
 class _JobJson(msgspec.Struct, frozen=True):
@@ -559,6 +563,8 @@ _JOB = msgspec.json.Decoder(_JobJson)
 _TABLE = msgspec.json.Decoder(_TableJson)
 _DATABASE = msgspec.json.Decoder(_DatabaseJson)
 
+_STRICT_MODES = 1 << 21 | 1 << 22
+"""STRICT_TRANS_TABLES and STRICT_ALL_TABLES. Source: pingcap/tidb parser/mysql/const.go."""
 T = TypeVar("T")
 
 
@@ -574,6 +580,11 @@ def _warnings(reorg: _ReorgJson | None) -> tuple[tuple[int, int], ...]:
     found = (reorg.warnings_count if reorg is not None else None) or {}
     counts = ((key.rpartition(":")[2], count) for key, count in found.items())
     return tuple((int(code), count) for code, count in counts if code.isdecimal())
+
+
+def _was_strict(reorg: _ReorgJson | None) -> bool:
+    mode = reorg.sql_mode if reorg is not None else None
+    return mode is None or bool(mode & _STRICT_MODES)
 
 
 def _known(kinds: type[IntEnum], number: int) -> int:

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 from pymysql.err import MySQLError
 
 from binlogd.drainer import sql
+from binlogd.drainer.mysql.refusals import OF_VALUES
+from binlogd.drainer.mysql.warned import Warned
 from binlogd.errors import (
     BinlogdError,
     ConfigError,
@@ -52,6 +54,11 @@ WAYS_OUT = {
     ),
 }
 """What to do about a refusal, by its error code."""
+_FITS_NOT = (
+    "nothing of it was done: compare the table with the upstream, give the row downstream a value"
+    " that fits, and let the Drainer try again"
+)
+"""What to do about a DDL that would cut a value."""
 
 GONE = frozenset(
     {0, 1040, 1042, 1043, 1045, 1053, 1077, 1078, 1079, 1080, 1129, 1130, 1152, 1158, 1159, 1160}
@@ -111,11 +118,14 @@ class SqlRefused(Refused):
 
     def of_ddl(self, commit_ts: int, statement: str) -> StatementRejected:
         """Of a DDL, which can be done by hand and passed over."""
-        return self._rejected(commit_ts, statement, can_skip=True)
+        todo = _FITS_NOT if self.code in OF_VALUES else self.todo
+        return self._rejected(commit_ts, statement, todo=todo, can_skip=True)
 
-    def _rejected(self, commit_ts: int, statement: str, *, can_skip: bool) -> StatementRejected:
+    def _rejected(
+        self, commit_ts: int, statement: str, *, todo: str = "", can_skip: bool
+    ) -> StatementRejected:
         return StatementRejected(
-            commit_ts, statement, self.code, self.reason, todo=self.todo, can_skip=can_skip
+            commit_ts, statement, self.code, self.reason, todo=todo or self.todo, can_skip=can_skip
         )
 
 
@@ -166,6 +176,13 @@ class Server:
 
 _SECONDS = doubling(0.00005, 18)
 _DEFAULT_MODE = "ALLOW_INVALID_DATES"
+_STRICT_MODE = "STRICT_ALL_TABLES"
+_STRICT_MODES = frozenset({_STRICT_MODE, "STRICT_TRANS_TABLES", "TRADITIONAL"})
+_MARIADB_MODES_OF_ROWS = (b"TIME_ROUND_FRACTIONAL",)
+"""A fraction that a MODIFY or a generated column has no room for is rounded, as by TiDB and MySQL;
+MariaDB cuts it off, without a warning."""
+_MARIADB_MODES = (*_MARIADB_MODES_OF_ROWS, b"IGNORE_BAD_TABLE_OPTIONS")
+"""Options of tables that TiDB has (STATS_BUCKETS) are let pass."""
 _NO_ESCAPES = frozenset({"NO_BACKSLASH_ESCAPES"})
 _HARMFUL_MODES = _NO_ESCAPES | {"ANSI_QUOTES", "ANSI"}
 _WISHES = (
@@ -209,7 +226,8 @@ class SqlSession:
 
         For rows autocommit is off, `run_all` works, and modes that would change the meaning of a
         literal are left out; DDL is in the upstream's words, and the operator's sql_mode holds but
-        for what a backslash means. `wishes` are variables that are set where the server knows them.
+        for what a backslash means and for strictness. `wishes` are variables that are set where the
+        server knows them.
         """
         connection = MysqlConnection(
             (server.host, server.port),
@@ -244,16 +262,14 @@ class SqlSession:
         for wish in (*_WISHES, *wishes):
             with suppress(SqlRefused):
                 await self.run(b"SET SESSION " + wish)
-        mode = session_mode(server.sql_mode, for_rows=for_rows)
+        base = session_mode(server.sql_mode, for_rows=for_rows)
         await self.run(
             b"SET SESSION time_zone = '+00:00', foreign_key_checks = 0, sql_mode = "
-            + sql.text(mode)
+            + sql.text(base)
         )
-        if not for_rows:  # MariaDB: options of tables that TiDB has (STATS_BUCKETS) are let pass
+        for mode in _MARIADB_MODES_OF_ROWS if for_rows else _MARIADB_MODES:
             with suppress(SqlRefused):
-                await self.run(
-                    b"SET SESSION sql_mode = CONCAT(@@sql_mode, ',IGNORE_BAD_TABLE_OPTIONS')"
-                )
+                await self.run(b"SET SESSION sql_mode = CONCAT(@@sql_mode, ',%b')" % mode)
         if not await self._logs_statements():  # with such a binlog InnoDB refuses the level
             await self.run(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         for name, value in server.params.items():
@@ -317,6 +333,26 @@ class SqlSession:
                 await self.run(b"ROLLBACK")
             raise
 
+    async def warnings(self) -> list[Warned]:
+        """What the last statement was done with. Raises as `run`."""
+        rows = await self.rows(b"SHOW WARNINGS")
+        return [Warned(str(level), int(code), _readable(str(said))) for level, code, said in rows]
+
+    @asynccontextmanager
+    async def lax(self) -> AsyncIterator[None]:
+        """What runs in the block is not strict: a value that does not fit is cut with a warning."""
+        mode = str((await self.rows(b"SELECT @@sql_mode"))[0][0])
+        left = [each for each in mode.split(",") if each not in _STRICT_MODES]
+        await self.run(b"SET SESSION sql_mode = " + sql.text(",".join(left)))
+        strict_again = b"SET SESSION sql_mode = " + sql.text(mode)
+        try:
+            yield
+            await self.run(strict_again)
+        except BinlogdError:
+            if not self._connection.closed:
+                await self.run(strict_again)
+            raise
+
     def close(self) -> None:
         """Drops the connection; an open transaction is rolled back by the server."""
         self._connection.close()
@@ -340,15 +376,24 @@ class SqlSession:
         return self._connection.result
 
 
+def _readable(said: str) -> str:
+    """What a server quotes from a row may be no text."""
+    return said.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def session_mode(sql_mode: str | None, *, for_rows: bool) -> str:
-    """The sql_mode of a session: zero stays zero, and literals are read as they are written."""
+    """The sql_mode of a session: zero stays zero, and literals are read as they are written.
+
+    Outside of rows it is strict. Zero dates and days that no month has are no matter of strictness:
+    TiDB may hold them, and no binlog tells under which mode they came.
+    """
     modes = [mode.strip() for mode in (sql_mode or "").split(",") if mode.strip()]
     if sql_mode is None:
         modes = [_DEFAULT_MODE]
     harmful = _HARMFUL_MODES if for_rows else _NO_ESCAPES
     modes = [mode for mode in modes if mode.upper() not in harmful]
-    if "NO_AUTO_VALUE_ON_ZERO" not in (mode.upper() for mode in modes):
-        modes.append("NO_AUTO_VALUE_ON_ZERO")
+    wanted = ["NO_AUTO_VALUE_ON_ZERO"] if for_rows else ["NO_AUTO_VALUE_ON_ZERO", _STRICT_MODE]
+    modes += [mode for mode in wanted if mode not in (each.upper() for each in modes)]
     return ",".join(modes)
 
 

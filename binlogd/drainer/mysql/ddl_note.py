@@ -6,7 +6,9 @@ table differs alone may come from an upgrade of the server, or from an operator.
 themselves when they are run again: names of tables that go round, and EXCHANGE PARTITION. There the
 numbers of the tables tell, which go along; where no number is told, nobody can know.
 
-A note is `2 server text connection numbers`, each a checksum; the last only for the two kinds.
+A note is `3 server text connection numbers`, each a checksum; the last only for the two kinds. One
+word more, `lax`, says that it is executed without strictness: who did so reads from the warnings
+what was cut, and takes the note away behind them.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from binlogd.tidb.model import Table
 
 UNKNOWN = "?"
 NOTE_MAX = 255
-_VERSION = "2"
+_VERSION = "3"
+_LAX = " lax"
 REPEATED = frozenset(
     {
         ActionType.ADD_COLUMN,
@@ -75,21 +78,30 @@ class Note(NamedTuple):
     text: str
     connection: str
     numbers: tuple[str, ...] = ()
+    is_lax: bool = False
 
     def __str__(self) -> str:
         """As it is stored."""
         told = ",".join(self.numbers) or "-"
         stored = f"{_VERSION} {self.server} {self.text or '-'} {self.connection} {told}"
+        stored += _LAX if self.is_lax else ""
         return stored if len(stored) <= NOTE_MAX else stored.replace(told, UNKNOWN)
 
     @classmethod
     def of(cls, stored: str) -> Note | None:
         """None for the note of an earlier version, which told less."""
-        parts = stored.split(" ")
+        parts = stored.removesuffix(_LAX).split(" ")
         if len(parts) != 5 or parts[0] != _VERSION:
             return None
         numbers = () if parts[4] == "-" else tuple(parts[4].split(","))
-        return cls(parts[1], "" if parts[2] == "-" else parts[2], parts[3], numbers)
+        text, is_lax = "" if parts[2] == "-" else parts[2], stored.endswith(_LAX)
+        return cls(parts[1], text, parts[3], numbers, is_lax)
+
+
+def was_lax(stored: str) -> bool:
+    """Whether values may have been cut without a word; an earlier version was never strict."""
+    note = Note.of(stored)
+    return note is None or note.is_lax
 
 
 async def taken(session: SqlSession, database: str, table: str, turn: Round | None) -> Note:

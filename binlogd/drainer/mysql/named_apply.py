@@ -21,18 +21,17 @@ import structlog
 from binlogd.drainer import sql
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.ddl.comments import TwoReadings, check_escapes
-from binlogd.drainer.ddl.edits import Dialect, begins, edited, split
+from binlogd.drainer.ddl.edits import Dialect, alter_parts, begins, edited, split
 from binlogd.drainer.messages.named import NamedDdl, NamedRow, NamedTransaction
 from binlogd.drainer.mysql import catalog
 from binlogd.drainer.mysql.connection import NO_SUCH_TABLE, Server, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql.named_sql import NamedTable, Piece
-from binlogd.drainer.mysql.warned import Warned, changed_by_server
+from binlogd.drainer.mysql.refusals import FORGIVEN, is_lax_enough
+from binlogd.drainer.mysql.warned import changed_by_server
 from binlogd.errors import StatementRejected, UnsupportedDdl
 from binlogd.tso import NO_TS, Tso
 
 ATTEMPTS_MAX = 10
-FORGIVEN = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
-"""A DDL's outcome is there already, or its object is gone: the original's list."""
 STATEMENT_SHOWN_MAX = 500
 
 log = structlog.get_logger(__name__)
@@ -176,20 +175,36 @@ class NamedApplier:
                 log.info("ddl_passed_over", commit_ts=commit_ts, statement=_shown(statement))
                 continue
             try:
-                if ddl.database and not _is_of_database(text):
-                    await self._patiently(b"USE " + sql.ident(ddl.database))
-                await self._patiently(text.encode("utf-8", "surrogateescape"))
+                await self._execute(commit_ts, "" if _is_of_database(text) else ddl.database, text)
             except SqlRefused as error:
-                if error.code not in FORGIVEN:
-                    raise error.of_ddl(commit_ts, _shown(text)) from error
-                log.warning(
-                    "ddl_forgiven",
-                    commit_ts=commit_ts,
-                    statement=_shown(text),
-                    code=error.code,
-                    reason=error.reason,
-                )
+                raise error.of_ddl(commit_ts, _shown(text)) from error
         self.counters.ddls += 1
+
+    async def _execute(self, commit_ts: Tso, database: str, text: str) -> None:
+        """Strictly, but for what is made: that has no values that nobody would tell of after a
+        crash. Raises as `_patiently`."""
+        assert self._control is not None, "apply before open"
+        statement = text.encode("utf-8", "surrogateescape")
+        try:
+            if database:
+                await self._patiently(b"USE " + sql.ident(database))
+            await self._patiently(statement)
+        except SqlRefused as error:
+            if begins(text, "CREATE") and is_lax_enough(error.code, text, was_strict=True):
+                async with self._control.lax():
+                    await self._patiently(statement)
+                return
+            if error.code not in FORGIVEN:
+                raise
+            log.warning(
+                "ddl_forgiven",
+                commit_ts=commit_ts,
+                statement=_shown(text),
+                code=error.code,
+                reason=error.reason,
+            )
+            for part in alter_parts(text):
+                await self._execute(commit_ts, database, part)
 
     def _edited(self, commit_ts: Tso, statement: str) -> str:
         """Raises UnsupportedDdl."""
@@ -260,9 +275,7 @@ class _Run:
         self._pieces, self._size_bytes = [], 0
 
     async def _look_at_warnings(self, statement: bytes, table: NamedTable) -> None:
-        rows = await self._session.rows(b"SHOW WARNINGS")
-        found = (Warned(str(level), int(code), str(text)) for level, code, text in rows)
-        changed = changed_by_server(found, table.members)
+        changed = changed_by_server(await self._session.warnings(), table.members)
         if changed is not None:
             refused = SqlRefused(
                 changed.code, f"the downstream would change a value: {changed.message}"

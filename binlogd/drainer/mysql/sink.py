@@ -4,12 +4,10 @@ Rows go to lanes (`apply`), by decoders generated for each table. A DDL is a bar
 before it is applied and the progress of all lanes stands right before it; a note is written that it
 is begun; it is executed, which commits by itself; the note is taken away and the progress moved in
 one transaction. A restart that finds the note looks whether the table has changed since, and runs
-the statement again only if not; errors that say "this is done already" are forgiven.
+the statement again only if not; errors that say "this is done already" are forgiven (`refusals`).
 
 Where transactions shall stay whole (`is_transactional`) they go to an `OrderedApplier` instead,
 once lanes that a former process left at different places have caught up with each other.
-
-Source: tidb-binlog pkg/loader/load.go and executor.go for the errors that are forgiven.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from binlogd.drainer import sql
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl import session_clock
-from binlogd.drainer.ddl.edits import alter_parts, without_foreign_keys
+from binlogd.drainer.ddl.edits import alter_parts, begins, without_foreign_keys
 from binlogd.drainer.ddl.marks import with_long_text
 from binlogd.drainer.doubt import say_cut
 from binlogd.drainer.filtering.loopback import LoopControl
@@ -38,10 +36,17 @@ from binlogd.drainer.mysql.connection import Done, Server, SqlRefused, SqlSessio
 from binlogd.drainer.mysql.ddl_watch import DdlWatch
 from binlogd.drainer.mysql.ordered import LOCK_WAIT, OrderedApplier
 from binlogd.drainer.mysql.positions import Positions
+from binlogd.drainer.mysql.refusals import (
+    FORGIVEN,
+    FORGIVEN_AGAIN,
+    NO_FOREIGN_KEY,
+    ROW_TOO_LARGE,
+    is_lax_enough,
+)
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.mysql.tables import Tables
 from binlogd.drainer.mysql.trash import TrashBin, TrashOptions
-from binlogd.drainer.mysql.warned import Warned, cut_by_ddl
+from binlogd.drainer.mysql.warned import cut_by_ddl
 from binlogd.drainer.mysql.writer import LaneContext, LaneCounters, RowWriter
 from binlogd.drainer.rows.parts import Gatherer, Limits
 from binlogd.drainer.rows.progress import LanePosition, PendingDdl, Restart
@@ -54,13 +59,6 @@ from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
 
-FORGIVEN = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
-"""What the original forgives: the DDL's outcome is there already, or its object is gone."""
-FORGIVEN_AGAIN = FORGIVEN | {1068, 1493, 1507, 1517, 1826, 4091, 4092}
-"""When a DDL is run that may have been run before."""
-ROW_TOO_LARGE = 1118
-NO_FOREIGN_KEY = frozenset({1005, 1215, 1239, 1821, 1822, 1824, 1825, 1826, 1830})
-"""A foreign key is not made: its name is taken in the database, or TiDB asks less of it."""
 STATEMENT_SHOWN_MAX = 500
 DDL_ATTEMPTS_MAX = 10
 READERS_MAX = 10_000
@@ -123,6 +121,8 @@ class MySqlSink:
         self._watch = DdlWatch(server)
         self._positions = Positions() if options.has_positions else None
         self._ddls = self._in_doubt = 0
+        self._is_unread = False
+        """A former life did the DDL that is at work without strictness, and read no warnings."""
 
     # --- the protocol ----------------------------------------------------------------------
 
@@ -359,12 +359,16 @@ class MySqlSink:
         if pending is not None and pending.commit_ts != ddl.commit_ts:
             pending = None
         begun, self._ddl_session = False, None
+        is_alter = begins(ddl.statement, "ALTER")
+        self._is_unread = is_alter and pending is not None and ddl_note.was_lax(pending.before)
         for step, statement in enumerate(ddl.statements):
             if pending is not None and step < pending.step:
                 continue
             again = pending if pending is not None and step == pending.step else None
             await self._execute(ddl, step, statement, again)
             begun = True
+        if self._is_unread:
+            self._say_cut(ddl, ddl.statement, ())
         touched = self._tables.touched(ddl)
         self._tables.forget(touched)
         applier.skip(ddl.commit_ts)
@@ -378,9 +382,17 @@ class MySqlSink:
             self._ddls += 1
 
     async def _execute(
-        self, ddl: Ddl, step: int, text: str, again: PendingDdl | None, part: int = 0
+        self,
+        ddl: Ddl,
+        step: int,
+        text: str,
+        again: PendingDdl | None,
+        part: int = 0,
+        *,
+        is_lax: bool = False,
     ) -> None:
-        """`part` counts, from 1, the parts of an ALTER that was refused as a whole."""
+        """`part` counts, from 1, the parts of an ALTER that was refused as a whole; what `is_lax`
+        was refused for strictness, and is done without."""
         if again is not None:
             await self._wait_for_end_of(again)
         target = ddl.target(step)
@@ -397,11 +409,16 @@ class MySqlSink:
                 log.info("ddl_found_done", commit_ts=ddl.commit_ts, statement=_shown(text))
                 return
         applier, left = self._current, self._current.positions
+        may_cut = is_lax and begins(text, "ALTER")
+        before = before._replace(is_lax=may_cut or self._is_unread)
         note = PendingDdl(ddl.commit_ts, step, session.thread_id, str(before), part)
         await self._until_done(lambda: self._store.begin_ddl(session, note, left), applier.stand_at)
         try:
-            await self._run_as_upstream(session, ddl, text)
+            await self._run_as_upstream(session, ddl, text, is_lax=is_lax)
         except SqlRefused as error:
+            if not is_lax and is_lax_enough(error.code, text, was_strict=ddl.job.was_strict):
+                await self._execute(ddl, step, text, again, part, is_lax=True)
+                return
             other = self._changed(ddl, text, error)
             if other == text:
                 self._forgive(ddl, text, error, again)
@@ -421,10 +438,12 @@ class MySqlSink:
         assert self._ddl_session is not None, "it has just answered"
         return self._ddl_session
 
-    async def _run_as_upstream(self, session: SqlSession, ddl: Ddl, text: str) -> None:
+    async def _run_as_upstream(
+        self, session: SqlSession, ddl: Ddl, text: str, *, is_lax: bool
+    ) -> None:
         """In the database, at the time and in the zone of the DDL. Raises as `SqlSession.run`."""
         settings = session_clock.settings(ddl.job)
-        work = self._set_and_run(session, ddl, settings, text)
+        work = self._set_and_run(session, ddl, settings, text, is_lax=is_lax)
         refused = None
         try:
             await self._watch.over(ddl.commit_ts, _shown(text), session, work)
@@ -436,22 +455,33 @@ class MySqlSink:
             raise refused
 
     async def _set_and_run(
-        self, session: SqlSession, ddl: Ddl, settings: Sequence[session_clock.Setting], text: str
+        self,
+        session: SqlSession,
+        ddl: Ddl,
+        settings: Sequence[session_clock.Setting],
+        text: str,
+        *,
+        is_lax: bool,
     ) -> None:
         if ddl.session_database:
             await self._patiently(session, b"USE " + sql.ident(ddl.session_database))
         for setting in settings:
             await self._set(session, setting)
         loop = self._options.loop
-        sent = loop.marked(text) if loop is not None else text
-        done = await self._patiently(session, sent.encode("utf-8", "surrogateescape"))
-        if done.warnings:
-            rows = await session.rows(b"SHOW WARNINGS")
-            found = (Warned(str(level), int(code), str(said)) for level, code, said in rows)
-            cut = cut_by_ddl(found, dict(ddl.job.warnings))
-            if cut:
-                self._in_doubt += 1
-                say_cut(ddl, _shown(text), [f"{each.code}: {each.message}" for each in cut])
+        sent = (loop.marked(text) if loop is not None else text).encode("utf-8", "surrogateescape")
+        if not is_lax:
+            await self._patiently(session, sent)
+            return
+        async with session.lax():
+            done = await self._patiently(session, sent)
+            found = await session.warnings() if done.warnings else []
+        cut = cut_by_ddl(found, dict(ddl.job.warnings))
+        if cut:
+            self._say_cut(ddl, text, [f"{each.code}: {each.message}" for each in cut])
+
+    def _say_cut(self, ddl: Ddl, text: str, warnings: Sequence[str]) -> None:
+        self._in_doubt += 1
+        say_cut(ddl, _shown(text), warnings)
 
     async def _execute_parts(
         self, ddl: Ddl, step: int, text: str, again: PendingDdl | None

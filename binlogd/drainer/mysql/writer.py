@@ -28,7 +28,7 @@ from binlogd.drainer.mysql.connection import (
     TryAgain,
     retry_kind,
 )
-from binlogd.drainer.mysql.warned import Warned, changed_value
+from binlogd.drainer.mysql.warned import changed_value
 from binlogd.drainer.rows.parts import Limits, Part, RunKind, Statement, commit_ts_of
 from binlogd.drainer.rows.progress import LanePosition, ProgressTable, not_as_left
 from binlogd.drainer.sink import RowNotFoundRule
@@ -268,10 +268,7 @@ class RowWriter:
 
     async def _look_at_warnings(self, session: SqlSession, statement: Statement) -> None:
         """Raises SqlRefused when the downstream took another value than it was given."""
-        found = [
-            Warned(_text(level), int(code), _text(message))
-            for level, code, message in await session.rows(b"SHOW WARNINGS")
-        ]
+        found = await session.warnings()
         changed = changed_value(found, statement.target.info)
         if changed is not None:
             raise SqlRefused(changed.code, changed.message)
@@ -338,10 +335,6 @@ def _lacks_its_row(statement: Statement, done: Done) -> bool:
     """Whether it was to change a row, and found none."""
     is_expected = statement.kind is RunKind.SINGLE and not statement.target.shape.is_safe
     return is_expected and done.affected == 0
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def without_values(code: int, reason: str) -> str:

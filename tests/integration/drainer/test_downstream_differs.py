@@ -9,13 +9,19 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
+from binlogd.drainer.messages.named import NamedDdl, NamedTransaction
 from binlogd.drainer.mysql.connection import Server, SqlSession
+from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
+from binlogd.drainer.mysql.warned import Warned
 from binlogd.drainer.rows.shape import Shapes
+from binlogd.drainer.txn import Ddl
 from binlogd.errors import ConfigError, DownstreamUnavailable, StatementRejected
 from binlogd.settings import config
 from binlogd.tidb.kinds import Tp
-from binlogd.tidb.model import FieldType, job_from_json
+from binlogd.tidb.model import FieldType, job_from_json, table_to_json
+from binlogd.tso import Tso
+from tests.support.interrupted import Interrupted, interrupted_at_each
 from tests.support.mariadb import MariaDb
 from tests.support.mysql_rows import (
     NUMBER,
@@ -33,6 +39,8 @@ from tests.support.replay import CLUSTER_ID, running, server_of, sink_for
 
 T = table(1, "t", NUMBER, TEXT)
 KEYLESS = table(2, "k", NUMBER, TEXT, has_key=False)
+TIDB_MODE = 1436549152
+"""What TiDB has by default, as a job tells it."""
 MOMENT = table(3, "m", FieldType(Tp.TIMESTAMP))
 
 
@@ -176,29 +184,60 @@ async def test_a_missing_privilege_stops_with_what_to_grant(db: MariaDb) -> None
 # --- values ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "upstream", "is_said"),
-    [
-        ("TINYINT", "1000", {}, True),
-        ("TINYINT", "1000", {"types:1292": 5}, True),
-        ("TINYINT", "1000", {"types:1264": 1}, False),
-        ("TINYINT", "100", {}, False),
-        ("ENUM('a')", "1000", {}, True),
-    ],
-)
-async def test_a_ddl_that_cuts_a_value_downstream_alone_is_said_by_name(
-    kind: str, value: str, upstream: dict[str, int], each_server: MariaDb, *, is_said: bool
-) -> None:
-    each_server.execute(
-        "CREATE DATABASE s",
-        "CREATE TABLE s.t (id BIGINT PRIMARY KEY, c VARCHAR(20))",
-        f"INSERT INTO s.t VALUES (1, '{value}')",
-    )
+def modify(kind: str, *, sql_mode: int | None, cut: dict[str, int] | None = None) -> Ddl:
+    """A MODIFY COLUMN whose job tells under which mode it was done, and what was cut."""
+    meta = {"warnings_count": cut or {}} | ({} if sql_mode is None else {"sql_mode": sql_mode})
+    told = {"TableInfo": json.loads(table_to_json(T.info))}
+    job = {"id": 20, "type": 12, "table_id": 1, "reorg_meta": meta, "binlog": told}
     event = ddl(20, f"ALTER TABLE t MODIFY c {kind}")
-    job = {"id": 20, "type": 12, "table_id": 1, "reorg_meta": {"warnings_count": upstream}}
-    sink = sink_for(each_server)
+    return replace(event, job=job_from_json(json.dumps(job).encode()))
+
+
+def holding(db: MariaDb, value: str) -> MySqlSink:
+    db.execute(
+        "CREATE DATABASE IF NOT EXISTS s",
+        "CREATE TABLE IF NOT EXISTS s.t (id BIGINT PRIMARY KEY, c VARCHAR(20))",
+        f"INSERT INTO s.t VALUES (1, {value})",
+    )
+    return sink_for(db)
+
+
+@pytest.mark.parametrize("sql_mode", [None, TIDB_MODE])
+async def test_a_ddl_that_would_cut_a_value_downstream_stops_before_it_does(
+    each_server: MariaDb, *, sql_mode: int | None
+) -> None:
+    sink = holding(each_server, "'1000'")
+    for kind in ("TINYINT", "ENUM('a')", "VARCHAR(3)", "DATE"):
+        error = await failing(sink_for(each_server), modify(kind, sql_mode=sql_mode))
+        assert isinstance(error, StatementRejected)
+        assert "nothing of it was done: compare the table" in str(error)
+        assert each_server.execute("SELECT c FROM s.t") == [(b"1000",)], kind
+    each_server.execute("UPDATE s.t SET c = '100'")
+    await apply(sink, modify("TINYINT", sql_mode=sql_mode))
+    assert each_server.execute("SELECT c FROM s.t") == [(b"100",)]
+
+
+async def test_no_configured_mode_makes_a_ddl_cut(db: MariaDb) -> None:
+    db.execute("INSERT INTO s.t VALUES (1, NULL)")
+    lax = replace(server_of(db), sql_mode="")
+    sink = MySqlSink(lax, CLUSTER_ID, MySqlSinkOptions(lanes=1), Random(1))
+    error = await failing(sink, modify("VARCHAR(20) NOT NULL", sql_mode=None))
+    assert isinstance(error, StatementRejected)
+    assert db.execute("SELECT c FROM s.t") == [(None,)]
+
+
+@pytest.mark.parametrize(
+    ("value", "upstream", "is_said"),
+    [("1000", {}, True), ("1000", {"types:1264": 1}, False), ("100", {}, False)],
+)
+async def test_what_an_upstream_that_was_not_strict_cut_is_cut_and_what_it_did_not_is_said(
+    value: str, upstream: dict[str, int], each_server: MariaDb, *, is_said: bool
+) -> None:
+    sink = holding(each_server, value)
+    event = modify("TINYINT", sql_mode=0, cut=upstream)
     with capture_logs() as logged:
-        await apply(sink, replace(event, job=job_from_json(json.dumps(job).encode())))
+        await apply(sink, event, ddl(21, "ALTER TABLE t COMMENT 'strict again'"))
+    assert each_server.execute("SELECT c FROM s.t") == [(b"%d" % min(int(value), 127),)]
     said = [each for each in logged if each["event"] == "values_cut_by_a_ddl"]
     assert sink.statistics().values_in_doubt == len(said) == is_said
     if is_said:
@@ -208,3 +247,91 @@ async def test_a_ddl_that_cuts_a_value_downstream_alone_is_said_by_name(
             event.statement,
         )
         assert "'c'" in said[0]["warnings"][0]
+    error = await failing(sink_for(each_server), ddl(22, "ALTER TABLE t MODIFY c BIT(1)"))
+    assert isinstance(error, StatementRejected), "the session of the next DDL is strict"
+
+
+async def test_a_life_that_ends_before_it_reads_what_was_cut_is_not_silent(
+    db: MariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is the next one, which dies as it has begun the DDL again."""
+
+    async def ends(_: SqlSession) -> list[Warned]:
+        raise Interrupted
+
+    sink, event = holding(db, "1000"), modify("TINYINT", sql_mode=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlSession, "warnings", ends)
+        with pytest.raises(ExceptionGroup):
+            await apply(sink, event)
+    assert db.execute("SELECT c FROM s.t") == [(b"127",)]
+    with capture_logs() as logged:
+        lives = await interrupted_at_each(
+            lambda: apply(sink_for(db), event), b"ALTER TABLE", monkeypatch
+        )
+    assert lives == 2
+    said = [each for each in logged if each["event"] == "values_cut_by_a_ddl"]
+    assert [(each["warnings"], each["cause"][:31]) for each in said] == [
+        ([], "the connection or the process e")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value", "made"),
+    [
+        ("DATETIME(3)", "DATETIME", "2019-12-31 23:59:59.500", b"2020-01-01 00:00:00"),
+        ("TIMESTAMP(6)", "TIMESTAMP(2)", "2019-12-31 23:59:59.995", b"2020-01-01 00:00:00.00"),
+        ("TIME(2)", "TIME", "-12:34:56.78", b"-12:34:57"),
+        ("VARCHAR(30)", "DATETIME", "1999-12-31 23:59:59.98", b"2000-01-01 00:00:00"),
+        ("DATETIME(3)", "TIME", "2019-12-31 12:34:56.789", b"12:34:57"),
+    ],
+)
+async def test_a_fraction_that_finds_no_room_is_rounded_as_by_tidb(
+    old: str, new: str, value: str, made: bytes, each_server: MariaDb
+) -> None:
+    each_server.execute(
+        "CREATE DATABASE s",
+        f"CREATE TABLE s.t (id BIGINT PRIMARY KEY, c {old})",
+        f"INSERT INTO s.t VALUES (1, '{value}')",
+    )
+    await apply(sink_for(each_server), modify(new, sql_mode=TIDB_MODE))
+    assert each_server.execute("SELECT c FROM s.t") == [(made,)]
+
+
+async def test_a_ddl_out_of_a_file_cuts_no_value_either(each_server: MariaDb) -> None:
+    holding(each_server, "'1000'")
+    applier = NamedApplier(server_of(each_server), NamedOptions(is_safe=True), Random(1))
+    await applier.open()
+
+    async def run(text: str) -> None:
+        await applier.apply(NamedTransaction(Tso(9), NamedDdl("s", text)), 1)
+
+    try:
+        with pytest.raises(StatementRejected, match="nothing of it was done"):
+            await run("ALTER TABLE t MODIFY c TINYINT")
+        await run("CREATE TABLE n (c VARCHAR(20000))")
+        await run("ALTER TABLE t ADD COLUMN c INT, ADD COLUMN d INT")
+    finally:
+        applier.close()
+    assert each_server.execute("SELECT c, d FROM s.t") == [(b"1000", None)]
+    assert each_server.execute("SELECT * FROM s.n") == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE n (c VARCHAR(20000), d VARCHAR(1000) COLLATE utf8mb4_bin, KEY (d))",
+        f"CREATE TABLE n (c TEXT COMMENT '{'x' * 1100}')",
+        "CREATE TABLE n (c TEXT NOT NULL DEFAULT '')",
+        "ALTER TABLE t MODIFY c VARCHAR(20000)",
+        f"ALTER TABLE t COMMENT '{'x' * 2100}'",
+    ],
+)
+async def test_a_definition_that_tidb_has_is_no_matter_of_strictness(
+    statement: str, each_server: MariaDb
+) -> None:
+    sink = holding(each_server, "'of before'")
+    with capture_logs() as logged:
+        await apply(sink, ddl(20, statement))
+    assert each_server.execute("SELECT c FROM s.t") == [(b"of before",)]
+    assert "values_cut_by_a_ddl" not in {each["event"] for each in logged}

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from binlogd.drainer.mysql.ddl_note import Note, Outcome, Place, Round, goes_round, went_round
+from binlogd.drainer.mysql.ddl_note import (
+    Note,
+    Outcome,
+    Place,
+    Round,
+    goes_round,
+    was_lax,
+    went_round,
+)
 
 A, B = Place("s", "a"), Place("s", "b")
 TURN = Round((A, B), (1, 0))
@@ -52,4 +60,9 @@ def test_a_note_is_read_as_it_was_written_and_fits() -> None:
     assert Note.of(str(note)) == note
     assert Note.of(str(Note("v", "", "-"))) == Note("v", "", "-")
     assert Note.of("12ab 34cd") is None
+    lax = Note("v", "t", "c", is_lax=True)
+    assert Note.of(str(lax)) == lax
+    assert was_lax(str(lax)), "and of an earlier version nobody knows"
+    assert was_lax("2 v t c -")
+    assert not was_lax(str(note))
     assert len(str(Note("v", "t", "c", ("12345678",) * 40))) <= 255

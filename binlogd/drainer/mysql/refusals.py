@@ -1,0 +1,38 @@
+"""What it means that a server refused a DDL.
+
+A DDL is executed in a strict session, as TiDB executes it by default: a value that does not fit is
+an error, the server takes all of the statement back, and the Drainer stops. It is done without
+strictness only where that changes no value, or where the upstream's session had none either.
+
+Source: tidb-binlog pkg/loader/load.go and executor.go for the errors that are forgiven; MariaDB's
+and MySQL's lists of server errors; which of them strictness makes was tried on both.
+"""
+
+from __future__ import annotations
+
+from binlogd.drainer.ddl.edits import begins
+from binlogd.drainer.mysql.warned import CHANGES
+
+FORGIVEN = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
+"""What the original forgives: the DDL's outcome is there already, or its object is gone."""
+FORGIVEN_AGAIN = FORGIVEN | {1068, 1493, 1507, 1517, 1826, 4091, 4092}
+"""When a DDL is run that may have been run before."""
+ROW_TOO_LARGE = 1118
+NO_FOREIGN_KEY = frozenset({1005, 1215, 1239, 1821, 1822, 1824, 1825, 1826, 1830})
+"""A foreign key is not made: its name is taken in the database, or TiDB asks less of it."""
+OF_VALUES = CHANGES | {1138}
+"""A row holds what the column does not take; 1138 is MySQL's word for NULL."""
+OF_DEFINITIONS = frozenset({1071, 1074, 1101, 1291, 1628, 1629, 1688, 1911, 1912, 3751})
+"""A key, a type or a comment is too long, a TEXT has a default, a member comes twice, an option is
+TiDB's alone, an index is over what no number is: what rows hold is the same without."""
+
+
+def is_lax_enough(code: int, statement: str, *, was_strict: bool) -> bool:
+    """Whether a statement that strictness refuses may be executed without.
+
+    What is made has no rows, nor has an index values. An ALTER may change values, which only an
+    upstream that `was_strict` rules out.
+    """
+    if begins(statement, "CREATE"):
+        return code in OF_DEFINITIONS | OF_VALUES
+    return code in OF_DEFINITIONS or (code in OF_VALUES and not was_strict)
