@@ -25,11 +25,10 @@ from binlogd.archive.store import Store
 from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
 from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex, Refused
 from binlogd.log.directory import Shard, shards_below
+from binlogd.log.drive import segment_batches
 from binlogd.log.gone import gone_ts
 from binlogd.log.index_file import MARKS_QUERY, Marks, marks_of
 from binlogd.log.pointer import FIRST, segment_name
-from binlogd.tools.pump_log import shard_records
-from binlogd.tools.transaction import Meter
 from binlogd.tso import NO_TS, Tso
 
 HISTORY_NAME = "ddl_history.json"
@@ -299,15 +298,13 @@ class DirectoryPlaces:
         """The state at the end of the log, and all commits of it."""
         kept = self._scanned.get(number)
         if kept is None:
-            fold, places, fid = Fold(number), list[Located](), -1
-            numbers = {path: at for at, path in shard.segments().items()}
-            for place, payload in shard_records(shard, Meter()):
-                if numbers[place.path] != fid:
-                    places += fold.places
-                    fid = numbers[place.path]
-                    fold.begin(fid)
-                fold.take(place.offset, payload)
-            places += fold.places
+            fold, places, segments = Fold(number), list[Located](), shard.segments()
+            for fid, path in segments.items():
+                fold.begin(fid)
+                for batch in segment_batches(path, is_last=fid == max(segments)):
+                    for offset, payload in batch:
+                        fold.take(offset, payload)
+                places += fold.places
             end = fold.index(size_bytes=0, crc32c=0, is_sealed=False)
             kept = self._scanned[number] = end, sorted(places)
         return kept

@@ -30,11 +30,11 @@ from binlogd.archive.places import (
 from binlogd.archive.store import Store
 from binlogd.archive.task import Archived, Task
 from binlogd.binlog import BinlogType
-from binlogd.errors import ConfigError, Corrupt, CorruptRecord, MalformedBinlog, Refused
+from binlogd.errors import ConfigError, Corrupt, MalformedBinlog, Refused
 from binlogd.log.directory import STORE_FILE, Shard, shards_below
-from binlogd.log.record import FOOTER_BYTES, HEADER_BYTES, extend, footer_ts, split
-from binlogd.tools.pump_log import log_records
-from binlogd.tools.transaction import Meter
+from binlogd.log.drive import Reading, of_forward, segment_batches
+from binlogd.log.record import FOOTER_BYTES, FRAMING, HEADER_BYTES, extend, footer_ts
+from binlogd.log.scan import End, Ending, scan
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.store import kept_jobs
 from binlogd.wire.peek import peek
@@ -194,11 +194,10 @@ def _archived(
     fold = Fold(each.shard, before)
     fold.begin(each.fid)
     end, may_be_torn = 0, each.is_last and not each.is_sealed
-    for offset, payload in log_records(each.path, is_last=may_be_torn, meter=Meter()):
-        fold.take(offset, payload)
-        end = offset + HEADER_BYTES + len(payload)
-    if each.is_sealed and end not in (each.size_bytes, each.size_bytes - FOOTER_BYTES):
-        raise CorruptRecord(each.path, end, "the records of a sealed segment end before its footer")
+    for batch in segment_batches(each.path, is_last=may_be_torn):
+        for offset, payload in batch:
+            fold.take(offset, payload)
+        end = batch[-1][0] + HEADER_BYTES + len(batch[-1][1])
     for mark in task.marks.get(each.shard, ()):
         if mark.newest <= each.fid:
             fold.decide(mark.fid, mark.offset)
@@ -281,70 +280,66 @@ def verify(url: str, told: Told = lambda *_: None) -> Verified:
 
 def _problem(store: Store, segment: SegmentIndex) -> str:
     name = segment_path(segment.shard, segment.fid)
-    size = checksum = 0
-    records = _Records(name, segment.size_bytes)
+    content = _Content(store.stretches(name))
     try:
-        for stretch in store.stretches(name):
-            size += len(stretch)
-            checksum = extend(checksum, stretch)
-            records.take(stretch)
+        end, commits = _counted(name, content)
+        content.pass_over()
         described = _described(store, segment.shard, segment.fid)
         store.read(places_path(segment.shard, segment.fid))
     except FileNotFoundError as error:
         return f"{store.url}: {error}"
     except Corrupt as error:
         return str(error)
-    if (size, checksum) != (segment.size_bytes, segment.crc32c):
+    if (content.size_bytes, content.crc32c) != (segment.size_bytes, segment.crc32c):
         return (
-            f"{store.url}/{name}: {size} bytes with CRC-32C {checksum:08x}, the catalog says"
-            f" {segment.size_bytes} bytes with {segment.crc32c:08x}"
+            f"{store.url}/{name}: {content.size_bytes} bytes with CRC-32C {content.crc32c:08x}, the"
+            f" catalog says {segment.size_bytes} bytes with {segment.crc32c:08x}"
         )
+    wrong = ""
     if described.crc32c != segment.crc32c:
-        return f"{store.url}/{name}: has another index"
-    problem = records.problem(segment)
-    return f"{store.url}/{name}: {problem}" if problem else ""
+        wrong = "has another index"
+    elif end.ending is not Ending.WHOLE:
+        wrong = f"the bytes at offset {end.offset} are no record: {end.reason}"
+    elif commits != segment.transactions:
+        wrong = (
+            f"holds {commits} commits, its index tells {segment.transactions}: it was archived"
+            " short, and what reads the archive lacks the others; archive it anew, elsewhere"
+        )
+    return f"{store.url}/{name}: {wrong}" if wrong else ""
 
 
-class _Records:
-    """Counts what the stretches of a segment hold: an index may tell less than its segment has."""
+class _Content:
+    """The bytes of a segment from front to back, with their number and checksum so far."""
 
-    def __init__(self, name: str, size_bytes: int) -> None:
-        self._name, self._size = name, size_bytes
-        self._left = b""
-        self._needs = self._end = self._commits = 0
-        self._fault = ""
+    def __init__(self, stretches: Iterator[bytes]) -> None:
+        self.size_bytes = self.crc32c = 0
+        self._stretches = stretches
 
-    def take(self, stretch: bytes) -> None:
-        """The next bytes. Raises Corrupt for a record that is no binlog."""
-        if self._fault:
-            return
-        self._left += stretch
-        if len(self._left) < self._needs:
-            return
-        found = split(self._left)
-        for offset, payload in found.records:
+    def more(self, least: int) -> bytes:
+        """So many bytes at least, unless it ends before."""
+        found = b""
+        while len(found) < least and (stretch := next(self._stretches, b"")):
+            self.size_bytes += len(stretch)
+            self.crc32c = extend(self.crc32c, stretch)
+            found += stretch
+        return found
+
+    def pass_over(self) -> None:
+        """Up to the end."""
+        while self.more(1):
+            pass
+
+
+def _counted(name: str, content: _Content) -> tuple[End, int]:
+    """Where the records end, and the commits among them: an index may tell less than its segment
+    has. Raises Corrupt for a record that is no binlog."""
+    commits = 0
+    reading = Reading(scan(FRAMING, size=None), of_forward(content.more))
+    for batch in reading.batches():
+        for offset, payload in batch:
             try:
                 head = peek(payload)
             except MalformedBinlog as error:
-                raise Corrupt(f"{self._name} at offset {self._end + offset}: {error}") from error
-            self._commits += head.tp == BinlogType.COMMIT and head.commit_ts != 0
-        self._end += found.consumed
-        self._left, self._needs = self._left[found.consumed :], found.needs
-        # less than a head may be the footer, or the first bytes of what comes in the next stretch
-        if len(self._left) >= HEADER_BYTES:
-            is_short = self._end + found.needs > self._size
-            self._fault = found.fault or ("a record is longer than the segment" if is_short else "")
-
-    def problem(self, segment: SegmentIndex) -> str:
-        """What is wrong once all bytes were taken."""
-        is_at_end = not self._left or (segment.is_sealed and footer_ts(self._left) is not None)
-        if not is_at_end:
-            fault = self._fault or "they end inside a record"
-            return f"the bytes at offset {self._end} are no record: {fault}"
-        if self._commits != segment.transactions:
-            return (
-                f"holds {self._commits} commits, its index tells {segment.transactions}: it was"
-                " archived short, and what reads the archive lacks the others; archive it anew,"
-                " elsewhere"
-            )
-        return ""
+                raise Corrupt(f"{name} at offset {offset}: {error}") from error
+            commits += head.tp == BinlogType.COMMIT and head.commit_ts != 0
+    return reading.found, commits

@@ -167,7 +167,7 @@ class SchemaLog:
         path = self._path(base_ts)
         sizes = await self._disk.sizes(self._directory)
         (data,) = await self._disk.read(path, [(0, sizes[path.name])])
-        split = record.split(data)
+        split = record.FRAMING.split(data)
         payloads = [payload for _, payload in split.records]
         if len(payloads) < 2:
             raise Corrupt(f"{path}: {split.fault or 'ends inside its snapshot'}")

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import struct
 from mmap import mmap
-from typing import NamedTuple
 
 import google_crc32c
 
-from binlogd.log.tail import Framing
+from binlogd.log.scan import Framing, mismatch
 from binlogd.tso import Tso
 
 RECORD_MAGIC = 0x823A56E8
@@ -30,6 +29,7 @@ PAYLOAD_BYTES_MAX = (1 << 32) - 1
 """A gRPC message counts its bytes in 32 bits, so no writer ever had a longer payload."""
 
 _HEADER = struct.Struct("<IQI")
+_HEADER_START = struct.Struct("<IQ")
 _FOOTER = struct.Struct("<qI")
 _MAGIC_BYTES = struct.pack("<I", RECORD_MAGIC)
 
@@ -89,6 +89,31 @@ def payload_at(data: bytes | mmap, at: int) -> bytes | None:
     return payload if is_sound else None
 
 
+def wrong_at(data: bytes | mmap, at: int) -> str:
+    """Why there is none."""
+    header = data[at : at + HEADER_BYTES]
+    length = _HEADER_START.unpack_from(header)[1] if len(header) == HEADER_BYTES else 0
+    wrong = decode(data[at : at + HEADER_BYTES + length], length=length)
+    assert isinstance(wrong, str)
+    return wrong
+
+
+def strides(data: bytes | mmap, size: int, *, bytes_min: int) -> tuple[list[int], int]:
+    """Where records begin that lie at least so many bytes apart, and how far records go, as their
+    lengths tell: no payload is looked at."""
+    bounds, at = [0], 0
+    unpack = _HEADER_START.unpack_from
+    while at + HEADER_BYTES <= size:
+        magic, length = unpack(data, at)
+        after = at + HEADER_BYTES + length
+        if magic != RECORD_MAGIC or after > size:
+            break
+        if at - bounds[-1] >= bytes_min:
+            bounds.append(at)
+        at = after
+    return bounds, at
+
+
 def footer(max_ts: Tso) -> bytes:
     """The 12 bytes that seal a segment."""
     return _FOOTER.pack(max_ts, FOOTER_MAGIC)
@@ -112,63 +137,6 @@ FRAMING = Framing(
 )
 
 
-class Split(NamedTuple):
-    """What a stretch of a segment holds.
-
-    `records` are (offset in the stretch, payload). What follows `consumed` is either wrong, as
-    `fault` says, or the beginning of a record that takes `needs` bytes in all (those of a header,
-    as long as not even that is whole). The caller compares `needs` with what the segment still has
-    before it reads them.
-    """
-
-    records: list[tuple[int, bytes]]
-    consumed: int
-    needs: int
-    fault: str | None
-
-
 def extend(checksum: int, more: bytes) -> int:
     """The CRC-32C of what had `checksum` so far, and more behind it; that of nothing is 0."""
     return int(google_crc32c.extend(checksum, more))
-
-
-def split(stretch: bytes) -> Split:
-    """Takes a stretch apart that begins with a record."""
-    records: list[tuple[int, bytes]] = []
-    position, end = 0, len(stretch)
-    while position < end:
-        if end - position < HEADER_BYTES:
-            return Split(records, position, HEADER_BYTES, _bad_start(stretch[position:]))
-        magic, length, checksum = _HEADER.unpack_from(stretch, position)
-        after = position + HEADER_BYTES + length
-        if magic != RECORD_MAGIC:
-            return Split(records, position, 0, f"wrong magic {magic:08x}")
-        if length > PAYLOAD_BYTES_MAX:
-            fault = f"length {length} is above the record limit of {PAYLOAD_BYTES_MAX} bytes"
-            return Split(records, position, 0, fault)
-        if after > end:
-            return Split(records, position, HEADER_BYTES + length, None)
-        payload = stretch[position + HEADER_BYTES : after]
-        found = google_crc32c.value(payload)
-        if found != checksum:
-            return Split(records, position, 0, mismatch(found, checksum))
-        records.append((position, payload))
-        position = after
-    return Split(records, position, 0, None)
-
-
-def next_magic(stretch: bytes, start: int) -> int | None:
-    """Where the next record may begin at or after `start`, to find the way after bad bytes."""
-    found = stretch.find(_MAGIC_BYTES, start)
-    return None if found < 0 else found
-
-
-def mismatch(found: int, expected: int) -> str:
-    """What is wrong with a payload whose checksum is not the header's."""
-    return f"checksum mismatch: the payload has {found:08x}, the header says {expected:08x}"
-
-
-def _bad_start(short: bytes) -> str | None:
-    """What is wrong with less than a header: nothing, as long as it may become one."""
-    magic = short[:4]
-    return None if _MAGIC_BYTES.startswith(magic) else f"wrong magic {magic.hex()}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from binlogd.errors import MalformedBinlog
-from binlogd.log.record import HEADER_BYTES, split
+from binlogd.log.record import FRAMING, HEADER_BYTES
 from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.export import ExportOptions
@@ -96,7 +96,7 @@ def _changes(files: Sequence[Path], sizes: dict[Path, int]) -> int:
 def _payloads(path: Path, size: int) -> Sequence[bytes]:
     """The whole records at the beginning of a file, up to one that is wrong."""
     with path.open("rb") as file:
-        return [payload for _, payload in split(file.read(size)).records]
+        return [payload for _, payload in FRAMING.split(file.read(size)).records]
 
 
 def _learned(out: Path, log_bytes: int) -> tuple[float, str] | None:

@@ -6,7 +6,7 @@ for a Go Pump's) is scanned once into a temporary database, so that memory stays
 long the log is. A binlogd that runs on the same directory is not disturbed.
 
 Nothing is skipped: damaged bytes end the reading with their place. What the last segment ends in
-may be a record that is just being written, if `tail.judge` says so; it is not there yet.
+may be a record that is just being written, if `log.scan` says so; it is not there yet.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord
 from binlogd.log import record
 from binlogd.log.directory import Shard
+from binlogd.log.drive import segment_batches
 from binlogd.log.index_file import FORMAT
 from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_name
-from binlogd.log.tail import Ending, judged_in
 from binlogd.tools.transaction import Meter, Place, Window
 from binlogd.tso import Tso
 from binlogd.wire.peek import join, peek
 
-CHUNK_BYTES = 4 << 20
 PAGE_ROWS = 1000
 OPEN_FILES_MAX = 16
 BATCH_ROWS = 10_000
@@ -64,31 +63,15 @@ def log_records(
 
     With `is_last` it may end in a torn record. Raises CorruptRecord, OSError.
     """
-    size, at, wanted = path.stat().st_size, start, CHUNK_BYTES
+    size, done = path.stat().st_size, start
     meter.total_bytes += size - start
-    with path.open("rb") as stream:
-        while at < size:  # ends: `at` grows, or it returns or raises
-            remaining = size - at
-            stream.seek(at)
-            stretch = stream.read(min(wanted, remaining))
-            if remaining == record.FOOTER_BYTES and record.footer_ts(stretch) is not None:
-                meter.read_bytes += remaining
-                return
-            found = record.split(stretch)
-            for offset, payload in found.records:
-                yield at + offset, payload
-            at += found.consumed
-            meter.read_bytes += found.consumed
-            if found.consumed and size - at == record.FOOTER_BYTES:
-                continue  # a footer is shorter than a header: look for it first
-            if found.fault is not None:
-                raise CorruptRecord(path, at, found.fault)
-            if found.needs > size - at or len(stretch) < min(wanted, remaining):
-                judged = judged_in(stream, record.FRAMING, at=at, size=size)
-                if is_last and judged.ending is Ending.TORN:
-                    return
-                raise CorruptRecord(path, at, judged.reason)
-            wanted = max(CHUNK_BYTES, found.needs)
+    for batch in segment_batches(path, start=start, is_last=is_last):
+        yield from batch
+        offset, payload = batch[-1]
+        end = offset + record.HEADER_BYTES + len(payload)
+        meter.read_bytes += end - done
+        done = end
+    meter.read_bytes += size - done
 
 
 def shard_records(shard: Shard, meter: Meter) -> Iterator[tuple[Place, bytes]]:

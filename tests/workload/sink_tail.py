@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from binlogd.drainer.files.log import Stop, log_files, next_record, read_file_log
+from binlogd.drainer.files.log import FRAMING, log_files, read_file_log, records_in
 from binlogd.drainer.messages.named import RowKind
 from binlogd.drainer.messages.pb import PbColumn, PbEvent, head_of
 from binlogd.tidb.kinds import Tp
@@ -43,14 +43,10 @@ class SinkTail:
         with (self._directory / self._file).open("rb") as file:
             file.seek(self._offset)
             data = file.read()
-        at = 0
-        while data[at:]:
-            record = next_record(data, at)
-            if isinstance(record, Stop):
-                return
+        begin = self._offset
+        for record in records_in([FRAMING.split(data).records]):
             yield head_of(record.payload).commit_ts
-            self._offset += record.end - at
-            at = record.end
+            self._offset = begin + record.end
 
 
 def replay(directory: Path, replica: Replica) -> tuple[int, int]:

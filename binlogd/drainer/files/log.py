@@ -5,7 +5,7 @@ length was compared with the file before anything was read. Nothing is skipped: 
 readers search for the next record behind a bad one, these raise.
 
 A record is `magic u32 · length u64 · payload · CRC-32C of the payload u32`, little-endian. The
-length itself is not under the checksum: `tail.judge` tells a damaged one from a torn record.
+length itself is not under the checksum: `log.scan` tells a damaged one from a torn record.
 Reading here blocks: it is for tools, tests and child processes.
 Source: tidb-binlog pkg/binlogfile/{encoder,decoder,file}.go; docs/FORMAT.md, "File sink".
 """
@@ -16,17 +16,18 @@ import gzip
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from io import SEEK_END
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import google_crc32c
 
 from binlogd.drainer.messages.pb import PbReader, PbTransaction
 from binlogd.errors import Corrupt, CorruptRelay
-from binlogd.log.tail import Ending, Framing, judged_in
+from binlogd.log.drive import Reading, of_forward, of_stream
+from binlogd.log.scan import Batch, Ending, Framing, scan
 from binlogd.tso import NO_TS, Tso
 
 MAGIC = 471532804
@@ -38,8 +39,10 @@ LOCK_NAME = ".lock"
 _NAME = re.compile(r"(?!.*\.tmp$)binlog-(\d{1,20})(?:-(\d{14})(?:-(\d+)((?:\.\w+)+)?)?)?")
 COMPRESSED_SUFFIX = ".tar.gz"
 """What the original calls its compressed files, which are gzip and no tar."""
+CHUNK_BYTES = 256 << 10
+"""Read at once: often only the first record is wanted."""
 _PAYLOAD_BYTES_MAX = 1 << 31
-"""Of a compressed file, whose length nobody knows; TiDB sends less."""
+"""TiDB sends less."""
 
 
 FRAMING = Framing(
@@ -63,25 +66,6 @@ class Record(NamedTuple):
     offset: int
     end: int
     payload: bytes
-
-
-class Stop(NamedTuple):
-    """Why there is no further record at `offset`; `is_short` if the bytes end inside a record."""
-
-    offset: int
-    reason: str
-    is_short: bool
-    needed_bytes: int
-    is_at_end: bool = False
-    """No byte is left: nothing is wrong."""
-
-
-class Readable(Protocol):
-    """An open file."""
-
-    def read(self, size: int, /) -> bytes:
-        """So many bytes, less only at the end."""
-        ...
 
 
 def file_name(number: int, created_ms: int) -> str:
@@ -135,32 +119,6 @@ def encode_record(payload: bytes) -> bytes:
     return b"".join((HEAD.pack(MAGIC, len(payload)), payload, checksum))
 
 
-def next_record(data: bytes, at: int) -> Record | Stop:
-    """The record at an offset of some bytes of a file."""
-    left = len(data) - at
-    if left < HEAD.size:
-        reason = "the file ends inside the head of a record"
-        return Stop(at, reason, True, OVERHEAD_BYTES, is_at_end=left == 0)
-    magic, size = HEAD.unpack_from(data, at)
-    if magic != MAGIC:
-        return Stop(at, f"a record begins with {magic:#010x} and not {MAGIC:#010x}", False, 0)
-    if left < size + OVERHEAD_BYTES:
-        missing = size + OVERHEAD_BYTES - left
-        return Stop(
-            at, f"the file ends {missing} bytes before a record does", True, size + OVERHEAD_BYTES
-        )
-    begin = at + HEAD.size
-    payload = data[begin : begin + size]
-    (expected,) = _CHECKSUM.unpack_from(data, begin + size)
-    found = google_crc32c.value(payload)
-    if expected != found:
-        return Stop(at, f"expected crc32 {expected} but got {found}", False, 0)
-    return Record(at, begin + size + 4, payload)
-
-
-_CHECKSUM = struct.Struct("<I")
-
-
 def read_file_log(directory: Path, *, after: Tso = NO_TS) -> Iterator[PbTransaction]:
     """The transactions of a log above a commit_ts, in commit order.
 
@@ -204,17 +162,18 @@ def records_of(path: Path, *, is_last: bool) -> Iterator[Record]:
         yield from _compressed_records(compressed)
         return
     with stream:
-        size_bytes, at = stream.seek(0, SEEK_END), 0
-        stream.seek(0)
-        while at < size_bytes:
-            answer = _record_from(stream, at, size_bytes)
-            if isinstance(answer, Stop):
-                judged = judged_in(stream, FRAMING, at=at, size=size_bytes)
-                if is_last and judged.ending is Ending.TORN:
-                    return
-                raise CorruptRelay(path, at, judged.reason if answer.is_short else answer.reason)
-            yield answer
-            at = answer.end
+        steps = scan(FRAMING, size=stream.seek(0, SEEK_END), chunk_bytes=CHUNK_BYTES)
+        reading = Reading(steps, of_stream(stream))
+        yield from records_in(reading.batches())
+    if not reading.found.ends_well(is_last=is_last):
+        raise CorruptRelay(path, reading.found.offset, reading.found.reason)
+
+
+def records_in(batches: Iterable[Batch]) -> Iterator[Record]:
+    """The records of some batches."""
+    for batch in batches:
+        for offset, payload in batch:
+            yield Record(offset, offset + OVERHEAD_BYTES + len(payload), payload)
 
 
 def _compressed(path: Path) -> Path | None:
@@ -228,28 +187,13 @@ def _compressed_records(path: Path) -> Iterator[Record]:
     """A file is compressed when it is whole: nothing in it may be unfinished."""
     at = 0
     with gzip.open(path, "rb") as stream:
-        while True:  # ends with the file, or with damage
-            try:
-                answer = _record_from(stream, at, at + _PAYLOAD_BYTES_MAX)
-            except (OSError, EOFError, zlib.error) as error:
-                raise CorruptRelay(path, at, f"the file does not decompress: {error}") from error
-            if isinstance(answer, Stop):
-                if answer.is_at_end:
-                    return
-                raise CorruptRelay(path, at, answer.reason)
-            yield answer
-            at = answer.end
-
-
-def _record_from(stream: Readable, at: int, size_bytes: int) -> Record | Stop:
-    head = stream.read(HEAD.size)
-    answer = next_record(head, 0)
-    if isinstance(answer, Record) or not answer.is_short or len(head) < HEAD.size:
-        return answer
-    if at + answer.needed_bytes > size_bytes:
-        missing = at + answer.needed_bytes - size_bytes
-        return Stop(at, f"the file ends {missing} bytes before a record does", True, 0)
-    answer = next_record(head + stream.read(answer.needed_bytes - HEAD.size), 0)
-    if isinstance(answer, Record):
-        return Record(at, at + answer.end, answer.payload)
-    return answer
+        steps = scan(FRAMING, size=None, chunk_bytes=CHUNK_BYTES)
+        reading = Reading(steps, of_forward(stream.read))
+        try:
+            for record in records_in(reading.batches()):
+                yield record
+                at = record.end
+        except (OSError, EOFError, zlib.error) as error:
+            raise CorruptRelay(path, at, f"the file does not decompress: {error}") from error
+    if reading.found.ending is not Ending.WHOLE:
+        raise CorruptRelay(path, reading.found.offset, reading.found.reason)

@@ -30,18 +30,18 @@ from binlogd.drainer.files.log import (
     LOCK_NAME,
     LogFile,
     Record,
-    Stop,
     encode_record,
     file_name,
     log_files,
-    next_record,
+    records_in,
 )
 from binlogd.drainer.messages.pb import head_of
 from binlogd.drainer.messages.secondary_write import SecondaryEncoder, ddl_message, dml_message
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.errors import CorruptPayload, CorruptRelay, CorruptRow, LogFailed, RowMismatch
 from binlogd.host.disk import let_go
-from binlogd.log.tail import Ending, answered, judge
+from binlogd.log.drive import Reading, of_bytes
+from binlogd.log.scan import Ending, scan
 from binlogd.ports import AppendFile, Clock, Disk, DiskLock
 from binlogd.relay.frame import UNWRITTEN_BYTES
 from binlogd.relay.log import RelayStatistics
@@ -279,18 +279,13 @@ class OriginalRelay:
 def whole_records(path: Path, data: bytes, *, is_newest: bool) -> Iterator[Record]:
     """The records of a file, up to where the newest one is torn. Raises CorruptRelay.
 
-    Torn is what `tail.judge` says, or an end in zeros, which are pages that never reached the
+    Torn is what `log.scan` says, or an end in zeros, which are pages that never reached the
     disk; a record ends with a checksum.
     """
-    answer: Record | Stop = next_record(data, 0)
-    while isinstance(answer, Record):
-        yield answer
-        answer = next_record(data, answer.end)
-    rest = len(data) - answer.offset
-    if not rest:
-        return
-    asked = judge(FRAMING, at=answer.offset, size=len(data))
-    judged = answered(asked, lambda at, size: data[at : at + size])
-    is_torn = judged.ending is Ending.TORN or data.endswith(bytes(min(rest, UNWRITTEN_BYTES)))
-    if not (is_newest and is_torn):
-        raise CorruptRelay(path, answer.offset, answer.reason)
+    reading = Reading(scan(FRAMING, size=len(data)), of_bytes(data))
+    yield from records_in(reading.batches())
+    end = reading.found
+    unwritten = bytes(min(len(data) - end.offset, UNWRITTEN_BYTES))
+    is_torn = end.ending is Ending.TORN or data.endswith(unwritten)
+    if end.ending is not Ending.WHOLE and not (is_newest and is_torn):
+        raise CorruptRelay(path, end.offset, end.reason)

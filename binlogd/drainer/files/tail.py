@@ -3,12 +3,12 @@
 What the savepoint covers was durable and is not read again, only its size is checked. Behind it,
 everything comes again from upstream, so whatever does not verify there is dropped. Without a
 place in the savepoint (it is the original's, or there is none) the newest file is read as a whole,
-and only a record that is torn (`tail.judge`) may be dropped.
+and only a record that is torn (`log.scan`) may be dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +18,13 @@ from binlogd.drainer.files.log import (
     FRAMING,
     LogFile,
     Record,
-    Stop,
     log_files,
-    next_record,
+    records_in,
 )
 from binlogd.drainer.messages.pb import PbHead, head_of
 from binlogd.errors import Corrupt, CorruptRelay
-from binlogd.log.tail import Ending, awaited, judge
+from binlogd.log.drive import DiskReading
+from binlogd.log.scan import Ending, scan
 from binlogd.ports import Disk
 from binlogd.tso import NO_TS, Tso
 
@@ -74,17 +74,19 @@ async def find_tail(disk: Disk, directory: Path, savepoint: Savepoint | None) ->
     for file in files[first:]:
         path, size_bytes = directory / file.name, sizes[file.name]
         before, ends_in_ddl = mark, False
-        async for answer in _records(disk, path, size_bytes, mark.offset):
-            if isinstance(answer, Stop):
-                is_newest = file is files[-1]
-                if not (is_newest and (written or await _is_torn(disk, path, answer, size_bytes))):
-                    raise CorruptRelay(path, answer.offset, answer.reason)
-                break
-            head = _head(path, answer)
-            if head.commit_ts != mark.commit_ts:
-                before = mark
-            mark = _Mark(answer.end, head.commit_ts)
-            ends_in_ddl = head.is_ddl and head.commit_ts > saved_ts
+        steps = scan(FRAMING, start=mark.offset, size=size_bytes, chunk_bytes=WINDOW_BYTES)
+        reading = DiskReading(disk, path, steps)
+        async for batch in reading.batches():
+            for record in records_in([batch]):
+                head = _head(path, record)
+                if head.commit_ts != mark.commit_ts:
+                    before = mark
+                mark = _Mark(record.end, head.commit_ts)
+                ends_in_ddl = head.is_ddl and head.commit_ts > saved_ts
+        end = reading.found
+        may_be_cut = file is files[-1] and (written or end.ending is Ending.TORN)
+        if end.ending is not Ending.WHOLE and not may_be_cut:
+            raise CorruptRelay(path, end.offset, end.reason)
         if file is not files[-1]:
             mark = _Mark(0, mark.commit_ts)
     if ends_in_ddl:
@@ -109,36 +111,6 @@ def _start(
     if files and files[-1].name < written.file:
         raise CorruptRelay(directory / written.file, 0, "the newest file of the log is missing")
     return 0, _Mark(0, written.commit_ts)
-
-
-async def _records(
-    disk: Disk, path: Path, size_bytes: int, offset: int
-) -> AsyncIterator[Record | Stop]:
-    """The records of a file from an offset on; a Stop at the end unless all of it verifies."""
-    data, begin, wanted = b"", offset, WINDOW_BYTES
-    while begin + len(data) < size_bytes:  # ends: every turn reads some, or finds a Stop
-        (more,) = await disk.read(path, [(begin + len(data), wanted)])
-        data += more
-        at = 0
-        answer = next_record(data, at)
-        while isinstance(answer, Record):
-            yield Record(begin + answer.offset, begin + answer.end, answer.payload)
-            at = answer.end
-            answer = next_record(data, at)
-        data, begin = data[at:], begin + at
-        if data and (not answer.is_short or begin + answer.needed_bytes > size_bytes):
-            yield answer._replace(offset=begin)
-            return
-        wanted = max(WINDOW_BYTES, answer.needed_bytes - len(data))
-
-
-async def _is_torn(disk: Disk, path: Path, stop: Stop, size_bytes: int) -> bool:
-    async def read(offset: int, length: int) -> bytes:
-        (stretch,) = await disk.read(path, [(offset, length)])
-        return stretch
-
-    judged = await awaited(judge(FRAMING, at=stop.offset, size=size_bytes), read)
-    return judged.ending is Ending.TORN
 
 
 def _head(path: Path, record: Record) -> PbHead:

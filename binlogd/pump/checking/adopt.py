@@ -27,13 +27,14 @@ from binlogd.errors import ConfigError, CorruptRecord, DiskFull, LogFailed
 from binlogd.host.disk import PosixDisk
 from binlogd.log import gone
 from binlogd.log.directory import LOCK_FILE, VALUE, pump_directory, shard_name, value_directory
+from binlogd.log.drive import DiskReading
 from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_fid, segment_name
-from binlogd.log.record import FOOTER_BYTES, footer_ts
+from binlogd.log.record import FOOTER_BYTES, FRAMING, footer_ts
+from binlogd.log.scan import survey
 from binlogd.ports import DiskLock
 from binlogd.pump.checking.check import Finding, Told
 from binlogd.pump.kept_routing import SHARDS_FILE
 from binlogd.pump.log.entry import Entry, entry_of
-from binlogd.pump.log.logscan import Survey
 from binlogd.pump.log.valuelog import Acknowledged, ValueLog
 from binlogd.pump.route import Routing
 from binlogd.pump.shard.shard import Shard, ShardOptions
@@ -343,8 +344,8 @@ class _Adoption:
         """Every record that reads; what does not is put into `unreadable`."""
         for fid, size in source.segments:
             path = source.path(fid)
-            survey = Survey(self._disk, path, size=size)
-            async for batch in survey.batches():
+            reading = DiskReading(self._disk, path, survey(FRAMING, size=size))
+            async for batch in reading.batches():
                 for offset, payload in batch:
                     try:
                         entry = entry_of(ValuePointer(fid, offset), payload, source.path)
@@ -353,7 +354,7 @@ class _Adoption:
                         continue
                     yield _Record(entry, payload)
                 self._told(str(path), self._done + batch[-1][0], self._whole)
-            for lost in survey.unreadable:
+            for lost in reading.found.unreadable:
                 kind = "append" if lost.is_short else "record"
                 what = f"{lost.fault}; {lost.end - lost.begin} bytes are unreadable"
                 unreadable.append(Finding(kind, str(path), what, lost.begin, lost.end))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +18,7 @@ from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, LogFailed
 from binlogd.log import gone
 from binlogd.log.directory import pump_directory, value_directory
+from binlogd.log.drive import DiskReading
 from binlogd.log.index_file import FILES, Marks, Segment
 from binlogd.log.pointer import (
     MISSING,
@@ -27,13 +28,12 @@ from binlogd.log.pointer import (
     segment_fid,
     segment_name,
 )
-from binlogd.log.record import FOOTER_BYTES, HEADER_BYTES, decode
+from binlogd.log.record import FOOTER_BYTES, FRAMING, HEADER_BYTES, decode, footer_ts
+from binlogd.log.scan import Batch, Unreadable, survey
 from binlogd.ports import Disk
 from binlogd.pump.checking.index_audit import IndexAudit, Row
 from binlogd.pump.kept_routing import kept_routing
-from binlogd.pump.log import logscan
 from binlogd.pump.log.entry import Entry, entry_of
-from binlogd.pump.log.logscan import Survey
 from binlogd.pump.route import Routing
 from binlogd.tso import NO_TS, Tso
 
@@ -211,9 +211,12 @@ class _ShardCheck:
         self, fid: FileId, size: int, known: Segment | None, *, is_last: bool
     ) -> None:
         path, before = self._path(fid), self._read_bytes
-        survey = Survey(self._disk, path, size=size)
+        head = self._marks.head
+        torn_from = (head.offset if fid == head.fid else 0) if is_last and fid >= head.fid else None
+        steps = survey(FRAMING, size=size, torn_from=torn_from)
+        reading = DiskReading(self._disk, path, steps)
         index_ts = any_ts = NO_TS
-        async for batch in survey.batches():
+        async for batch in reading.batches():
             entries = self._entries_of(fid, batch)
             await self._check_filed(entries)
             for entry in entries:
@@ -229,34 +232,24 @@ class _ShardCheck:
         self.report.segments += 1
         self.report.size_bytes += size
         self.report.newest_ts = max(self.report.newest_ts, any_ts)
-        await self._judge_unreadable(fid, size, survey, is_torn_possible=is_last)
-        footer_ts = survey.footer_ts
-        if footer_ts is not None and not index_ts <= footer_ts <= max(any_ts, index_ts):
-            what = f"the footer says {footer_ts}, the newest record has {index_ts}"
+        self._tell_unreadable(path, reading.found.unreadable)
+        sealed_ts = footer_ts(reading.found.footer)
+        if sealed_ts is not None and not index_ts <= sealed_ts <= max(any_ts, index_ts):
+            what = f"the footer says {sealed_ts}, the newest record has {index_ts}"
             self._find("footer", path, what, size - FOOTER_BYTES, size)
         if known is not None:
-            await self._check_known(known, size, footer_ts, index_ts)
+            await self._check_known(known, size, sealed_ts, index_ts)
 
-    async def _judge_unreadable(
-        self, fid: FileId, size: int, survey: Survey, *, is_torn_possible: bool
-    ) -> None:
-        path = self._path(fid)
-        for lost in survey.unreadable:
-            is_torn = (
-                is_torn_possible
-                and lost.end == size
-                and lost.is_short
-                and ValuePointer(fid, lost.begin) >= self._marks.head
-                and not await logscan.has_wrong_length(self._disk, path, at=lost.begin, size=size)
-            )
-            if is_torn:
+    def _tell_unreadable(self, path: Path, unreadable: Sequence[Unreadable]) -> None:
+        for lost in unreadable:
+            if lost.is_torn:
                 self.report.torn_bytes = lost.end - lost.begin
             else:
                 what = f"{lost.fault}; {lost.end - lost.begin} bytes are unreadable"
                 self._find("record", path, what, lost.begin, lost.end)
 
     async def _check_known(
-        self, known: Segment, size: int, footer_ts: Tso | None, index_ts: Tso
+        self, known: Segment, size: int, sealed_ts: Tso | None, index_ts: Tso
     ) -> None:
         path = self._path(known.fid)
         if known.is_sealed and known.size_bytes != size:
@@ -264,8 +257,8 @@ class _ShardCheck:
             self._find("segment", path, what)
         elif size < known.size_bytes:
             self._find("segment", path, f"{size} bytes, the index remembers {known.size_bytes}")
-        if known.is_sealed and footer_ts is not None and footer_ts != known.max_ts:
-            what = f"the footer says {footer_ts}, the index remembers {known.max_ts}"
+        if known.is_sealed and sealed_ts is not None and sealed_ts != known.max_ts:
+            what = f"the footer says {sealed_ts}, the index remembers {known.max_ts}"
             self._find("footer", path, what, size - FOOTER_BYTES, size)
         elif known.size_bytes == size and known.max_ts < index_ts:
             what = f"the index remembers {known.max_ts} as its newest, a record has {index_ts}"
@@ -276,7 +269,7 @@ class _ShardCheck:
                 what = f"checksum {found:08x}, the index remembers {known.checksum:08x}"
                 self._find("segment", path, what)
 
-    def _entries_of(self, fid: FileId, batch: logscan.Batch) -> list[Entry]:
+    def _entries_of(self, fid: FileId, batch: Batch) -> list[Entry]:
         entries = []
         for offset, payload in batch:
             pointer = ValuePointer(fid, offset)

@@ -16,12 +16,13 @@ from binlogd.errors import ConfigError, CorruptRecord, LogFailed
 from binlogd.host.disk import PosixDisk
 from binlogd.log import record
 from binlogd.log.directory import LOCK_FILE, VALUE, pump_directory
+from binlogd.log.drive import DiskReading
 from binlogd.log.index_file import FILES
 from binlogd.log.pointer import MISSING, FileId, ValuePointer, segment_fid
+from binlogd.log.scan import survey
 from binlogd.pump.checking.check import CheckReport, ShardReport, Told, check
 from binlogd.pump.kept_routing import kept_routing
 from binlogd.pump.log.entry import entry_of
-from binlogd.pump.log.logscan import Survey
 from binlogd.pump.shard.shard import Shard, ShardOptions
 from binlogd.tso import NO_TS
 
@@ -163,10 +164,10 @@ async def _write_readable(
     """Puts a segment in place that has the whole records of this one and nothing else."""
     fresh = path.with_name(path.name + ".new")
     await disk.remove([fresh])
-    survey, max_ts = Survey(disk, path, size=size), NO_TS
+    reading, max_ts = DiskReading(disk, path, survey(record.FRAMING, size=size)), NO_TS
     file = await disk.open_append(fresh, create=True)
     try:
-        async for batch in survey.batches():
+        async for batch in reading.batches():
             parts: list[bytes] = []
             for offset, payload in batch:
                 try:

@@ -11,6 +11,7 @@ import google_crc32c
 from binlogd.errors import CorruptRecord, LogFailed
 from binlogd.log import record
 from binlogd.log.pointer import Place
+from binlogd.log.scan import mismatch
 from binlogd.ports import Disk
 
 _PIECE_BYTES = 4 << 20
@@ -48,7 +49,7 @@ async def of_payload(disk: Disk, path: Path, place: Place) -> AsyncGenerator[byt
         yield piece
         del piece
     if found != expected:
-        raise CorruptRecord(path, place.offset, record.mismatch(found, expected))
+        raise CorruptRecord(path, place.offset, mismatch(found, expected))
 
 
 async def _read(disk: Disk, path: Path, place: Place, begin: int, length: int) -> bytes:

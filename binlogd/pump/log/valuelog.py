@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from binlogd.errors import ConfigError, CorruptRecord, DiskFull, LogFailed
 from binlogd.log import gone, record
+from binlogd.log.drive import DiskReading
 from binlogd.log.index_file import Segment
 from binlogd.log.pointer import (
     FIRST,
@@ -36,9 +37,9 @@ from binlogd.log.pointer import (
     segment_fid,
     segment_name,
 )
+from binlogd.log.scan import End, Ending, resumes, scan
 from binlogd.ports import AppendFile, Disk
-from binlogd.pump.log import logscan, pieces
-from binlogd.pump.log.logscan import SegmentScan
+from binlogd.pump.log import pieces
 from binlogd.pump.log.measures import Measures
 from binlogd.tso import NO_TS, Tso
 
@@ -140,11 +141,11 @@ class ValueLog:
             if fid < start.fid:
                 continue
             offset = start.offset if fid == start.fid else 0
-            scan = self._scan(fid, offset)
+            reading = self._scan(fid, offset)
             try:
-                async for batch in scan.batches():
+                async for batch in reading.batches():
                     yield [(ValuePointer(fid, at), payload) for at, payload in batch]
-                await self._finish(fid, scan, acknowledged)
+                await self._finish(fid, reading.found, acknowledged)
             except OSError as error:
                 raise LogFailed(self.path(fid), error) from error
 
@@ -314,12 +315,12 @@ class ValueLog:
         for fid in sorted(self._segments):
             if fid < start.fid or fid > upto.fid:
                 continue
-            scan = self._scan(fid, start.offset if fid == start.fid else 0)
+            reading = self._scan(fid, start.offset if fid == start.fid else 0)
             try:
-                async for batch in scan.batches():
+                async for batch in reading.batches():
                     yield [(ValuePointer(fid, at), payload) for at, payload in batch]
-                if scan.fault is not None:
-                    raise await self._damage(fid, scan)
+                if reading.found.ending is not Ending.WHOLE:
+                    raise await self._damage(fid, reading.found)
             except OSError as error:
                 raise LogFailed(self.path(fid), error) from error
 
@@ -398,33 +399,30 @@ class ValueLog:
             reason = f"acknowledged up to offset {upto.offset}, the file has {size} bytes"
             raise CorruptRecord(self.path(upto.fid), size, reason)
 
-    def _scan(self, fid: FileId, start: int) -> SegmentScan:
-        return SegmentScan(
-            self._disk,
-            self.path(fid),
-            start=start,
-            size=self._segments[fid].size_bytes,
-        )
+    def _scan(self, fid: FileId, start: int) -> DiskReading[End]:
+        size = self._segments[fid].size_bytes
+        return DiskReading(self._disk, self.path(fid), scan(record.FRAMING, start=start, size=size))
 
-    async def _finish(self, fid: FileId, scan: SegmentScan, acknowledged: Acknowledged) -> None:
+    async def _finish(self, fid: FileId, end: End, acknowledged: Acknowledged) -> None:
         """Settles what a recovery scan has found at the end of a segment."""
         is_last = fid == max(self._segments)
-        if scan.fault is not None:
-            if not (is_last and await self._is_torn(fid, scan, acknowledged)):
-                raise await self._damage(fid, scan)
+        if end.ending is not Ending.WHOLE:
+            if not (is_last and await self._is_torn(fid, end, acknowledged)):
+                raise await self._damage(fid, end)
             size = self._segments[fid].size_bytes
-            await self._disk.truncate(self.path(fid), scan.end)
-            self._set(replace(self._segments[fid], size_bytes=scan.end))
+            await self._disk.truncate(self.path(fid), end.offset)
+            self._set(replace(self._segments[fid], size_bytes=end.offset))
             log.warning(
                 "tail_cut",
                 path=str(self.path(fid)),
-                offset=scan.end,
-                cut_bytes=size - scan.end,
-                reason=scan.fault,
+                offset=end.offset,
+                cut_bytes=size - end.offset,
+                reason=end.reason,
             )
-        self._check_footer(fid, scan.footer_ts)
-        if scan.footer_ts is not None or not is_last:
-            max_ts = max(scan.footer_ts or NO_TS, self._segments[fid].max_ts)
+        footer_ts = record.footer_ts(end.footer)
+        self._check_footer(fid, footer_ts)
+        if footer_ts is not None or not is_last:
+            max_ts = max(footer_ts or NO_TS, self._segments[fid].max_ts)
             self._set(replace(self._segments[fid], is_sealed=True, max_ts=max_ts))
 
     def _check_footer(self, fid: FileId, footer_ts: Tso | None) -> None:
@@ -435,31 +433,29 @@ class ValueLog:
             reason = f"the footer says {footer_ts}, the index remembers {known.max_ts}"
             raise CorruptRecord(self.path(fid), at, reason)
 
-    async def _is_torn(self, fid: FileId, scan: SegmentScan, acknowledged: Acknowledged) -> bool:
+    async def _is_torn(self, fid: FileId, end: End, acknowledged: Acknowledged) -> bool:
         """Whether the bytes at the end of the scan can be an append that nobody was told of.
 
         A process that dies leaves a prefix of its last append. A machine that goes down may leave
         any part of it, and whole records behind missing ones; but never more than one flush.
         """
-        if self._segments[fid].is_sealed or ValuePointer(fid, scan.end) < acknowledged.upto:
+        if self._segments[fid].is_sealed or ValuePointer(fid, end.offset) < acknowledged.upto:
             return False
-        path, size = self.path(fid), self._segments[fid].size_bytes
-        if await self._is_half_footer(fid, scan.end):
+        if end.ending is Ending.TORN or await self._is_half_footer(fid, end.offset):
             return True
-        if scan.is_short:
-            return not await logscan.has_wrong_length(self._disk, path, at=scan.end, size=size)
-        if acknowledged.same_boot:
+        if end.is_short or acknowledged.same_boot:
             return False
-        return size - scan.end <= await self._flush_bytes_max(fid, scan)
+        rest = self._segments[fid].size_bytes - end.offset
+        return rest <= await self._flush_bytes_max(fid, end)
 
-    async def _flush_bytes_max(self, fid: FileId, scan: SegmentScan) -> int:
+    async def _flush_bytes_max(self, fid: FileId, end: End) -> int:
         """How long the last flush may have been: each is synced before the next begins, so what
         goes beyond it was acknowledged. Only a single record is longer than the limit says."""
         if not self._limits.sync:
             return self._segments[fid].size_bytes
-        (head,) = await self._disk.read(self.path(fid), [(scan.end, record.HEADER_BYTES)])
+        (head,) = await self._disk.read(self.path(fid), [(end.offset, record.HEADER_BYTES)])
         alone = record.FRAMING.needs(head) or 0
-        if alone > self._limits.flush_bytes_max and await self._next_good(fid, scan) is None:
+        if alone > self._limits.flush_bytes_max and await self._next_good(fid, end) is None:
             return alone
         return self._limits.flush_bytes_max
 
@@ -469,15 +465,18 @@ class ValueLog:
         (tail,) = await self._disk.read(self.path(fid), [(begin, record.FOOTER_BYTES)])
         return footer.startswith(tail)
 
-    async def _next_good(self, fid: FileId, scan: SegmentScan) -> int | None:
+    async def _next_good(self, fid: FileId, end: End) -> int | None:
         size = self._segments[fid].size_bytes
-        return await logscan.resumes(self._disk, self.path(fid), fault=scan.end, size=size)
+        steps = resumes(record.FRAMING, fault=end.offset, size=size)
+        return await DiskReading(self._disk, self.path(fid), steps).ended()
 
-    async def _damage(self, fid: FileId, scan: SegmentScan) -> CorruptRecord:
-        good = await self._next_good(fid, scan)
-        size = self._segments[fid].size_bytes
-        reason = logscan.unreadable(scan.fault or "unreadable", scan.end, good, size)
-        return CorruptRecord(self.path(fid), scan.end, reason)
+    async def _damage(self, fid: FileId, end: End) -> CorruptRecord:
+        good = await self._next_good(fid, end)
+        lost = (self._segments[fid].size_bytes if good is None else good) - end.offset
+        where = f"{lost} bytes up to the end of the segment are unreadable"
+        if good is not None:
+            where = f"{lost} bytes are unreadable, whole records go on at offset {good}"
+        return CorruptRecord(self.path(fid), end.offset, f"{end.reason}; {where}")
 
     async def _flush(self, current: AppendFile, parts: list[bytes]) -> None:
         clock = asyncio.get_running_loop().time
@@ -574,12 +573,9 @@ class ValueLog:
         path, size = self.path(fid), self._segments[fid].size_bytes
         await self._current.close()
         await self._disk.truncate(path, size)
-        start = min(self._flushed_at, size)
-        scan = SegmentScan(self._disk, path, start=start, size=size)
-        async for _ in scan.batches():
-            pass
-        if scan.fault is not None:
-            raise await self._damage(fid, scan)
+        end = await self._scan(fid, min(self._flushed_at, size)).ended()
+        if end.ending is not Ending.WHOLE:
+            raise await self._damage(fid, end)
         reopened = await self._disk.open_append(path, create=False)
         self._current = reopened
         await self._seal(reopened)

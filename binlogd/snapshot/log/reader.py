@@ -1,34 +1,23 @@
 """Pinned value log files in slices, each a run of whole records of one file.
 
 Slices are found by walking the record headers once. What is torn at the end of a shard's last file
-(`tail.judge`) is not part of the log yet and is passed over; bad bytes anywhere else end the
-export. Runs in
-Spark's Python workers and knows nothing of Spark.
+(`log.scan`) is not part of the log yet and is passed over; bad bytes anywhere else end the
+export. Runs in Spark's Python workers and knows nothing of Spark.
 """
 
 from __future__ import annotations
 
 import itertools
 import mmap
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from binlogd.errors import CorruptRecord
-from binlogd.log.record import (
-    FOOTER_BYTES,
-    FRAMING,
-    HEADER_BYTES,
-    RECORD_MAGIC,
-    decode,
-    footer_ts,
-    payload_at,
-)
-from binlogd.log.tail import Ending, answered, judge
+from binlogd.log.drive import Reading, of_bytes
+from binlogd.log.record import FRAMING, HEADER_BYTES, payload_at, strides, wrong_at
+from binlogd.log.scan import scan
 from binlogd.snapshot.spec import Segment
-
-_HEADER_START = struct.Struct("<IQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,34 +61,15 @@ def tasks(parts: Sequence[Slice], slice_bytes: int) -> list[tuple[Slice, ...]]:
 def _cut(segment: Segment, slice_bytes: int, *, is_last: bool) -> list[Slice]:
     with _mapped(segment.path) as log:
         size = min(segment.size_bytes, len(log))
-        is_sealed = footer_ts(log[max(0, size - FOOTER_BYTES) : size]) is not None
-        end = size - FOOTER_BYTES if is_sealed else size
-        bounds, reached = _walk(log, end, slice_bytes)
-        if reached < end:
-            asked = judge(FRAMING, at=reached, size=size)
-            judged = answered(asked, lambda at, length: log[at : at + length])
-            if not is_last or judged.ending is not Ending.TORN:
-                raise CorruptRecord(segment.path, reached, judged.reason)
+        bounds, reached = strides(log, size, bytes_min=slice_bytes)
+        end = Reading(scan(FRAMING, start=reached, size=size), of_bytes(log)).ended()
+    if not end.ends_well(is_last=is_last):
+        raise CorruptRecord(segment.path, end.offset, end.reason)
     bounds = [*(bound for bound in bounds if bound < reached), reached]
     return [
         Slice(segment.shard, segment.fid, segment.path, start, stop, segment.seen_bytes)
         for start, stop in itertools.pairwise(bounds)
     ]
-
-
-def _walk(log: mmap.mmap, end: int, slice_bytes: int) -> tuple[list[int], int]:
-    """Where slices begin, and how far the records go."""
-    bounds, at = [0], 0
-    unpack = _HEADER_START.unpack_from
-    while at + HEADER_BYTES <= end:
-        magic, length = unpack(log, at)
-        after = at + HEADER_BYTES + length
-        if magic != RECORD_MAGIC or after > end:
-            break
-        if at - bounds[-1] >= slice_bytes:
-            bounds.append(at)
-        at = after
-    return bounds, at
 
 
 def _mapped(path: str) -> mmap.mmap:
@@ -127,12 +97,5 @@ def payloads_at(part: Slice, places: Iterable[int]) -> Iterator[bytes]:
 def _payload(part: Slice, log: mmap.mmap, at: int) -> bytes:
     payload = payload_at(log, at)
     if payload is None:
-        raise CorruptRecord(part.path, at, _what_is_wrong(log, at))
+        raise CorruptRecord(part.path, at, wrong_at(log, at))
     return payload
-
-
-def _what_is_wrong(log: mmap.mmap, at: int) -> str:
-    _, length = _HEADER_START.unpack_from(log, at)
-    found = decode(log[at : at + HEADER_BYTES + length], length=length)
-    assert isinstance(found, str)
-    return found

@@ -64,7 +64,7 @@ async def everything(directory: Path, shards: int, upto: int) -> list[CommittedB
 
 def payloads(source: Path) -> list[bytes]:
     (segment,) = (source / "value").glob("*.vlog")
-    return [payload for _, payload in record.split(segment.read_bytes()[:-12]).records]
+    return [payload for _, payload in record.FRAMING.split(segment.read_bytes()[:-12]).records]
 
 
 def committed(sources: Sequence[Path]) -> list[tuple[int, int]]:
@@ -116,7 +116,7 @@ async def test_the_rest_of_a_pump_that_was_killed_is_taken_whole(
     """Not sealed, with a cut record in the middle and one at the end, as a Go Pump goes on."""
     path = go[0] / "value" / "000000.vlog"
     content, cut = path.read_bytes()[:-12], record.encode(prewrite(7, 500))[:200]
-    middle = record.split(content).records[500][0]
+    middle = record.FRAMING.split(content).records[500][0]
     path.write_bytes(content[:middle] + cut + content[middle:] + cut)
     for shards in (1, 2):
         new = tmp_path / f"new{shards}"
@@ -128,7 +128,8 @@ async def test_the_rest_of_a_pump_that_was_killed_is_taken_whole(
         assert (await check(new, disk, deaf)).findings == []
         found = await everything(new, shards, done.max_commit_ts)
         assert len(found) == sum(
-            peek(payload).tp == BinlogType.COMMIT for _, payload in record.split(content).records
+            peek(payload).tp == BinlogType.COMMIT
+            for _, payload in record.FRAMING.split(content).records
         )
 
 
@@ -148,7 +149,7 @@ async def test_damage_stops_it_and_is_left_out_on_request(
 ) -> None:
     path = go[0] / "value" / "000000.vlog"
     content = bytearray(path.read_bytes())
-    offset, payload = record.split(bytes(content[:-12])).records[500]
+    offset, payload = record.FRAMING.split(bytes(content[:-12])).records[500]
     content[offset + 20] ^= 1
     path.write_bytes(content)
     with pytest.raises(CorruptRecord, match=f"offset {offset}: checksum.*--skip-damaged"):

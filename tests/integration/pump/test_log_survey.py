@@ -13,7 +13,8 @@ import pytest
 
 from binlogd.host.disk import PosixDisk
 from binlogd.log import record
-from binlogd.pump.log.logscan import Survey, Unreadable, resumes
+from binlogd.log.drive import DiskReading
+from binlogd.log.scan import Surveyed, Unreadable, resumes, survey
 from binlogd.tso import Tso
 
 
@@ -30,10 +31,10 @@ def put(path: Path, content: bytes) -> None:
 
 async def surveyed(
     disk: PosixDisk, path: Path, content: bytes
-) -> tuple[list[tuple[int, bytes]], Survey]:
+) -> tuple[list[tuple[int, bytes]], Surveyed]:
     put(path, content)
-    survey = Survey(disk, path, size=len(content))
-    return [each async for batch in survey.batches() for each in batch], survey
+    reading = DiskReading(disk, path, survey(record.FRAMING, size=len(content)))
+    return [each async for batch in reading.batches() for each in batch], reading.found
 
 
 async def test_from_anywhere_the_next_record_is_found(tmp_path: Path, disk: PosixDisk) -> None:
@@ -41,25 +42,26 @@ async def test_from_anywhere_the_next_record_is_found(tmp_path: Path, disk: Posi
     content = first + bytes(100) + second
     (tmp_path / "x").write_bytes(content)
     for start in range(len(first), len(content)):
-        found = await resumes(disk, tmp_path / "x", fault=start, size=len(content))
+        steps = resumes(record.FRAMING, fault=start, size=len(content))
+        found = await DiskReading(disk, tmp_path / "x", steps).ended()
         at = len(first) + 100
         assert found == (at if start < at else None)
 
 
 @pytest.mark.parametrize("zeros", range(1, 10))
 async def test_zero_bytes_hold_nothing(tmp_path: Path, disk: PosixDisk, zeros: int) -> None:
-    found, survey = await surveyed(disk, tmp_path / "x", bytes(zeros))
+    found, told = await surveyed(disk, tmp_path / "x", bytes(zeros))
     assert found == []
-    (lost,) = survey.unreadable
+    (lost,) = told.unreadable
     assert (lost.begin, lost.end) == (0, zeros)
 
 
 async def test_a_record_cut_in_half_costs_itself_alone(tmp_path: Path, disk: PosixDisk) -> None:
     broken, good = record.encode(b"broken" * 10), record.encode(b"good")
     half = len(broken) // 2
-    found, survey = await surveyed(disk, tmp_path / "x", broken[:half] + good)
+    found, told = await surveyed(disk, tmp_path / "x", broken[:half] + good)
     assert found == [(half, b"good")]
-    assert [lost[:2] + lost[3:] for lost in survey.unreadable] == [(0, half, True)]
+    assert [(*lost[:2], lost.is_short) for lost in told.unreadable] == [(0, half, True)]
 
 
 async def test_of_a_hundred_records_every_second_is_cut(tmp_path: Path, disk: PosixDisk) -> None:
@@ -73,9 +75,9 @@ async def test_of_a_hundred_records_every_second_is_cut(tmp_path: Path, disk: Po
             encoded = encoded[: -rng.randrange(1, len(encoded))]
             lost.append((len(content), len(content) + len(encoded)))
         content += encoded
-    found, survey = await surveyed(disk, tmp_path / "x", content)
+    found, told = await surveyed(disk, tmp_path / "x", content)
     assert found == expected
-    assert [(each.begin, each.end) for each in survey.unreadable] == lost
+    assert [(each.begin, each.end) for each in told.unreadable] == lost
 
 
 async def test_every_flipped_bit_costs_one_record_and_is_named(
@@ -88,11 +90,11 @@ async def test_every_flipped_bit_costs_one_record_and_is_named(
     for bit in range(8 * 5 * 64):
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
-        found, survey = await surveyed(disk, tmp_path / "x", bytes(damaged))
+        found, told = await surveyed(disk, tmp_path / "x", bytes(damaged))
         hit = bit // 8 // 64
         assert found == [(64 * n, each) for n, each in enumerate(payloads) if n != hit]
-        assert [lost[:2] for lost in survey.unreadable] == [(64 * hit, 64 * hit + 64)]
-        assert survey.footer_ts == 9
+        assert [lost[:2] for lost in told.unreadable] == [(64 * hit, 64 * hit + 64)]
+        assert record.footer_ts(told.footer) == 9
 
 
 async def test_records_inside_a_damaged_payload_are_not_the_logs(
@@ -101,10 +103,10 @@ async def test_records_inside_a_damaged_payload_are_not_the_logs(
     holder = record.encode(b"before" + record.encode(b"inner") + b"behind")
     damaged = bytearray(holder + record.encode(b"next"))
     damaged[len(holder) - 1] ^= 1
-    found, survey = await surveyed(disk, tmp_path / "x", bytes(damaged))
+    found, told = await surveyed(disk, tmp_path / "x", bytes(damaged))
     assert found == [(len(holder), b"next")]
-    assert isinstance(survey.unreadable[0], Unreadable)
-    assert survey.unreadable[0][:2] == (0, len(holder))
+    assert isinstance(told.unreadable[0], Unreadable)
+    assert told.unreadable[0][:2] == (0, len(holder))
 
 
 async def test_a_stretch_across_the_borders_of_what_is_read_at_once(
@@ -114,9 +116,9 @@ async def test_a_stretch_across_the_borders_of_what_is_read_at_once(
     small = record.encode(b"small")
     damaged = bytearray(large + small)
     damaged[5 << 20] ^= 1
-    found, survey = await surveyed(disk, tmp_path / "x", bytes(damaged))
+    found, told = await surveyed(disk, tmp_path / "x", bytes(damaged))
     assert found == [(len(large), b"small")]
-    assert survey.unreadable[0][:2] == (0, len(large))
+    assert told.unreadable[0][:2] == (0, len(large))
     # the same without a header to go by: the search crosses every border
-    found, survey = await surveyed(disk, tmp_path / "x", bytes((4 << 20) - 2) + small + small)
+    found, told = await surveyed(disk, tmp_path / "x", bytes((4 << 20) - 2) + small + small)
     assert [offset for offset, _ in found] == [(4 << 20) - 2, (4 << 20) - 2 + len(small)]

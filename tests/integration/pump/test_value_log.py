@@ -235,23 +235,6 @@ async def test_no_flipped_bit_of_an_acknowledged_log_goes_unseen(
             assert path.read_bytes() == damaged
 
 
-async def test_without_marks_no_damage_looks_like_a_torn_end(
-    tmp_path: Path, disk: PosixDisk
-) -> None:
-    async with log_in(tmp_path, disk) as (value_log, _):
-        await write(value_log, [1, 2, 3], size=20)
-    path = tmp_path / "000000.vlog"
-    whole = path.read_bytes()
-    for position in range(len(whole)):
-        damaged = bytearray(whole)
-        damaged[position] ^= 0x80
-        path.write_bytes(damaged)
-        with pytest.raises(CorruptRecord):
-            async with log_in(tmp_path, disk):
-                pass
-        assert path.read_bytes() == damaged
-
-
 async def test_a_torn_payload_may_hold_whole_records(tmp_path: Path, disk: PosixDisk) -> None:
     """Somebody keeps value logs in a column: what the torn record holds is not the log's."""
     async with log_in(tmp_path, disk) as (value_log, _):
@@ -310,19 +293,6 @@ async def test_damage_says_what_is_unreadable_and_where_it_goes_on(
     unreadable = third.offset - second.offset
     assert f"{unreadable} bytes are unreadable" in str(caught.value)
     assert f"whole records go on at offset {third.offset}" in str(caught.value)
-
-
-async def test_a_length_beyond_the_file_allocates_nothing(tmp_path: Path, disk: PosixDisk) -> None:
-    async with log_in(tmp_path, disk) as (value_log, _):
-        await write(value_log, [1])
-        end = value_log.end
-    path = tmp_path / "000000.vlog"
-    monster = bytearray(path.read_bytes())
-    monster[4:12] = (1 << 50).to_bytes(8, "little")
-    path.write_bytes(monster)
-    with pytest.raises(CorruptRecord, match="above the record limit"):
-        async with log_in(tmp_path, disk, acknowledged=Acknowledged(upto=end, same_boot=True)):
-            pass
 
 
 async def test_after_a_power_cut_whole_records_behind_a_hole_are_torn_too(

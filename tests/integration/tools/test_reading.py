@@ -198,7 +198,7 @@ def test_damage_is_named_with_path_and_offset_after_all_that_is_whole(tmp_path: 
     stream = transactions(find_sources([file]), Window(), meter=Meter())
     seen = [next(stream).commit_ts for _ in range(50)]
     assert seen == [each.commit_ts for each in whole[:50]]
-    with pytest.raises(CorruptRelay, match=f"{file.name} at offset {offset}: expected crc32"):
+    with pytest.raises(CorruptRelay, match=f"{file.name} at offset {offset}: checksum mismatch"):
         next(stream)
     pump = extracted("pump_value_ddl", tmp_path / "pump")
     segment = pump / "pump0" / "value" / "000000.vlog"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -19,6 +20,12 @@ from binlogd.drainer.messages.pb_write import ddl_binlog
 from binlogd.errors import Corrupt, CorruptRecord, CorruptRelay
 from binlogd.host.disk import PosixDisk
 from binlogd.log import record
+from binlogd.log.directory import data_directory, pump_directory, segment_file
+from binlogd.log.pointer import FIRST
+from binlogd.pump.checking.check import check
+from binlogd.pump.kept_routing import SHARDS_FILE
+from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
+from binlogd.pump.route import Routing
 from binlogd.snapshot.log.reader import payloads, slices
 from binlogd.snapshot.spec import Segment
 from binlogd.tools.reading import find_sources, transactions
@@ -68,27 +75,58 @@ def exported(value: Path) -> int:
 
 
 def planned(value: Path) -> int:
-    places = DirectoryPlaces(value.parents[2])
+    places = DirectoryPlaces(data_directory(value))
     places.resolved_ts()
     return len(list(places.found(NO_TS, MAX_TS)))
 
 
 def archived(value: Path) -> int:
-    to = value.parents[2] / "archive"
-    done = archive(Task(data_dir=str(value.parents[2]), url=str(to), with_open=True))
+    to = data_directory(value) / "archive"
+    done = archive(Task(data_dir=str(data_directory(value)), url=str(to), with_open=True))
     assert verify(str(to)).problems == ()
     return done.transactions
 
 
+def started(value: Path) -> int:
+    """The Pump, which knows nothing of the log but the log."""
+
+    async def recovered() -> int:
+        disk = PosixDisk(threads=1)
+        try:
+            value_log = await ValueLog.open(value, disk=disk, limits=LogLimits())
+            batches = value_log.recover(FIRST, Acknowledged(upto=FIRST, same_boot=True))
+            return sum([len(batch) async for batch in batches])
+        finally:
+            disk.close()
+
+    return asyncio.run(recovered()) // 2
+
+
+def checked(value: Path) -> int:
+    disk = PosixDisk(threads=1)
+    try:
+        report = asyncio.run(check(data_directory(value), disk, lambda *_: None))
+    finally:
+        disk.close()
+    for finding in report.findings:
+        if finding.kind in ("record", "footer"):
+            raise CorruptRecord(finding.path, finding.begin or 0, finding.what)
+    return report.shards[0].records // 2
+
+
+READERS = [started, checked, listed, told, exported, planned, archived]
+
+
 def segment_in(directory: Path, content: bytes) -> Path:
-    value = directory / "pump" / "shard-0" / "value"
-    value.mkdir(parents=True, exist_ok=True)
-    (value / "000000.vlog").write_bytes(content)
-    return value
+    path = segment_file(directory, 0, FIRST.fid)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    (pump_directory(directory) / SHARDS_FILE).write_bytes(Routing(1).to_bytes())
+    return path.parent
 
 
 @pytest.mark.parametrize("footer", [b"", FOOTER], ids=["open", "sealed"])
-@pytest.mark.parametrize("reader", [listed, told, exported, planned, archived])
+@pytest.mark.parametrize("reader", READERS)
 def test_no_byte_of_a_length_hides_what_a_segment_holds(
     tmp_path: Path, reader: Callable[[Path], int], footer: bytes
 ) -> None:
@@ -100,7 +138,7 @@ def test_no_byte_of_a_length_hides_what_a_segment_holds(
     assert not list((tmp_path / "damaged").glob("archive/**/*.vlog"))
 
 
-@pytest.mark.parametrize("reader", [listed, told, exported, planned, archived])
+@pytest.mark.parametrize("reader", READERS)
 def test_a_segment_that_is_cut_before_its_footer_is_damaged_an_open_one_torn(
     tmp_path: Path, reader: Callable[[Path], int]
 ) -> None:
@@ -114,6 +152,45 @@ def test_a_segment_that_is_cut_before_its_footer_is_damaged_an_open_one_torn(
         footer[position] ^= 1
         with pytest.raises(DAMAGE, match="offset"):
             reader(segment_in(tmp_path / "footer", content + footer))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_no_flipped_bit_looks_like_a_torn_end(
+    tmp_path: Path, reader: Callable[[Path], int]
+) -> None:
+    content = b"".join(RECORDS)
+    for position in range(0, len(content), 5):
+        changed = bytearray(content)
+        changed[position] ^= 0x80
+        with pytest.raises(DAMAGE, match="offset"):
+            reader(segment_in(tmp_path, bytes(changed)))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_length_beyond_the_file_is_not_believed(
+    tmp_path: Path, reader: Callable[[Path], int]
+) -> None:
+    monster = bytearray(RECORDS[0])
+    monster[4:12] = (1 << 50).to_bytes(8, "little")
+    with pytest.raises(DAMAGE, match="above the record limit"):
+        reader(segment_in(tmp_path, bytes(monster)))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_torn_payload_may_hold_whole_records(
+    tmp_path: Path, reader: Callable[[Path], int]
+) -> None:
+    """Somebody keeps value logs in a column: what the torn record holds is not the log's."""
+    before, inner = b"".join(RECORDS[:2]), RECORDS[2] + RECORDS[3]
+    held = prewrite_binlog(Tso(90), prewrite_value=b"before " + inner + b" and behind")
+    whole = before + record.encode(held)
+    exactly = {whole.index(inner) + len(RECORDS[2]), whole.index(inner) + len(inner)}
+    for size in range(len(before) + 1, len(whole), 3):
+        if size not in exactly:
+            assert reader(segment_in(tmp_path, whole[:size])) == 1
+    for size in exactly:  # whole records up to the very end: rather a damaged length
+        with pytest.raises(DAMAGE, match="offset"):
+            reader(segment_in(tmp_path, whole[:size]))
 
 
 def test_a_segment_that_was_archived_short_is_found(tmp_path: Path) -> None:
@@ -201,7 +278,7 @@ def test_a_view_of_an_archive_tells_no_less(tmp_path: Path) -> None:
             pytest.raises(DAMAGE, match="offset"),
             local_view(str(tmp_path / "to"), tmp_path / "view") as view,
         ):
-            exported(view.data_dir / "pump" / "shard-0" / "value")
+            exported(segment_file(view.data_dir, 0, FIRST.fid).parent)
     victim.write_bytes(b"".join(RECORDS[:-2]))
     url = str(tmp_path / "to")
     with pytest.raises(Corrupt, match="the catalog says"), local_view(url, tmp_path / "view"):

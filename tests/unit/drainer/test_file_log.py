@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.drainer.files.log import (
+    FRAMING,
     OVERHEAD_BYTES,
     LogFile,
-    Record,
-    Stop,
     encode_record,
     file_name,
     log_files,
-    next_record,
+    records_in,
 )
 from binlogd.errors import CorruptRelay
 
@@ -23,13 +22,10 @@ from binlogd.errors import CorruptRelay
 def test_records_come_back(payloads: list[bytes]) -> None:
     data = b"".join(map(encode_record, payloads))
     assert len(data) == sum(len(payload) + OVERHEAD_BYTES for payload in payloads)
-    at, found = 0, []
-    while at < len(data):
-        record = next_record(data, at)
-        assert isinstance(record, Record)
-        found.append(record.payload)
-        at = record.end
-    assert found == payloads
+    found = FRAMING.split(data)
+    assert [record.payload for record in records_in([found.records])] == payloads
+    assert found.consumed == len(data)
+    assert [end for _, end, _ in records_in([found.records])][-1:] == [len(data)][: len(payloads)]
 
 
 def test_a_record_is_the_original_s() -> None:
@@ -40,10 +36,11 @@ def test_a_record_is_the_original_s() -> None:
 
 def test_a_record_cut_at_any_byte_is_short() -> None:
     data = encode_record(b"payload")
-    for cut in range(len(data)):
-        stop = next_record(data[:cut], 0)
-        assert isinstance(stop, Stop)
-        assert stop.is_short
+    for cut in range(1, len(data)):
+        found = FRAMING.split(data[:cut])
+        assert not found.records
+        assert found.fault is None
+        assert found.needs > cut
 
 
 def test_a_flipped_bit_outside_the_length_is_no_short_record() -> None:
@@ -52,9 +49,9 @@ def test_a_flipped_bit_outside_the_length_is_no_short_record() -> None:
         for bit in range(8):
             flipped = bytearray(data)
             flipped[index] ^= 1 << bit
-            stop = next_record(bytes(flipped), 0)
-            assert isinstance(stop, Stop)
-            assert not stop.is_short
+            found = FRAMING.split(bytes(flipped))
+            assert not found.records
+            assert found.fault is not None
 
 
 def test_a_name_has_its_number_and_the_time_of_its_making_in_utc() -> None:

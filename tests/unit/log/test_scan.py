@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binlogd.drainer.files import log
-from binlogd.log import record, tail
-from binlogd.log.tail import Ending, Framing
+from binlogd.log import record, scan
+from binlogd.log.drive import Reading, of_bytes
+from binlogd.log.scan import Ending, Framing, judge
 from binlogd.tso import Tso
 
 FRAMINGS = {"segment": (record.FRAMING, record.encode), "file": (log.FRAMING, log.encode_record)}
@@ -16,12 +17,11 @@ PAYLOADS = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=4)
 
 
 def ending(framing: Framing, content: bytes, at: int) -> Ending:
-    asked = tail.judge(framing, at=at, size=len(content))
-    return tail.answered(asked, lambda begin, size: content[begin : begin + size]).ending
+    return Reading(judge(framing, at=at, size=len(content)), of_bytes(content)).ended().ending
 
 
 @pytest.mark.parametrize("name", FRAMINGS)
-@pytest.mark.parametrize("chunk", [7, tail.CHUNK_BYTES])
+@pytest.mark.parametrize("chunk", [7, scan.CHUNK_BYTES])
 @settings(max_examples=25)
 @given(payloads=PAYLOADS, position=st.integers(0, 7), bit=st.integers(0, 7), which=st.integers(0))
 def test_a_flipped_bit_of_a_length_is_never_torn(
@@ -33,7 +33,7 @@ def test_a_flipped_bit_of_a_length_is_never_torn(
     damaged = bytearray(b"".join(records))
     damaged[at + 4 + position] ^= 1 << bit
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tail, "CHUNK_BYTES", chunk)
+        patched.setattr(scan, "CHUNK_BYTES", chunk)
         assert ending(framing, bytes(damaged), at) is Ending.DAMAGED
 
 
