@@ -258,7 +258,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
             host, port = await server.start(*listen_address(setup.config.addr), setup.binlog_socket)
             _listen_for_signals(node)
             _settle_memory()
-            log.info("service_started", host=host, port=port, node_id=node.own_status()["node_id"])
+            log.info("service_started", host=host, port=port, node_id=node.own_status().node_id)
             await node.stopping.wait()
             if receiving is not None and receiving.pump.state is NodeState.CLOSING:
                 timeout_s = setup.config.pump.close_timeout

@@ -23,6 +23,7 @@ from binlogd.errors import BinlogdError
 from binlogd.host.child import answer_of
 from binlogd.log.index_file import Segment
 from binlogd.log.pointer import ValuePointer
+from binlogd.status import ArchiveStatus
 from binlogd.telemetry.faults import unforeseen
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
@@ -46,19 +47,6 @@ class ArchiverOptions:
     data_dir: str
     url: str
     interval_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiverStatistics:
-    """`waiting` segments are sealed and not archived; `failed` is why, "" while all goes well."""
-
-    url: str
-    segments: int
-    size_bytes: int
-    waiting: int
-    failures: int
-    resolved_ts: Tso
-    failed: str
 
 
 class Archiver:
@@ -103,9 +91,9 @@ class Archiver:
             if self._failed or not self._waiting():
                 await asyncio.sleep(wait_s)
 
-    def statistics(self) -> ArchiverStatistics:
+    def statistics(self) -> ArchiveStatus:
         """How it stands; cheap."""
-        return ArchiverStatistics(
+        return ArchiveStatus(
             url=self._options.url,
             segments=self._segments,
             size_bytes=self._size_bytes,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
-
 from binlogd.archive.archiver import Archiver
+from binlogd.status import ArchiveStatus
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import physical_ms
 
@@ -17,9 +14,9 @@ class ArchiverReport:
     def __init__(self, archiver: Archiver) -> None:
         self._archiver = archiver
 
-    def status(self) -> Mapping[str, Any]:
-        """Its part of the document of `/status`."""
-        return asdict(self._archiver.statistics())
+    def status(self) -> ArchiveStatus:
+        """Its part of `/status`."""
+        return self._archiver.statistics()
 
     def say(self, out: Exposition) -> None:
         """Its metrics."""

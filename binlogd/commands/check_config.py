@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -26,8 +27,9 @@ from binlogd.settings.config import Config, SecurityConfig
 from binlogd.settings.effects import flattened, without_effect
 from binlogd.settings.setup import Setup, server_tls
 from binlogd.settings.sources import Settings, shown
+from binlogd.status import UpstreamStatus
 from binlogd.telemetry.logs import set_up_logging
-from binlogd.upstream.metrics import upstream_json
+from binlogd.upstream.metrics import upstream_status
 
 _DEFAULT = "default"
 
@@ -56,8 +58,9 @@ def check_config(
     setup = Setup(found.config, Path.cwd() if config_file is None else config_file.resolve().parent)
     table_filter(found.config.syncer)
     server_tls(setup)
-    told = _ask(setup) if asks else {}
+    asked = _ask(setup) if asks else None
     if as_json:
+        told = asked.document() if asked is not None else {}
         sys.stdout.write(json.dumps(_document(found) | told) + "\n")
         return
     console = Console()
@@ -68,16 +71,15 @@ def check_config(
         soft_wrap=True,
     )
     console.print(_who_may_act(found.config.security), highlight=False, soft_wrap=True)
-    if told:
-        upstream = told["upstream"]
+    if asked is not None:
         console.print(
-            f"cluster {upstream['cluster_id'] or 'not known yet'}; upstream"
-            f" {upstream_text(upstream)}",
+            f"cluster {asked.cluster_id or 'not known yet'}; upstream"
+            f" {upstream_text(asked.upstream)}",
             highlight=False,
             soft_wrap=True,
         )
-        if told["downstream_warning"]:
-            console.print(told["downstream_warning"], highlight=False, markup=False, soft_wrap=True)
+        if asked.warning:
+            console.print(asked.warning, highlight=False, markup=False, soft_wrap=True)
     for key, reason in without_effect(found.config, Config()):
         console.print(f"{key}: without effect: {reason}", highlight=False, soft_wrap=True)
     table = Table(box=None)
@@ -110,13 +112,23 @@ def _who_may_act(security: SecurityConfig) -> str:
     )
 
 
-def _ask(setup: Setup) -> dict[str, Any]:
+class _Asked(NamedTuple):
+    """What others said; `warning` is about the downstream, "" where all is well."""
+
+    cluster_id: int | None
+    upstream: UpstreamStatus
+    warning: str
+
+    def document(self) -> dict[str, Any]:
+        upstream = {"cluster_id": self.cluster_id, **msgspec.to_builtins(self.upstream)}
+        return {"upstream": upstream, "downstream_warning": self.warning}
+
+
+def _ask(setup: Setup) -> _Asked:
     set_up_logging(setup.config.log_level, sys.stderr)
     cluster_id, _, statistics = loop.run(look(setup))
-    return {
-        "upstream": {"cluster_id": cluster_id, **upstream_json(statistics)},
-        "downstream_warning": loop.run(downstream_warning(setup)),
-    }
+    warning = loop.run(downstream_warning(setup))
+    return _Asked(cluster_id, upstream_status(statistics), warning)
 
 
 def _document(found: Settings) -> dict[str, Any]:

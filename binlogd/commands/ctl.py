@@ -28,7 +28,7 @@ from binlogd import __version__, errands
 from binlogd.commands.as_binlogctl import LogLines
 from binlogd.commands.nodes import show_nodes
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
-from binlogd.commands.running import get_json, put
+from binlogd.commands.running import get_json, get_status, put
 from binlogd.commands.savepoint import save
 from binlogd.errors import ConfigError
 from binlogd.node.membership import mark, not_registered
@@ -38,6 +38,7 @@ from binlogd.settings import passwords
 from binlogd.settings.config import advertised
 from binlogd.settings.quantities import pd_addresses
 from binlogd.settings.setup import Setup
+from binlogd.status import Entry
 from binlogd.tso import Tso
 from binlogd.upstream.registry import DRAINER, PUMP
 
@@ -284,14 +285,14 @@ def _registered(setup: Setup, node_id: str, kinds: Sequence[str]) -> Setup | Non
 
 def _reached(setup: Setup, node_id: str, kinds: Sequence[str]) -> Setup | None:
     """Where this machine's node is, or where it knows a node; None if it knows none."""
-    status: dict[str, Any] = get_json(setup, "/status")
-    own = {PUMP: status["node_id"], DRAINER: status["drainer"]["node_id"]}
+    status = get_status(setup)
+    own = {PUMP: status.node_id, DRAINER: status.drainer.node_id}
     if node_id in (own[kind] for kind in kinds):
         return setup
     for kind in kinds:
-        for each in get_json(setup, f"/{kind}") or ():
-            if each["nodeId"] == node_id:
-                return _at(setup, each["host"])
+        for each in msgspec.convert(get_json(setup, f"/{kind}") or (), list[Entry]):
+            if each.node_id == node_id:
+                return _at(setup, each.host)
     return None
 
 

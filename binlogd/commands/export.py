@@ -24,7 +24,7 @@ from binlogd.commands.options import (
     JsonOption,
     load_setup,
 )
-from binlogd.commands.running import get_json
+from binlogd.commands.running import get_status
 from binlogd.errors import ConfigError, NotRunning, Refused
 from binlogd.exporting import ExportRequest
 from binlogd.settings.moment import wall_clock
@@ -182,6 +182,6 @@ async def waited(setup: Setup, wanted_ts: Tso, limit_s: float) -> Tso:
 def resolved_ts(setup: Setup) -> Tso:
     """What a running binlogd vouches for; without one the log itself is read to its end."""
     try:
-        return Tso(get_json(setup, "/status")["max_commit_ts"])
+        return get_status(setup).max_commit_ts
     except NotRunning:
         return NO_TS

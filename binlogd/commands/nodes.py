@@ -18,7 +18,8 @@ from binlogd.node.membership import mark as mark_node
 from binlogd.ports import NodeStatus, Registry
 from binlogd.settings.moment import wall_clock_ms
 from binlogd.tso import physical_ms
-from binlogd.upstream.registry import DRAINER, PUMP, status_json
+from binlogd.upstream.entry import entry
+from binlogd.upstream.registry import DRAINER, PUMP
 
 
 def nodes(
@@ -54,8 +55,7 @@ def show_nodes(found: Sequence[NodeStatus], *, as_json: bool) -> None:
     """Entries of the registry, as a table or for machines."""
     if as_json:
         kinds = {
-            kind: [status_json(each) for each in found if each.kind == kind]
-            for kind in (PUMP, DRAINER)
+            kind: [entry(each) for each in found if each.kind == kind] for kind in (PUMP, DRAINER)
         }
         sys.stdout.write(msgspec.json.encode(kinds).decode() + "\n")
         return

@@ -8,10 +8,13 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from binlogd.errors import NotRunning, Unavailable
 from binlogd.settings.made_token import token_of_node
 from binlogd.settings.quantities import listen_address
 from binlogd.settings.setup import Setup, http_tls, is_loopback
+from binlogd.status import Status
 
 ANSWER_S = 10.0
 _ANSWER_BYTES_MAX = 64 << 20
@@ -22,6 +25,19 @@ def get_json(setup: Setup, route: str) -> Any:
     """The document at `route` of the process that listens at `addr`. Raises NotRunning, and
     Unavailable from one that waits in its start."""
     return _document(setup, "GET", route)
+
+
+def get_status(setup: Setup) -> Status:
+    """How that process stands. Raises as `get_json`, and Unavailable for one of another version
+    whose status has not all that this one shows."""
+    found = get_json(setup, "/status")
+    try:
+        return msgspec.convert(found, Status)
+    except msgspec.ValidationError as error:
+        raise Unavailable(
+            f"the status of the binlogd that answers cannot be read: {error}",
+            todo="ask it with a command of its own version, or with --json",
+        ) from error
 
 
 def put(setup: Setup, route: str) -> dict[str, Any]:

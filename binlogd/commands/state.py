@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.status import Status
+from rich.status import Status as Spinner
 
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
-from binlogd.commands.running import get_json, put
+from binlogd.commands.running import get_status, put
 from binlogd.errors import ConfigError, NotRunning, Unavailable
 from binlogd.host import loop
 from binlogd.settings.setup import Setup
+from binlogd.status import Status
 
 _ACTIONS = ("pause", "close", "resume")
 _DONE = 200
@@ -51,8 +52,8 @@ def state(
             else "a Pump that has ended is started with `binlogd serve`; resume goes with --drainer"
         )
     setup = load_asking(config_file, addr)
-    before = get_json(setup, "/status")
-    node_id = before["drainer"]["node_id"] if drainer else before["node_id"]
+    before = get_status(setup)
+    node_id = before.drainer.node_id if drainer else before.node_id
     if not node_id:
         raise ConfigError("there is no drainer in this node: it has not that role")
     answer = put(setup, f"/state/{node_id}/{action}")
@@ -74,17 +75,17 @@ async def _wait(setup: Setup, action: str, *, is_drainer: bool, wait_s: float) -
     with Console(stderr=True).status("waiting") as spinner:
         while clock() < until_s:
             try:
-                now = get_json(setup, "/status")
+                now = get_status(setup)
             except NotRunning:
                 return f"the node has ended; {reason or 'its log has the last word'}"
-            if is_drainer and now["drainer"]["node_state"] == _SETTLED[action]:
+            if is_drainer and now.drainer.node_state == _SETTLED[action]:
                 return f"the drainer is {_SETTLED[action]}"
             reason = _show(spinner, now)
             await asyncio.sleep(_POLL_S)
     raise Unavailable(f"not done after {wait_s:g} s: {reason or 'see `binlogd status`'}")
 
 
-def _show(spinner: Status, now: dict[str, Any]) -> str:
-    reason = now["close_waits_for"] or now["drainer"].get("blocking", "")
-    spinner.update(f"{now['state']}: {escape(reason)}" if reason else now["state"])
+def _show(spinner: Spinner, now: Status) -> str:
+    reason = now.close_waits_for or now.drainer.blocking
+    spinner.update(f"{now.state}: {escape(reason)}" if reason else now.state)
     return f"it last waited for: {reason}" if reason else ""

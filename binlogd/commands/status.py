@@ -11,7 +11,7 @@ import typer
 
 from binlogd.commands.console import StatusScreen, print_status
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
-from binlogd.commands.running import get_json
+from binlogd.commands.running import get_json, get_status
 from binlogd.errors import NotRunning
 from binlogd.host import loop
 from binlogd.settings.setup import Setup
@@ -39,18 +39,17 @@ def status(
             loop.run(_watch_json(setup, interval) if as_json else _watch(setup, interval))
         except KeyboardInterrupt:
             return
-    document = get_json(setup, "/status")
     if as_json:
-        sys.stdout.write(json.dumps(document) + "\n")
+        sys.stdout.write(json.dumps(get_json(setup, "/status")) + "\n")
         return
-    print_status(document)
+    print_status(get_status(setup))
 
 
 async def _watch(setup: Setup, interval_s: float) -> None:
     with StatusScreen() as screen:
         while True:  # until Ctrl-C
             try:
-                screen.show(get_json(setup, "/status"))
+                screen.show(get_status(setup))
             except NotRunning as error:
                 screen.show(None, str(error))
             await asyncio.sleep(interval_s)

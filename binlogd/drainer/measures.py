@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from binlogd.binlog import Pulled
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.ports import BinlogSource, Clock, Member, Sources
+from binlogd.status import SubmittedDdl
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, SizeHistogram, doubling
 from binlogd.tso import Tso, physical_ms
 
@@ -23,19 +24,6 @@ DDLS_KEPT = 20
 _STATEMENT_CHARS_MAX = 1_000
 _KINDS = {"Insert": 0, "Update": 1, "Delete": 4}
 """Bytes of `Mutation.sequence`."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubmittedDdl:
-    """A DDL that was handed to the sink, or passed over; `reason` says why, "" where a filter or
-    nothing at all is the reason."""
-
-    commit_ts: Tso
-    database: str
-    table: str
-    statement: str
-    is_skipped: bool
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import structlog
 
 from binlogd.drainer.backoff import Backoff
 from binlogd.errors import BinlogdError, leading_error
+from binlogd.status import StuckPart
 from binlogd.telemetry.faults import unforeseen
 from binlogd.telemetry.logs import Seldom
 
@@ -94,11 +94,11 @@ class Bulkhead:
         self._faults[part] = Fault(str(cause), now_s, before.count + 1 if before else 1)
         return cause
 
-    def stuck(self) -> Sequence[Mapping[str, Any]]:
-        """The parts that failed lately, for `/status`."""
+    def stuck(self) -> Sequence[StuckPart]:
+        """The parts that failed lately."""
         since_s = asyncio.get_running_loop().time() - HEALED_S
         return [
-            {"part": part, "error": fault.error, "count": fault.count}
+            StuckPart(part, fault.error, fault.count)
             for part, fault in sorted(self._faults.items())
             if fault.at_s > since_s
         ]

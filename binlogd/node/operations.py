@@ -9,53 +9,71 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Protocol
 
+import msgspec
 import structlog
 
 from binlogd import __version__, native
 from binlogd.client.registered_pumps import RegisteredPumps
 from binlogd.drainer.ddl.trash_names import TrashStatistics
-from binlogd.drainer.drainer import DrainerState, DrainerStatistics
+from binlogd.drainer.drainer import DrainerState
 from binlogd.drainer.measures import RunningDdl
 from binlogd.drainer.metrics import say_drainer
-from binlogd.errors import BinlogdError, RecordTooLarge, Refused, UpstreamUnavailable
+from binlogd.drainer.sink import SinkStatistics
+from binlogd.errors import BinlogdError, Failure, RecordTooLarge, Refused, UpstreamUnavailable
 from binlogd.node.bulkhead import Bulkhead
 from binlogd.node.membership import Identity
 from binlogd.node.pulse import Counts
-from binlogd.node.receiving import NOTHING_RECEIVED, Receiving
+from binlogd.node.receiving import Receiving
 from binlogd.node.replication import Replication
 from binlogd.placement.metrics import say_stand_in
 from binlogd.placement.stand_in import StandIn
 from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
 from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import Action, NodeState
+from binlogd.serving.answers import DONE_CODE, REFUSED_CODE, Reply
 from binlogd.serving.finder import Finder, Question
-from binlogd.serving.routes.application import Reply
+from binlogd.snapshot.metrics import DeskReport
+from binlogd.status import (
+    ArchiveStatus,
+    CommonStatus,
+    DdlAtWork,
+    DrainerStatus,
+    Entry,
+    FailureStatus,
+    OwnStatus,
+    SavedCheckpoint,
+    SourceStatus,
+    Status,
+    TrashStatus,
+)
 from binlogd.telemetry.exposition import Exposition, process_metrics
 from binlogd.tso import NO_TS, Tso, behind_s, compose
-from binlogd.upstream.metrics import say_upstream, upstream_json
-from binlogd.upstream.registry import DRAINER, PUMP, status_json
+from binlogd.upstream.entry import entry
+from binlogd.upstream.metrics import say_upstream, upstream_status
+from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.upstream.skips import SkipList
+from binlogd.upstream.store import Skip
 from binlogd.upstream.upstream import UpstreamStatistics
 from binlogd.wire.text import binlog_text
 
 log = structlog.get_logger(__name__)
 
-REFUSED_CODE, DONE_CODE = 3, 200
 TEXT_CHARS_MAX = 1 << 20
 TEXT_OF_BYTES_MAX = 64 << 20
 """Of a binlog that is shown; a larger one would not fit beside what is being received."""
 _NO_DRAINER = "replication is turned off: this node has not the role of a drainer"
+_NO_SINK = SinkStatistics(NO_TS, 0, 0, 0, (), 0, 0, 0, 0, "", is_safe_mode=False)
 _NO_PUMP = "this node receives nothing: it has not the role of a pump"
 
 
-class Companion(Protocol):
-    """Something that works beside both halves, and says how it stands."""
+class Archiving(Protocol):
+    """An archiver that works beside both halves, and says how it stands."""
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> ArchiveStatus:
         """For `/status`; cheap."""
         ...
 
@@ -84,10 +102,10 @@ class Node:
     upstream: Callable[[], UpstreamStatistics] = lambda: UpstreamStatistics("standalone")
     known_jobs: Callable[[], Awaitable[Sequence[bytes]]] | None = None
     """The DDL history, read anew."""
-    archiver: Companion | None = None
+    archiver: Archiving | None = None
     open_addr: str = ""
     """Where others reach it with neither TLS nor a token that somebody set; "": nowhere."""
-    exports: Companion | None = None
+    exports: DeskReport | None = None
     """None where this service makes no exports."""
     stand_in: StandIn | None = None
     """None where there is a PD."""
@@ -97,65 +115,63 @@ class Node:
 
     # --- looking ---------------------------------------------------------------------------
 
-    async def status(self) -> Mapping[str, Any]:
-        """The document of `/status`."""
-        return {**self.own_status(), **self._drainer_status(), **await self._pump_status()}
-
-    async def _pump_status(self) -> Mapping[str, Any]:
-        """The keys of the original Pump: all Pumps, and a timestamp of now."""
+    async def status(self) -> Status:
+        """All of `/status`, for which others are asked: all Pumps, and a timestamp of now."""
+        nodes: dict[str, Entry] | None = None
+        now, trouble = NO_TS, ""
         try:
             pumps = {node.node_id: node for node in await self.registry.nodes(PUMP)}
             if self.receiving is not None:  # fresher than its last heartbeat
                 pumps[self.identity.pump] = replace(self.entry(PUMP), is_alive=True)
-            nodes = {name: status_json(pumps[name]) for name in sorted(pumps)}
-        except UpstreamUnavailable as error:
-            return {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
-        try:
+            nodes = {name: entry(pumps[name]) for name in sorted(pumps)}
             now = max(await self.tso.next(), self._newest_commit_ts())
         except UpstreamUnavailable as error:  # who writes needs the Pumps all the same
-            return {"status": nodes, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
-        return {"status": nodes, "CommitTS": now, "Checkpoint": {}, "ErrMsg": ""}
+            trouble = str(error)
+        positions, own = self._positions(), self.own_status()
+        return Status(
+            **msgspec.structs.asdict(own),
+            pump_positions=positions or None,
+            synced=bool(positions) and own.lag_s == 0,
+            last_ts=own.checkpoint.commit_ts,
+            status=nodes,
+            commit_ts=now,
+            error=trouble,
+        )
 
-    def _drainer_status(self) -> Mapping[str, Any]:
-        """The keys of the original Drainer: how far each source has come, and the checkpoint."""
-        if self.drainer is None:
-            return {"PumpPos": None, "Synced": False, "LastTS": 0, "TsMap": ""}
-        now = self.drainer.statistics()
+    def _positions(self) -> Mapping[str, Tso]:
+        """How far each source has come; our own shards are one."""
         own = {shard.name for shard in self._shards()}
-        positions: dict[str, int] = {}
-        for source in now.merge.sources if now.merge else ():
+        merge = self.drainer.statistics().merge if self.drainer is not None else None
+        positions: dict[str, Tso] = {}
+        for source in merge.sources if merge is not None else ():
             name = self.identity.pump if source.name in own else source.name
             positions[name] = min(positions.get(name, source.resolved_ts), source.resolved_ts)
-        return {
-            "PumpPos": positions or None,
-            "Synced": bool(positions) and self.lag_s() == 0,
-            "LastTS": now.checkpoint.commit_ts,
-            "TsMap": "",
-        }
+        return positions
 
-    def own_status(self) -> Mapping[str, Any]:
+    def own_status(self) -> OwnStatus:
         """Of `/status` what this process knows without asking anybody; cheap."""
-        received = self.receiving.status() if self.receiving is not None else NOTHING_RECEIVED
-        return {
-            "state": self.state.value,
-            "node_id": self.identity.pump if self.receiving is not None else self.identity.drainer,
-            "roles": [entry.kind.removesuffix("s") for entry in self.entries()],
-            "cluster_id": self.cluster.cluster_id,
-            "version": __version__,
-            "form": native.form(),
-            "max_commit_ts": self._max_commit_ts(),
-            "newest_commit_ts": self._newest_commit_ts(),
-            "checkpoint": self._checkpoint(),
-            "lag_s": self.lag_s(),
-            "drainer": self._drainer(),
-            "upstream": upstream_json(self.upstream()),
-            "open_addr": self.open_addr,
-            "archive": self.archiver.status() if self.archiver is not None else None,
-            "exports": self.exports.status() if self.exports is not None else None,
-            "stuck_parts": self.bulkhead.stuck(),
-            "registry_error": self.pumps.trouble if self.pumps is not None else "",
-            **received,
-        }
+        common = CommonStatus(
+            state=self.state.value,
+            node_id=self.identity.pump if self.receiving is not None else self.identity.drainer,
+            roles=[each.kind.removesuffix("s") for each in self.entries()],
+            cluster_id=self.cluster.cluster_id,
+            version=__version__,
+            form=native.form(),
+            max_commit_ts=self._max_commit_ts(),
+            newest_commit_ts=self._newest_commit_ts(),
+            checkpoint=self._checkpoint(),
+            lag_s=self.lag_s(),
+            drainer=self._drainer(),
+            upstream=upstream_status(self.upstream()),
+            open_addr=self.open_addr,
+            archive=self.archiver.status() if self.archiver is not None else None,
+            exports=self.exports.status() if self.exports is not None else None,
+            stuck_parts=self.bulkhead.stuck(),
+            registry_error=self.pumps.trouble if self.pumps is not None else "",
+        )
+        if self.receiving is None:
+            return OwnStatus(**msgspec.structs.asdict(common))
+        return self.receiving.status(common)
 
     @property
     def state(self) -> NodeState:
@@ -257,9 +273,9 @@ class Node:
             return ""
         return self.receiving.pump.statistics().refuses_because
 
-    async def nodes(self, kind: str) -> Sequence[Mapping[str, Any]]:
+    async def nodes(self, kind: str) -> Sequence[Entry]:
         """The registered nodes of a kind. Raises UpstreamUnavailable."""
-        return [status_json(node) for node in await self.registry.nodes(kind)]
+        return [entry(node) for node in await self.registry.nodes(kind)]
 
     def applied_ts(self) -> Reply:
         """Up to where the downstream has everything."""
@@ -344,9 +360,9 @@ class Node:
             self.drainer.retry()
         return Reply(f"commit_ts {commit_ts} is passed over", DONE_CODE)
 
-    def decided_skips(self) -> Sequence[Mapping[str, Any]]:
+    def decided_skips(self) -> Sequence[Skip]:
         """What was skipped so far, by commit_ts."""
-        return [asdict(each) for each in self.skips.decided()]
+        return self.skips.decided()
 
     # --- in the registry -------------------------------------------------------------------
 
@@ -407,61 +423,59 @@ class Node:
             score=points,
         )
 
-    def _checkpoint(self) -> dict[str, Any]:
+    def _checkpoint(self) -> SavedCheckpoint:
         if self.drainer is None:
-            return {"commit_ts": 0, "consistent": False}
+            return SavedCheckpoint()
         checkpoint = self.drainer.statistics().checkpoint
-        return {"commit_ts": checkpoint.commit_ts, "consistent": checkpoint.consistent}
+        return SavedCheckpoint(checkpoint.commit_ts, checkpoint.consistent)
 
-    def _drainer(self) -> dict[str, Any]:
+    def _drainer(self) -> DrainerStatus:
         if self.drainer is None:
-            return {"state": "off", "node_id": "", "node_state": "", "error": "", "failure": None}
-        now = self.drainer.statistics()
-        return {
-            "state": now.state.value,
-            "node_id": self.identity.drainer,
-            "node_state": self.drainer.state.value,
-            "error": now.last_error if now.state is not DrainerState.RUNNING else "",
-            "failure": _failure(now) if now.state is not DrainerState.RUNNING else None,
-            "applied_ts": now.applied_ts,
-            "resolved_ts": now.resolved_ts,
-            "blocking": now.blocking,
-            "blocked_s": round(now.merge.blocked_s, 3) if now.merge else 0.0,
-            "sources": [
-                {
-                    "name": each.name,
-                    "state": each.state.value,
-                    "resolved_ts": each.resolved_ts,
-                    "lag_s": behind_s(each.resolved_ts, self._newest_commit_ts()),
-                    "binlogs_waiting": each.binlogs_waiting,
-                    "silent_s": round(each.silent_s, 3),
-                    "trouble": each.trouble,
-                }
+            return DrainerStatus()
+        now, sink = self.drainer.statistics(), self.drainer.statistics().sink or _NO_SINK
+        failed = now.state is not DrainerState.RUNNING
+        return DrainerStatus(
+            state=now.state.value,
+            node_id=self.identity.drainer,
+            node_state=self.drainer.state.value,
+            error=now.last_error if failed else "",
+            failure=_failure(now.failure) if failed else None,
+            applied_ts=now.applied_ts,
+            resolved_ts=now.resolved_ts,
+            blocking=now.blocking,
+            blocked_s=round(now.merge.blocked_s, 3) if now.merge else 0.0,
+            sources=[
+                SourceStatus(
+                    name=each.name,
+                    state=each.state.value,
+                    resolved_ts=each.resolved_ts,
+                    lag_s=behind_s(each.resolved_ts, self._newest_commit_ts()),
+                    binlogs_waiting=each.binlogs_waiting,
+                    silent_s=round(each.silent_s, 3),
+                    trouble=each.trouble,
+                )
                 for each in (now.merge.sources if now.merge else ())
             ],
-            "sessions": now.sessions_begun,
-            "failed_in_a_row": now.failed_in_a_row,
-            "retry_in_s": round(now.retry_in_s, 1),
-            "skipped": now.transactions_skipped,
-            "values_in_doubt": now.values_in_doubt,
-            "expiring": list(now.expiring),
-            "transactions": now.sink.txns_applied if now.sink else 0,
-            "rows": now.sink.rows_applied if now.sink else 0,
-            "ddls": now.sink.ddls_applied if now.sink else 0,
-            "retries": now.sink.retries if now.sink else 0,
-            "retries_by_kind": dict(now.sink.retries_by_kind) if now.sink else {},
-            "ddl": _running_ddl(now.sink.ddl) if now.sink else None,
-            "lanes": list(now.sink.lane_ts) if now.sink else [],
-            "last_ddls": [asdict(each) for each in now.measures.ddls],
-            "trash": _trash(now.sink.trash if now.sink else None),
-        }
+            sessions=now.sessions_begun,
+            failed_in_a_row=now.failed_in_a_row,
+            retry_in_s=round(now.retry_in_s, 1),
+            skipped=now.transactions_skipped,
+            values_in_doubt=now.values_in_doubt,
+            expiring=now.expiring,
+            transactions=sink.txns_applied,
+            rows=sink.rows_applied,
+            ddls=sink.ddls_applied,
+            retries=sink.retries,
+            retries_by_kind=sink.retries_by_kind,
+            ddl=_ddl_at_work(sink.ddl),
+            lanes=sink.lane_ts,
+            last_ddls=now.measures.ddls,
+            trash=_trash(sink.trash),
+        )
 
 
-def _failure(now: DrainerStatistics) -> dict[str, Any] | None:
-    if now.failure is None:
-        return None
-    kind, _, told, todo, skip_ts = now.failure
-    return {"kind": kind, "told": told, "todo": todo, "skip_ts": skip_ts}
+def _failure(now: Failure | None) -> FailureStatus | None:
+    return None if now is None else FailureStatus(now.kind, now.told, now.todo, Tso(now.skip_ts))
 
 
 def _nothing() -> None:
@@ -485,24 +499,19 @@ def _replication_changed(drainer: Replication, action: str) -> Reply:
     return Reply(f"apply action {action} success!", DONE_CODE)
 
 
-def _running_ddl(ddl: RunningDdl | None) -> dict[str, Any] | None:
+def _ddl_at_work(ddl: RunningDdl | None) -> DdlAtWork | None:
     if ddl is None:
         return None
-    return {
-        "commit_ts": ddl.commit_ts,
-        "statement": ddl.statement,
-        "elapsed_s": round(ddl.elapsed_s, 1),
-        "stage": ddl.stage,
-        "percent": ddl.percent,
-    }
+    return DdlAtWork(
+        commit_ts=ddl.commit_ts,
+        statement=ddl.statement,
+        elapsed_s=round(ddl.elapsed_s, 1),
+        stage=ddl.stage,
+        percent=ddl.percent,
+    )
 
 
-def _trash(now: TrashStatistics | None) -> dict[str, Any]:
+def _trash(now: TrashStatistics | None) -> TrashStatus:
     if now is None:
-        return {}
-    return {
-        "tables": now.tables,
-        "oldest_ts": now.oldest_ts,
-        "dropped": now.dropped,
-        "error": now.last_error,
-    }
+        return TrashStatus()
+    return TrashStatus(now.tables, now.oldest_ts, now.dropped, now.last_error)

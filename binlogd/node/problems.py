@@ -1,4 +1,4 @@
-"""What an operator should look at, out of the document of `/status`: each with what to do.
+"""What an operator should look at, out of its status: each with what to do.
 
 Worst first. What to do about a failure, and whether passing over a transaction can help, are fields
 of the error (binlogd/errors.py); what is added here is for what has no error of its own.
@@ -6,8 +6,11 @@ of the error (binlogd/errors.py); what is added here is for what has no error of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Set
+
+from msgspec import Struct
+
+from binlogd.status import OFF, DrainerStatus, FailureStatus, OwnStatus, UpstreamStatus
 
 WAITS_LONG_S = 30.0
 NAMES_SHOWN_MAX = 10
@@ -17,7 +20,7 @@ OPEN_PORT = (
 )
 
 
-class Problem(NamedTuple):
+class Problem(Struct, frozen=True):
     """`severity` is "bad" (data is not moving, or lost), "warn" (look soon), or "info".
 
     `action` names what may be pressed: "skip" (of `commit_ts`), "resume", or "". A skip is offered
@@ -32,26 +35,26 @@ class Problem(NamedTuple):
     commit_ts: str = ""
 
 
-def problems(status: Mapping[str, Any]) -> list[Problem]:
+def problems(status: OwnStatus) -> list[Problem]:
     """Empty when all is well."""
-    drainer, own = status["drainer"], {shard["name"] for shard in status["shards"]}
+    drainer, own = status.drainer, {shard.name for shard in status.shards}
     found = [*_receiving(status), *_replicating(drainer), *_sources(drainer, own), *_kept(status)]
-    if status.get("open_addr"):
+    if status.open_addr:
         found.append(
             Problem(
                 "warn",
-                f"{status['open_addr']} is open to other machines, without TLS and without a token",
+                f"{status.open_addr} is open to other machines, without TLS and without a token",
                 f"{OPEN_PORT[0].upper()}{OPEN_PORT[1:]}.",
                 "Set security.ssl-ca with cert-allowed-cn; where the network itself is fenced,"
                 " security.admin-token-file says that this was thought of.",
             )
         )
-    if status.get("registry_error"):
+    if status.registry_error:
         found.append(
             Problem(
                 "warn",
                 "The registry does not answer",
-                status["registry_error"],
+                status.registry_error,
                 "The Pumps that are known are pulled; none can join, pause or leave until it is"
                 " back.",
             )
@@ -59,61 +62,61 @@ def problems(status: Mapping[str, Any]) -> list[Problem]:
     found += [
         Problem(
             "warn",
-            f"{each['part'][:1].upper()}{each['part'][1:]} failed, and is tried again",
-            each["error"],
+            f"{each.part[:1].upper()}{each.part[1:]} failed, and is tried again",
+            each.error,
             "Receiving goes on. The log has the traceback (unforeseen_error): report it with that.",
         )
-        for each in status["stuck_parts"]
+        for each in status.stuck_parts
     ]
     return sorted(found, key=lambda each: ("bad", "warn", "info").index(each.severity))
 
 
-def _receiving(status: Mapping[str, Any]) -> Iterator[Problem]:
-    if status["refuses_because"]:
+def _receiving(status: OwnStatus) -> Iterator[Problem]:
+    if status.refuses_because:
         yield Problem(
             "bad",
             "Writers are refused",
-            status["refuses_because"],
+            status.refuses_because,
             "Until this is mended, TiDB waits, or goes on without binlogs if it is told to ignore"
             " errors.",
         )
-    if status["late_commits"]:
+    if status.late_commits:
         yield _late(status)
-    yield from _upstream(status["upstream"])
-    for shard in status["shards"]:
-        if shard["index_damage"]:
+    yield from _upstream(status.upstream)
+    for shard in status.shards:
+        if shard.index_damage:
             yield Problem(
                 "warn",
-                f"The index of {shard['name']} was damaged",
-                str(shard["index_damage"]),
+                f"The index of {shard.name} was damaged",
+                shard.index_damage,
                 "It is made again from the log by itself; look at the disk.",
             )
-    if status["close_waits_for"]:
+    if status.close_waits_for:
         yield Problem(
             "info",
             "This Pump is closing",
-            f"It waits for: {status['close_waits_for']}",
+            f"It waits for: {status.close_waits_for}",
             "It ends when nobody needs it any more, or after pump.close-timeout.",
         )
-    if status["blocked_s"] > WAITS_LONG_S:
+    if status.blocked_s > WAITS_LONG_S:
         yield Problem(
             "warn",
             "Everything waits for one transaction",
-            status["blocked_by"],
+            status.blocked_by,
             "Is its writer still there? upstream.abandoned-prewrite says what becomes of a"
             " transaction without an outcome.",
         )
 
 
-def _late(status: Mapping[str, Any]) -> Problem:
+def _late(status: OwnStatus) -> Problem:
     named = ", ".join(
-        f"commit_ts {each['commit_ts']} (start_ts {each['start_ts']}, {each['shard']})"
-        for each in status["first_late"][:NAMES_SHOWN_MAX]
+        f"commit_ts {each.commit_ts} (start_ts {each.start_ts}, {each.shard})"
+        for each in status.first_late[:NAMES_SHOWN_MAX]
     )
-    commit_ts = str(status["first_late"][0]["commit_ts"]) if status["first_late"] else ""
+    commit_ts = str(status.first_late[0].commit_ts) if status.first_late else ""
     return Problem(
         "bad",
-        f"{status['late_commits']} commits came too late to be replicated",
+        f"{status.late_commits} commits came too late to be replicated",
         f"They came below the watermark: they are in the log, and not downstream: {named}.",
         "See whether the clock of upstream.tso is ahead of the writers, bring the rows downstream"
         " by hand (`binlogd verify` tells what differs) or begin anew from a full copy; then pass"
@@ -123,29 +126,28 @@ def _late(status: Mapping[str, Any]) -> Problem:
     )
 
 
-def _upstream(upstream: Mapping[str, Any]) -> Iterator[Problem]:
-    for part in upstream["parts"]:
-        if part["trouble"]:
+def _upstream(upstream: UpstreamStatus) -> Iterator[Problem]:
+    for part in upstream.parts:
+        if part.trouble:
             yield Problem(
                 "warn",
-                f"The upstream's {part['name']} gives no answer",
-                part["trouble"],
+                f"The upstream's {part.name} gives no answer",
+                part.trouble,
                 "Binlogs are taken, and what is known is replicated. A new DDL, a transaction"
                 " without an outcome, and a watermark without writes wait for it.",
             )
-    tso = upstream["tso"]
-    if tso is not None and tso["went_back"] and tso["trouble"]:
+    tso = upstream.tso
+    if tso is not None and tso.went_back and tso.trouble:
         yield Problem(
             "bad",
             "The time of the upstream went back",
-            tso["trouble"],
+            tso.trouble,
             "Whatever commits meanwhile may come too late to be replicated: look at PD's clock.",
         )
 
 
-def _replicating(drainer: Mapping[str, Any]) -> Iterator[Problem]:
-    state = drainer["state"]
-    if state == "off":
+def _replicating(drainer: DrainerStatus) -> Iterator[Problem]:
+    if drainer.state == OFF:
         yield Problem(
             "info",
             "Replication is turned off",
@@ -153,30 +155,29 @@ def _replicating(drainer: Mapping[str, Any]) -> Iterator[Problem]:
             "Where a Drainer elsewhere pulls it, all is well; else give it that role, and restart.",
         )
         return
-    if drainer["node_state"] in ("paused", "offline"):
+    if drainer.node_state in ("paused", "offline"):
         yield Problem(
-            "info" if drainer["node_state"] == "paused" else "warn",
-            f"Replication is {drainer['node_state']}",
+            "info" if drainer.node_state == "paused" else "warn",
+            f"Replication is {drainer.node_state}",
             "Binlogs are received and kept, and are not applied."
-            if drainer["node_state"] == "paused"
+            if drainer.node_state == "paused"
             else "Binlogs are received; what is old may be deleted before it is applied.",
             "Resume it when the downstream is ready.",
             "resume",
         )
-    elif drainer["failure"]:
-        yield _failure(drainer)
+    elif drainer.failure is not None:
+        yield _failure(drainer, drainer.failure)
     yield from _in_doubt(drainer)
 
 
-def _failure(drainer: Mapping[str, Any]) -> Problem:
-    failure: Mapping[str, Any] = drainer["failure"]
-    told, todo, skip_ts = failure["told"], _as_a_sentence(failure["todo"]), failure["skip_ts"]
-    if drainer["state"] != "stuck":
+def _failure(drainer: DrainerStatus, failure: FailureStatus) -> Problem:
+    told, todo, skip_ts = failure.told, _as_a_sentence(failure.todo), failure.skip_ts
+    if drainer.state != "stuck":
         return Problem(
             "warn",
-            f"Replication failed {drainer['failed_in_a_row']} times in a row, and tries again",
+            f"Replication failed {drainer.failed_in_a_row} times in a row, and tries again",
             told,
-            f"The next attempt is in {drainer['retry_in_s']:.0f} s, by itself. {todo}",
+            f"The next attempt is in {drainer.retry_in_s:.0f} s, by itself. {todo}",
         )
     if not skip_ts:
         return Problem("bad", "Replication is stuck", told, todo)
@@ -191,19 +192,19 @@ def _as_a_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}"
 
 
-def _sources(drainer: Mapping[str, Any], own: Set[str]) -> Iterator[Problem]:
+def _sources(drainer: DrainerStatus, own: Set[str]) -> Iterator[Problem]:
     """Of other Pumps; what holds one of our `own` shards is said elsewhere."""
-    for source in drainer.get("sources", ()):
-        name, silent_s = source["name"], source["silent_s"]
-        if source["trouble"]:
+    for source in drainer.sources:
+        name, silent_s = source.name, source.silent_s
+        if source.trouble:
             yield Problem(
                 "warn",
                 f"The Pump {name} cannot be read",
-                f"{source['trouble']} (silent for {silent_s:.0f} s)",
+                f"{source.trouble} (silent for {silent_s:.0f} s)",
                 "Everything waits for what it has: bring it back, or take it offline with"
                 " `binlogctl` when it has nothing that is needed.",
             )
-        elif name == drainer["blocking"] and silent_s > WAITS_LONG_S and name not in own:
+        elif name == drainer.blocking and silent_s > WAITS_LONG_S and name not in own:
             yield Problem(
                 "warn",
                 f"The Pump {name} has said nothing for {silent_s:.0f} s",
@@ -213,25 +214,25 @@ def _sources(drainer: Mapping[str, Any], own: Set[str]) -> Iterator[Problem]:
             )
 
 
-def _in_doubt(drainer: Mapping[str, Any]) -> Iterator[Problem]:
-    ddl = drainer.get("ddl")
-    if ddl and ddl["elapsed_s"] > WAITS_LONG_S:
+def _in_doubt(drainer: DrainerStatus) -> Iterator[Problem]:
+    ddl = drainer.ddl
+    if ddl and ddl.elapsed_s > WAITS_LONG_S:
         yield Problem(
             "info",
-            f"A DDL has been at work for {ddl['elapsed_s']:.0f} s",
-            ddl["statement"],
+            f"A DDL has been at work for {ddl.elapsed_s:.0f} s",
+            ddl.statement,
             "Everything behind it waits; nothing is to be done unless it hangs downstream.",
         )
-    if drainer.get("values_in_doubt"):
+    if drainer.values_in_doubt:
         yield Problem(
             "warn",
-            f"{drainer['values_in_doubt']} times values of columns, or rows, are in doubt",
+            f"{drainer.values_in_doubt} times values of columns, or rows, are in doubt",
             "Rows were written while a DDL of their table was at work, or a DDL cut values"
             " downstream; each case is in the log.",
             "Compare these tables with `binlogd verify`.",
         )
-    if drainer.get("expiring"):
-        names: Sequence[str] = drainer["expiring"]
+    if drainer.expiring:
+        names = drainer.expiring
         more = (
             f", and {len(names) - NAMES_SHOWN_MAX} others" if len(names) > NAMES_SHOWN_MAX else ""
         )
@@ -242,7 +243,7 @@ def _in_doubt(drainer: Mapping[str, Any]) -> Iterator[Problem]:
             "TiDB deletes these rows without a binlog. Delete them downstream by the same rule, or"
             " leave them; `binlogd verify` reports them until then.",
         )
-    trash_error = (drainer.get("trash") or {}).get("error")
+    trash_error = drainer.trash.error
     if trash_error:
         yield Problem(
             "warn",
@@ -252,24 +253,19 @@ def _in_doubt(drainer: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
-def _kept(status: Mapping[str, Any]) -> Iterator[Problem]:
-    gc: Mapping[str, Any] = status["gc"]
-    if gc["failed"]:
+def _kept(status: OwnStatus) -> Iterator[Problem]:
+    gc = status.gc
+    if gc.failed:
         yield Problem(
             "warn",
             "Garbage collection failed",
-            str(gc["failed"]),
+            gc.failed,
             "It tries again in an hour; until then the log only grows.",
         )
-    holders: Sequence[str] = gc["held_by"]
-    if (
-        holders
-        and status["capacity_bytes"]
-        and status["free_bytes"] * 10 < status["capacity_bytes"]
-    ):
+    if gc.held_by and status.capacity_bytes and status.free_bytes * 10 < status.capacity_bytes:
         yield Problem(
             "warn",
             "Less than a tenth of the disk is free, and old binlogs are still needed",
-            f"They are kept for: {', '.join(holders)}",
+            f"They are kept for: {', '.join(gc.held_by)}",
             "Let what they are kept for catch up, or give the disk more room.",
         )

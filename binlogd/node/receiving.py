@@ -1,7 +1,4 @@
-"""The receiving half as operators see it: a Pump, the service in front of it, and how it ends.
-
-A node that only replicates has none; `NOTHING_RECEIVED` is what its status says in its place.
-"""
+"""The receiving half as operators see it: a Pump, the service in front of it, and how it ends."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import structlog
 
 from binlogd.node.closing import Closing
@@ -18,7 +16,16 @@ from binlogd.pump.metrics import say_pump, say_service
 from binlogd.pump.pump import Pump
 from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.score import score
+from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import NodeState
+from binlogd.status import (
+    ChaserCounts,
+    CommonStatus,
+    GcStatus,
+    LateCommitStatus,
+    OwnStatus,
+    ShardStatus,
+)
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import compose, physical_ms
 
@@ -26,20 +33,6 @@ log = structlog.get_logger(__name__)
 
 PURGE_ALERT_MS = 20 * 3_600_000
 """How far ahead of the deletion a Drainer is warned of."""
-NOTHING_RECEIVED: Mapping[str, Any] = {
-    "blocked_by": "",
-    "blocked_s": 0.0,
-    "refuses_because": "",
-    "late_commits": 0,
-    "first_late": [],
-    "shards": [],
-    "gc": {"holds": {}, "held_by": [], "gc_ts": 0, "failed": ""},
-    "free_bytes": 0,
-    "capacity_bytes": 0,
-    "score": 0,
-    "close_waits_for": "",
-}
-"""What `Receiving.status` says, where nothing is received."""
 
 
 @dataclass(slots=True)
@@ -52,50 +45,32 @@ class Receiving:
     purged: Counter[str] = field(default_factory=Counter)
     """How often each Drainer was found behind what garbage collection has deleted."""
 
-    def status(self) -> Mapping[str, Any]:
-        """Its part of the document of `/status`; cheap."""
+    def status(self, common: CommonStatus) -> OwnStatus:
+        """What is said of a node, and of what it receives; cheap."""
         pump = self.pump.statistics()
-        return {
-            "blocked_by": pump.blocked_by,
-            "blocked_s": round(pump.blocked_s, 3),
-            "refuses_because": pump.refuses_because,
-            "late_commits": sum(shard.late_open for shard in pump.shards),
-            "first_late": [
-                {"shard": shard.name, "start_ts": each.start_ts, "commit_ts": each.commit_ts}
+        return OwnStatus(
+            **msgspec.structs.asdict(common),
+            blocked_by=pump.blocked_by,
+            blocked_s=round(pump.blocked_s, 3),
+            refuses_because=pump.refuses_because,
+            late_commits=sum(shard.late_open for shard in pump.shards),
+            first_late=[
+                LateCommitStatus(shard.name, each.start_ts, each.commit_ts)
                 for shard in pump.shards
                 for each in shard.first_late
             ],
-            "shards": [
-                {
-                    "name": shard.name,
-                    "max_commit_ts": shard.max_commit_ts,
-                    "open_prewrites": shard.open_prewrites,
-                    "queued": shard.write_queue_records + shard.index_queue_records,
-                    "chaser": "on" if shard.chaser.is_on else "off",
-                    "chaser_counts": {
-                        "turned_on": shard.chaser.turned_on,
-                        "catch_ups": shard.chaser.catch_ups,
-                        "recoveries": shard.chaser.recoveries,
-                        "records_read": shard.chaser.records_read,
-                    },
-                    "index_rebuilds": shard.index_rebuilds,
-                    "index_damage": shard.index_damage,
-                    "written": shard.written_records,
-                    "log_bytes": shard.log_bytes,
-                }
-                for shard in pump.shards
-            ],
-            "gc": {
-                "holds": {hold.name: hold.ts for hold in pump.gc.holds},
-                "held_by": sorted({holder for holder in pump.gc.held_by if holder}),
-                "gc_ts": max(shard.gc_ts for shard in pump.shards),
-                "failed": pump.gc.failed,
-            },
-            "free_bytes": pump.free_bytes,
-            "capacity_bytes": pump.gc.capacity_bytes,
-            "score": self.score(),
-            "close_waits_for": self.closing.reason if self.closing else "",
-        }
+            shards=[_shard(each) for each in pump.shards],
+            gc=GcStatus(
+                holds={hold.name: hold.ts for hold in pump.gc.holds},
+                held_by=sorted({holder for holder in pump.gc.held_by if holder}),
+                gc_ts=max(shard.gc_ts for shard in pump.shards),
+                failed=pump.gc.failed,
+            ),
+            free_bytes=pump.free_bytes,
+            capacity_bytes=pump.gc.capacity_bytes,
+            score=self.score(),
+            close_waits_for=self.closing.reason if self.closing else "",
+        )
 
     def figures(self) -> Mapping[str, Any]:
         """How it stands, for a line of the log. Source: tidb-binlog pump/server.go, "server info
@@ -151,3 +126,23 @@ class Receiving:
                     max_commit_ts=drainer.max_commit_ts,
                     gc_ts=gc_ts,
                 )
+
+
+def _shard(now: ShardStatistics) -> ShardStatus:
+    return ShardStatus(
+        name=now.name,
+        max_commit_ts=now.max_commit_ts,
+        open_prewrites=now.open_prewrites,
+        queued=now.write_queue_records + now.index_queue_records,
+        chaser="on" if now.chaser.is_on else "off",
+        chaser_counts=ChaserCounts(
+            turned_on=now.chaser.turned_on,
+            catch_ups=now.chaser.catch_ups,
+            recoveries=now.chaser.recoveries,
+            records_read=now.chaser.records_read,
+        ),
+        index_rebuilds=now.index_rebuilds,
+        index_damage=now.index_damage,
+        written=now.written_records,
+        log_bytes=now.log_bytes,
+    )

@@ -17,8 +17,7 @@ import structlog
 
 from binlogd.errors import ConfigError
 from binlogd.node.assembly import table_filter
-from binlogd.node.operations import DONE_CODE, REFUSED_CODE
-from binlogd.serving.routes.application import Reply
+from binlogd.serving.answers import DONE_CODE, REFUSED_CODE, Reply
 from binlogd.settings import config
 from binlogd.settings.config import Config
 from binlogd.settings.effects import flattened

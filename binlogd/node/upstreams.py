@@ -21,6 +21,7 @@ from binlogd.ports import Registry, TsoSource, TxnStatusSource
 from binlogd.settings.config import advertised, tidb_addresses
 from binlogd.settings.quantities import pd_addresses
 from binlogd.settings.setup import Setup, client_tls, http_client_tls
+from binlogd.status import UpstreamPart
 from binlogd.tso import Tso
 from binlogd.upstream.cluster import CLUSTER_ID, StoredClusterIdentity
 from binlogd.upstream.etcd.client import EtcdClient
@@ -51,7 +52,6 @@ from binlogd.upstream.tikv.txn_status import TikvTxnStatus
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.upstream.upstream import (
     OwnPd,
-    PartStatistics,
     TikvKnowledge,
     Upstream,
     UpstreamStatistics,
@@ -267,7 +267,7 @@ class _TidbPorts:
     def tables(self) -> TidbTables:
         return TidbTables(self.ports)
 
-    def parts(self) -> tuple[Callable[[], PartStatistics], ...]:
+    def parts(self) -> tuple[Callable[[], UpstreamPart], ...]:
         return self.sessions.statistics, self.ports.statistics
 
     async def run(self) -> None:
@@ -293,9 +293,9 @@ class _Connections:
         self.tikv.close()
 
 
-def _part_of(tikv: TikvClient) -> PartStatistics:
+def _part_of(tikv: TikvClient) -> UpstreamPart:
     now = tikv.statistics()
-    return PartStatistics(
+    return UpstreamPart(
         name="tikv",
         trouble=now.trouble,
         requests=sum(now.router.calls.values()),

@@ -13,6 +13,8 @@ from binlogd.node.problems import problems
 from binlogd.node.pulse import EVERY_S, Counts, Pulse, Sample
 from binlogd.ports import Clock
 from binlogd.serving.routes.events import Hub, event
+from binlogd.status import OwnStatus, document
+from binlogd.upstream.store import Skip
 
 _EXACT_MAX = (1 << 53) - 1
 """What a browser's number holds without rounding; timestamps are larger."""
@@ -20,12 +22,12 @@ _EXACT_MAX = (1 << 53) - 1
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What is looked at: the document of `/status` that this process can tell by itself, its
-    counters, and what was skipped by decision."""
+    """What is looked at: how this process stands, its counters, and what was skipped by
+    decision."""
 
-    status: Callable[[], Mapping[str, Any]]
+    status: Callable[[], OwnStatus]
     counts: Callable[[], Counts]
-    skips: Callable[[], Sequence[Mapping[str, Any]]]
+    skips: Callable[[], Sequence[Skip]]
 
 
 class Watch:
@@ -48,9 +50,9 @@ class Watch:
             self.hub.close()
             raise
 
-    def _look(self) -> tuple[Mapping[str, Any], Sample]:
+    def _look(self) -> tuple[OwnStatus, Sample]:
         status = self._sight.status()
-        sample = self._pulse.take(self._clock.wall_ms(), status["lag_s"], self._sight.counts())
+        sample = self._pulse.take(self._clock.wall_ms(), status.lag_s, self._sight.counts())
         return status, sample
 
     def _opening(self) -> bytes:
@@ -59,15 +61,15 @@ class Watch:
         status = self._sight.status()
         return event("past", past) + self._now(status, samples[-1] if samples else None)
 
-    def _now(self, status: Mapping[str, Any], sample: Sample | None) -> bytes:
-        document = {
+    def _now(self, status: OwnStatus, sample: Sample | None) -> bytes:
+        now = {
             "at_ms": self._clock.wall_ms(),
             "sample": sample,
-            "status": _exact(status),
-            "problems": [each._asdict() for each in problems(status)],
-            "skips": _exact(self._sight.skips()),
+            "status": _exact(document(status)),
+            "problems": problems(status),
+            "skips": _exact(msgspec.to_builtins(self._sight.skips())),
         }
-        return event("now", msgspec.json.encode(document))
+        return event("now", msgspec.json.encode(now))
 
 
 def _exact(value: Any) -> Any:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from binlogd.snapshot.desk import Desk
+from binlogd.status import ExportsStatus
 from binlogd.telemetry.exposition import Exposition
 
 
@@ -15,19 +13,19 @@ class DeskReport:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    def status(self) -> Mapping[str, Any]:
-        """Its part of the document of `/status`."""
+    def status(self) -> ExportsStatus:
+        """Its part of `/status`."""
         now = self._desk.statistics()
         ticket = now.now
-        return {
-            "waiting": now.waiting,
-            "running": ticket.id if ticket is not None else None,
-            "stage": ticket.stage if ticket is not None else "",
-            "done": ticket.done if ticket is not None else 0,
-            "total": ticket.total if ticket is not None else 0,
-            "finished": dict(now.finished),
-            "is_warm": self._desk.is_warm,
-        }
+        return ExportsStatus(
+            waiting=now.waiting,
+            running=ticket.id if ticket is not None else None,
+            stage=ticket.stage if ticket is not None else "",
+            done=ticket.done if ticket is not None else 0,
+            total=ticket.total if ticket is not None else 0,
+            finished=now.finished,
+            is_warm=self._desk.is_warm,
+        )
 
     def say(self, out: Exposition) -> None:
         """Its metrics."""

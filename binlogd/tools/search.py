@@ -1,6 +1,6 @@
 """Transactions that somebody looks for in a log: by a timestamp, by a time, or by table and row.
 
-What comes out are plain documents, bounded: a transaction may be larger than a page can show. By
+What comes out is bounded: a transaction may be larger than a page can show. By
 table and row the newest come first: the window is read in slices from its end, each four times as
 long as the one behind it, so that what happened a minute ago does not wait for last week.
 """
@@ -10,11 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.named import NamedColumn, NamedRow, RowKind
 from binlogd.errors import ConfigError, CorruptPayload, CorruptRow
+from binlogd.serving.answers import (
+    FoundColumn,
+    FoundDdl,
+    FoundMoment,
+    FoundRecord,
+    FoundRow,
+    FoundTransaction,
+    LookUp,
+)
 from binlogd.settings.moment import wall_clock
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job
@@ -39,21 +47,21 @@ class Found:
     `is_complete` says that the whole window was looked at, or as much as was asked for found.
     """
 
-    transactions: list[dict[str, Any]] = field(default_factory=list)
-    records: list[dict[str, Any]] = field(default_factory=list)
+    transactions: list[FoundTransaction] = field(default_factory=list)
+    records: list[FoundRecord] = field(default_factory=list)
     looked_from: Tso = MAX_TS
     looked_to: Tso = NO_TS
     is_complete: bool = False
 
-    def document(self) -> dict[str, Any]:
-        """As JSON; timestamps as text, because they exceed 2^53."""
-        return {
-            "transactions": self.transactions,
-            "records": self.records,
-            "looked_from": _moment(self.looked_from),
-            "looked_to": _moment(self.looked_to),
-            "complete": self.is_complete,
-        }
+    def answer(self) -> LookUp:
+        """What is said of it."""
+        return LookUp(
+            transactions=self.transactions,
+            records=self.records,
+            looked_from=_moment(self.looked_from),
+            looked_to=_moment(self.looked_to),
+            complete=self.is_complete,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,7 @@ def by_timestamp(log: Log, ts: Tso, found: Found) -> None:
     found.looked_from = ts
     for transaction in log.between(ts, MAX_TS):  # a commit lies behind its start
         if ts in (transaction.commit_ts, transaction.start_ts):
-            found.transactions.append(_document(transaction, transaction.rows()))
+            found.transactions.append(_shown(transaction, transaction.rows()))
             break
         found.looked_to = transaction.commit_ts
     else:
@@ -88,7 +96,7 @@ def by_time(log: Log, start: Tso, stop: Tso, limit: int, found: Found) -> None:
     """The first transactions of a window, in commit order. Raises Corrupt, OSError."""
     found.looked_from = start
     for transaction in islice(log.between(start, stop), limit):
-        found.transactions.append(_document(transaction, transaction.rows()))
+        found.transactions.append(_shown(transaction, transaction.rows()))
         found.looked_to = transaction.commit_ts
     found.is_complete = True
 
@@ -104,12 +112,12 @@ def by_row(log: Log, question: RowQuestion, found: Found) -> None:
         else None
     )
     for start, stop in _slices(question.start, question.stop):
-        newest: list[dict[str, Any]] = []
+        newest: list[FoundTransaction] = []
         for transaction, rows in chosen(log.between(start, stop), wanted):
-            document = _document(transaction, _matching(rows, question.row))
+            shown = _shown(transaction, _matching(rows, question.row))
             is_ddl = transaction.ddl is not None and not question.row
-            if is_ddl or document["rows"] or document["note"]:
-                newest = [*newest, document][-question.limit :]
+            if is_ddl or shown.rows or shown.note:
+                newest = [*newest, shown][-question.limit :]
         found.looked_to = max(found.looked_to, stop)
         found.looked_from = start
         found.transactions += newest[::-1]
@@ -182,66 +190,50 @@ def _records(log: Log, ts: Tso, found: Found) -> None:
         for line in records(source, Meter()):
             if ts in (line.start_ts, line.commit_ts):
                 found.records.append(
-                    {
-                        "kind": line.kind,
-                        "start_ts": str(line.start_ts),
-                        "time": wall_clock(line.start_ts),
-                        "size_bytes": line.size_bytes,
-                        "detail": line.detail,
-                        "place": f"{line.place.path}:{line.place.offset}",
-                    }
+                    FoundRecord(
+                        kind=line.kind,
+                        start_ts=str(line.start_ts),
+                        time=wall_clock(line.start_ts),
+                        size_bytes=line.size_bytes,
+                        detail=line.detail,
+                        place=f"{line.place.path}:{line.place.offset}",
+                    )
                 )
 
 
-def _document(transaction: Transaction, rows: Iterator[NamedRow]) -> dict[str, Any]:
-    shown: list[dict[str, Any]] = []
-    note, has_more = transaction.note, False
-    if transaction.ddl is None:
+def _shown(transaction: Transaction, rows: Iterator[NamedRow]) -> FoundTransaction:
+    shown: list[FoundRow] = []
+    note, has_more, ddl = transaction.note, False, transaction.ddl
+    if ddl is None:
         try:
             shown = [_row(row) for row in islice(rows, ROWS_MAX)]
             has_more = next(rows, None) is not None
         except (CorruptRow, CorruptPayload) as error:
             note = f"the rows from here on do not decode: {error}"
-    return {
-        "commit_ts": str(transaction.commit_ts),
-        "start_ts": str(transaction.start_ts or ""),
-        "time": wall_clock(transaction.commit_ts),
-        "size_bytes": transaction.size_bytes,
-        "place": f"{transaction.place.path}:{transaction.place.offset}",
-        "note": note,
-        "ddl": None
-        if transaction.ddl is None
-        else {
-            "database": printable(transaction.ddl.database),
-            "sql": _text(transaction.ddl.text, SQL_CHARS_MAX),
-        },
-        "rows": shown,
-        "has_more_rows": has_more,
-    }
+    return FoundTransaction(
+        commit_ts=str(transaction.commit_ts),
+        start_ts=str(transaction.start_ts or ""),
+        time=wall_clock(transaction.commit_ts),
+        size_bytes=transaction.size_bytes,
+        place=f"{transaction.place.path}:{transaction.place.offset}",
+        note=note,
+        ddl=FoundDdl(printable(ddl.database), _text(ddl.text, SQL_CHARS_MAX)) if ddl else None,
+        rows=shown,
+        has_more_rows=has_more,
+    )
 
 
-def _row(row: NamedRow) -> dict[str, Any]:
-    return {
-        "kind": _KINDS[row.kind],
-        "database": printable(row.database),
-        "table": printable(row.table),
-        "columns": [_column(row, column) for column in row.columns],
-    }
+def _row(row: NamedRow) -> FoundRow:
+    columns = [_column(row, column) for column in row.columns]
+    return FoundRow(_KINDS[row.kind], printable(row.database), printable(row.table), columns)
 
 
-def _column(row: NamedRow, column: NamedColumn) -> dict[str, Any]:
-    """`old` and `new` as they would stand in a statement; None where the row has none."""
+def _column(row: NamedRow, column: NamedColumn) -> FoundColumn:
     is_key = bool(row.keys) and column.name in row.keys[0]
     old = None if row.kind is RowKind.INSERT else _value(column.old, column.mysql_type)
     new = None if row.kind is RowKind.DELETE else _value(column.new, column.mysql_type)
-    return {
-        "name": printable(column.name),
-        "type": column.mysql_type,
-        "key": is_key,
-        "old": old,
-        "new": new,
-        "changed": row.kind is RowKind.UPDATE and column.old != column.new,
-    }
+    is_changed = row.kind is RowKind.UPDATE and column.old != column.new
+    return FoundColumn(printable(column.name), column.mysql_type, is_key, old, new, is_changed)
 
 
 def _value(value: Value, mysql_type: str) -> str:
@@ -256,5 +248,5 @@ def _text(text: str, chars_max: int) -> str:
     return whole if len(whole) <= chars_max else f"{whole[:chars_max]}… ({len(whole)} characters)"
 
 
-def _moment(ts: Tso) -> dict[str, str] | None:
-    return {"ts": str(ts), "time": wall_clock(ts)} if NO_TS < ts < MAX_TS else None
+def _moment(ts: Tso) -> FoundMoment | None:
+    return FoundMoment(str(ts), wall_clock(ts)) if NO_TS < ts < MAX_TS else None

@@ -37,7 +37,7 @@ def main() -> int:
     except (BinlogdError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return CANNOT
-    sys.stdout.buffer.write(msgspec.json.encode(found.document()))
+    sys.stdout.buffer.write(msgspec.json.encode(found.answer()))
     return 0
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
+from binlogd.status import TsoStatus, UpstreamStatus
 from binlogd.telemetry.exposition import Exposition
 from binlogd.tso import physical_ms
 from binlogd.upstream.upstream import TikvKnowledge, TsoStatistics, UpstreamStatistics
@@ -66,22 +65,23 @@ def _say_tikv(out: Exposition, now: TikvKnowledge) -> None:
         out.counter(f"binlogd_upstream_tikv_{name}", meaning, count)
 
 
-def upstream_json(now: UpstreamStatistics) -> Mapping[str, Any]:
-    """The key `upstream` of `/status`."""
-    tso = now.tso
-    return {
-        "kind": now.kind,
-        "parts": [asdict(part) for part in now.parts],
-        "tso": None
-        if tso is None
-        else {
-            "last_ts": tso.last_ts,
-            "age_s": round(tso.age_s, 1) if tso.last_ts else None,
-            "trouble": tso.trouble,
-            "requests": tso.asked,
-            "slow": tso.slow,
-            "errors": tso.errors,
-            "went_back": tso.went_back,
-        },
-        "tikv": None if now.tikv is None else asdict(now.tikv),
-    }
+def upstream_status(now: UpstreamStatistics) -> UpstreamStatus:
+    """Its part of `/status`."""
+    return UpstreamStatus(
+        kind=now.kind,
+        parts=now.parts,
+        tso=None if now.tso is None else _tso_status(now.tso),
+        tikv=None if now.tikv is None else asdict(now.tikv),
+    )
+
+
+def _tso_status(now: TsoStatistics) -> TsoStatus:
+    return TsoStatus(
+        last_ts=now.last_ts,
+        age_s=round(now.age_s, 1) if now.last_ts else None,
+        trouble=now.trouble,
+        requests=now.asked,
+        slow=now.slow,
+        errors=now.errors,
+        went_back=now.went_back,
+    )

@@ -33,7 +33,6 @@ from binlogd.upstream.entry import (
     entry_json,
     node_key,
     node_of,
-    status_json,
 )
 from binlogd.wire.generated.etcdserverpb import (
     Compare,
@@ -53,7 +52,7 @@ from binlogd.wire.generated.etcdserverpb import (
 
 log = structlog.get_logger(__name__)
 
-__all__ = ["DRAINER", "PUMP", "KeyValues", "NodeRegistry", "status_json"]
+__all__ = ["DRAINER", "PUMP", "KeyValues", "NodeRegistry"]
 
 ALIVE_ROOT = f"{ROOT}/binlogd/alive"
 LEASE_S = 10

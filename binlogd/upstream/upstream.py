@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from binlogd.ports import ClusterIdentity, Registry, TsoSource, TxnStatusSource
+from binlogd.status import UpstreamPart
 from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import SchemaTracker
@@ -66,22 +67,6 @@ class Life(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartStatistics:
-    """How it stands with one of those that an upstream asks. Counts are since the start."""
-
-    name: str
-    address: str = ""
-    """Who answers now; empty when nobody is known to."""
-    leader: str = ""
-    """Its name, where there is one."""
-    trouble: str = ""
-    """Why nobody answers; empty when all is well."""
-    requests: int = 0
-    errors: int = 0
-    leader_changes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TsoStatistics:
     """Timestamps from a cluster. Counts are since the start."""
 
@@ -111,7 +96,7 @@ class UpstreamStatistics:
     asked."""
 
     kind: str
-    parts: tuple[PartStatistics, ...] = ()
+    parts: tuple[UpstreamPart, ...] = ()
     tso: TsoStatistics | None = None
     tikv: TikvKnowledge | None = None
 
@@ -151,7 +136,7 @@ class Upstream:
     """Told with each checkpoint from where on the upstream should collect nothing."""
     lives: tuple[Life, ...] = ()
     """Closed in the opposite order."""
-    parts: tuple[Callable[[], PartStatistics], ...] = ()
+    parts: tuple[Callable[[], UpstreamPart], ...] = ()
     tso_statistics: Callable[[], TsoStatistics] | None = None
     tikv_statistics: Callable[[], TikvKnowledge] | None = None
     shares_registry: bool = False

@@ -28,7 +28,7 @@ from tests.support.snapshots import manifest
 
 TOKEN = "a-token-of-the-tests"
 CONTRAST_MIN = 4.5
-_CONTRASTS = (Path(__file__).parents[1] / "contrasts.js").read_text()
+_CONTRASTS = (Path(__file__).parents[1] / "support" / "contrasts.js").read_text()
 
 
 @dataclass

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -25,6 +26,7 @@ from binlogd.client.pump_client import PumpClient
 from binlogd.errors import BinlogdError, ConfigError
 from binlogd.host.tls import ClientTls
 from binlogd.node.problems import problems
+from binlogd.status import Status
 from binlogd.tso import Tso, compose
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
@@ -218,7 +220,10 @@ def test_a_port_that_others_reach_without_tls_or_token_says_so(appliance: Applia
     appliance.start()
     status = appliance.status()
     assert status["open_addr"] == f"0.0.0.0:{appliance.port}"
-    assert "open to other machines, without TLS and without a token" in problems(status)[0].title
+    assert (
+        "open to other machines, without TLS and without a token"
+        in problems(msgspec.convert(status, Status))[0].title
+    )
     assert appliance.stop() == 0
     assert "port_is_open" in appliance.log_file.read_text()
     appliance.config_file.write_text(f'{everywhere}\n[security]\nadmin-token = "{TOKEN}"\n')

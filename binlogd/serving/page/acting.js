@@ -125,7 +125,7 @@ export function showActing(status, skips) {
     el("summary", {}, `${skips.length} skipped so far`),
     el("ul", { class: "list" }, ...skips.map((each) => el("li", {},
       el("span", { class: "mono" }, String(each.commit_ts)), " ", each.reason,
-      each.wall_ms ? el("span", { class: "dim" }, ` (decided ${momentOf(each.wall_ms)})`) : "")))));
+      each.decided_ms ? el("span", { class: "dim" }, ` (decided ${momentOf(each.decided_ms)})`) : "")))));
 }
 
 export function listen() {

@@ -9,13 +9,13 @@ Source: tidb-binlog pump/server.go, drainer/server.go, pkg/util/http.go.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
 from binlogd.errors import BinlogdError
+from binlogd.serving.answers import REFUSED_CODE, Reply
 from binlogd.serving.finder import Question
 from binlogd.serving.routes.events import Hub
 from binlogd.serving.routes.exports import add_exports
@@ -26,29 +26,21 @@ from binlogd.serving.routes.page import add_page
 from binlogd.serving.routes.pd_api import Pd, add_pd
 from binlogd.serving.routes.profiling import add_profiling
 from binlogd.snapshot.desk import Desk
+from binlogd.status import Entry, Status, document
+from binlogd.upstream.store import Skip
 
 _TS_MAX = (1 << 63) - 1
-_REFUSED_CODE = 3
 _BODY_BYTES_MAX = 64 << 10
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to an operator's request, in the original's form; 200 is done, 3 is refused."""
-
-    message: str
-    code: int
-    data: Any = None
-
-
 class Operations(Protocol):
     """What an operator can see and do over HTTP."""
 
-    async def status(self) -> Mapping[str, Any]:
-        """What is said at /status, as JSON."""
+    async def status(self) -> Status:
+        """What is said at /status."""
         ...
 
     def metrics(self) -> bytes:
@@ -59,7 +51,7 @@ class Operations(Protocol):
         """Why no prewrite is taken now; empty if all is well."""
         ...
 
-    async def nodes(self, kind: str) -> Sequence[Mapping[str, Any]]:
+    async def nodes(self, kind: str) -> Sequence[Entry]:
         """The registered "pumps" or "drainers". Raises UpstreamUnavailable."""
         ...
 
@@ -99,7 +91,7 @@ class Operations(Protocol):
         """Takes note of a fault that nobody foresaw; what to say of it."""
         ...
 
-    def decided_skips(self) -> Sequence[Mapping[str, Any]]:
+    def decided_skips(self) -> Sequence[Skip]:
         """What was skipped so far."""
         ...
 
@@ -147,14 +139,14 @@ def _never_in_silence(operations: Operations) -> Any:
 
 
 def _failed(error: BinlogdError, status: int) -> web.Response:
-    answer = _reply(Reply(str(error), _REFUSED_CODE))
+    answer = _reply(Reply(str(error), REFUSED_CODE))
     answer.set_status(status)
     return answer
 
 
 def _add_health(router: web.UrlDispatcher, operations: Operations) -> None:
     async def status(_: web.Request) -> web.Response:
-        return _json(await operations.status())
+        return _json(document(await operations.status()))
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(
@@ -225,11 +217,11 @@ def _add_acting(router: web.UrlDispatcher, operations: Operations) -> None:
         ts, reason = request.match_info["ts"], request.query.get("reason", "")
         number = _timestamp(ts)
         if not number:
-            return _reply(Reply(f"invalid parameter ts: {ts}", _REFUSED_CODE))
+            return _reply(Reply(f"invalid parameter ts: {ts}", REFUSED_CODE))
         try:
             return _reply(await operations.skip(number, reason))
         except BinlogdError as error:
-            return _reply(Reply(str(error), _REFUSED_CODE))
+            return _reply(Reply(str(error), REFUSED_CODE))
 
     async def skips(_: web.Request) -> web.Response:
         return _json(operations.decided_skips())
@@ -262,7 +254,7 @@ def _timestamp(text: str) -> int | None:
 
 
 def _reply(reply: Reply) -> web.Response:
-    return _json(msgspec.to_builtins(reply), indent=2)
+    return _json(reply, indent=2)
 
 
 def _json(content: Any, *, indent: int = 0) -> web.Response:

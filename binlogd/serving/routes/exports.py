@@ -8,6 +8,7 @@ import msgspec
 from aiohttp import web
 
 from binlogd.errors import ConfigError, Refused
+from binlogd.serving.answers import Trouble
 from binlogd.snapshot.desk import Desk, Ticket, Wish
 
 _OFF = (
@@ -22,17 +23,17 @@ def add_exports(router: web.UrlDispatcher, desk: Desk | None) -> None:
 
     async def ask(request: web.Request) -> web.Response:
         if desk is None:
-            return _json({"message": _OFF}, 503)
+            return _json(Trouble(_OFF), 503)
         try:
             wish = msgspec.json.decode(await request.read() or b"{}", type=Wish)
             return _json(desk.ask(wish), 202)
         except (msgspec.DecodeError, ConfigError) as error:
-            return _json({"message": str(error)}, 400)
+            return _json(Trouble(str(error)), 400)
         except Refused as error:
-            return _json({"message": str(error)}, 429)
+            return _json(Trouble(str(error)), 429)
 
     async def every(_: web.Request) -> web.Response:
-        return _json({"message": _OFF}, 503) if desk is None else _json(desk.tickets(), 200)
+        return _json(Trouble(_OFF), 503) if desk is None else _json(desk.tickets(), 200)
 
     async def one(request: web.Request) -> web.Response:
         number = _number(request)
@@ -55,7 +56,7 @@ def _number(request: web.Request) -> int:
 
 
 def _found(ticket: Ticket | None) -> web.Response:
-    return _json({"message": "no such export"}, 404) if ticket is None else _json(ticket, 200)
+    return _json(Trouble("no such export"), 404) if ticket is None else _json(ticket, 200)
 
 
 def _json(content: Any, status: int) -> web.Response:

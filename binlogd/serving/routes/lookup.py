@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
+from binlogd.serving.answers import Trouble
 from binlogd.serving.finder import LIMIT_MAX, Question
 from binlogd.settings.moment import first_ts, last_ts
 from binlogd.tso import MAX_TS
@@ -35,11 +36,11 @@ def add_lookup(router: web.UrlDispatcher, find: Find) -> None:
         try:
             return _json(await find(question(request)), 200)
         except ConfigError as error:
-            return _json({"message": str(error)}, 400)
+            return _json(Trouble(str(error)), 400)
         except Refused as error:
-            return _json({"message": str(error)}, 429)
+            return _json(Trouble(str(error)), 429)
         except BinlogdError as error:
-            return _json({"message": str(error)}, 503)
+            return _json(Trouble(str(error)), 503)
 
     router.add_get("/transactions/{ts}", by_timestamp)
     router.add_get("/transactions", by_query)
@@ -89,7 +90,7 @@ def _condition(text: str) -> tuple[str, str]:
     return column.strip(), value.strip()
 
 
-def _json(document: Mapping[str, Any], status: int) -> web.Response:
+def _json(document: Any, status: int) -> web.Response:
     return web.Response(
         status=status,
         body=msgspec.json.encode(document) + b"\n",

@@ -1,7 +1,8 @@
 """`/openapi.json`: every route, its parameters and its answers, for people and for tools.
 
 Invariant. What is described here is what is routed, method by method: a test holds the two equal,
-so that a route cannot be added in one place only.
+so that a route cannot be added in one place only. Answers are described by the classes that they
+are made as.
 Source: OpenAPI Specification 3.1.
 """
 
@@ -15,173 +16,36 @@ import msgspec
 from aiohttp import web
 
 from binlogd import __version__
+from binlogd.serving.answers import LookUp, Reply, Trouble, component_schemas
 from binlogd.serving.routes.guard import INSIDE
+from binlogd.snapshot.desk import Ticket
+from binlogd.status import PARTLY, Entry, Status
+from binlogd.tso import MAX_TS
+from binlogd.upstream.store import Skip
 
 _Schema = Mapping[str, Any]
 
 _TS: _Schema = {
     "type": "integer",
     "minimum": 0,
-    "maximum": (1 << 63) - 1,
+    "maximum": MAX_TS,
     "description": "A TSO: milliseconds since 1970 << 18 | counter. It exceeds 2^53.",
 }
-_TS_TEXT: _Schema = {"type": "string", "pattern": "^[0-9]{0,19}$"}
 _TEXT: _Schema = {"type": "string"}
-_NUMBER: _Schema = {"type": "number"}
 _WHOLE: _Schema = {"type": "integer"}
-_FLAG: _Schema = {"type": "boolean"}
 
 
 def _list(items: _Schema) -> _Schema:
     return {"type": "array", "items": items}
 
 
-def _or_null(schema: _Schema) -> _Schema:
-    return {"anyOf": [schema, {"type": "null"}]}
+def _ref(kind: type) -> _Schema:
+    """Of one of the classes whose schemas are in the document."""
+    assert kind in _KINDS, f"{kind.__name__} is not described"
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}
 
 
-def _object(**properties: _Schema) -> _Schema:
-    """Every property is there; there may be others."""
-    return {"type": "object", "required": sorted(properties), "properties": properties}
-
-
-def _ref(name: str) -> _Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-_SCHEMAS: Mapping[str, _Schema] = {
-    "Node": _object(
-        nodeId=_TEXT,
-        host=_TEXT,
-        state={"enum": ["online", "pausing", "paused", "closing", "offline"]},
-        isAlive=_FLAG,
-        score=_WHOLE,
-        label={"type": "null"},
-        maxCommitTS=_TS,
-        updateTS=_TS,
-    ),
-    "Envelope": _object(
-        message=_TEXT, code={"enum": [200, 3], "description": "200 done, 3 refused"}, data={}
-    ),
-    "Error": _object(message=_TEXT),
-    "Status": _object(
-        status=_or_null({"type": "object", "additionalProperties": _ref("Node")}),
-        CommitTS=_TS,
-        ErrMsg=_TEXT,
-        PumpPos=_or_null({"type": "object", "additionalProperties": _TS}),
-        Synced=_FLAG,
-        LastTS=_TS,
-        state=_TEXT,
-        node_id=_TEXT,
-        roles=_list({"enum": ["pump", "drainer"]}),
-        registry_error=_TEXT,
-        open_addr=_TEXT,
-        stuck_parts=_list(_object(part=_TEXT, error=_TEXT, count=_WHOLE)),
-        cluster_id=_or_null(_WHOLE),
-        version=_TEXT,
-        max_commit_ts=_TS,
-        newest_commit_ts=_TS,
-        checkpoint=_object(commit_ts=_TS, consistent=_FLAG),
-        lag_s=_or_null(_NUMBER),
-        upstream=_object(
-            kind={"enum": ["standalone", "tidb", "pd"]},
-            parts=_list(_object(name=_TEXT, address=_TEXT, leader=_TEXT, trouble=_TEXT)),
-            tso=_or_null(_object(last_ts=_TS, age_s=_or_null(_NUMBER), trouble=_TEXT)),
-            tikv=_or_null({"type": "object"}),
-        ),
-        blocked_by=_TEXT,
-        blocked_s=_NUMBER,
-        refuses_because=_TEXT,
-        late_commits=_WHOLE,
-        first_late=_list(_object(shard=_TEXT, start_ts=_TS, commit_ts=_TS)),
-        shards=_list(_object(name=_TEXT, max_commit_ts=_TS, open_prewrites=_WHOLE)),
-        drainer=_object(
-            state=_TEXT,
-            node_id=_TEXT,
-            node_state=_TEXT,
-            error=_TEXT,
-            failure=_or_null(_object(kind=_TEXT, told=_TEXT, todo=_TEXT, skip_ts=_TS)),
-            sources=_list(
-                _object(
-                    name=_TEXT,
-                    state={"enum": ["online", "paused", "offline"]},
-                    resolved_ts=_TS,
-                    lag_s=_or_null(_NUMBER),
-                    binlogs_waiting=_WHOLE,
-                    silent_s=_NUMBER,
-                    trouble=_TEXT,
-                )
-            ),
-        ),
-        gc=_object(
-            holds={"type": "object", "additionalProperties": _TS},
-            held_by=_list(_TEXT),
-            gc_ts={**_TS, "description": "Binlogs up to here may have been deleted"},
-            failed=_TEXT,
-        ),
-        free_bytes=_WHOLE,
-        capacity_bytes=_WHOLE,
-        score=_WHOLE,
-        close_waits_for=_TEXT,
-    ),
-    "Skip": _object(commit_ts=_TS, reason=_TEXT),
-    "Export": _object(
-        id=_WHOLE,
-        wish=_object(as_of=_TEXT, format=_TEXT, base=_TEXT),
-        state={"enum": ["waiting", "running", "done", "failed", "cancelled"]},
-        stage=_TEXT,
-        done=_WHOLE,
-        total=_WHOLE,
-        seconds=_NUMBER,
-        message=_TEXT,
-        path=_TEXT,
-        commit_ts=_TS,
-        tables=_WHOLE,
-        rows=_WHOLE,
-        size_bytes=_WHOLE,
-        written={"type": "object", "additionalProperties": _WHOLE},
-        is_new=_FLAG,
-        built_on=_TEXT,
-        left_out=_list(_TEXT),
-        exit_code=_WHOLE,
-    ),
-    "Found": _object(
-        transactions=_list(_ref("Transaction")),
-        records=_list(
-            _object(kind=_TEXT, start_ts=_TS_TEXT, time=_TEXT, place=_TEXT, detail=_TEXT)
-        ),
-        looked_from=_or_null(_ref("Moment")),
-        looked_to=_or_null(_ref("Moment")),
-        complete=_FLAG,
-    ),
-    "Moment": _object(ts=_TS_TEXT, time=_TEXT),
-    "Transaction": _object(
-        commit_ts=_TS_TEXT,
-        start_ts=_TS_TEXT,
-        time=_TEXT,
-        size_bytes=_WHOLE,
-        place=_TEXT,
-        note=_TEXT,
-        ddl=_or_null(_object(database=_TEXT, sql=_TEXT)),
-        rows=_list(_ref("Row")),
-        has_more_rows=_FLAG,
-    ),
-    "Row": _object(
-        kind={"enum": ["insert", "update", "delete"]},
-        database=_TEXT,
-        table=_TEXT,
-        columns=_list(
-            _object(
-                name=_TEXT,
-                type=_TEXT,
-                key=_FLAG,
-                old=_or_null(_TEXT),
-                new=_or_null(_TEXT),
-                changed=_FLAG,
-            )
-        ),
-    ),
-}
+_KINDS = (Status, Entry, Reply, Trouble, Skip, Ticket, LookUp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,22 +127,22 @@ def _names(path: str) -> list[str]:
 
 
 _EXPORT = {
-    200: _json("How it stands", _ref("Export")),
-    404: _json("There is none of this number", _ref("Error")),
+    200: _json("How it stands", _ref(Ticket)),
+    404: _json("There is none of this number", _ref(Trouble)),
 }
 _FOUND = {
-    200: _json("What was found; `complete` is false when the time was over before", _ref("Found")),
-    400: _json("What is asked makes no sense; the message says why", _ref("Error")),
-    429: _json("Another look-up is going on", _ref("Error")),
-    503: _json("It cannot be answered; the message says why", _ref("Error")),
+    200: _json("What was found; `complete` is false when the time was over before", _ref(LookUp)),
+    400: _json("What is asked makes no sense; the message says why", _ref(Trouble)),
+    429: _json("Another look-up is going on", _ref(Trouble)),
+    503: _json("It cannot be answered; the message says why", _ref(Trouble)),
 }
-_ENVELOPE = {200: _json("Done or refused, see `code`", _ref("Envelope"))}
-_NODES = {200: _json("Registry entries", _or_null(_list(_ref("Node"))))}
+_ENVELOPE = {200: _json("Done or refused, see `code`", _ref(Reply))}
+_NODES = {200: _json("Registry entries", {"anyOf": [_list(_ref(Entry)), {"type": "null"}]})}
 _GUARD = {
-    401: _json("The admin token is missing or another", _ref("Envelope")),
-    403: _json("Not from there: without a token from this machine only", _ref("Envelope")),
+    401: _json("The admin token is missing or another", _ref(Reply)),
+    403: _json("Not from there: without a token from this machine only", _ref(Reply)),
 }
-_FAULT = {500: _json("A fault of binlogd's own; the log has it", _ref("Envelope"))}
+_FAULT = {500: _json("A fault of binlogd's own; the log has it", _ref(Reply))}
 _GO = {501: _Answer("A profile of a Go program, and not here")}
 
 ROUTES: tuple[Route, ...] = (
@@ -333,7 +197,7 @@ ROUTES: tuple[Route, ...] = (
         "health",
         {200: _Answer("ok"), 503: _Answer("Why they are not")},
     ),
-    Route("get", "/status", "How both halves stand", "look", {200: _json("", _ref("Status"))}),
+    Route("get", "/status", "How both halves stand", "look", {200: _json("", _ref(Status))}),
     Route("get", "/metrics", "Prometheus text", "look", {200: _Answer("docs/METRICS.md")}),
     Route("get", "/pumps", "The registered Pumps", "look", _NODES),
     Route("get", "/drainers", "The registered Drainers", "look", _NODES),
@@ -369,10 +233,10 @@ ROUTES: tuple[Route, ...] = (
         "Asks for a snapshot",
         "act",
         {
-            202: _json("It waits for its turn", _ref("Export")),
-            400: _json("No such moment, or no JSON", _ref("Error")),
-            429: _json("As many wait as may", _ref("Error")),
-            503: _json("This service does none", _ref("Error")),
+            202: _json("It waits for its turn", _ref(Ticket)),
+            400: _json("No such moment, or no JSON", _ref(Trouble)),
+            429: _json("As many wait as may", _ref(Trouble)),
+            503: _json("This service does none", _ref(Trouble)),
         },
     ),
     Route(
@@ -381,8 +245,8 @@ ROUTES: tuple[Route, ...] = (
         "Exports that wait and run, and the last that are over",
         "look",
         {
-            200: _json("Oldest first", _list(_ref("Export"))),
-            503: _json("This service does none", _ref("Error")),
+            200: _json("Oldest first", _list(_ref(Ticket))),
+            503: _json("This service does none", _ref(Trouble)),
         },
     ),
     Route("get", "/exports/{id}", "How an export stands", "look", _EXPORT),
@@ -393,7 +257,7 @@ ROUTES: tuple[Route, ...] = (
         "/skips",
         "What was skipped by decision",
         "look",
-        {200: _json("By commit_ts", _list(_ref("Skip")))},
+        {200: _json("By commit_ts", _list(_ref(Skip)))},
     ),
     Route(
         "put",
@@ -461,7 +325,7 @@ def description() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": _SCHEMAS,
+            "schemas": component_schemas(_KINDS, PARTLY),
             "securitySchemes": {"adminToken": {"type": "http", "scheme": "bearer"}},
         },
     }

@@ -17,11 +17,11 @@ from grpclib.exceptions import GRPCError
 from binlogd.errors import UpstreamUnavailable
 from binlogd.grpc.channel import woken_cleanly
 from binlogd.host.tls import ClientTls
+from binlogd.status import UpstreamPart
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.pd.leader import NO_ANSWER, Leader, Message, PdLimits, Way, parsed, reason
 from binlogd.upstream.pd.members import Address, shown
 from binlogd.upstream.tikv.places import Place
-from binlogd.upstream.upstream import PartStatistics
 from binlogd.wire.generated import metapb, pdpb
 from binlogd.wire.generated.etcdserverpb import RangeRequest, RangeResponse
 
@@ -88,9 +88,9 @@ class PdClient:
         """Lets go of all connections."""
         self._leader.close()
 
-    def statistics(self) -> PartStatistics:
+    def statistics(self) -> UpstreamPart:
         """How it stands."""
-        return PartStatistics(
+        return UpstreamPart(
             name="pd",
             address=self._leader.address,
             leader=self._leader.name,

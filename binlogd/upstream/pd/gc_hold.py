@@ -13,8 +13,8 @@ from typing import Protocol
 import structlog
 
 from binlogd.errors import UpstreamUnavailable
+from binlogd.status import UpstreamPart
 from binlogd.tso import NO_TS, Tso
-from binlogd.upstream.upstream import PartStatistics
 
 log = structlog.get_logger(__name__)
 
@@ -66,9 +66,9 @@ class GcHold:
     async def close(self) -> None:
         """Leaves the lease to run out: a restart within it finds everything."""
 
-    def statistics(self) -> PartStatistics:
+    def statistics(self) -> UpstreamPart:
         """How it stands."""
-        return PartStatistics(
+        return UpstreamPart(
             name="gc hold",
             trouble=self._trouble,
             requests=self._renewed + self._failed,

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from binlogd.errors import UpstreamUnavailable
-from binlogd.upstream.upstream import PartStatistics
+from binlogd.status import UpstreamPart
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -54,9 +54,9 @@ class Several(Generic[S]):
         self._trouble = "; ".join(reasons)
         raise UpstreamUnavailable(self._trouble)
 
-    def statistics(self) -> PartStatistics:
+    def statistics(self) -> UpstreamPart:
         """Who answers, and how often not. A change of the server counts as one of the leader."""
-        return PartStatistics(
+        return UpstreamPart(
             name=self._name,
             address="" if self._trouble else str(self._servers[self._first]),
             trouble=self._trouble,

@@ -193,8 +193,8 @@ async def test_a_port_that_raises_what_nobody_foresaw_is_stuck_and_the_pump_ackn
             def is_stuck() -> bool:
                 status = alone.node.own_status()
                 told.extend(each.title for each in problems(status))
-                said = status["drainer"]
-                return said["state"] == "stuck" and "not foreseen" in said["error"]
+                said = status.drainer
+                return said.state == "stuck" and "not foreseen" in said.error
 
             await eventually(is_stuck)
             first = unforeseen(alone.node)
@@ -225,7 +225,7 @@ async def test_a_transaction_that_cannot_be_translated_is_named_and_those_before
         await insert(alone.pump, 13, 3)
 
         def is_named() -> bool:
-            return "commit_ts 13" in alone.node.own_status()["drainer"]["error"]
+            return "commit_ts 13" in alone.node.own_status().drainer.error
 
         await eventually(is_named)
         assert store.commit_tss == [11]
@@ -258,8 +258,8 @@ async def test_what_works_beside_the_pump_is_begun_again_and_named(tmp_path: Pat
             task = alone.node.bulkhead.start(group, "the report", report)
             await eventually(lambda: begun == 3)
             status = alone.node.own_status()
-            assert [each["part"] for each in status["stuck_parts"]] == ["the report"]
-            assert "no report today" in status["stuck_parts"][0]["error"]
+            assert [each.part for each in status.stuck_parts] == ["the report"]
+            assert "no report today" in status.stuck_parts[0].error
             assert any(each.title.startswith("The report failed") for each in problems(status))
             assert b'binlogd_unforeseen_errors{part="the report"} 2' in alone.node.metrics()
             task.cancel()

@@ -63,14 +63,14 @@ async def test_replication_stops_at_a_late_commit_until_it_is_passed_over(tmp_pa
             assert (failure.kind, failure.skip_ts) == ("LateCommit", 15)
             assert "commit_ts 15 (start_ts 14) came below the watermark of shard-" in failure.told
             status = node.own_status()
-            assert [each["commit_ts"] for each in status["first_late"]] == [15]
+            assert [each.commit_ts for each in status.first_late] == [15]
             found = [each for each in problems(status) if "too late" in each.title]
             assert [each.commit_ts for each in found] == ["15"]
 
             assert (await node.skip(15, "brought over by hand")).code == 200
             await insert(alone.pump, 30, 3)
             await eventually(lambda: drainer.statistics().applied_ts == 30)
-            assert node.own_status()["late_commits"] == 0
+            assert node.own_status().late_commits == 0
             await drainer.end()
 
 
@@ -81,12 +81,12 @@ async def test_a_late_commit_that_replication_has_not_reached_comes_in_its_place
         node, store = alone.node, MemoryStore(checkpoint=Checkpoint(Tso(3), schema_version=2))
         await insert(alone.pump, 20, 1)
         await insert(alone.pump, 15, 2)
-        await eventually(lambda: node.own_status()["late_commits"] == 1)
+        await eventually(lambda: node.own_status().late_commits == 1)
         node.drainer = drainer = replication(alone, store)
         async with asyncio.TaskGroup() as group:
             group.create_task(drainer.run())
             await eventually(lambda: drainer.statistics().applied_ts == 20)
-            assert node.own_status()["late_commits"] == 0
+            assert node.own_status().late_commits == 0
             await drainer.end()
         assert sum(store.tables["shop.t"].values()) == 2
 
@@ -97,7 +97,7 @@ async def test_a_node_that_only_receives_is_told_that_somebody_has_dealt_with_it
     async with standing(tmp_path) as alone:
         await insert(alone.pump, 20, 1)
         await insert(alone.pump, 15, 2)
-        await eventually(lambda: alone.node.own_status()["late_commits"] == 1)
+        await eventually(lambda: alone.node.own_status().late_commits == 1)
         assert (await alone.node.skip(20, "")).code != 200
         assert (await alone.node.skip(15, "compared")).code == 200
-        assert alone.node.own_status()["late_commits"] == 0
+        assert alone.node.own_status().late_commits == 0

@@ -29,8 +29,9 @@ from binlogd.ports import NodeStatus, Registry
 from binlogd.pump.pump import Pump
 from binlogd.pump.rpc.service import PumpService
 from binlogd.pump.state import Action
+from binlogd.serving.answers import Reply
 from binlogd.serving.finder import Finder
-from binlogd.serving.routes.application import Reply, application
+from binlogd.serving.routes.application import application
 from binlogd.serving.routes.events import Hub, event
 from binlogd.serving.routes.guard import Guard
 from binlogd.serving.server import Server
@@ -131,23 +132,23 @@ async def test_the_status_names_every_pump_by_id_and_a_timestamp_of_now(alone: S
         await alone.node.registry.register(other)
     alone.world.times.says = at(1024)
     status = await alone.node.status()
-    assert list(status["status"]) == ["pump0", "pump1", "pump2"]
-    assert (status["CommitTS"], status["ErrMsg"]) == (at(1024), "")
+    assert list(status.status or ()) == ["pump0", "pump1", "pump2"]
+    assert (status.commit_ts, status.error) == (at(1024), "")
 
 
 async def test_a_registry_that_fails_is_said_in_its_place(alone: Standing) -> None:
     alone.break_registry()
     status = await alone.node.status()
-    assert (status["status"], status["CommitTS"]) == (None, 0)
-    assert "no such table: keyspace_marks" in status["ErrMsg"]
-    assert status["state"] == "online", "the rest is told all the same"
+    assert (status.status, status.commit_ts) == (None, 0)
+    assert "no such table: keyspace_marks" in status.error
+    assert status.state == "online", "the rest is told all the same"
 
 
 async def test_a_time_source_that_fails_is_said_in_its_place(alone: Standing) -> None:
     alone.world.times.is_down = True
     status = await alone.node.status()
-    assert (list(status["status"]), status["CommitTS"]) == (["pump0"], 0)
-    assert status["ErrMsg"] == "no time today"
+    assert (list(status.status or ()), status.commit_ts) == (["pump0"], 0)
+    assert status.error == "no time today"
 
 
 async def test_a_binlog_that_is_too_large_to_be_shown_is_not_read(alone: Standing) -> None:
@@ -310,7 +311,7 @@ async def test_a_drainer_that_garbage_collection_has_overtaken_is_named(tmp_path
         assert 'binlog_pump_detected_drainer_binlog_purge_count{id="late"} 2' in said
         gone = sorted(shard.gc_ts for shard in here.pump.statistics().shards)
         assert here.node.receiving is not None
-        told = here.node.receiving.status()["gc"]["gc_ts"]
+        told = here.node.own_status().gc.gc_ts
         assert told == gone[-1], "what lies behind it can be read of every shard"
         assert f"binlog_pump_storage_gc_ts {physical_ms(gone[-1])}" in said
         assert f"binlog_pump_storage_done_gc_ts {physical_ms(gone[0])}" in said

@@ -28,18 +28,23 @@ from binlogd.pump.rpc.service import (
     ServiceLimits,
 )
 from binlogd.pump.state import NodeState
+from binlogd.serving.answers import Reply
 from binlogd.serving.finder import Question
-from binlogd.serving.routes.application import Reply, application
+from binlogd.serving.routes.application import application
 from binlogd.serving.routes.events import Hub, event
 from binlogd.serving.routes.guard import Guard
 from binlogd.serving.server import Server, ServerLimits
+from binlogd.status import Entry
+from binlogd.status import Status as NodeStands
 from binlogd.telemetry.faults import unforeseen
 from binlogd.tso import Tso
+from binlogd.upstream.store import Skip
 from binlogd.wire import codec, peek
 from binlogd.wire.generated import binlog as pb
 from tests.support.memory_pump import Cluster, MemoryPump, nothing_to_do
 from tests.support.pump_world import eventually
 from tests.support.raw_http2 import RawClient, call_headers
+from tests.support.statuses import well
 
 CLUSTER = 6791641053252586769
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -54,8 +59,8 @@ class Operations:
         self.collects = False
         self.failed: list[str] = []
 
-    async def status(self) -> dict[str, Any]:
-        return {"state": "online", "max_commit_ts": 412518831548007863}
+    async def status(self) -> NodeStands:
+        return well(max_commit_ts=Tso(412518831548007863))
 
     def metrics(self) -> bytes:
         return b"binlog_pump_loss_binlog_count 0\n"
@@ -63,8 +68,8 @@ class Operations:
     def unready(self) -> str:
         return self.reason
 
-    async def nodes(self, kind: str) -> list[dict[str, Any]]:
-        return [{"nodeId": kind}] if kind == "pumps" else []
+    async def nodes(self, kind: str) -> list[Entry]:
+        return [Entry(node_id=kind)] if kind == "pumps" else []
 
     async def change_state(self, node_id: str, action: str) -> Reply:
         if action != "pause":
@@ -96,8 +101,8 @@ class Operations:
         self.failed.append(route)
         return unforeseen(route, error)
 
-    def decided_skips(self) -> list[dict[str, Any]]:
-        return [{"commit_ts": 7}]
+    def decided_skips(self) -> list[Skip]:
+        return [Skip(Tso(7), "", 0)]
 
 
 @dataclass
@@ -457,7 +462,10 @@ async def test_http_and_grpc_share_the_port() -> None:
         await stub.write_binlog(request(prewrite(1)))
         async with session.get(f"{base}/status") as answer:
             assert answer.status == 200
-            assert await answer.text() == '{"state":"online","max_commit_ts":412518831548007863}\n'
+            text = await answer.text()
+            assert text.startswith('{"state":"online",')
+            assert '"max_commit_ts":412518831548007863,' in text
+            assert text.endswith('"ErrMsg":""}\n')
         async with session.get(f"{base}/metrics") as answer:
             assert await answer.text() == "binlog_pump_loss_binlog_count 0\n"
             assert answer.content_type == "text/plain"

@@ -183,7 +183,7 @@ async def test_a_command_asks_follows_and_tells_as_one_of_its_own_would(tmp_path
         "binlogd_exports_seconds_count 1",
     ):
         assert line in out.text().decode()
-    assert DeskReport(desk).status()["running"] is None
+    assert DeskReport(desk).status().running is None
 
 
 class Command:

@@ -7,49 +7,24 @@ from typing import Any
 import pytest
 
 from binlogd.commands.console import print_status
+from binlogd.status import DdlAtWork, DrainerStatus, GcStatus
+from binlogd.tso import Tso
+from tests.support.statuses import drainer, well
 
 
-def document(**drainer: Any) -> dict[str, Any]:
-    """A `/status` of a node that is well, but for what is given."""
-    return {
-        "node_id": "n:8250",
-        "state": "online",
-        "cluster_id": 7,
-        "max_commit_ts": 50,
-        "checkpoint": {"commit_ts": 40, "consistent": False},
-        "lag_s": 1.5,
-        "upstream": {"kind": "standalone", "parts": [], "tso": None},
-        "blocked_by": "",
-        "close_waits_for": "",
-        "refuses_because": "",
-        "gc": {"holds": {}, "held_by": [], "gc_ts": 0, "failed": ""},
-        "late_commits": 0,
-        "first_late": [],
-        "shards": [],
-        "drainer": {
-            "state": "running",
-            "node_state": "online",
-            "error": "",
-            "blocking": "",
-            "sources": [],
-            **drainer,
-        },
-    }
-
-
-def shown(capsys: pytest.CaptureFixture[str], **drainer: Any) -> str:
-    print_status(document(**drainer))
+def shown(capsys: pytest.CaptureFixture[str], **changes: Any) -> str:
+    print_status(well(drainer=drainer(**changes)))
     return " ".join(capsys.readouterr().out.split())
 
 
 def test_a_ddl_at_work_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
-    ddl = {
-        "commit_ts": 41,
-        "statement": "ALTER TABLE `t` ADD COLUMN [x] INT",
-        "elapsed_s": 1274.2,
-        "stage": "copy to tmp table",
-        "percent": 43.0,
-    }
+    ddl = DdlAtWork(
+        commit_ts=Tso(41),
+        statement="ALTER TABLE `t` ADD COLUMN [x] INT",
+        elapsed_s=1274.2,
+        stage="copy to tmp table",
+        percent=43.0,
+    )
     text = shown(capsys, ddl=ddl)
     assert "DDL at work for 1274 s, copy to tmp table 43 % (commit_ts 41):" in text
     assert "ADD COLUMN [x] INT" in text
@@ -76,12 +51,25 @@ def test_a_stuck_replication_says_so(capsys: pytest.CaptureFixture[str]) -> None
 def test_who_keeps_old_binlogs_and_why_writes_stop_is_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    now = document()
-    now["refuses_because"] = "only 5 bytes are free"
-    now["gc"] = {"held_by": ["drainer", "export base [a]"], "failed": "bases/odd: no timestamp"}
-    print_status(now)
+    gc = GcStatus(held_by=["drainer", "export base [a]"], failed="bases/odd: no timestamp")
+    print_status(well(refuses_because="only 5 bytes are free", gc=gc))
     text = " ".join(capsys.readouterr().out.split())
     assert "refusing writes: only 5 bytes are free" in text
     assert "old binlogs are kept for: drainer, export base [a]" in text
     assert "nothing is deleted: bases/odd: no timestamp" in text
     assert "kept for" not in shown(capsys)
+
+
+@pytest.mark.parametrize(
+    ("lag_s", "half", "words"),
+    [
+        (1.5, drainer(), "lag 1.500 s"),
+        (None, drainer(), "lag nothing is applied yet"),
+        (None, DrainerStatus(), "lag not replicating"),
+    ],
+)
+def test_a_lag_that_is_not_known_is_no_number(
+    capsys: pytest.CaptureFixture[str], lag_s: float | None, half: DrainerStatus, words: str
+) -> None:
+    print_status(well(lag_s=lag_s, drainer=half))
+    assert words in " ".join(capsys.readouterr().out.split())

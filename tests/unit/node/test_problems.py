@@ -18,57 +18,91 @@ from binlogd.errors import (
     UnknownTable,
 )
 from binlogd.node.problems import Problem, problems
+from binlogd.status import (
+    ChaserCounts,
+    DdlAtWork,
+    DrainerStatus,
+    FailureStatus,
+    GcStatus,
+    ShardStatus,
+    SourceStatus,
+    TrashStatus,
+    TsoStatus,
+    UpstreamPart,
+    UpstreamStatus,
+)
+from binlogd.tso import NO_TS, Tso
+from tests.support.statuses import drainer, well
 
-SILENT = {"name": "p2", "trouble": "", "silent_s": 99.0}
+
+def source(*, silent_s: float = 9.0, trouble: str = "") -> SourceStatus:
+    """Another Pump."""
+    return SourceStatus(
+        name="p2",
+        state="online",
+        resolved_ts=NO_TS,
+        lag_s=None,
+        binlogs_waiting=0,
+        silent_s=silent_s,
+        trouble=trouble,
+    )
 
 
-def status(**changes: Any) -> dict[str, Any]:
-    """Of a node that is well, but for what is given."""
-    drainer: dict[str, Any] = {"state": "running", "node_state": "online", "sources": []}
-    drainer["failure"] = None
-    drainer["blocking"] = ""
-    drainer |= changes.pop("drainer", {})
-    gc = {"failed": "", "held_by": []} | changes.pop("gc", {})
-    well = {
-        "lag_s": 0.0,
-        "upstream": {"kind": "standalone", "parts": [], "tso": None},
-        "refuses_because": "",
-        "late_commits": 0,
-        "first_late": [],
-        "stuck_parts": [],
-        "shards": [],
-        "close_waits_for": "",
-        "blocked_by": "",
-        "blocked_s": 0.0,
-        "free_bytes": 50,
-        "capacity_bytes": 100,
-    }
-    return {**well, "drainer": drainer, "gc": gc, **changes}
+def shard(name: str, *, index_damage: str = "") -> ShardStatus:
+    counts = ChaserCounts(turned_on=0, catch_ups=0, recoveries=0, records_read=0)
+    return ShardStatus(
+        name=name,
+        max_commit_ts=NO_TS,
+        open_prewrites=0,
+        queued=0,
+        chaser="off",
+        chaser_counts=counts,
+        index_rebuilds=0,
+        index_damage=index_damage,
+        written=0,
+        log_bytes=0,
+    )
+
+
+def tso(trouble: str, *, went_back: int = 0) -> TsoStatus:
+    return TsoStatus(
+        last_ts=NO_TS,
+        age_s=None,
+        trouble=trouble,
+        requests=0,
+        slow=0,
+        errors=0,
+        went_back=went_back,
+    )
+
+
+AT_WORK = DdlAtWork(commit_ts=Tso(5), statement="ALTER", elapsed_s=99.0, stage="", percent=0.0)
+
+SILENT = source(silent_s=99.0)
 
 
 def test_all_is_well() -> None:
-    assert problems(status()) == []
-    assert problems(status(blocked_by="a prewrite", blocked_s=0.2)) == [], "for a moment, as always"
+    assert problems(well()) == []
+    assert problems(well(blocked_by="a prewrite", blocked_s=0.2)) == [], "for a moment, as always"
 
 
 def test_an_upstream_that_gives_no_answer_or_another_time_is_a_problem() -> None:
-    away = {"name": "pd", "trouble": "PD: connection refused"}
-    tso = {"went_back": 0, "trouble": "PD: connection refused"}
-    upstream = {"kind": "pd", "parts": [away], "tso": tso}
-    (found,) = problems(status(upstream=upstream))
+    away = UpstreamPart(name="pd", trouble="PD: connection refused")
+    upstream = UpstreamStatus(kind="pd", parts=[away], tso=tso("PD: connection refused"))
+    (found,) = problems(well(upstream=upstream))
     assert (found.severity, found.title) == ("warn", "The upstream's pd gives no answer")
     assert "Binlogs are taken" in found.todo
-    tso = {"went_back": 2, "trouble": "PD's time went back: ..."}
-    upstream = {"kind": "pd", "parts": [{"name": "pd", "trouble": ""}], "tso": tso}
-    (found,) = problems(status(upstream=upstream))
+    back = tso("PD's time went back: ...", went_back=2)
+    upstream = UpstreamStatus(kind="pd", parts=[UpstreamPart(name="pd")], tso=back)
+    (found,) = problems(well(upstream=upstream))
     assert (found.severity, found.title) == ("bad", "The time of the upstream went back")
 
 
 def shown(error: BinlogdError, state: str = "stuck", **others: Any) -> Problem:
     """What an operator is shown of an error of the Drainer."""
     kind, _, told, todo, skip_ts = Failure.of(error)
-    failure = {"kind": kind, "told": told, "todo": todo, "skip_ts": skip_ts}
-    (found,) = problems(status(drainer={"state": state, "failure": failure, **others}))
+    failure = FailureStatus(kind, told, todo, Tso(skip_ts))
+    (found,) = problems(well(drainer=drainer(state=state, failure=failure, **others)))
     return found
 
 
@@ -118,42 +152,37 @@ def test_a_failure_that_is_waited_out_says_when_and_what_would_help() -> None:
     [
         ({"refuses_because": "disk full"}, "bad", "refused"),
         ({"late_commits": 2}, "bad", "too late"),
-        ({"shards": [{"name": "shard-1", "index_damage": "torn"}]}, "warn", "shard-1"),
+        ({"shards": [shard("shard-1", index_damage="torn")]}, "warn", "shard-1"),
         ({"close_waits_for": "a drainer"}, "info", "closing"),
         ({"blocked_by": "a prewrite", "blocked_s": 99.0}, "warn", "one transaction"),
-        ({"drainer": {"state": "off"}}, "info", "turned off"),
-        ({"drainer": {"node_state": "paused"}}, "info", "paused"),
-        ({"drainer": {"node_state": "offline"}}, "warn", "offline"),
-        ({"drainer": {"ddl": {"elapsed_s": 99.0, "statement": "ALTER"}}}, "info", "99 s"),
-        (
-            {"drainer": {"sources": [{"name": "p2", "trouble": "refused", "silent_s": 9.0}]}},
-            "warn",
-            "p2",
-        ),
-        ({"drainer": {"sources": [SILENT], "blocking": "p2"}}, "warn", "p2 has said nothing"),
-        ({"drainer": {"values_in_doubt": 1}}, "warn", "values of columns"),
-        ({"drainer": {"trash": {"error": "denied"}}}, "warn", "trash"),
-        ({"drainer": {"expiring": ["shop.log"]}}, "info", "TTL"),
-        ({"gc": {"failed": "no such file"}}, "warn", "Garbage"),
-        ({"gc": {"held_by": ["drainer"]}, "free_bytes": 5}, "warn", "tenth"),
+        ({"drainer": DrainerStatus()}, "info", "turned off"),
+        ({"drainer": drainer(node_state="paused")}, "info", "paused"),
+        ({"drainer": drainer(node_state="offline")}, "warn", "offline"),
+        ({"drainer": drainer(ddl=AT_WORK)}, "info", "99 s"),
+        ({"drainer": drainer(sources=[source(trouble="refused")])}, "warn", "p2"),
+        ({"drainer": drainer(sources=[SILENT], blocking="p2")}, "warn", "p2 has said nothing"),
+        ({"drainer": drainer(values_in_doubt=1)}, "warn", "values of columns"),
+        ({"drainer": drainer(trash=TrashStatus(error="denied"))}, "warn", "trash"),
+        ({"drainer": drainer(expiring=["shop.log"])}, "info", "TTL"),
+        ({"gc": GcStatus(failed="no such file")}, "warn", "Garbage"),
+        ({"gc": GcStatus(held_by=["drainer"]), "free_bytes": 5}, "warn", "tenth"),
     ],
 )
 def test_every_trouble_is_named_with_what_to_do(
     changes: dict[str, Any], severity: str, words: str
 ) -> None:
-    changes.setdefault("shards", [])
-    (found,) = problems(status(**changes))
+    (found,) = problems(well(**changes))
     assert found.severity == severity
     assert words in found.title
     assert found.todo
 
 
 def test_a_silent_source_is_a_problem_where_it_is_waited_for_and_another_node() -> None:
-    assert problems(status(drainer={"sources": [SILENT], "blocking": "p1"})) == []
-    shards = [{"name": "p2", "index_damage": ""}]
-    assert problems(status(drainer={"sources": [SILENT], "blocking": "p2"}, shards=shards)) == []
+    assert problems(well(drainer=drainer(sources=[SILENT], blocking="p1"))) == []
+    shards = [shard("p2")]
+    assert problems(well(drainer=drainer(sources=[SILENT], blocking="p2"), shards=shards)) == []
 
 
 def test_the_worst_comes_first() -> None:
-    found = problems(status(close_waits_for="x", late_commits=1, gc={"failed": "y"}))
+    found = problems(well(close_waits_for="x", late_commits=1, gc=GcStatus(failed="y")))
     assert [each.severity for each in found] == ["bad", "warn", "info"]
