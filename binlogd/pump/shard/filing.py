@@ -17,7 +17,7 @@ import structlog
 from msgspec.structs import replace
 
 from binlogd.binlog import BinlogType
-from binlogd.errors import CorruptIndex, IndexUnavailable, LogFailed
+from binlogd.errors import CorruptIndex, IndexUnavailable, LogFailed, NotOnline
 from binlogd.log.index_file import Marks
 from binlogd.log.pointer import FileId, ValuePointer
 from binlogd.pump.log.entry import Entry, entry_of
@@ -26,7 +26,7 @@ from binlogd.pump.shard.chaser import ChaserStatistics, SlowChaser, Tail
 from binlogd.pump.shard.index import LATE_MAX, LateKept, LateRow, SqliteIndex
 from binlogd.pump.shard.recovery import Remade, late_among, note_needed
 from binlogd.pump.signal import Signal, is_set_within
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +36,15 @@ _MEASURE_AGAIN_S = 60.0
 _READS_MAX = 10
 _REMADE_MAX = 3
 """An index that is damaged again and again stands on a disk that nobody should trust."""
+
+
+class _Owed(NamedTuple):
+    """What somebody waits for: `kept_ts` at `ts`, and so many of the records since the start in the
+    index."""
+
+    ts: Tso
+    records: int
+    done: asyncio.Future[None]
 
 
 class Snapshot(NamedTuple):
@@ -81,6 +90,10 @@ class Filer:
         """Since the start."""
         self.late, self.late_open = late
         """Of all lives, and not decided about: the first of them, and how many."""
+        self.kept_ts = NO_TS
+        """What is logged from now on and commits up to here is known to be late by the next start,
+        whatever the other shards and the time source say to it then: so the marks say, durably."""
+        self._owed: list[_Owed] = []
         self.index = index
         self.remade_count = 0
         self._remade = remade
@@ -119,6 +132,15 @@ class Filer:
         self._suspects.append(commit)
         if len(self._suspects) >= self._options.suspects_max:
             self.room.clear()
+
+    def keep(self, ts: Tso) -> asyncio.Future[None]:
+        """Ends when `kept_ts` is there, where the watermark is now; or with NotOnline."""
+        return self._owe(ts, 0, asyncio.get_running_loop().create_future())
+
+    def answer_filed(self, done: asyncio.Future[None]) -> None:
+        """Ends `done` when all that was logged so far is in the index, with what is late; or with
+        NotOnline."""
+        self._owe(NO_TS, self.logged_count, done)
 
     def unplaced(self, commit_ts: Tso, start_ts: Tso) -> None:
         """A logged commit whose prewrite the sorter does not know; the index may."""
@@ -160,6 +182,7 @@ class Filer:
                 await self._measure_sealed()
         finally:
             self._has_ended = True
+            self._pay(NotOnline("offline"))
             self.room.set()
             self.filed.fire()
 
@@ -225,6 +248,26 @@ class Filer:
 
     # --- inside ------------------------------------------------------------------------------
 
+    def _owe(self, ts: Tso, records: int, done: asyncio.Future[None]) -> asyncio.Future[None]:
+        self._owed.append(_Owed(ts, records, done))
+        if self._has_ended:
+            self._pay(NotOnline("offline"))
+        self._work.set()
+        return done
+
+    def _pay(self, error: NotOnline | None = None) -> None:
+        """Ends what is reached, or all of it with an error."""
+        owed, self._owed = self._owed, []
+        for each in owed:
+            is_due = each.ts <= self.kept_ts and each.records <= self._tail.filed_count
+            if not is_due and error is None:
+                self._owed.append(each)
+            elif not each.done.done():
+                if is_due or error is None:
+                    each.done.set_result(None)
+                else:
+                    each.done.set_exception(error)
+
     async def _is_due(self) -> bool:
         """Waits for rows, or for marks that have waited long enough. False at the end."""
         loop = asyncio.get_running_loop()
@@ -242,7 +285,7 @@ class Filer:
                 continue
             self._dirty_since_s = self._dirty_since_s or loop.time()
             left_s = self._dirty_since_s + self._options.marks_every_s - loop.time()
-            if left_s <= 0:
+            if left_s <= 0 or self._owed:
                 return True
             await is_set_within(self._work, left_s)
         if self._tail.waiting() < self._options.batch_max:
@@ -311,7 +354,10 @@ class Filer:
             changed = self._log.changed()
             doubted = [each for each in self._suspects if (each.fid, each.offset) < marks.head]
             late = await late_among(self.index, entries, doubted)
-            await self.index.put(entries, marks, changed, late=late)
+            is_durable = bool(late or self._owed)
+            await self.index.put(entries, marks, changed, late=late, is_durable=is_durable)
+            if is_durable:
+                self.kept_ts = marks.max_commit_ts
             self._note_late(late, len(doubted))
             self._log.saved(changed)
             self._saved = marks
@@ -323,6 +369,7 @@ class Filer:
         while self._snapshots and self._snapshots[0].records <= filed:
             self._snapshots.popleft()
         self._reach(marks)
+        self._pay()
         self.filed.fire()
 
     def _note_late(self, late: Sequence[LateRow], checked: int) -> None:
@@ -361,6 +408,7 @@ class Filer:
             self.remade_count += 1
             if self.remade_count > _REMADE_MAX:
                 raise CorruptIndex(self.index.path, f"damaged {self.remade_count} times: {damage}")
+            self.kept_ts = NO_TS
             await self.index.close()
             try:
                 self.index = await self._remade(self._saved, self.late)
@@ -389,7 +437,7 @@ class Filer:
             self._work.set()
 
     def _is_dirty(self) -> bool:
-        return self._marks != self._saved or bool(self._log.changed())
+        return self._marks != self._saved or bool(self._owed or self._log.changed())
 
     async def _from_log(self, limit: int) -> list[Entry]:
         """The next records to file, read from the log: at most a few megabytes of them."""

@@ -16,6 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ from binlogd.pump.shard.filing import Filer, FilingOptions
 from binlogd.pump.shard.index import LateRow, SqliteIndex
 from binlogd.pump.shard.recovery import Recovered, Sorting, recover
 from binlogd.pump.shard.rounds import Rounds
-from binlogd.pump.shard.sorting import sort
+from binlogd.pump.shard.sorting import below, sort
 from binlogd.pump.shard.window import Window
 from binlogd.pump.signal import Signal
 from binlogd.tso import NO_TS, Tso
@@ -345,7 +346,7 @@ class Shard:
         except BaseException as error:
             self._fail(group, error if isinstance(error, BinlogdError) else NotOnline("offline"))
             raise
-        self._sort(items, first)
+        unkept = self._sort(items, first)
         self._groups += 1
         now_s = clock()
         if binlogs:
@@ -354,7 +355,9 @@ class Shard:
         for batch in group:
             if batch.done is not None:
                 self._measures.single_s.observe(now_s - batch.since_s, len(batch.items))
-                if not batch.done.done():
+                if any((item.start_ts, item.commit_ts) in unkept for item in batch.items if unkept):
+                    self.filer.answer_filed(batch.done)
+                elif not batch.done.done():
                     batch.done.set_result(None)
 
     def _next_group(self) -> list[_Batch]:
@@ -362,12 +365,27 @@ class Shard:
         size = 0
         while self._queue and size < self._options.group_bytes_max:
             batch = self._queue.popleft()
+            late_ts = below(batch.items, self.sorter, self.window, self.filer.kept_ts)
+            if late_ts and batch.done is not None:
+                self.filer.keep(late_ts).add_done_callback(partial(self._take_again, batch))
+                continue
             size += sum(len(item.payload) for item in batch.items)
             group.append(batch)
         return group
 
-    def _sort(self, items: Sequence[Item], first: ValuePointer) -> None:
-        """Gives logged items to sorter, window and filer; nothing waits in between."""
+    def _take_again(self, batch: _Batch, kept: asyncio.Future[None]) -> None:
+        """Queues what may have come too late: should the process end, the next start will know."""
+        if kept.exception() is None and not self._is_closing:
+            self._queue.append(batch)
+            self._queued.set()
+        else:
+            self._fail([batch], NotOnline("offline"))
+
+    def _sort(self, items: Sequence[Item], first: ValuePointer) -> set[tuple[Tso, Tso]]:
+        """Gives logged items to sorter, window and filer; nothing waits in between.
+
+        Returns commits that may have come too late, of which the next start would not know yet.
+        """
         now_s = asyncio.get_running_loop().time()
         logged = sort(items, first, self.sorter, self.window, now_s)
         for commit in logged.suspects:
@@ -384,6 +402,8 @@ class Shard:
             self._measures.single_size.observe_all([each.length for each in logged.entries])
             self.filer.logged(logged.entries)
         self.sorted_on()
+        kept_ts = self.filer.kept_ts
+        return {(e.start_ts, e.commit_ts) for e in logged.suspects if e.commit_ts > kept_ts}
 
     def sorted_on(self) -> None:
         """Tells pullers and filer how far the sorter has come."""

@@ -16,7 +16,7 @@ from binlogd.pump.shard.sorter import Sorter
 from binlogd.pump.shard.window import Window
 from binlogd.tso import NO_TS, Tso
 
-_PREWRITE = BinlogType.PREWRITE.value
+_PREWRITE, _COMMIT = BinlogType.PREWRITE.value, BinlogType.COMMIT.value
 
 
 class Logged:
@@ -29,6 +29,22 @@ class Logged:
         self.unplaced: list[tuple[Tso, Tso]] = []  # commits whose prewrite the sorter has not seen
         self.needed: dict[FileId, Tso] = {}  # by segment, the newest commit of its prewrites
         self.rollbacks = 0
+
+
+def below(items: Sequence[Item], sorter: Sorter, window: Window, kept_ts: Tso) -> Tso:
+    """The newest commit among items that are not logged yet which comes at or below the watermark
+    and above `kept_ts`, and is not known to be a repeated one; NO_TS if there is none."""
+    newest, watermark = NO_TS, sorter.watermark
+    for item in items:
+        commit_ts = item.commit_ts
+        if (
+            kept_ts < commit_ts <= watermark
+            and item.tp == _COMMIT
+            and commit_ts > newest
+            and not window.has(commit_ts, item.start_ts)
+        ):
+            newest = commit_ts
+    return newest
 
 
 def sort(

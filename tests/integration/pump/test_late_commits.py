@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from binlogd.log.index_file import FILES
 from binlogd.pump.pump import Pump
@@ -37,6 +40,12 @@ async def too_late(pump: Pump) -> None:
     await written(pump, prewrite(1), commit(1, 20))
     await until_released(pump, 20)
     await written(pump, prewrite(3), commit(3, 10), commit(3, 10))
+
+
+def look(directory: Path) -> tuple[object, ...]:
+    """What changes with every write."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
 
 
 def killed(world: World, place: Path) -> Path:
@@ -71,6 +80,7 @@ async def test_it_is_found_by_the_next_life_when_it_was_logged_and_not_filed(
     async with world.pump() as pump:
         await written(pump, prewrite(1), commit(1, 20))
         await eventually(lambda: pump.statistics().shards[0].filed_ts == at(20))
+        await pump._shards[0].filer.keep(at(20))
         with sqlite3.connect(world.directory / INDEX, isolation_level=None) as other:
             other.execute("BEGIN IMMEDIATE")  # the index takes nothing
             await written(pump, prewrite(3), commit(3, 10), commit(3, 10))
@@ -81,6 +91,36 @@ async def test_it_is_found_by_the_next_life_when_it_was_logged_and_not_filed(
         await eventually(lambda: late(pump) == [("shard-0", 3, 10)])
     async with posix_world(place) as after, after.pump() as pump:
         assert late(pump) == [("shard-0", 3, 10)]
+
+
+async def test_whenever_the_process_dies_what_only_another_shard_was_ahead_of_is_known(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Shard 1 has nothing in its log that says how far it had promised."""
+    elsewhere = tmp_path_factory.mktemp("killed")
+    states: list[tuple[Path, bool]] = []
+    async with world.pump(shards=2) as pump:
+        for shard in pump._shards:
+            shard.filer._options = replace(shard.filer._options, marks_every_s=3_600)
+        await written(pump, prewrite(1), commit(1, 20))
+        await until_released(pump, 20)
+        writing = asyncio.create_task(written(pump, prewrite(2), commit(2, 10)))
+        looked: tuple[object, ...] = ()
+        is_answered = False
+        while not (is_answered and late(pump)):
+            before, is_answered = is_answered, writing.done()
+            if (now := look(world.directory)) != looked or before != is_answered:
+                states.append((killed(world, elsewhere / str(len(states))), is_answered))
+                looked = now
+            await asyncio.sleep(0)
+        await writing
+        states.append((killed(world, elsewhere / str(len(states))), True))
+    assert len(states) > 2
+    for place, is_answered in states:
+        async with posix_world(place) as after, after.pump(shards=2) as pump:
+            is_there = await pump.read_binlog(at(10)) is not None
+            assert is_there or not is_answered
+            assert late(pump) == ([("shard-1", 2, 10)] if is_there else []), place.name
 
 
 async def test_an_index_that_is_made_again_has_it(world: World) -> None:
@@ -105,6 +145,7 @@ async def test_writing_waits_while_too_many_are_unchecked_and_none_is_dropped(
         await written(pump, prewrite(1), commit(1, 900))
         await eventually(lambda: pump.statistics().shards[0].filed_ts == at(900))
         shard = pump._shards[0]
+        await shard.filer.keep(at(900))
         shard.filer._options = replace(shard.filer._options, suspects_max=3)
         with sqlite3.connect(world.directory / INDEX, isolation_level=None) as other:
             other.execute("BEGIN IMMEDIATE")
