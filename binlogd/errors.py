@@ -38,6 +38,7 @@
     │   ├── UnsupportedDdl      this DDL cannot be replayed downstream
     │   ├── StatementRejected   the downstream refuses a statement
     │   ├── LateCommit          an acknowledged commit came below what was replicated
+    │   ├── PromiseAhead        another Pump promises up to a time that has not come
     │   ├── DdlOutcomeUnknown   nobody can tell whether a DDL was done
     │   ├── SchemaChanged       a read of Spark cannot hold what a table became
     │   └── Unforeseen          a fault of binlogd's own in one part, which is tried again
@@ -391,6 +392,23 @@ class LateCommit(Stuck):
             " (`binlogd verify` tells what differs), or begin anew from a full copy of the data;"
             " then pass over it. Is the clock of upstream.tso ahead of the writers?",
             skip_ts=commit_ts,
+        )
+
+
+class PromiseAhead(Stuck):
+    """Another Pump delivered a timestamp far above the wall clock and everything before it."""
+
+    def __init__(self, source: str, start_ts: int, commit_ts: int, horizon_ms: int) -> None:
+        self.source, self.start_ts, self.commit_ts = source, start_ts, commit_ts
+        ahead_s = ((commit_ts >> 18) - horizon_ms) / 1000
+        super().__init__(
+            f"{source} delivered commit_ts {commit_ts} (start_ts {start_ts}), {ahead_s:.0f} s"
+            " beyond what is taken: with it the checkpoint would pass all that comes until then",
+            todo="set the clock of this machine right, or, if that time is meant, raise"
+            " pump.timestamp-ahead-max; if the Pump has a wrong commit_ts in its log, what it takes"
+            " after it comes to nobody: pause it, close it and begin it anew with an empty data"
+            " directory, declare it offline (`binlogd nodes NAME --mark offline`), and compare with"
+            " `binlogd verify`",
         )
 
 

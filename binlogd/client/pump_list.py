@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from binlogd.binlog import Pulled
 from binlogd.client.pump_client import RemoteSource
+from binlogd.errors import PromiseAhead
 from binlogd.host.tls import ClientTls
-from binlogd.ports import BinlogSource, Member
-from binlogd.tso import Tso
+from binlogd.ports import BinlogSource, Clock, Member
+from binlogd.tso import NO_TS, Tso, physical_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,14 @@ class PumpList:
         local: Sequence[BinlogSource],
         remote: Sequence[PumpAddress],
         cluster_id: Callable[[], Awaitable[int]],
-        observe: Callable[[Tso], None],
+        horizon: Horizon,
         tls: ClientTls | None = None,
     ) -> None:
-        """`observe` is told every commit_ts that another Pump has promised: a shard in this process
+        """`horizon` is told every commit_ts that another Pump has promised: a shard in this process
         that nobody writes to may then promise the same."""
         self._local, self._remote = local, remote
         self._tls = tls
-        self._cluster_id, self._observe = cluster_id, observe
+        self._cluster_id, self._horizon = cluster_id, horizon
 
     async def watch(self) -> AsyncGenerator[Sequence[Member], None]:
         """See Sources."""
@@ -60,7 +61,7 @@ class PumpList:
         others = [
             Observed(
                 RemoteSource(str(each), each.host, each.port, cluster_id=cluster_id, tls=self._tls),
-                self._observe,
+                self._horizon,
             )
             for each in self._remote
         ]
@@ -68,11 +69,34 @@ class PumpList:
         await asyncio.Event().wait()
 
 
-class Observed:
-    """A remote source whose promises are passed on."""
+class Horizon:
+    """How far ahead a timestamp of another Pump may lie: as one that is written to this one.
 
-    def __init__(self, source: RemoteSource, observe: Callable[[Tso], None]) -> None:
-        self._source, self._observe = source, observe
+    Of the wall clock, and of everything before it; `observe` is told what is believed.
+    """
+
+    def __init__(self, observe: Callable[[Tso], None], clock: Clock, *, ahead_max_s: float) -> None:
+        self._observe, self._clock = observe, clock
+        self._ahead_max_ms = int(ahead_max_s * 1000)
+        self._newest = NO_TS
+
+    def take(self, source: str, pulled: Pulled) -> None:
+        """Takes note of a batch. Raises PromiseAhead, and then no promise of it counts."""
+        newest_ms = max(self._clock.wall_ms(), physical_ms(self._newest))
+        horizon_ms = newest_ms + self._ahead_max_ms
+        if physical_ms(pulled.resolved_ts) >= horizon_ms:
+            for each in pulled.binlogs:
+                if physical_ms(each.commit_ts) >= horizon_ms:
+                    raise PromiseAhead(source, each.start_ts, each.commit_ts, horizon_ms)
+        self._newest = max(self._newest, pulled.resolved_ts)
+        self._observe(pulled.resolved_ts)
+
+
+class Observed:
+    """A remote source whose promises are passed on, as far as they are believed."""
+
+    def __init__(self, source: RemoteSource, horizon: Horizon) -> None:
+        self._source, self._horizon = source, horizon
 
     @property
     def name(self) -> str:
@@ -80,8 +104,8 @@ class Observed:
         return self._source.name
 
     async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
-        """See BinlogSource."""
+        """See BinlogSource. Raises PromiseAhead."""
         async with aclosing(self._source.pull(after)) as batches:
             async for pulled in batches:
-                self._observe(pulled.resolved_ts)
+                self._horizon.take(self.name, pulled)
                 yield pulled

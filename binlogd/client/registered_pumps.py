@@ -21,7 +21,7 @@ import structlog
 
 from binlogd.binlog import Pulled
 from binlogd.client.pump_client import RemoteSource
-from binlogd.client.pump_list import Observed, PumpAddress
+from binlogd.client.pump_list import Horizon, Observed, PumpAddress
 from binlogd.errors import PumpUnavailable, UpstreamUnavailable
 from binlogd.host.tls import ClientTls
 from binlogd.ports import BinlogSource, Member, NodeStatus, Registry, SourceState
@@ -50,12 +50,12 @@ class RegisteredPumps:
         *,
         own_id: str,
         cluster_id: Callable[[], Awaitable[int]],
-        observe: Callable[[Tso], None],
+        horizon: Horizon,
         tls: ClientTls | None = None,
     ) -> None:
-        """`own_id` is the Pump that `local` belongs to; `observe` is told what others promise."""
+        """`own_id` is the Pump that `local` belongs to; `horizon` is told what others promise."""
         self._local, self._registry, self._own_id = local, registry, own_id
-        self._cluster_id, self._observe, self._tls = cluster_id, observe, tls
+        self._cluster_id, self._horizon, self._tls = cluster_id, horizon, tls
         self._is_watched = False
         self._taken_in: Set[str] = frozenset()
         self._turn = asyncio.Event()
@@ -157,7 +157,7 @@ class RegisteredPumps:
             remote = RemoteSource(
                 node.node_id, address.host, address.port, cluster_id=cluster_id, tls=self._tls
             )
-            source = Observed(remote, self._observe)
+            source = Observed(remote, self._horizon)
         self._known[node.node_id] = node.host, source
         return source
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from binlogd.client.pump_list import PumpAddress, PumpList
+from binlogd.client.pump_list import Horizon, PumpAddress, PumpList
 from binlogd.client.registered_pumps import RegisteredPumps
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
@@ -400,9 +400,15 @@ def registered_pumps(
         upstream.registry,
         own_id=names.pump,
         cluster_id=upstream.cluster.wait_known,
-        observe=upstream.tso.observe,
+        horizon=horizon(setup, upstream),
         tls=client_tls(setup),
     )
+
+
+def horizon(setup: Setup, upstream: Upstream) -> Horizon:
+    """How far the promises of other Pumps are believed."""
+    ahead_max_s = setup.config.pump.timestamp_ahead_max
+    return Horizon(upstream.tso.observe, WallClock(), ahead_max_s=ahead_max_s)
 
 
 def make_finder(setup: Setup, upstream: Upstream) -> Finder:
@@ -443,7 +449,7 @@ def make_drainer(
         pump.sources() if pump is not None else (),
         [PumpAddress(*each) for each in pump_addresses(setup.config.upstream.pumps)],
         upstream.cluster.wait_known,
-        upstream.tso.observe,
+        horizon(setup, upstream),
         client_tls(setup),
     )
     ports = DrainerPorts(

@@ -12,21 +12,21 @@ from random import Random
 import pytest
 
 from binlogd.client.notify import notify
-from binlogd.client.pump_list import PumpAddress
+from binlogd.client.pump_list import Horizon, PumpAddress
 from binlogd.client.registered_pumps import RegisteredPumps
-from binlogd.errors import UpstreamUnavailable
+from binlogd.errors import PromiseAhead, UpstreamUnavailable
 from binlogd.merge.stream import MergedStream, MergeLimits, merged
 from binlogd.ports import NodeStatus, SourceState
 from binlogd.pump.rpc.service import CisternService, PumpService
 from binlogd.serving.server import Server
-from binlogd.tso import NO_TS, Tso
+from binlogd.tso import NO_TS, Tso, compose
 from binlogd.upstream.entry import node_key
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.registry import PUMP, NodeRegistry
 from binlogd.wire import peek
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest
 from tests.support.memory_pump import Cluster, MemoryPump
-from tests.support.pump_world import eventually
+from tests.support.pump_world import StillClock, at, eventually
 
 CLUSTER = 7
 PATIENT = MergeLimits(retry_after_s=0.01, offline_grace_s=0.05)
@@ -105,7 +105,11 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster7]:
         return CLUSTER
 
     pumps = RegisteredPumps(
-        [], registry, own_id="me", cluster_id=cluster_id, observe=observed.append
+        [],
+        registry,
+        own_id="me",
+        cluster_id=cluster_id,
+        horizon=Horizon(observed.append, StillClock(), ahead_max_s=600),
     )
     async with AsyncExitStack() as hosts:
         yield Cluster7(registry, keyspace, pumps, hosts, observed)
@@ -265,3 +269,28 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 def test_an_address_is_read_as_it_is_shown() -> None:
     for text in ("pump-1.example:8250", "[::1]:8250", "10.0.0.1:65535"):
         assert str(PumpAddress.parsed(text)) == text
+
+
+async def test_a_pump_with_a_timestamp_from_the_future_stops_the_merge_before_it_counts(
+    cluster: Cluster7,
+) -> None:
+    """One of them would move the checkpoint past everything that comes for years."""
+    first, second = await cluster.host("first"), await cluster.host("second")
+    now, beyond = at(0), compose(StillClock().now_ms + 600_000)
+    await first.commits(now, now + 50, beyond)
+    await second.commits(now + 20, now + 60, beyond + 5)
+    async with merging(cluster) as stream:
+        with pytest.raises(PromiseAhead, match=rf"commit_ts {beyond}.* \(start_ts .* 0 s beyond"):
+            await cluster.read_up_to(stream, beyond)
+    assert max(cluster.observed, default=0) < beyond
+    assert "clock" in PromiseAhead("first", 1, 2, 3).todo
+
+
+async def test_a_clock_that_is_behind_does_not_stop_what_goes_on_from_a_checkpoint(
+    cluster: Cluster7,
+) -> None:
+    host = await cluster.host("host")
+    later = compose(StillClock().now_ms + 86_400_000)
+    await host.commits(later + 10, later + 20)
+    async with merged(cluster.pumps, later, PATIENT) as stream:
+        assert await cluster.read_up_to(stream, later + 20) == [later + 10, later + 20]
