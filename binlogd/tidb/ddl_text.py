@@ -127,9 +127,11 @@ def changed_columns(statement: str) -> dict[str, str]:
     for at, word in enumerate(all_words[:-2]):
         if not word.says("CHANGE"):
             continue
-        names = all_words[at + 1 : at + 4]
+        names = all_words[at + 1 : at + 6]
         if names[0].says("COLUMN"):
             names = names[1:]
+        if len(names) > 3 and names[0].says("IF") and names[1].says("EXISTS"):
+            names = names[2:]
         old, new = names[0], names[1]
         if old.is_name and new.is_name:
             found[new.text.lower()] = old.text.lower()

@@ -57,16 +57,37 @@ def split(query: str) -> list[str]:
 
 
 def alter_parts(statement: str) -> list[str]:
-    """An ALTER TABLE as one statement for each of its parts; [] for one that has one part."""
+    """An ALTER TABLE as one statement for each of its parts; [] for one that has one part.
+
+    Each column of an ADD COLUMN (...) is a part.
+    """
     if not begins(statement, "ALTER", "TABLE"):
         return []
     found = words(statement)
     first = 5 if len(found) > 3 and found[3].text == "." else 3
     parts = [(begin, end) for begin, end in parts_of(found, first, depth=0) if begin < end]
-    if len(parts) < 2 or any(found[begin].says("PARTITION") for begin, _ in parts):
+    if any(found[begin].says("PARTITION") for begin, _ in parts):
         return []
     head = statement[: _outside(statement, found[first].begin)]
-    return [f"{head}{_whole(statement, found[a].begin, found[b - 1].end)}" for a, b in parts]
+    texts = []
+    for begin, end in parts:
+        columns = _columns_added(found, begin, end)
+        add = "ADD COLUMN " if columns else ""
+        for a, b in columns or [(begin, end)]:
+            texts.append(f"{head}{add}{_whole(statement, found[a].begin, found[b - 1].end)}")
+    return texts if len(texts) > 1 else []
+
+
+def _columns_added(found: list[Word], begin: int, end: int) -> list[tuple[int, int]]:
+    """Where the columns of an ADD COLUMN (...) begin and end; [] for any other part."""
+    if not found[begin].says("ADD"):
+        return []
+    opening = begin + 1
+    while opening < end and found[opening].says("COLUMN", "IF", "NOT", "EXISTS"):
+        opening += 1
+    if opening == end or found[opening].kind != "sign" or found[opening].text != "(":
+        return []
+    return [(a, b) for a, b in parts_of(found, opening, depth=1) if a < b]
 
 
 def without_foreign_keys(statement: str) -> str:
@@ -190,6 +211,7 @@ def _does_nothing(statement: str, dialect: Dialect) -> bool:
 def _for_mysql(statement: str, left_out: list[str]) -> str:
     for edit in (_without_future, _without_sequences, _without_temporary, _as_alter):
         statement = edit(statement)
+    statement = _with_marked_conditions(statement)
     statement = _with_marked_visibility(_with_marked_parts(statement, left_out))
     return with_names_told(with_marked_words(statement, left_out))
 
@@ -211,6 +233,28 @@ def _as_alter(statement: str) -> str:
     columns = statement[rest[opening].begin : end].rstrip()
     verb = "ADD UNIQUE INDEX" if is_unique else "ADD INDEX"
     return f"ALTER TABLE {table} {verb} {quoted(name.text)}{columns}"
+
+
+def _with_marked_conditions(statement: str) -> str:
+    """IF [NOT] EXISTS of columns, indexes and partitions in a comment that MariaDB alone reads.
+
+    MySQL has none: what is there, or gone, it refuses in words that are forgiven, part by part.
+    """
+    found = words_and_marks(statement)
+    said = [word for word in found[:3] if not word.says("UNIQUE")]
+    is_index = len(said) > 1 and said[0].says("CREATE", "DROP") and said[1].says("INDEX")
+    if not is_index and not begins(statement, "ALTER", "TABLE"):
+        return statement
+    edits = []
+    is_marked = False
+    for at, word in enumerate(found[:-2]):
+        is_marked = word.kind == "open" or (is_marked and word.kind != "close")
+        is_not = found[at + 1].says("NOT")
+        last = found[at + 2 if is_not else at + 1]
+        if word.says("IF") and last.says("EXISTS") and not is_marked:
+            text = f"/*M! IF {'NOT ' if is_not else ''}EXISTS */"
+            edits.append(Edit(word.begin, last.end, text))
+    return applied(statement, edits)
 
 
 def _without_future(statement: str) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from binlogd.tidb.ddl_text import Word, words_and_marks
+from binlogd.tidb.ddl_text import Word, words_and_comments, words_and_marks
 
 _COLLATIONS = {
     "utf8mb4_0900_ai_ci": "utf8mb4_uca1400_nopad_ai_ci",
@@ -43,13 +43,15 @@ def applied(statement: str, edits: Iterable[Edit]) -> str:
 def marked(said: str, version: int, left_out: list[str]) -> str:
     """What a MySQL from this version on reads, and MariaDB does not.
 
-    Comments of TiDB's that are in it go. Where no comment can hold it, it is "" and `left_out` has
-    one more.
+    Comments of TiDB's and for MariaDB that are in it go. Where no comment can hold it, it is "" and
+    `left_out` has one more.
     """
     text, edits = said, []
     begin: int | None = None
-    for word in words_and_marks(text):
-        if word.kind == "open":
+    for word in words_and_comments(text):
+        if word.kind == "comment" and begin is None:
+            edits.append(Edit(word.begin, word.end, ""))
+        elif word.kind == "open":
             begin = word.begin
         elif word.kind == "close" and begin is not None:
             edits.append(Edit(begin, word.end, ""))

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
+from binlogd.drainer.ddl.edits import Dialect, edited
 from binlogd.drainer.messages.named import NamedDdl, NamedTransaction
 from binlogd.drainer.mysql.connection import Server, SqlSession
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
@@ -335,3 +336,47 @@ async def test_a_definition_that_tidb_has_is_no_matter_of_strictness(
         await apply(sink, ddl(20, statement))
     assert each_server.execute("SELECT c FROM s.t") == [(b"of before",)]
     assert "values_cut_by_a_ddl" not in {each["event"] for each in logged}
+
+
+# --- IF EXISTS ---------------------------------------------------------------------------------
+
+CONDITIONS = (
+    "ALTER TABLE `t` ADD COLUMN IF NOT EXISTS `a` INT, ADD COLUMN IF NOT EXISTS `b` INT",
+    "ALTER TABLE `t` ADD COLUMN IF NOT EXISTS (`b` INT, `d` INT)",
+    "ALTER TABLE `t` MODIFY COLUMN IF EXISTS `a` BIGINT, DROP COLUMN IF EXISTS `c`",
+    "ALTER TABLE `t` CHANGE COLUMN IF EXISTS `d` `e` INT COMMENT 'IF EXISTS'",
+    "ALTER TABLE `t` ADD INDEX IF NOT EXISTS `i`(`a`), ADD INDEX IF NOT EXISTS `j`((`a` + 1))",
+    "ALTER TABLE `t` DROP INDEX IF EXISTS `k`",
+    "CREATE UNIQUE INDEX IF NOT EXISTS `u` ON `t` (`id`, `a`)",
+    "DROP INDEX IF EXISTS `l` ON `t`",
+    "ALTER TABLE `t` ADD PARTITION IF NOT EXISTS (PARTITION `p3` VALUES LESS THAN (30))",
+    "ALTER TABLE `t` DROP PARTITION IF EXISTS `p1`",
+)
+
+
+@pytest.mark.parametrize(
+    "before", ["SELECT 1", "ALTER TABLE s.t ADD COLUMN b INT, DROP COLUMN c, DROP INDEX l"]
+)
+async def test_a_condition_means_to_every_server_what_it_means_to_tidb(
+    before: str, each_server: MariaDb
+) -> None:
+    """MySQL cannot read these. What is there, or gone, is passed over, and nothing beside it."""
+    each_server.execute(
+        "CREATE DATABASE s",
+        "CREATE TABLE s.t (id BIGINT PRIMARY KEY, c INT, n INT, KEY k (n), KEY l (n))"
+        " PARTITION BY RANGE (id) (PARTITION p1 VALUES LESS THAN (10),"
+        " PARTITION p2 VALUES LESS THAN (20))",
+        before,
+    )
+    texts = [edited(each, Dialect.MYSQL) for each in CONDITIONS]
+    await apply(sink_for(each_server), *(ddl(20 + at, text) for at, text in enumerate(texts)))
+
+    def named(of: str, table: str) -> set[bytes | None]:
+        where = "WHERE table_schema = 's' AND table_name = 't'"
+        question = f"SELECT {of} FROM information_schema.{table} {where}"
+        return {name for (name,) in each_server.execute(question)}
+
+    assert named("column_name", "columns") == {b"id", b"n", b"a", b"b", b"e"}
+    expressions = {b"j"} if each_server.name == "MySQL" else set()
+    assert named("index_name", "statistics") == {b"PRIMARY", b"i", b"u"} | expressions
+    assert named("partition_name", "partitions") == {b"p2", b"p3"}

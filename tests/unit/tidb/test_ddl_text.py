@@ -51,6 +51,7 @@ def test_renames_are_read_in_order(statement: str, renames: list[Rename]) -> Non
 def test_changed_columns_are_read_by_their_new_names() -> None:
     statement = "alter table t CHANGE a `B` int, change column `c` c bigint, modify d int"
     assert changed_columns(statement) == {"b": "a", "c": "c"}
+    assert changed_columns("ALTER TABLE t CHANGE COLUMN IF EXISTS `a` `b` INT") == {"b": "a"}
 
 
 @given(st.text(alphabet="`'\"/*T![]-#\n a;,.()\\=é", max_size=60))
