@@ -12,17 +12,17 @@ cmd/drainer/drainer.toml, cmd/pump/pump.toml.
 
 from __future__ import annotations
 
-import difflib
 import socket
 import tomllib
 from pathlib import Path
 from string import Formatter
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import msgspec
 
 from binlogd.errors import ConfigError
 from binlogd.settings.effects import check_effects
+from binlogd.settings.mistakes import SECRETS, mistakes
 from binlogd.settings.operators import check_operators, check_token
 from binlogd.settings.quantities import (
     address_of,
@@ -36,8 +36,6 @@ from binlogd.settings.quantities import (
 
 _WILDCARDS = ("0.0.0.0", "::")
 HIDDEN = "***"
-SECRETS = frozenset({"password", "encrypted_password", "admin_token"})
-"""Fields whose values are never shown."""
 TIDB_STATUS_PORT = 10080
 
 
@@ -295,25 +293,28 @@ def read_text(path: Path) -> str:
 
 def parse(text: str, source: str) -> Config:
     """Validates TOML text; `source` names it in errors. Raises ConfigError."""
-    return from_tree(read_toml(text, source), source)
+    return from_tree(read_toml(text, source), source, text)
 
 
 def read_toml(text: str, source: str) -> dict[str, Any]:
     """TOML as it is written, but for `_` in a key, which is taken for `-`. Raises ConfigError."""
     try:
-        return _hyphenated(tomllib.loads(text))
+        return dict(_hyphenated(tomllib.loads(text)))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: is not TOML: {error}") from error
+        is_open = str(error).startswith(("Illegal character", "Unterminated string"))
+        hint = "; a text lacks its closing quote" if is_open else ""
+        raise ConfigError(f"{source}: is not TOML: {error}{hint}") from error
 
 
-def from_tree(tree: dict[str, Any], source: str) -> Config:
-    """Validates what was read. Raises ConfigError."""
-    _refuse_unknown_keys(tree, Config, "", source)
-    try:
-        config = msgspec.convert(tree, Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {_in_toml_words(str(error))}") from error
-    _check(config, tree, source)
+def from_tree(tree: dict[str, Any], source: str, text: str = "") -> Config:
+    """Validates what was read; `text` is where, for the lines. Raises ConfigError, which names
+    every wrong key."""
+    wrong = mistakes(tree, Config, text)
+    if wrong:
+        several = f"{len(wrong)} keys are wrong\n  " if len(wrong) > 1 else ""
+        raise ConfigError(f"{source}: {several}" + "\n  ".join(wrong))
+    config = msgspec.convert(tree, Config)
+    _check(config, source)
     return config
 
 
@@ -321,48 +322,20 @@ _NAMED_BY_OPERATORS = frozenset({"params", "binlog-filter-rule"})
 """Tables whose keys are names, taken as they are."""
 
 
-def _hyphenated(tree: dict[str, Any]) -> dict[str, Any]:
+def _hyphenated(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_hyphenated(each) for each in value]
+    if not isinstance(value, dict):
+        return value
     found: dict[str, Any] = {}
-    for name, value in tree.items():
+    for name, each in value.items():
         key = name.replace("_", "-")
-        keeps = key in _NAMED_BY_OPERATORS or not isinstance(value, dict)
-        found[key if key not in tree else name] = value if keeps else _hyphenated(value)
+        keeps = key in _NAMED_BY_OPERATORS and isinstance(each, dict)
+        found[key if key not in value else name] = each if keeps else _hyphenated(each)
     return found
 
 
-def _refuse_unknown_keys(
-    tree: dict[str, Any], table: type[msgspec.Struct], prefix: str, source: str
-) -> None:
-    hints = get_type_hints(table)
-    known = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(table)}
-    for key, value in tree.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {prefix}{near[0]}?" if near else f"; known: {', '.join(known)}"
-            raise ConfigError(
-                f"{source}: contained unknown configuration options: {prefix}{key}{hint}"
-            )
-        for kind in (known[key], *get_args(known[key])):
-            if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-                for name, child in _tables_in(value, known[key]):
-                    _refuse_unknown_keys(child, kind, f"{prefix}{key}.{name}", source)
-
-
-def _tables_in(value: Any, kind: Any) -> list[tuple[str, dict[str, Any]]]:
-    """The TOML tables that a key holds: one, a list of them, or some by name."""
-    if get_origin(kind) is dict and isinstance(value, dict):
-        return [(f"{name}.", child) for name, child in value.items() if isinstance(child, dict)]
-    found = value if isinstance(value, list) else [value]
-    return [("", child) for child in found if isinstance(child, dict)]
-
-
-def _in_toml_words(message: str) -> str:
-    """msgspec says "... - at `$.pump.shards`"; we put the key first."""
-    what, _, where = message.rpartition(" - at `$.")
-    return f"{where.rstrip('`')}: {what}" if what else message
-
-
-def _check(config: Config, tree: dict[str, Any], source: str) -> None:
+def _check(config: Config, source: str) -> None:
     _check_rule_names(config.syncer, source)
     _check_security(config, source)
     _check_upstream(config.upstream, source)

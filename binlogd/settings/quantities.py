@@ -11,41 +11,31 @@ _SIZE = re.compile(r"^\s*([0-9.]+)\s*([kmgtpe]?i?b?)\s*$", re.IGNORECASE)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|ms|s|m|h)")
 _PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _DAY_S = 86_400.0
+_PORT_MAX = 65535
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def listen_address(addr: str) -> tuple[str, int]:
     """`host:port`, also `[::1]:port`, as a pair; in a registry a URL would be no address. Raises
     ConfigError."""
-    host, separator, port = addr.rpartition(":")
-    if (
-        not separator
-        or not host
-        or "/" in host
-        or not port.isascii()
-        or not port.isdigit()
-        or int(port) > 65535
-    ):
-        raise ConfigError(f'addr: expected "host:port", got "{addr}"')
-    return host.strip("[]"), int(port)
+    return address_of("addr", addr)
 
 
 def address_of(key: str, text: str) -> tuple[str, int]:
     """As `listen_address`; an error names the key."""
-    try:
-        return listen_address(text)
-    except ConfigError as error:
-        raise ConfigError(f'{key}: expected "host:port", got "{text}"') from error
+    host, separator, port = text.rpartition(":")
+    if not (separator and host and "/" not in host and port.isascii() and port.isdigit()):
+        raise ConfigError(f'{key}: expected "host:port", got "{text}"')
+    if int(port) > _PORT_MAX:
+        raise ConfigError(f'{key}: a port is at most {_PORT_MAX}, got "{text}"')
+    return host.strip("[]"), int(port)
 
 
 def pump_addresses(pumps: Sequence[str]) -> list[tuple[str, int]]:
     """Host and port of each other Pump. Raises ConfigError, also for one that is named twice."""
     found: list[tuple[str, int]] = []
     for pump in pumps:
-        try:
-            address = listen_address(pump)
-        except ConfigError as error:
-            raise ConfigError(f'upstream.pumps: expected "host:port", got "{pump}"') from error
+        address = address_of("upstream.pumps", pump)
         if address in found:
             raise ConfigError(f'upstream.pumps: "{pump}" stands there twice')
         found.append(address)

@@ -20,6 +20,7 @@ import msgspec
 from binlogd.errors import ConfigError
 from binlogd.settings import config, passwords
 from binlogd.settings.config import Config, DownstreamConfig
+from binlogd.settings.mistakes import SECRETS, right_form
 from binlogd.settings.operators import check_token
 
 PREFIX = "BINLOGD_"
@@ -60,7 +61,8 @@ def read(
     overrides: Mapping[str, str] | None = None,
 ) -> Settings:
     """`overrides` are words of the command line, by key. Raises ConfigError."""
-    tree = {} if path is None else config.read_toml(config.read_text(path), str(path))
+    text = "" if path is None else config.read_text(path)
+    tree = config.read_toml(text, str(path))
     source = str(path) if path is not None else "configuration"
     origins = dict.fromkeys(_leaves(tree), source)
     given = {
@@ -72,7 +74,7 @@ def read(
         if said.isdisjoint((key, *_other_places(key))):
             given[key] = each
     if path is not None and given:
-        config.from_tree(tree, source)  # so that the file is blamed for what is its own
+        config.from_tree(tree, source, text)  # so that the file is blamed for what is its own
         source = f"{path}, with {', '.join(sorted({each.origin for each in given.values()}))}"
     for key, each in given.items():
         for other in _other_places(key):
@@ -82,13 +84,13 @@ def read(
         _put(tree, key, each.value)
         origins[key] = each.origin
     directory = Path.cwd() if path is None else path.resolve().parent
-    found = _with_secrets(config.from_tree(tree, source), directory, environ, origins)
+    found = _with_secrets(config.from_tree(tree, source, text), directory, environ, origins)
     return Settings(found, origins)
 
 
 def shown(key: str, value: Any) -> Any:
     """A value as anybody may see it, in what JSON and TOML have."""
-    if key.rpartition(".")[2].replace("-", "_") in config.SECRETS:
+    if key.rpartition(".")[2].replace("-", "_") in SECRETS:
         return config.HIDDEN if value else ""
     return msgspec.to_builtins(value)
 
@@ -179,7 +181,7 @@ def _converted(name: str, text: str, kind: Any) -> Any:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name}: expected a list or table as TOML has it") from error
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{name}: {error}") from error
+        raise ConfigError(f"{name}: {right_form(plain)}") from error
 
 
 # --- secrets ----------------------------------------------------------------------------

@@ -60,15 +60,18 @@ def test_every_key_that_takes_the_place_of_one_of_a_pump_is_there() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[pmup]\n", "unknown configuration options: pmup; did you mean pump?"),
+        ("[pmup]\n", "line 1: pmup: unknown key; did you mean pump?"),
         (
             "[pump]\nshard = 3",
-            "unknown configuration options: pump.shard; did you mean pump.shards?",
+            "line 2: pump.shard: unknown key; did you mean pump.shards?",
         ),
-        ('[pump]\nshards = "a"', "pump.shards: Expected `int`, got `str`"),
+        ('[pump]\nshards = "a"', 'line 2: pump.shards: must be a whole number, as in 4; it is "a"'),
         ("[pump]\nshards = 0", "pump.shards: must be above 0"),
         ("[pump]\nfake-binlog-interval = 0", "pump.fake-binlog-interval: must be above 0"),
-        ('log-level = "loud"', "log-level: Invalid enum value 'loud'"),
+        (
+            'log-level = "loud"',
+            'log-level: must be one of "debug", "info", "warn", "error"; it is "loud"',
+        ),
         ("[drainer]\ninitial-commit-ts = -1", "initial-commit-ts: must not be negative"),
         ("[pump]\ngc = 0", "pump.gc: 0: must be above 0"),
         ('[pump]\nmemory-budget = "1 GiB"', "less than twice pump.max-message-size (1073741824)"),
@@ -82,7 +85,10 @@ def test_every_key_that_takes_the_place_of_one_of_a_pump_is_there() -> None:
             "must be another one than syncer.to.checkpoint.schema",
         ),
         ('[drainer]\ntrash-retention = "2x"', 'drainer.trash-retention: "2x"'),
-        ('[upstream]\nkind = "xyz"', "upstream.kind: Invalid enum value 'xyz'"),
+        (
+            '[upstream]\nkind = "xyz"',
+            'upstream.kind: must be one of "standalone", "tidb", "pd"; it is "xyz"',
+        ),
         ('[upstream]\nkind = "pd"', "upstream.pd-urls: is missing"),
         ('[upstream]\nkind = "tidb"', "upstream.tidb: is missing"),
         ('[upstream]\nkind = "pd"\npd-urls = "http://a:1,b"', 'expected "host:port", got "b"'),
@@ -108,6 +114,16 @@ def test_every_key_that_takes_the_place_of_one_of_a_pump_is_there() -> None:
             "did you mean syncer.binlog-filter-rule.r.ignore-event?",
         ),
         ("x =", "is not TOML"),
+        ('addr = "a:1', "a text lacks its closing quote"),
+        ('addr = "a:999999"', "addr: a port is at most 65535"),
+        ("pump = 3", "line 1: pump: must be a table, which begins with [pump]"),
+        ("[syncer.ignore-table]", "must be a table, which begins with [[syncer.ignore-table]]"),
+        ("[upstream]\nembedded-pd = 1", "upstream.embedded-pd: must be true or false; it is 1"),
+        (
+            "[[syncer.ignore-table]]\n[[syncer.ignore-table]]\ndb_name = 1",
+            "line 3: syncer.ignore-table.db-name: must be text",
+        ),
+        ("[syncer.to]\npassword = 1234", "syncer.to.password: must be text in quotes"),
         ('[syncer.relay]\nlog-dir = "relay"', 'goes with db-type "mysql" or "tidb" only'),
     ],
 )
@@ -116,6 +132,16 @@ def test_a_wrong_file_is_refused_with_file_key_and_reason(text: str, said: str) 
         config.parse(text, "binlogd.toml")
     assert str(refused.value).startswith("binlogd.toml: ")
     assert said in str(refused.value)
+
+
+def test_all_wrong_keys_are_told_at_once_with_their_lines_and_no_secret() -> None:
+    text = '# a file\nadr = "a:1"\n[pump]\nshards = "four"\n[syncer.to]\npassword = 1234\n'
+    with pytest.raises(ConfigError) as refused:
+        config.parse(text, "b.toml")
+    head, *lines = str(refused.value).splitlines()
+    assert head == "b.toml: 3 keys are wrong"
+    assert [line.split(":")[0].strip() for line in lines] == ["line 2", "line 4", "line 6"]
+    assert "1234" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
