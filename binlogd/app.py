@@ -18,7 +18,8 @@ from random import Random
 
 import structlog
 
-from binlogd.archive.beside import archiving
+from binlogd.archive.beside import HOLD, archiving
+from binlogd.archive.metrics import ArchiverReport
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
 from binlogd.errands import make_data_dir, open_store
@@ -295,8 +296,9 @@ def _beside(setup: Setup, node: Node, upstream: Upstream, desk: Desk | None) -> 
             "remote drainers",
             RemoteDrainers(pump, upstream.registry, node.identity.drainer).run,
         )
-        archiver = archiving(setup, node, pump, upstream)
+        archiver = archiving(setup, upstream, pump.logs, lambda ts: pump.hold_gc(HOLD, ts))
         if archiver is not None:
+            node.archiver = ArchiverReport(archiver)
             yield "archiver", archiver.run
 
 

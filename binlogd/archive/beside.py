@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from binlogd.archive.archiver import Archiver, ArchiverOptions
-from binlogd.archive.metrics import ArchiverReport
+from collections.abc import Callable
+
+from binlogd.archive.archiver import Archiver, ArchiverOptions, Logs
 from binlogd.archive.task import check_installed
-from binlogd.node.operations import Node
-from binlogd.pump.pump import Pump
 from binlogd.settings.setup import Setup
+from binlogd.tso import Tso
 from binlogd.upstream.upstream import Upstream
 
 HOLD = "archive"
 """As whom it keeps binlogs from being deleted."""
 
 
-def archiving(setup: Setup, node: Node, pump: Pump, upstream: Upstream) -> Archiver | None:
+def archiving(
+    setup: Setup, upstream: Upstream, logs: Logs, hold: Callable[[Tso], None]
+) -> Archiver | None:
     """What is to be run, if there is an archive: nothing is deleted that is not in it.
 
     Raises ConfigError.
@@ -32,6 +34,4 @@ def archiving(setup: Setup, node: Node, pump: Pump, upstream: Upstream) -> Archi
         url=setup.archive_url,
         interval_s=setup.config.archive.interval,
     )
-    archiver = Archiver(options, pump.logs, hold=lambda ts: pump.hold_gc(HOLD, ts), refresh=refresh)
-    node.archiver = ArchiverReport(archiver)
-    return archiver
+    return Archiver(options, logs, hold=hold, refresh=refresh)

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from binlogd.archive.index import Fold, Located, SegmentIndex, resolved
 from binlogd.archive.store import Store
 from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
 from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex, Refused
@@ -29,6 +28,7 @@ from binlogd.log.drive import segment_batches
 from binlogd.log.gone import gone_ts
 from binlogd.log.index_file import MARKS_QUERY, Marks, marks_of
 from binlogd.log.pointer import FIRST, segment_name
+from binlogd.log.segment_index import Fold, Located, SegmentIndex, resolved
 from binlogd.tso import NO_TS, Tso
 
 HISTORY_NAME = "ddl_history.json"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from binlogd.archive.index import Located
 from binlogd.archive.places import Places
 from binlogd.archive.store import Store
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import Corrupt, CorruptRecord
 from binlogd.log.record import HEADER_BYTES, decode
+from binlogd.log.segment_index import Located
 from binlogd.tso import Tso
 from binlogd.wire.peek import join
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from binlogd.archive.index import Fold, SegmentIndex
 from binlogd.archive.places import (
     CATALOG_NAME,
     HISTORY_NAME,
@@ -35,6 +34,7 @@ from binlogd.log.directory import STORE_FILE, Shard, shards_below
 from binlogd.log.drive import Reading, of_forward, segment_batches
 from binlogd.log.record import FOOTER_BYTES, FRAMING, HEADER_BYTES, extend, footer_ts
 from binlogd.log.scan import End, Ending, scan
+from binlogd.log.segment_index import Fold, SegmentIndex
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.store import kept_jobs
 from binlogd.wire.peek import peek

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.archive.index import Fold
 from binlogd.archive.places import read_catalog
 from binlogd.archive.store import Store
 from binlogd.archive.task import Mark, Task
 from binlogd.archive.upload import archive, verify
 from binlogd.archive.view import local_view
 from binlogd.errors import ConfigError, Corrupt, Refused
+from binlogd.log.segment_index import Fold
 from binlogd.tso import Tso
 from binlogd.wire.peek import (
     commit_binlog,

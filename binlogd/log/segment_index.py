@@ -2,7 +2,7 @@
 
     fold = Fold(shard, before)            the records of a shard, segment after segment
     for offset, payload in records: fold.take(offset, payload)
-    index, places = fold.sealed(...)
+    fold.index(...), fold.places
 
 Invariants. `places` has every commit of the segment with the place of its prewrite, which may lie
 in an earlier segment of the same shard. `resolved_ts`: every transaction of the shard with a
@@ -12,6 +12,8 @@ was acknowledged, so above every commit_ts that lies in the log by then. One who
 without an outcome commits above its start_ts, and above every commit_ts before it (its `floor`). A
 Pump knows the first prewrite of its log whose fate is open; of those before it, every Commit lay in
 the log when it was asked, so what was sealed after that holds it, or there is none.
+The Pump's sorter and an export's columns (`snapshot/tables/transactions.py`) say the same of the
+same records, each in the form that its figures need; one property holds the three together.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from binlogd.wire.peek import Head, body, mutations, peek
 INDEX_FORMAT = 1
 SYNC_BYTES = 8 << 20
 """About so many bytes lie between two sync points."""
+OUTCOMES_KEPT_MAX = 32_768
+"""A prewrite that is sent again comes soon behind its Commit; later it only holds up."""
 ROLLED_BACK_KEPT_MAX = 10_000
 """A Rollback may be a mistaken claim, with a Commit behind it: so many prewrites are remembered."""
 
@@ -97,6 +101,7 @@ class Fold:
     def __init__(self, shard: int, before: SegmentIndex | None = None) -> None:
         self._shard = shard
         self._open = {each.start_ts: each for each in before.open} if before else {}
+        self._outcomes: dict[int, None] = {}
         self._seen_ts = before.seen_ts if before else 0
         self.begin(before.fid + 1 if before else 0)
 
@@ -163,6 +168,8 @@ class Fold:
     def _prewrite(self, head: Head, offset: int, payload: bytes) -> None:
         if head.start_ts == 0:
             return  # left by old versions
+        if head.start_ts in self._open or head.start_ts in self._outcomes:
+            return  # sent again: the first stands further ahead, or has nothing to wait for
         floor = max(head.start_ts, self._seen_ts)
         found = Prewrite(head.start_ts, self._fid, offset, len(payload), floor)
         self._open[head.start_ts] = found
@@ -174,6 +181,9 @@ class Fold:
         if head.commit_ts == 0:
             return
         found = self._open.pop(head.start_ts, None)
+        self._outcomes[head.start_ts] = None
+        if len(self._outcomes) > OUTCOMES_KEPT_MAX:
+            del self._outcomes[next(iter(self._outcomes))]
         place = (found.fid, found.offset, found.length) if found else (-1, 0, 0)
         self.places.append(
             Located(head.commit_ts, head.start_ts, self._shard, self._fid, offset, length, *place)
