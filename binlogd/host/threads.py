@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -88,3 +90,32 @@ class Threads:
                 future.set_result(result)
             else:
                 future.set_exception(error)
+
+
+async def over(step: asyncio.Future[T]) -> T:
+    """What a call comes to. Who is cancelled meanwhile hears of that when it has ended: nobody may
+    go on, or tidy up, beside it. Raises what the call raises."""
+    cancelled: asyncio.CancelledError | None = None
+    while not step.done():  # ends with the call
+        try:
+            await asyncio.wait([step])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        step.exception()  # nobody is left to hear of it
+        raise cancelled
+    return step.result()
+
+
+@asynccontextmanager
+async def stacked(threads: Threads) -> AsyncIterator[ExitStack]:
+    """A stack for what is entered by calls of these threads; they leave it at the end of the block,
+    which is over when they have."""
+    stack = ExitStack()
+    try:
+        yield stack
+    except BaseException as error:
+        await over(threads.run(partial(stack.__exit__, type(error), error, error.__traceback__)))
+        raise
+    else:
+        await over(threads.run(stack.close))

@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +17,7 @@ import msgspec
 import structlog
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
+from binlogd.host.threads import Threads, over, stacked
 from binlogd.snapshot.export import ExportResult
 from binlogd.snapshot.process.jobdir import job_directory
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
@@ -143,14 +145,23 @@ class Desk:
 
     async def run(self) -> None:
         """Fulfils wishes until it is cancelled; then nothing of its own is left."""
-        with job_directory(self._data_dir, HOME_PREFIX) as home:
-            job = WarmJob(home)
-            try:
-                while True:  # until it is cancelled
-                    await self._next(job)
-                    self.is_warm = job.is_warm
-            finally:
-                await job.end()
+        files = Threads(1, name="exports")
+        try:
+            async with stacked(files) as stack:
+                home = job_directory(self._data_dir, HOME_PREFIX)
+                await self._serve(
+                    WarmJob(await over(files.run(partial(stack.enter_context, home))))
+                )
+        finally:
+            files.close()
+
+    async def _serve(self, job: WarmJob) -> None:
+        try:
+            while True:  # until it is cancelled
+                await self._next(job)
+                self.is_warm = job.is_warm
+        finally:
+            await job.end()
 
     async def _next(self, job: WarmJob) -> None:
         try:

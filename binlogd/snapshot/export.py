@@ -22,7 +22,7 @@ import structlog
 from binlogd import __version__
 from binlogd.errors import ConfigError, Refused
 from binlogd.host.clock import WallClock
-from binlogd.host.threads import Threads
+from binlogd.host.threads import Threads, over, stacked
 from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.process import launcher, preflight
@@ -134,63 +134,62 @@ async def export(
     resumes). Cancelled, it ends the job and leaves nothing.
     """
     as_of = checked(options)
+    files = Threads(1, name="export")
     try:
-        from_ts = Tso(options.changes.from_ts if options.changes else NO_TS)
-        if as_of.ts and not options.is_again:
-            check_free(options.out, as_of.ts, from_ts)
-        found = await preflight.machine()
-        preflight.check_memory(options.memory_mb)
-        progress(Progress("starting", 0, 0))
-        result = await _export(options, as_of, found, progress, borrow)
-    except AlreadyThere as error:
-        result = _as_it_is(options, Path(str(error)))
+        return await _export(options, as_of, files, progress, borrow)
     except OSError as error:
         raise ExportFailed(
             f"{error.filename or options.out}: {error.strerror or error}; nothing was published"
             + (_NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else "")
         ) from error
-    if options.keep:
-        removed = tuple(remove_surplus(options.out, options.keep))
-        result = replace(result, removed=removed)
-    return result
+    finally:
+        files.close()
 
 
 async def _export(
     options: ExportOptions,
     as_of: Moment,
+    files: Threads,
+    progress: Callable[[Progress], None],
+    borrow: Borrow,
+) -> ExportResult:
+    """Whatever touches files does so in the thread `files`, as a service has others to answer."""
+    try:
+        from_ts = Tso(options.changes.from_ts if options.changes else NO_TS)
+        if as_of.ts and not options.is_again:
+            await over(files.run(partial(check_free, options.out, as_of.ts, from_ts)))
+        machine = await preflight.machine()
+        preflight.check_memory(options.memory_mb)
+        progress(Progress("starting", 0, 0))
+        result = await _made(options, as_of, machine, files, progress, borrow)
+    except AlreadyThere as error:
+        result = await over(files.run(partial(_as_it_is, options, Path(str(error)))))
+    if options.keep:
+        removed = await over(files.run(partial(remove_surplus, options.out, options.keep)))
+        result = replace(result, removed=tuple(removed))
+    return result
+
+
+async def _made(
+    options: ExportOptions,
+    as_of: Moment,
     machine: preflight.Machine,
+    files: Threads,
     progress: Callable[[Progress], None],
     borrow: Borrow,
 ) -> ExportResult:
     began = asyncio.get_running_loop().time()
-    wanted = _wanted(options, as_of)
-
-    def is_wanted(job: Path) -> bool:
-        return options.is_resumed and resume.resumable(job, wanted, as_of) is not None
-
-    with (
-        job_directory(options.out, STAGING_PREFIX, is_wanted=is_wanted, is_kept=_is_kept) as job,
-        ExitStack() as stack,
-    ):
-        spec = resume.resumable(job, wanted, as_of)
-        if spec is None:
-            log_files = stack.enter_context(pinned(options.data_dir, job))
-            base = _base(options, as_of, log_files.gone_ts)
-            spec = _spec(wanted, options, job, log_files, base)
-            preflight.check_disk(options.out, sum(each.size_bytes for each in spec.segments))
-            resume.save(job, spec)
-        else:
-            base = choice.Chosen(
-                Path(spec.base) if spec.base else None, Tso(spec.base_ts), "as when it was begun"
-            )
-            log.info("export_resumed", commit_ts=spec.as_of, directory=str(job))
-        report = marks.read_report(Path(spec.state))
+    async with stacked(files) as stack:
+        begun = await over(files.run(partial(_begun, stack, options, as_of, machine)))
+        spec, base, report = begun.spec, begun.base, begun.report
         if report is None:
-            report = await _staged(options, spec, machine, job, progress, borrow)
+            report = await _staged(options, begun, files, progress, borrow)
         progress(Progress("publishing", 0, 0))
         seconds = asyncio.get_running_loop().time() - began
         manifest = _manifest(options, report, spec.segments, base, seconds)
-        path = await _published(Path(spec.staging), options, manifest)
+        staged = Path(spec.staging)
+        publishing = partial(publish, staged, options.out, manifest, is_again=options.is_again)
+        path = await over(files.run(publishing))
     result = _result(path, manifest, base)
     log.info(
         "snapshot_published",
@@ -204,37 +203,64 @@ async def _export(
     return result
 
 
-async def _published(staged: Path, options: ExportOptions, manifest: Manifest) -> Path:
-    """`publish`, in a thread: its syncs would hold up a service. It is over on return, also for who
-    is cancelled: nobody may tidy up beside it."""
-    threads = Threads(1, name="publishing")
-    done = threads.run(partial(publish, staged, options.out, manifest, is_again=options.is_again))
-    try:
-        return await asyncio.shield(done)
-    finally:
-        threads.close()
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A directory with all that the job needs; `report` is there if it has staged all before."""
+
+    job: Path
+    spec: ExportSpec
+    base: choice.Chosen
+    report: Report | None
+    session: SessionSpec
+
+
+def _begun(
+    stack: ExitStack, options: ExportOptions, as_of: Moment, machine: preflight.Machine
+) -> _Begun:
+    """The log is pinned and the directory held until the stack is left."""
+    wanted = _wanted(options, as_of)
+
+    def is_wanted(job: Path) -> bool:
+        return options.is_resumed and resume.resumable(job, wanted, as_of) is not None
+
+    job = stack.enter_context(
+        job_directory(options.out, STAGING_PREFIX, is_wanted=is_wanted, is_kept=_is_kept)
+    )
+    spec = resume.resumable(job, wanted, as_of)
+    if spec is None:
+        log_files = stack.enter_context(pinned(options.data_dir, job))
+        base = _base(options, as_of, log_files.gone_ts)
+        spec = _spec(wanted, options, job, log_files, base)
+        preflight.check_disk(options.out, sum(each.size_bytes for each in spec.segments))
+        resume.save(job, spec)
+    else:
+        base = choice.Chosen(
+            Path(spec.base) if spec.base else None, Tso(spec.base_ts), "as when it was begun"
+        )
+        log.info("export_resumed", commit_ts=spec.as_of, directory=str(job))
+    report = marks.read_report(Path(spec.state))
+    return _Begun(job, spec, base, report, _session(options, machine, job))
 
 
 async def _staged(
     options: ExportOptions,
-    spec: ExportSpec,
-    machine: preflight.Machine,
-    job: Path,
+    begun: _Begun,
+    files: Threads,
     progress: Callable[[Progress], None],
     borrow: Borrow,
 ) -> Report:
     """What a job process stages. Raises what it failed with; its log is kept then."""
-    session = _session(options, machine, job)
-    log_path = job / JOB_LOG
+    log_path = begun.job / JOB_LOG
     try:
-        async with borrow(session, log_path) as child:
+        async with borrow(begun.session, log_path) as child:
             log_path = child.log_path
-            return await child.export(spec, progress)
+            return await child.export(begun.spec, progress)
     except ExportFailed as error:
         kept = options.out / FAILURE_LOG
         with suppress(OSError):  # the disk may be full
-            shutil.copyfile(log_path, kept)
-        hint = "; what is finished is kept: --resume goes on from there" if _has_any(job) else ""
+            await over(files.run(partial(shutil.copyfile, log_path, kept)))
+        hint = "; what is finished is kept: --resume goes on from there"
+        hint = hint if _has_any(begun.job) else ""
         raise ExportFailed(f"{error}\nAll that Spark said: {kept}{hint}") from error
 
 

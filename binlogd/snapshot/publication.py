@@ -56,8 +56,9 @@ async def published(
         if lake is None:
             return result
         place = Place(lake, options.out / lake, catalog)
-        manifest = read_manifest(result.path)
-        registered = await threads.run(lambda: register(place, result.path, manifest))
+        registered = await threads.run(
+            lambda: register(place, result.path, read_manifest(result.path))
+        )
         return replace(result, registered=tuple(registered))
     finally:
         threads.close()

@@ -12,9 +12,10 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +24,7 @@ import structlog
 
 from binlogd.errors import BinlogdError, ConfigError, GaveUp, Refused
 from binlogd.host.privacy import environment_of_children
+from binlogd.host.threads import Threads, over
 from binlogd.snapshot.publishing.publish import AlreadyThere
 from binlogd.snapshot.spec import (
     EVENTS_FD,
@@ -176,12 +178,13 @@ class JobProcess:
         if self._child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._child.terminate()
-        if not await _wait_for_end(self._child.pid, TERMINATION_GRACE_S):
-            for pid in _session_members(self._child.pid):
-                _kill(pid)
-            if not await _wait_for_end(self._child.pid, TERMINATION_GRACE_S):
-                log.error("export_job_would_not_end", pid=self._child.pid)
-                return
+        pid = self._child.pid
+        if not (
+            await _wait_for_end(pid, TERMINATION_GRACE_S)
+            or await _wait_for_end(pid, TERMINATION_GRACE_S, signal.SIGKILL)
+        ):
+            log.error("export_job_would_not_end", pid=pid)
+            return
         await self._child.wait()
 
     def _tell(self, spec: SessionSpec | ExportSpec) -> None:
@@ -269,15 +272,22 @@ def _environment(events: int) -> dict[str, str]:
 # --- the processes of a session ----------------------------------------------------------------
 
 
-async def _wait_for_end(session: int, grace_s: float) -> bool:
-    """Whether every process of the session is gone within so many seconds."""
+async def _wait_for_end(session: int, grace_s: float, signal_number: int = 0) -> bool:
+    """Whether every process of the session is gone within so many seconds; whoever is still there
+    gets the signal at each look. A thread looks: a machine may have thousands of processes."""
     loop = asyncio.get_running_loop()
     until = loop.time() + grace_s
-    while _session_members(session):
-        if loop.time() >= until:
-            return False
-        await asyncio.sleep(_POLL_S)
-    return True
+    looking = Threads(1, name="processes")
+    try:
+        while pids := await over(looking.run(partial(_session_members, session))):
+            if signal_number:
+                _signal(pids, signal_number)
+            if loop.time() >= until:
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True
+    finally:
+        looking.close()
 
 
 def _session_members(session: int) -> list[int]:
@@ -295,6 +305,7 @@ def _is_alive_in(process: Path, session: int) -> bool:
     return int(fields[3]) == session and fields[0] != "Z"
 
 
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+def _signal(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from binlogd.host.threads import Threads
+from binlogd.host.threads import Threads, over, stacked
 
 
 @pytest.fixture
@@ -75,3 +76,52 @@ def test_one_loop_after_the_other_may_call(threads: Threads) -> None:
     for _ in range(20):
         asyncio.run(left_behind())
         assert asyncio.run(waited_for()) == 2
+
+
+async def test_who_is_cancelled_hears_of_it_when_the_call_has_ended(threads: Threads) -> None:
+    may_end, ended = threading.Event(), []
+
+    def call() -> None:
+        may_end.wait()
+        ended.append("the call")
+
+    async def wait() -> None:
+        try:
+            await over(threads.run(call))
+        finally:
+            ended.append("the wait")
+
+    task = asyncio.ensure_future(wait())
+    for _ in range(3):
+        await asyncio.sleep(0)
+        task.cancel()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["the call", "the wait"]
+
+
+async def test_what_a_thread_entered_it_leaves_and_hears_why(threads: Threads) -> None:
+    seen: list[object] = []
+
+    @contextmanager
+    def held() -> Iterator[int]:
+        try:
+            yield threading.get_ident()
+        except ValueError as error:
+            seen.append(str(error))
+            raise
+        finally:
+            seen.append(threading.get_ident() != here)
+
+    async def enter(error: Exception | None) -> None:
+        async with stacked(threads) as stack:
+            assert await over(threads.run(lambda: stack.enter_context(held()))) != here
+            if error is not None:
+                raise error
+
+    here = threading.get_ident()
+    await enter(None)
+    with pytest.raises(ValueError, match="odd"):
+        await enter(ValueError("odd"))
+    assert seen == [True, "odd", True]
