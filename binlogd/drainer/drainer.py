@@ -22,7 +22,7 @@ import structlog
 
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.measures import DrainerMeasuresStatistics
+from binlogd.drainer.measures import DrainerMeasures, DrainerMeasuresStatistics
 from binlogd.drainer.session import DrainerOptions, DrainerPorts, Session
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.errors import (
@@ -38,7 +38,7 @@ from binlogd.errors import (
 )
 from binlogd.merge.merge import MergeStatistics
 from binlogd.relay.log import RelayStatistics
-from binlogd.telemetry.faults import unforeseen
+from binlogd.telemetry.faults import apart, unforeseen
 from binlogd.tso import NO_TS, Tso, behind_s
 
 MISMATCH_RETRIES_MAX = 7
@@ -123,6 +123,7 @@ class Drainer:
         self._merge: MergeStatistics | None = None
         self._sink: SinkStatistics | None = None
         self._relay: RelayStatistics | None = None
+        self._measures = DrainerMeasures().statistics()
 
     async def run(self) -> None:
         """Replicates until `drain`."""
@@ -193,8 +194,17 @@ class Drainer:
             merge=merge,
             sink=sink,
             relay=session.relay_statistics() if session else self._relay,
-            measures=self._ports.measures.statistics(),
+            measures=self._measured(),
         )
+
+    def _measured(self) -> DrainerMeasuresStatistics:
+        """As they were before, where looking fails: the session hears of that, not who looks."""
+        try:
+            self._measures = self._ports.measures.statistics()
+        except Exception as error:  # noqa: BLE001 - the session raises it
+            if self._session is not None:
+                self._session.fail(error)
+        return self._measures
 
     # --- sessions --------------------------------------------------------------------------
 
@@ -231,7 +241,7 @@ class Drainer:
         self._state = DrainerState.RUNNING
         try:
             self._session = Session(self._ports, self._options, self._checkpoint)
-            await self._session.run()
+            await apart(self._session.run)
         except BinlogdError as error:
             return error
         except Exception as error:

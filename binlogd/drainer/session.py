@@ -254,8 +254,12 @@ class Session:
         try:
             return look()
         except Exception as error:  # noqa: BLE001 - `_follow` raises it
-            self._fault = self._fault or error
+            self.fail(error)
             return otherwise
+
+    def fail(self, error: Exception) -> None:
+        """Ends `run` by a fault that somebody met who looked from outside."""
+        self._fault = self._fault or error
 
     # --- the walk --------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import structlog
 from binlogd.drainer.backoff import Backoff
 from binlogd.errors import BinlogdError, leading_error
 from binlogd.status import StuckPart
-from binlogd.telemetry.faults import unforeseen
+from binlogd.telemetry.faults import apart, unforeseen
 from binlogd.telemetry.logs import Seldom
 
 FIRST_WAIT_S = 1.0
@@ -65,7 +65,7 @@ class Bulkhead:
         while True:  # until it ends, or is cancelled
             began_s = clock()
             try:
-                return await run()
+                return await apart(run)
             except Exception as error:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():  # a failing group hides that it was

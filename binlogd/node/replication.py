@@ -22,7 +22,7 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.drainer import Drainer, DrainerState, DrainerStatistics
 from binlogd.errors import Failure, Refused, Unforeseen
 from binlogd.pump.state import Action, NodeState, asked, settled
-from binlogd.telemetry.faults import unforeseen
+from binlogd.telemetry.faults import apart, unforeseen
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +96,7 @@ class Replication:
         try:
             while not self._ending.is_set():
                 try:
-                    await self._stretch()
+                    await apart(self._stretch)
                     self._backoff.reset()
                 except Exception as error:
                     task = asyncio.current_task()

@@ -17,11 +17,13 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer
+from binlogd.drainer.files.relay_original import OriginalRelay
 from binlogd.drainer.filtering.filter import TableFilter
+from binlogd.drainer.measures import DrainerMeasures, MeasuredSources
 from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
-from binlogd.errors import DownstreamUnavailable
-from binlogd.merge.stream import MergeLimits
+from binlogd.errors import BinlogdError, CorruptPayload, DownstreamUnavailable
+from binlogd.merge.stream import FixedSources, MergeLimits
 from binlogd.node.bulkhead import Bulkhead
 from binlogd.node.operations import Node
 from binlogd.node.problems import problems
@@ -40,10 +42,13 @@ from tests.support.pump_world import eventually, outcome, written
 
 PORTS = {
     "source": ["pull"],
-    "history": ["job", "index"],
+    "history": ["job", "index", "read"],
     "sink": ["open", "run", "submit", "flush", "applied_ts", "save", "close", "statistics"],
     "sinks": ["make"],
     "relay": ["open", "append", "collect", "close", "statistics"],
+    "original relay": ["open", "append", "collect", "close", "statistics"],
+    "measures": ["pulled", "submitted", "could_not_decode", "statistics"],
+    "relay measures": ["wrote"],
     "schema log": ["load", "begin", "append", "collect", "close"],
     "filter": ["ignores_transaction", "replicates"],
     "saved": ["tell"],
@@ -51,6 +56,11 @@ PORTS = {
     "tables": ["name"],
     "upstream": ["ready"],
 }
+AFTERWARDS: dict[str, Callable[[], BinlogdError]] = {
+    "close": lambda: DownstreamUnavailable("gone away"),
+    "could_not_decode": lambda: CorruptPayload("no binlog"),
+}
+"""What is called when something else has failed, and that."""
 COUNTED = b'binlogd_unforeseen_errors{part="replication"}'
 CALLS = [(port, method) for port, methods in PORTS.items() for method in methods]
 
@@ -120,12 +130,21 @@ async def replicating(
     alone: Standing, store: MemoryStore, broken: Broken
 ) -> AsyncIterator[Replication]:
     world, within = alone.world, broken.within
+    relay: RelayWriter | OriginalRelay
+    if broken.port == "original relay":
+        relay = OriginalRelay(world.directory / "r", world.disk, world.clock, max_file_bytes=1)
+    else:
+        relay = RelayWriter(world.directory / "r", world.disk, max_file_bytes=400)
+    measures = within("measures", DrainerMeasures())
+    within("relay measures", measures.relay)
+    sources = FixedSources([within("source", Source(each)) for each in alone.pump.sources()])
     odds = Odds(make=lambda: within("sink", MemorySink(store)))
     ports = DrainerPorts(
-        sources=[within("source", Source(each)) for each in alone.pump.sources()],
+        sources=MeasuredSources(sources, measures, world.clock),
         history=within("history", MemoryHistory([DATABASE, CREATE])),
         make_sink=lambda: within("sinks", odds).make(),
-        relay=within("relay", RelayWriter(world.directory / "r", world.disk, max_file_bytes=400)),
+        relay=within(broken.port, relay) if broken.port.endswith("relay") else relay,
+        measures=measures,
         schema_log=within("schema log", SchemaLog(world.directory / "schema", world.disk)),
         table_filter=within("filter", TableFilter()),
         on_saved=lambda checkpoint: within("saved", odds).tell(checkpoint),
@@ -183,8 +202,8 @@ async def test_a_port_that_raises_what_nobody_foresaw_is_stuck_and_the_pump_ackn
         await ddl(alone.pump, 1, 2, "CREATE DATABASE `shop`;")
         await ddl(alone.pump, 2, CREATED, "CREATE TABLE `t` (`id` INT,`v` BIGINT);")
         await insert(alone.pump, 11, 1)
-        if method == "close":  # is called when something else has failed
-            store.failures[11] = DownstreamUnavailable("gone away")
+        if method in AFTERWARDS:
+            store.failures[11] = AFTERWARDS[method]()
         if method == "name":
             await insert(alone.pump, 13, 3, table_id=77)
         async with replicating(alone, store, broken):
@@ -198,7 +217,7 @@ async def test_a_port_that_raises_what_nobody_foresaw_is_stuck_and_the_pump_ackn
 
             await eventually(is_stuck)
             first = unforeseen(alone.node)
-            await eventually(lambda: unforeseen(alone.node) > first or method == "close")
+            await eventually(lambda: unforeseen(alone.node) > first or method in AFTERWARDS)
             assert await outcome(alone.pump, peek.prewrite_binlog(Tso(20))) is None
             await written(alone.pump, peek.commit_binlog(Tso(20), Tso(21)))
             assert "Replication is stuck" in told
@@ -245,11 +264,17 @@ async def test_a_route_that_fails_at_every_look_is_counted_each_time_and_logged_
 async def test_what_works_beside_the_pump_is_begun_again_and_named(tmp_path: Path) -> None:
     begun = 0
 
+    async def fail() -> None:
+        raise ValueError("no report today")
+
     async def report() -> None:
         nonlocal begun
         begun += 1
-        if begun < 3:
-            raise ValueError("no report today")
+        if begun == 1:
+            await fail()
+        if begun == 2:
+            async with asyncio.TaskGroup() as group:  # fails while it is waited for
+                group.create_task(fail())
         await asyncio.Event().wait()
 
     async with standing(tmp_path) as alone:
