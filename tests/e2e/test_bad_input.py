@@ -198,7 +198,7 @@ def test_a_downstream_that_is_down_leaves_the_pump_receiving(
         asyncio.run(feed_recording(KEYS, replica.target))
         status = replica.wait(lambda now: now["drainer"]["state"] == "retrying")
         assert str(mariadb.port) in status["drainer"]["error"]
-        assert status["lag_s"] > 0
+        assert status["lag_s"] is None, "nothing was pulled yet that could be late"
     finally:
         mariadb.start()
     expect_keys(replica, mariadb)
