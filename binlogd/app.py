@@ -49,7 +49,7 @@ from binlogd.node.reloading import Reloading
 from binlogd.node.starting import RELOAD_SIGNAL, STOP_S, STOP_SIGNALS, stoppable
 from binlogd.node.upstreams import open_upstream
 from binlogd.node.watching import Sight, Watch
-from binlogd.placement.pd_service import Place
+from binlogd.placement.pd_service import AdvertisedAddress
 from binlogd.placement.stand_in import StandIn
 from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump
@@ -195,7 +195,7 @@ def _stand_in(
         return None
     scheme = "https" if server_tls(setup) is not None else "http"
     return StandIn(
-        Place(names.pump, f"{scheme}://{names.host}"),
+        AdvertisedAddress(names.pump, f"{scheme}://{names.host}"),
         upstream.own_pd,
         upstream.cluster,
         WallClock(),

@@ -58,7 +58,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
     """Up to here binlogs may have been deleted before they were archived."""
 
 
-class Places(Protocol):
+class TransactionIndex(Protocol):
     """Where transactions stand, and up to where that is all of them."""
 
     def resolved_ts(self) -> Tso:
@@ -130,7 +130,7 @@ def decode_catalog(content: bytes, where: str) -> Catalog:
 
 
 class ArchivedPlaces:
-    """Places out of the index files of an archive."""
+    """Where transactions stand, out of the index files of an archive."""
 
     def __init__(self, store: Store, catalog: Catalog) -> None:
         self._store, self._catalog = store, catalog
@@ -152,7 +152,7 @@ class ArchivedPlaces:
         return Tso(self._catalog.gone_ts)
 
     def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[Located]:
-        """See Places."""
+        """See TransactionIndex."""
         del at_most  # an index file is read whole
         wanted = [
             each
@@ -162,7 +162,7 @@ class ArchivedPlaces:
         return _once(heapq.merge(*(self._of(each, after, upto) for each in wanted)))
 
     def path(self, shard: int, fid: int) -> str:
-        """See Places."""
+        """See TransactionIndex."""
         return segment_path(shard, fid)
 
     def _of(self, segment: SegmentIndex, after: Tso, upto: Tso) -> Iterator[Located]:
@@ -236,7 +236,7 @@ class _Indexed:
 
 
 class DirectoryPlaces:
-    """Places of a data directory. Where a shard has no index, its log is read to the end once."""
+    """Where those of a data directory stand. A shard without an index has its log read once."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -275,7 +275,7 @@ class DirectoryPlaces:
         return [path.stat().st_size for shard in self._shards for path in shard.segments().values()]
 
     def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[Located]:
-        """See Places."""
+        """See TransactionIndex."""
         streams = []
         for number, shard in enumerate(self._shards):
             index = self._index(number, shard)
@@ -287,7 +287,7 @@ class DirectoryPlaces:
         return _once(heapq.merge(*streams))
 
     def path(self, shard: int, fid: int) -> str:
-        """See Places."""
+        """See TransactionIndex."""
         directory = self._shards[shard].directory.relative_to(self._data_dir)
         return str(directory / segment_name(fid))  # type: ignore[arg-type]  # a FileId in effect
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from binlogd.archive.places import Places
+from binlogd.archive.places import TransactionIndex
 from binlogd.archive.store import Store
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import Corrupt, CorruptRecord
@@ -28,7 +28,7 @@ _Record = tuple[int, int, int, int]
 class LogReader:
     """What a store holds, in commit order."""
 
-    def __init__(self, store: Store, places: Places) -> None:
+    def __init__(self, store: Store, places: TransactionIndex) -> None:
         self._store, self._places = store, places
 
     def binlogs(self, after: Tso, upto: Tso) -> Iterator[CommittedBinlog]:

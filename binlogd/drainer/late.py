@@ -17,7 +17,7 @@ from binlogd.tidb.encode import encode_delete, encode_insert
 from binlogd.tidb.kinds import ActionType
 from binlogd.tidb.model import Job, Table
 from binlogd.tidb.moved_rows import DELETE, INSERT, UPDATE, Gone, MovedRows, hidden_id, is_hidden
-from binlogd.tidb.partitions import Places, Unplaceable
+from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.row import Value
 from binlogd.tidb.turns import Turn
 from binlogd.wire.mutation import Mutation
@@ -103,7 +103,7 @@ def left_by(job: Job, before: Table, turn: Turn, came: Iterable[Before]) -> Left
     try:
         gone = Gone(job, before)
         assert job.table is not None, "a DDL of partitions leaves a table"
-        after = Places(job.table)
+        after = PartitionLookup(job.table)
         return (
             _staying(gone, after, before, turn, came)
             if is_drop
@@ -117,7 +117,9 @@ _Key = bytes | tuple[Value, ...]
 _There = tuple[int, bytes, dict[int, Value]]
 
 
-def _staying(gone: Gone, after: Places, before: Table, turn: Turn, came: Iterable[Before]) -> Left:
+def _staying(
+    gone: Gone, after: PartitionLookup, before: Table, turn: Turn, came: Iterable[Before]
+) -> Left:
     """Rows that lie in the next partition, by their last state. Those that fit none were written
     when theirs was seen."""
     there: dict[_Key, _There] = {}

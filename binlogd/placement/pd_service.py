@@ -73,7 +73,7 @@ PD_VERSION = "5.1.0"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AdvertisedAddress:
     """How others find this process."""
 
     name: str
@@ -100,7 +100,7 @@ class PdService:
 
     def __init__(  # noqa: PLR0913 - what PD knows, each from its own source
         self,
-        place: Place,
+        place: AdvertisedAddress,
         cluster: ClusterIdentity,
         tso: ClockTso,
         keyspace: KeyspaceStore,

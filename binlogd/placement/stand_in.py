@@ -11,7 +11,7 @@ from binlogd.placement.etcd_services import ClusterService, KeyValueService, Lea
 from binlogd.placement.global_config import GlobalConfig
 from binlogd.placement.history_service import HistoryService
 from binlogd.placement.maintenance import AuthService, HealthService, MaintenanceService
-from binlogd.placement.pd_service import PD_VERSION, PdService, PdStatistics, Place
+from binlogd.placement.pd_service import PD_VERSION, AdvertisedAddress, PdService, PdStatistics
 from binlogd.placement.refusals import Refusals
 from binlogd.placement.watches import WatchService
 from binlogd.ports import Clock, ClusterIdentity
@@ -46,7 +46,7 @@ class StandIn:
 
     def __init__(
         self,
-        place: Place,
+        place: AdvertisedAddress,
         own: OwnPd,
         cluster: ClusterIdentity,
         clock: Clock,

@@ -16,7 +16,7 @@ from binlogd.host.threads import Threads
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
 from binlogd.snapshot.exports import Listing, described
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress, running
-from binlogd.snapshot.publishing.lake.register import Place, register
+from binlogd.snapshot.publishing.lake.register import LakeRoot, register
 from binlogd.snapshot.publishing.publish import read_manifest
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ async def published(
         result = await export(options, progress, borrow)
         if lake is None:
             return result
-        place = Place(lake, options.out / lake, catalog)
+        place = LakeRoot(lake, options.out / lake, catalog)
         registered = await threads.run(
             lambda: register(place, result.path, read_manifest(result.path))
         )

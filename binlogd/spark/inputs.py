@@ -21,7 +21,7 @@ from binlogd.archive.places import (
     HISTORY_NAME,
     ArchivedPlaces,
     DirectoryPlaces,
-    Places,
+    TransactionIndex,
     read_catalog,
 )
 from binlogd.archive.reading import LogReader
@@ -132,7 +132,7 @@ def jobs_of_file(path: str) -> list[Job]:
 class _Placed:
     """What an archive and a directory have in common: they know where transactions stand."""
 
-    def __init__(self, wanted: Request, store: Store, places: Places) -> None:
+    def __init__(self, wanted: Request, store: Store, places: TransactionIndex) -> None:
         self._wanted, self._places = wanted, places
         self._reader = LogReader(store, places)
 

@@ -17,7 +17,7 @@ from binlogd.errors import CorruptRow
 from binlogd.tidb.datum import skip_datum
 from binlogd.tidb.kinds import ActionType
 from binlogd.tidb.model import Job, Table, TableAt, job_from_json, table_from_json, table_to_json
-from binlogd.tidb.partitions import Places, Unplaceable
+from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.turns import Turn, turn_of
 
@@ -80,7 +80,7 @@ class Gone:
         """Raises Unplaceable."""
         assert job.table is not None, "a DDL of partitions leaves a table"
         self.ids = frozenset(before.partition_ids) - frozenset(job.table.partition_ids)
-        self._places = Places(before)
+        self._places = PartitionLookup(before)
         self._decoder = decoder_of(before)
 
     def values(self, kind: int, row: bytes) -> dict[int, Value]:

@@ -25,7 +25,7 @@ class Unplaceable(Unfit):
     """Nobody here can tell in which partition rows lie; the text says of what and why."""
 
 
-class Places:
+class PartitionLookup:
     """The partitions of one table as it is at one moment. Cheap to keep, dear to make."""
 
     def __init__(self, info: Table) -> None:

@@ -15,7 +15,7 @@ from binlogd.drainer.messages import secondary
 from binlogd.drainer.messages.named import NamedTransaction
 from binlogd.drainer.messages.pb import PbReader, head_of
 from binlogd.errors import Corrupt, CorruptRelay
-from binlogd.tools.transaction import Meter, Place, Transaction, Window
+from binlogd.tools.transaction import FilePosition, Meter, Transaction, Window
 from binlogd.tso import NO_TS, Tso
 
 
@@ -57,7 +57,7 @@ def _transaction(file: Path, record: Record, found: NamedTransaction) -> Transac
     return Transaction(
         found.commit_ts,
         NO_TS,
-        Place(file, record.offset),
+        FilePosition(file, record.offset),
         len(record.payload),
         found.ddl,
         found.rows,

@@ -25,7 +25,7 @@ from binlogd.log.directory import Shard
 from binlogd.log.drive import segment_batches
 from binlogd.log.index_file import FORMAT
 from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_name
-from binlogd.tools.transaction import Meter, Place, Window
+from binlogd.tools.transaction import FilePosition, Meter, Window
 from binlogd.tso import Tso
 from binlogd.wire.peek import join, peek
 
@@ -52,8 +52,8 @@ class Joined(NamedTuple):
     commit_ts: Tso
     start_ts: Tso
     payload: bytes
-    place: Place
-    prewrite_place: Place | None
+    place: FilePosition
+    prewrite_place: FilePosition | None
 
 
 def log_records(
@@ -74,13 +74,13 @@ def log_records(
     meter.read_bytes += size - done
 
 
-def shard_records(shard: Shard, meter: Meter) -> Iterator[tuple[Place, bytes]]:
+def shard_records(shard: Shard, meter: Meter) -> Iterator[tuple[FilePosition, bytes]]:
     """Every record of a shard, in the order of writing. Raises CorruptRecord, OSError."""
     segments = shard.segments()
     for fid, path in segments.items():
         is_last = fid == max(segments)
         for offset, payload in log_records(path, is_last=is_last, meter=meter):
-            yield Place(path, offset), payload
+            yield FilePosition(path, offset), payload
 
 
 def joined(shard: Shard, window: Window, meter: Meter) -> Iterator[Joined]:
@@ -203,8 +203,8 @@ class _Reader:
         for descriptor in self._open.values():
             os.close(descriptor)
 
-    def place(self, fid: int, offset: int, _length: int) -> Place:
-        return Place(self._directory / segment_name(FileId(fid)), offset)
+    def place(self, fid: int, offset: int, _length: int) -> FilePosition:
+        return FilePosition(self._directory / segment_name(FileId(fid)), offset)
 
     def payload(self, fid: int, offset: int, length: int) -> bytes:
         """Raises CorruptRecord, OSError."""

@@ -15,7 +15,7 @@ from binlogd.tidb.kinds import SchemaState
 from binlogd.tidb.model import ActionType, Job, Table, TableAt
 from binlogd.tidb.row import RowDecoder
 from binlogd.tidb.schema import SchemaTracker
-from binlogd.tools.transaction import Place, Raw, Transaction
+from binlogd.tools.transaction import FilePosition, Raw, Transaction
 from binlogd.tso import Tso
 from binlogd.wire import peek
 
@@ -43,8 +43,8 @@ class RawReader:
         payload: bytes,
         job: Job | None,
         *,
-        place: Place,
-        prewrite_place: Place | None = None,
+        place: FilePosition,
+        prewrite_place: FilePosition | None = None,
     ) -> Transaction:
         """The next transaction. Raises Corrupt for a payload that is no binlog."""
         try:
@@ -84,7 +84,9 @@ class RawReader:
             note = "it changes nothing, or announces what a later binlog does"
         return NamedDdl(database, query), note
 
-    def _dml(self, payload: bytes, prewrite_value: bytes, prewrite_place: Place | None) -> Raw:
+    def _dml(
+        self, payload: bytes, prewrite_value: bytes, prewrite_place: FilePosition | None
+    ) -> Raw:
         version, mutations = peek.mutations(prewrite_value) if prewrite_value else (0, [])
         tables: list[TableChange] = []
         unexplained = []

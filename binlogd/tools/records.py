@@ -15,7 +15,7 @@ from binlogd.relay.reader import entries_of
 from binlogd.tools.pump_log import shard_records
 from binlogd.tools.reading import Source, SourceKind
 from binlogd.tools.relay_log import relay_frames
-from binlogd.tools.transaction import Meter, Place
+from binlogd.tools.transaction import FilePosition, Meter
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import peek
 
@@ -23,7 +23,7 @@ from binlogd.wire.peek import peek
 class RecordLine(NamedTuple):
     """One record: its place and size, what it is, and its timestamps (NO_TS for none)."""
 
-    place: Place
+    place: FilePosition
     size_bytes: int
     kind: str
     start_ts: Tso
@@ -66,7 +66,9 @@ def _of_relay(source: Source, meter: Meter) -> Iterator[RecordLine]:
             if frame.kind is FrameKind.GROUP:
                 detail = f"{len(entries_of(file, offset, frame))} transactions"
             name = frame.kind.name.lower()
-            yield RecordLine(Place(file, offset), size_bytes, name, NO_TS, frame.commit_ts, detail)
+            yield RecordLine(
+                FilePosition(file, offset), size_bytes, name, NO_TS, frame.commit_ts, detail
+            )
 
 
 def _of_files(source: Source, meter: Meter) -> Iterator[RecordLine]:
@@ -80,6 +82,6 @@ def _of_files(source: Source, meter: Meter) -> Iterator[RecordLine]:
                 raise CorruptRelay(file, record.offset, str(error)) from error
             kind = "ddl" if head.is_ddl else "rows"
             detail = "secondary" if is_secondary(record.payload) else "pb"
-            place = Place(file, record.offset)
+            place = FilePosition(file, record.offset)
             size_bytes = record.end - record.offset
             yield RecordLine(place, size_bytes, kind, NO_TS, head.commit_ts, detail)

@@ -19,7 +19,7 @@ from binlogd.relay.reader import entries_of, scan
 from binlogd.tidb.model import Job, job_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tools.raw import RawReader
-from binlogd.tools.transaction import Meter, Place, Transaction, Window
+from binlogd.tools.transaction import FilePosition, Meter, Transaction, Window
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import peek
 
@@ -47,13 +47,15 @@ def relay_transactions(
             for entry in entries_of(file, offset, frame):
                 if entry.commit_ts > window.stop:
                     return
-                found = _read(reader, entry, Place(file, offset), window.start)
+                found = _read(reader, entry, FilePosition(file, offset), window.start)
                 if found is not None:
                     yield found
             last_ts = frame.commit_ts
 
 
-def _read(reader: RawReader, entry: RelayEntry, place: Place, start: Tso) -> Transaction | None:
+def _read(
+    reader: RawReader, entry: RelayEntry, place: FilePosition, start: Tso
+) -> Transaction | None:
     job = job_from_json(entry.job) if entry.job else None
     if entry.commit_ts < start:
         reader.pass_over(entry.payload, job)

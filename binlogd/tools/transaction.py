@@ -14,7 +14,7 @@ from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.wire.peek import Mutation
 
 
-class Place(NamedTuple):
+class FilePosition(NamedTuple):
     """Where a record begins; in a compressed file the offset is that of its content."""
 
     path: Path
@@ -53,7 +53,7 @@ class Raw:
     job: Job | None = None
     tables: tuple[TableChange, ...] = ()
     unexplained: tuple[Mutation, ...] = ()
-    prewrite_place: Place | None = None
+    prewrite_place: FilePosition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Transaction:
 
     commit_ts: Tso
     start_ts: Tso
-    place: Place
+    place: FilePosition
     size_bytes: int
     ddl: NamedDdl | None
     rows: Callable[[], Iterator[NamedRow]]

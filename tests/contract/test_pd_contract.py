@@ -13,7 +13,7 @@ import pytest
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.host.clock import WallClock
-from binlogd.placement.pd_service import Place
+from binlogd.placement.pd_service import AdvertisedAddress
 from binlogd.placement.stand_in import StandIn
 from binlogd.serving.server import Server
 from binlogd.tso import NO_TS, Tso
@@ -43,7 +43,7 @@ async def own_pd(directory: Path) -> AsyncIterator[Address]:
     clock = WallClock()
     port = free_port()
     served = StandIn(
-        Place("binlogd", f"http://127.0.0.1:{port}"),
+        AdvertisedAddress("binlogd", f"http://127.0.0.1:{port}"),
         OwnPd(keyspace, await ClockTso.open(store, clock), SchemaHistory(None, store), store),
         await StoredClusterIdentity.open(store, 0),
         clock,

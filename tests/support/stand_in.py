@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from binlogd.host.clock import WallClock
-from binlogd.placement.pd_service import Place
+from binlogd.placement.pd_service import AdvertisedAddress
 from binlogd.placement.stand_in import StandIn
 from binlogd.serving.server import Server
 from binlogd.tso import NO_TS
@@ -30,7 +30,7 @@ async def standing_in(directory: Path, source: Path | None = None) -> AsyncItera
     history = SchemaHistory(job_source(str(source) if source else ""), store)
     keyspace = await KeyspaceStore.open(store.path, Random(1))
     stand_in = StandIn(
-        Place("pump0", "http://127.0.0.1:8250"),
+        AdvertisedAddress("pump0", "http://127.0.0.1:8250"),
         OwnPd(keyspace, await ClockTso.open(store, WallClock()), history, store),
         await StoredClusterIdentity.open(store, CLUSTER_ID),
         WallClock(),

@@ -25,7 +25,7 @@ from binlogd.host.tls import ClientTls, ServerTls
 from binlogd.tidb.meta_keys import key_of_pd, pd_key
 from binlogd.tso import NO_TS, Tso, compose, plus_ms
 from binlogd.upstream.tikv.client import TikvClient, TikvLimits
-from binlogd.upstream.tikv.places import Place
+from binlogd.upstream.tikv.places import LocatedRegion
 from binlogd.upstream.tikv.stores import Stores
 from binlogd.wire.generated import errorpb, kvrpcpb, metapb
 from binlogd.wire.generated.kvrpcpb import (
@@ -153,12 +153,12 @@ class FakeTikv:
 
     # --- as PD -----------------------------------------------------------------------------
 
-    async def region(self, key: bytes) -> Place | None:
+    async def region(self, key: bytes) -> LocatedRegion | None:
         """See Places."""
         self._ask("GetRegion")
         found = self.region_of(key_of_pd(key))
         is_led = found.leader is not None and not self.pd_has_just_started
-        return Place(found.meta(), found.peer(found.leader or 0) if is_led else None)
+        return LocatedRegion(found.meta(), found.peer(found.leader or 0) if is_led else None)
 
     async def store(self, store_id: int) -> metapb.Store | None:
         """See Places."""

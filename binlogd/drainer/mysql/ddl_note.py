@@ -50,7 +50,7 @@ REPEATED = frozenset(
 """Once more changes nothing, or is refused in words that are forgiven."""
 
 
-class Place(NamedTuple):
+class TableOrPartition(NamedTuple):
     """A table, or one partition of it."""
 
     database: str
@@ -61,7 +61,7 @@ class Place(NamedTuple):
 class Round(NamedTuple):
     """What undoes itself: afterwards `places[n]` holds what `places[sources[n]]` held."""
 
-    places: tuple[Place, ...]
+    places: tuple[TableOrPartition, ...]
     sources: tuple[int, ...]
 
 
@@ -115,7 +115,12 @@ async def taken(session: SqlSession, database: str, table: str, turn: Round | No
 
 
 async def outcome(
-    session: SqlSession, ddl: Ddl, place: Place, turn: Round | None, before: Note | None, now: Note
+    session: SqlSession,
+    ddl: Ddl,
+    place: TableOrPartition,
+    turn: Round | None,
+    before: Note | None,
+    now: Note,
 ) -> Outcome:
     """What became of a statement that was begun at `before`. Raises as `taken`."""
     if turn is not None:
@@ -145,7 +150,7 @@ def went_round(turn: Round, before: Sequence[str], now: Sequence[str]) -> Outcom
     return found.pop() if len(found) == 1 else Outcome.UNKNOWN
 
 
-async def _is_as_told(session: SqlSession, place: Place, info: Table) -> bool:
+async def _is_as_told(session: SqlSession, place: TableOrPartition, info: Table) -> bool:
     columns, indexes = await catalog.names(session, place.database, place.table)
     told = [each for each in info.columns if each.is_public and not each.hidden]
     hidden = {each.name for each in info.columns if each.hidden}
@@ -168,16 +173,16 @@ def goes_round(text: str, database: str) -> Round | None:
             other = next(
                 (n + 2 for n in range(at, len(found) - 2) if found[n].says("WITH")), len(found) - 1
             )
-            part = Place(*table, found[at + 2].text)
-            return Round((part, Place(*_name(found, other, database))), (1, 0))
+            part = TableOrPartition(*table, found[at + 2].text)
+            return Round((part, TableOrPartition(*_name(found, other, database))), (1, 0))
     return None
 
 
 def _renamed(text: str, database: str) -> Round | None:
-    held: dict[Place, Place] = {}
+    held: dict[TableOrPartition, TableOrPartition] = {}
     for each in renamed_tables(text):
-        old = Place(each.old_database or database, each.old_table)
-        new = Place(each.new_database or database, each.new_table)
+        old = TableOrPartition(each.old_database or database, each.old_table)
+        new = TableOrPartition(each.new_database or database, each.new_table)
         held[new] = held.pop(old, old)
     places = tuple(sorted(held))
     if set(held.values()) != set(places) or all(held[each] == each for each in places):

@@ -400,7 +400,7 @@ class MySqlSink:
         turn = ddl_note.goes_round(text, ddl.session_database or target.database)
         before = await ddl_note.taken(session, target.database, target.table, turn)
         if again is not None and again.part == part:
-            place = ddl_note.Place(target.database, target.table)
+            place = ddl_note.TableOrPartition(target.database, target.table)
             former = ddl_note.Note.of(again.before)
             found = await ddl_note.outcome(session, ddl, place, turn, former, before)
             if found is ddl_note.Outcome.UNKNOWN:

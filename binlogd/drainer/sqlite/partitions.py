@@ -10,7 +10,7 @@ from binlogd.drainer.sqlite.replica import NotStorable, Stored, quoted, stored_c
 from binlogd.tidb.columns import INTEGER_TYPES, Value
 from binlogd.tidb.kinds import STRING_TYPES
 from binlogd.tidb.model import Column, Table
-from binlogd.tidb.partitions import Places, Unplaceable
+from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 
 _LIES_THERE = "binlogd_lies_there"
 _ASIDE = "temp.binlogd_aside"
@@ -31,7 +31,7 @@ class Gone:
         """Raises NotStorable."""
         ids = frozenset(before.partition_ids) - frozenset(after.partition_ids)
         try:
-            places = Places(before)
+            places = PartitionLookup(before)
         except Unplaceable as error:
             raise NotStorable(f"which rows a partition holds is not known here: {error}") from error
         held = {each.id: each for each in stored_columns(before)}

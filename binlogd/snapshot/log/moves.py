@@ -24,7 +24,7 @@ from typing import NamedTuple
 from binlogd.errors import CorruptRow
 from binlogd.snapshot.log.rowkey import Handle, HandleKind
 from binlogd.tidb.model import Table, TableAt
-from binlogd.tidb.partitions import Places, Unplaceable
+from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.turns import Turn
 from binlogd.wire.mutation import Mutation
@@ -132,7 +132,7 @@ class Followed:
     def __init__(self, moves: Moves) -> None:
         self._moves = moves
         self._at: dict[tuple[int, int], _At] = {}
-        self._after: dict[int, Places] = {}
+        self._after: dict[int, PartitionLookup] = {}
 
     def home(self, table_id: int, version: int, row: bytes) -> Home | None:
         """Where a row (as it is inserted) of this version is at the end, if its table is still
@@ -211,10 +211,10 @@ class Followed:
             return move.after.id
         return self._places(number, move.after).find(values)
 
-    def _places(self, number: int, after: Table) -> Places:
+    def _places(self, number: int, after: Table) -> PartitionLookup:
         places = self._after.get(number)
         if places is None:
-            places = self._after[number] = Places(after)
+            places = self._after[number] = PartitionLookup(after)
         return places
 
     def _at_version(self, table_id: int, version: int) -> _At:
@@ -233,12 +233,12 @@ class _At(NamedTuple):
     any move is about."""
 
     decoder: RowDecoder
-    places: Places | None
+    places: PartitionLookup | None
 
 
-def _places_of(info: Table) -> Places | None:
+def _places_of(info: Table) -> PartitionLookup | None:
     """A move of partitions that nobody tells apart would not be told; one of all rows may be."""
     try:
-        return Places(info) if info.partitioning is not None else None
+        return PartitionLookup(info) if info.partitioning is not None else None
     except Unplaceable:
         return None

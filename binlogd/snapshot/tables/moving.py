@@ -15,7 +15,7 @@ from binlogd.snapshot.log.rowkey import Handle, HandleKind, handle_of
 from binlogd.tidb.kinds import ActionType
 from binlogd.tidb.model import Job, Table
 from binlogd.tidb.moved_rows import Past
-from binlogd.tidb.partitions import Places, Unplaceable
+from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.turns import Turn, step_version, turn_of
 
 _PARTITION_GONE = "a partition was dropped or truncated: which rows went with it is in no binlog"
@@ -154,13 +154,13 @@ class Moving:
             if handle_of(before).kind is HandleKind.HIDDEN:
                 raise Unplaceable("its rows have no key to be followed by")
             if after.partitioning is not None:
-                Places(after)
+                PartitionLookup(after)
             return Spread(job.schema_version, before.id, None, after)
         gone = frozenset(before.partition_ids) - frozenset(after.partition_ids)
         if job.type == ActionType.REORGANIZE_PARTITION:
             return self._reorganized(job, before, after, gone)
-        Places(before)
-        Places(after)
+        PartitionLookup(before)
+        PartitionLookup(after)
         if job.type == ActionType.TRUNCATE_TABLE_PARTITION:
             return Ended(job.schema_version, before.id, gone)
         return Ended(job.schema_version, before.id, gone, job.start_ts)
@@ -181,8 +181,8 @@ class Moving:
     ) -> Move | None:
         """Where nobody can tell the partitions, rows stay in their table all the same."""
         try:
-            Places(before)
-            Places(after)
+            PartitionLookup(before)
+            PartitionLookup(after)
         except Unplaceable:
             return None
         if handle_of(before).kind is HandleKind.HIDDEN and job.snapshot_ts:
@@ -223,8 +223,8 @@ class Moving:
         elif before.id in is_rewritten or plain.id in is_rewritten:
             reason = "and MODIFY COLUMN had rewritten one of the two tables before"
         try:
-            Places(before)
-            Places(after)
+            PartitionLookup(before)
+            PartitionLookup(after)
         except Unplaceable as error:
             reason = f"and {error}"
         self.know(replace(plain, id=freed), job.schema_version)

@@ -12,7 +12,7 @@ from binlogd.errors import ConfigError, GaveUp
 from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.spark.lake.place import Kind, Place
+from binlogd.spark.lake.place import Kind, LakeLocation
 
 TABLES_NAME = "tables.json"
 CLAIM_NAME = "_pipeline.json"
@@ -118,7 +118,7 @@ def label(plan: TablePlan) -> str:
 class Book:
     """The small files of a lake. Raises ArchiveUnavailable where its store does not answer."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LakeLocation) -> None:
         self._place = place
         self.store = Store.open(place.url, what="lake")
 

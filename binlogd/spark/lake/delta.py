@@ -24,7 +24,7 @@ from pyarrow.fs import SubTreeFileSystem
 
 from binlogd.spark.lake.book import LakeTable, LakeTables
 from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
-from binlogd.spark.lake.place import Place
+from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import KEY_COLUMN, Adapt, Changes
 
 APP_ID = "binlogd"
@@ -39,7 +39,7 @@ _COLOURS = re.compile(r"\x1b\[\d*m")
 class Delta:
     """See Kind."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LakeLocation) -> None:
         self._place, self._options = place, place.delta_options()
 
     def create(

@@ -37,7 +37,7 @@ from binlogd.host.clock import WallClock
 from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema
 from binlogd.spark.lake.book import LakeTable, LakeTables
 from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
-from binlogd.spark.lake.place import Place
+from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID, Adapt, Changes
 
 FILE_BYTES = 128 << 20
@@ -65,7 +65,7 @@ _FAILS = (CommitFailedException, ValidationError, ValueError, NotImplementedErro
 class Iceberg:
     """See Kind."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LakeLocation) -> None:
         self._place, self._numbers = place, count()
         properties = {**place.iceberg_properties(), "warehouse": place.bare}
         self._catalog = SqlCatalog(_CATALOG, uri="sqlite:///:memory:", **properties)

@@ -29,7 +29,7 @@ from binlogd.spark.lake.book import (
     label,
 )
 from binlogd.spark.lake.kinds import Kind, LakeFailed
-from binlogd.spark.lake.place import Place
+from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import Changes, by_table, decoded, lake_schema
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
@@ -41,7 +41,7 @@ Heads = Mapping[int, LakeTable]
 class Lake:
     """A lake by its place: nothing of it is open, so it travels to workers."""
 
-    place: Place
+    place: LakeLocation
 
     def book(self) -> Book:
         """Raises ConfigError."""

@@ -25,7 +25,7 @@ _KNOWN = frozenset({"endpoint_override", "scheme", "region", "allow_bucket_creat
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LakeLocation:
     """A lake. `url` is a directory of this machine, absolute, or pyarrow's URL with its options."""
 
     kind: Kind
@@ -99,7 +99,7 @@ class Place:
         return found
 
 
-def place_of(into: str) -> Place:
+def place_of(into: str) -> LakeLocation:
     """What `delta:…` or `iceberg:…` names. Raises ConfigError."""
     kind, _, url = into.partition(":")
     found = next((each for each in KINDS if each == kind), None)
@@ -109,7 +109,7 @@ def place_of(into: str) -> Place:
             " syncer for what [syncer] names"
         )
     if urlsplit(url).scheme in ("", "file"):
-        return Place(found, str(Path(url.removeprefix("file://")).absolute()))
+        return LakeLocation(found, str(Path(url.removeprefix("file://")).absolute()))
     parts = urlsplit(url)
     if parts.scheme != "s3":
         hint = "; S3 is s3:// here" if parts.scheme in ("s3a", "s3n") else ""
@@ -123,4 +123,4 @@ def place_of(into: str) -> Place:
             f"--into {kind}:{parts.scheme}://...?{unknown[0]}=...: a lake takes"
             f" {', '.join(sorted(_KNOWN))}; all else comes from the environment (AWS_...)"
         )
-    return Place(found, url.rstrip("/"))
+    return LakeLocation(found, url.rstrip("/"))

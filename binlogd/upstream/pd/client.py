@@ -21,7 +21,7 @@ from binlogd.status import UpstreamPart
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.pd.leader import NO_ANSWER, Leader, Message, PdLimits, Way, parsed, reason
 from binlogd.upstream.pd.members import Address, shown
-from binlogd.upstream.tikv.places import Place
+from binlogd.upstream.tikv.places import LocatedRegion
 from binlogd.wire.generated import metapb, pdpb
 from binlogd.wire.generated.etcdserverpb import RangeRequest, RangeResponse
 
@@ -117,7 +117,7 @@ class PdClient:
         """Of every request but GetMembers."""
         return pdpb.RequestHeader(cluster_id=self._leader.cluster_id or 0)
 
-    async def region(self, key: bytes) -> Place | None:
+    async def region(self, key: bytes) -> LocatedRegion | None:
         """The region of a key in memcomparable form; None: PD knows none at this moment."""
 
         def request() -> pdpb.GetRegionRequest:
@@ -126,7 +126,7 @@ class PdClient:
         answer = await self._call("GetRegion", request, pdpb.GetRegionResponse)
         if not answer.region.id:
             return None
-        return Place(answer.region, answer.leader if answer.leader.store_id else None)
+        return LocatedRegion(answer.region, answer.leader if answer.leader.store_id else None)
 
     async def has_tikv(self) -> bool:
         """Whether there is a TiKV that keeps transactions: there is none behind a PD before its

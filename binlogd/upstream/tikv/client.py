@@ -20,7 +20,7 @@ from binlogd.ports import TsoSource
 from binlogd.tidb.meta_keys import KeyRange
 from binlogd.tso import Tso, physical_ms
 from binlogd.upstream.tikv.pairs import Pair, ScanAnswer
-from binlogd.upstream.tikv.places import Places
+from binlogd.upstream.tikv.places import RegionDirectory
 from binlogd.upstream.tikv.reaction import LOCKED, NOT_READY, Patience
 from binlogd.upstream.tikv.router import Router, RouterStatistics
 from binlogd.upstream.tikv.stores import Stores
@@ -76,7 +76,7 @@ class TikvClient:
 
     def __init__(
         self,
-        places: Places,
+        places: RegionDirectory,
         tso: TsoSource,
         stores: Stores,
         rng: Random,

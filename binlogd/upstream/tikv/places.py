@@ -14,17 +14,17 @@ from binlogd.wire.generated import metapb
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LocatedRegion:
     """A region and its leader as PD knows them; its bounds have PD's form."""
 
     region: metapb.Region
     leader: metapb.Peer | None
 
 
-class Places(Protocol):
+class RegionDirectory(Protocol):
     """PD, as a client of TiKV needs it. Every method raises UpstreamUnavailable."""
 
-    async def region(self, key: bytes) -> Place | None:
+    async def region(self, key: bytes) -> LocatedRegion | None:
         """The region of a key in PD's form (`pd_key`); None: PD knows none at this moment."""
         ...
 

@@ -20,7 +20,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from binlogd.errors import Corrupt, Unavailable, UpstreamUnavailable
 from binlogd.grpc.channel import woken_cleanly
 from binlogd.tidb.meta_keys import pd_key
-from binlogd.upstream.tikv.places import Places
+from binlogd.upstream.tikv.places import RegionDirectory
 from binlogd.upstream.tikv.reaction import (
     AT_ONCE,
     LEADERLESS,
@@ -82,7 +82,7 @@ class _Silent(Exception):  # says what a store did, and goes no further than thi
 class Router:
     """One for a process; requests may be made at the same time."""
 
-    def __init__(self, places: Places, stores: Stores, *, call_s: float) -> None:
+    def __init__(self, places: RegionDirectory, stores: Stores, *, call_s: float) -> None:
         self._places, self._stores, self._call_s = places, stores, call_s
         self._regions = RegionMap()
         self._looking_up = asyncio.Semaphore(_LOOK_UPS)

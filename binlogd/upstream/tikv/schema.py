@@ -28,7 +28,7 @@ from binlogd.tso import Tso
 from binlogd.upstream.history import HistoryLimits, stored_job
 from binlogd.upstream.store import StoredJob
 from binlogd.upstream.tikv.client import TikvClient
-from binlogd.upstream.tikv.places import Places
+from binlogd.upstream.tikv.places import RegionDirectory
 
 log = structlog.get_logger(__name__)
 
@@ -107,7 +107,7 @@ class SchemaAt:
 class TikvSchema:
     """All tables at once, without the jobs that made them."""
 
-    def __init__(self, client: TikvClient, places: Places, service: str) -> None:
+    def __init__(self, client: TikvClient, places: RegionDirectory, service: str) -> None:
         """`service` is the name under which garbage collection is held off; one for each node."""
         self._client, self._places, self._service = client, places, service
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from binlogd.errors import UpstreamUnavailable
 from binlogd.grpc.channel import PlainChannel
 from binlogd.host.tls import ClientTls
-from binlogd.upstream.tikv.places import Places
+from binlogd.upstream.tikv.places import RegionDirectory
 from binlogd.wire.generated.metapb import StoreState
 
 
@@ -24,7 +24,7 @@ class Connection:
 class Stores:
     """Of one process; a connection is made at its first call."""
 
-    def __init__(self, places: Places, tls: ClientTls | None = None) -> None:
+    def __init__(self, places: RegionDirectory, tls: ClientTls | None = None) -> None:
         self._places, self._tls = places, tls
         self._addresses: dict[int, str] = {}
         self._asking: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)

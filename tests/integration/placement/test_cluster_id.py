@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 from binlogd.host.clock import WallClock
-from binlogd.placement.pd_service import Place
+from binlogd.placement.pd_service import AdvertisedAddress
 from binlogd.placement.stand_in import StandIn
 from binlogd.serving.server import Server
 from binlogd.tso import NO_TS
@@ -28,7 +28,9 @@ async def test_a_question_makes_no_cluster_id(tmp_path: Path) -> None:
     own = OwnPd(
         keyspace, await ClockTso.open(store, WallClock()), SchemaHistory(None, store), store
     )
-    stand_in = StandIn(Place("a", "http://127.0.0.1:1"), own, identity, WallClock(), lambda: NO_TS)
+    stand_in = StandIn(
+        AdvertisedAddress("a", "http://127.0.0.1:1"), own, identity, WallClock(), lambda: NO_TS
+    )
     server = Server(stand_in.services())
     try:
         address = await server.start("127.0.0.1", 0)

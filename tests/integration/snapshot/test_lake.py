@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table as IcebergTable
 
-from binlogd.snapshot.publishing.lake.register import Lake, Place, register
+from binlogd.snapshot.publishing.lake.register import Lake, LakeRoot, register
 from binlogd.snapshot.publishing.lake.version import COMMIT_TS_KEY
 from tests.support.snapshots import Columns, snapshot
 
@@ -68,7 +68,7 @@ def versions(lake: Lake, out: Path) -> dict[int, dict[str, list[object]]]:
 def test_each_snapshot_is_the_next_version_whatever_its_columns_are(
     lake: Lake, tmp_path: Path
 ) -> None:
-    place = Place(lake, tmp_path / "lake")
+    place = LakeRoot(lake, tmp_path / "lake")
     for commit_ts, columns in ((100, FIRST), (200, SECOND), (300, FIRST)):
         (done,) = register(place, *snapshot(tmp_path, commit_ts, columns))
         assert done.is_new
@@ -80,7 +80,7 @@ def test_each_snapshot_is_the_next_version_whatever_its_columns_are(
 def test_a_snapshot_is_registered_once_and_never_after_a_later_one(
     lake: Lake, tmp_path: Path
 ) -> None:
-    place = Place(lake, tmp_path / "lake")
+    place = LakeRoot(lake, tmp_path / "lake")
     later = snapshot(tmp_path, 200, SECOND)
     (first,) = register(place, *later)
     (again,) = register(place, *later)
@@ -93,13 +93,13 @@ def test_a_snapshot_is_registered_once_and_never_after_a_later_one(
 @pytest.mark.parametrize("lake", ["delta", "iceberg"])
 def test_a_table_without_rows_is_a_table(lake: Lake, tmp_path: Path) -> None:
     empty = [(number, name, values.slice(0, 0)) for number, name, values in SECOND]
-    register(Place(lake, tmp_path / "lake"), *snapshot(tmp_path, 100, empty))
+    register(LakeRoot(lake, tmp_path / "lake"), *snapshot(tmp_path, 100, empty))
     assert versions(lake, tmp_path) == {100: plain(empty)}
 
 
 def test_a_version_outlives_the_snapshot_that_it_came_from(tmp_path: Path) -> None:
     path, described = snapshot(tmp_path, 100, FIRST)
-    register(Place("delta", tmp_path / "lake"), path, described)
+    register(LakeRoot("delta", tmp_path / "lake"), path, described)
     for file in path.rglob("*.parquet"):
         file.unlink()
     assert versions("delta", tmp_path) == {100: plain(FIRST)}

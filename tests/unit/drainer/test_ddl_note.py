@@ -7,14 +7,14 @@ import pytest
 from binlogd.drainer.mysql.ddl_note import (
     Note,
     Outcome,
-    Place,
     Round,
+    TableOrPartition,
     goes_round,
     was_lax,
     went_round,
 )
 
-A, B = Place("s", "a"), Place("s", "b")
+A, B = TableOrPartition("s", "a"), TableOrPartition("s", "b")
 TURN = Round((A, B), (1, 0))
 
 
@@ -27,7 +27,7 @@ TURN = Round((A, B), (1, 0))
         ("RENAME TABLE a TO b", None),
         (
             "ALTER TABLE `s`.`a` EXCHANGE PARTITION `p` WITH TABLE b WITHOUT VALIDATION",
-            Round((Place("s", "a", "p"), B), (1, 0)),
+            Round((TableOrPartition("s", "a", "p"), B), (1, 0)),
         ),
         ("ALTER TABLE a ADD COLUMN `EXCHANGE` INT", None),
     ],

@@ -7,7 +7,7 @@ import pytest
 from binlogd.tidb.kinds import PartitionKind, Tp
 from binlogd.tidb.model import Column, FieldType, Table, table_from_json, table_to_json
 from binlogd.tidb.partitioning import Partition, Partitioning
-from binlogd.tidb.partitions import Places, Unplaceable
+from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.row import Value
 
 INT = FieldType(Tp.LONG)
@@ -85,7 +85,7 @@ def holding(*lists: list[tuple[str, ...]]) -> list[Partition]:
 def test_a_row_lies_where_its_values_say(info: Table, row: list[Value], place: int) -> None:
     told = table_from_json(table_to_json(info))
     assert told.partitioning == info.partitioning
-    assert Places(told).find(dict(enumerate(row, 1))) == place
+    assert PartitionLookup(told).find(dict(enumerate(row, 1))) == place
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_a_row_lies_where_its_values_say(info: Table, row: list[Value], place: i
 )
 def test_what_is_not_certain_is_refused(info: Table) -> None:
     with pytest.raises(Unplaceable):
-        Places(info)
+        PartitionLookup(info)
 
 
 def test_a_row_that_no_partition_takes_is_told() -> None:
-    places = Places(table(RANGE, "`a`", [INT], below("5")))
+    places = PartitionLookup(table(RANGE, "`a`", [INT], below("5")))
     with pytest.raises(Unplaceable, match="fits none"):
         places.find({1: 5})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from binlogd.drainer.messages.named import NamedColumn, NamedDdl, NamedRow, RowKind
 from binlogd.tidb.columns import Value
 from binlogd.tools.shown import JsonWriter, TextWriter, json_value, printable, value_text
-from binlogd.tools.transaction import Place, Transaction
+from binlogd.tools.transaction import FilePosition, Transaction
 from binlogd.tso import Tso
 
 COLUMNS = (
@@ -24,7 +24,7 @@ ROW = NamedRow("shop", "orders", RowKind.UPDATE, COLUMNS)
 
 
 def transaction(ddl: NamedDdl | None = None, note: str = "") -> Transaction:
-    place = Place(Path("relay/relay-1.log"), 77)
+    place = FilePosition(Path("relay/relay-1.log"), 77)
     return Transaction(Tso(1 << 40), Tso(5), place, 99, ddl, lambda: iter((ROW,)), note)
 
 

@@ -24,7 +24,7 @@ Lake = Literal["delta", "iceberg"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LakeRoot:
     """Where a lake keeps its tables; `catalog` names an Iceberg catalog of the user's own."""
 
     lake: Lake
@@ -36,7 +36,7 @@ Commit = Callable[[TableEntry, list[Path], int], Registered]
 """Makes files the contents of a table as of a commit_ts."""
 
 
-def register(place: Place, snapshot: Path, manifest: Manifest) -> list[Registered]:
+def register(place: LakeRoot, snapshot: Path, manifest: Manifest) -> list[Registered]:
     """Commits every table of a snapshot. Raises ConfigError where the library is missing, LakeError
     with the table that cannot be committed."""
     commit = _committer(place)
@@ -64,7 +64,7 @@ def _linked(file: Path, directory: Path, manifest: Manifest) -> Path:
     return link
 
 
-def _committer(place: Place) -> Commit:
+def _committer(place: LakeRoot) -> Commit:
     try:
         if place.lake == "delta":
             from binlogd.snapshot.publishing.lake.delta import commit as commit_delta
