@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import threading
@@ -18,9 +17,10 @@ import pytest
 from binlogd.commands.export import waited
 from binlogd.commands.options import load_setup
 from binlogd.errors import Refused
-from binlogd.host.loop import Ended, ended_by_term
+from binlogd.host.loop import EndedByTerm, ended_by_term
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
+from tests.support.statuses import well
 
 WANTED = Tso(40)
 
@@ -34,7 +34,7 @@ def vouching(moments: Iterator[int], asked: list[int]) -> Iterator[Setup]:
             asked.append(next(moments))
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(json.dumps({"max_commit_ts": asked[-1]}).encode())
+            self.wfile.write(msgspec.json.encode(well(max_commit_ts=Tso(asked[-1]))))
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its own name
             """Nothing."""
@@ -76,6 +76,6 @@ def test_sigterm_cancels_a_command_that_then_tidies_up() -> None:
         finally:
             tidied.append("all")
 
-    with pytest.raises(Ended, match="nothing was published"):
+    with pytest.raises(EndedByTerm, match="nothing was published"):
         asyncio.run(ended_by_term(work()))
     assert tidied == ["all"]
