@@ -26,12 +26,12 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         raise error from group
 
 
-class Ended(GaveUp):
+class EndedByTerm(GaveUp):
     """Somebody ended a command by SIGTERM; it has tidied up."""
 
 
 async def ended_by_term(work: Awaitable[T]) -> T:
-    """What `work` gives. SIGTERM cancels it, as Ctrl-C does. Raises Ended."""
+    """What `work` gives. SIGTERM cancels it, as Ctrl-C does. Raises EndedByTerm."""
     loop, task, is_told = asyncio.get_running_loop(), asyncio.current_task(), False
     assert task is not None
 
@@ -45,7 +45,7 @@ async def ended_by_term(work: Awaitable[T]) -> T:
         return await work
     except asyncio.CancelledError:
         if is_told:
-            raise Ended("ended by SIGTERM; nothing was published, nothing is left") from None
+            raise EndedByTerm("ended by SIGTERM; nothing was published, nothing is left") from None
         raise
     finally:
         loop.remove_signal_handler(signal.SIGTERM)

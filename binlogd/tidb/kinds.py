@@ -176,3 +176,7 @@ STRING_TYPES = frozenset[int](
     }
 )
 """Types whose values are bytes; text or not is told by the charset."""
+
+
+class OddRow(Exception):
+    """A row that is not laid out as a reader was made for; the generic decoder reads it."""

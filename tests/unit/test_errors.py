@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pkgutil
 import re
+from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
+from typing import TypeVar
 
 import pytest
 
@@ -24,13 +26,20 @@ from binlogd.errors import (
     UnsupportedDdl,
 )
 
+Family = TypeVar("Family", bound=Exception)
 _DRAWN = re.compile(r"^    ([ │├└─]*)(\w+) ", re.MULTILINE)
 
 
-def below(kind: type[BinlogdError]) -> Iterator[type[BinlogdError]]:
+def below(kind: type[Family]) -> Iterator[type[Family]]:
     for child in kind.__subclasses__():
         yield child
         yield from below(child)
+
+
+def _import_all() -> None:
+    for module in pkgutil.walk_packages(binlogd.__path__, "binlogd."):
+        if module.name != "binlogd.__main__" and ".generated" not in module.name:
+            import_module(module.name)
 
 
 def drawn() -> dict[str, str]:
@@ -57,15 +66,20 @@ def test_the_tree_that_is_drawn_is_the_tree() -> None:
 
 
 def test_every_error_of_the_program_has_a_family_that_says_what_to_do() -> None:
-    for module in pkgutil.walk_packages(binlogd.__path__, "binlogd."):
-        if module.name != "binlogd.__main__" and ".generated" not in module.name:
-            import_module(module.name)
+    _import_all()
     assert {each.__name__ for each in BinlogdError.__subclasses__()} == {
         name for name, parent in drawn().items() if parent == "BinlogdError"
     }, "an error of another module is the child of a family"
     for each in below(BinlogdError):
         assert len(each.todo.split()) > 3, f"{each.__name__} does not say what to do"
         assert "skip" not in each.todo, f"{each.__name__}: a skip is nobody's first advice"
+
+
+def test_no_two_errors_of_the_program_have_one_name() -> None:
+    _import_all()
+    own = {each for each in below(Exception) if each.__module__.startswith("binlogd.")}
+    names = Counter(each.__name__ for each in own)
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_an_error_that_does_not_say_what_to_do_cannot_be_made() -> None:

@@ -33,7 +33,7 @@ from binlogd.drainer.messages.pb_write import (
 from binlogd.errors import CorruptRow
 from binlogd.tidb.columns import INTEGER_TYPES, NUMBER_TYPES, reader_of
 from binlogd.tidb.datum import varint
-from binlogd.tidb.kinds import STRING_TYPES, SchemaState, Tp
+from binlogd.tidb.kinds import STRING_TYPES, OddRow, SchemaState, Tp
 from binlogd.tidb.model import Column, TableAt
 from binlogd.tidb.row import RowDecoder
 from binlogd.wire.peek import Mutation
@@ -44,10 +44,6 @@ _SMALL = 4096
 
 
 Compiled = Callable[[bytes], bytes]
-
-
-class OddRow(Exception):
-    """A row that is not laid out as compiled."""
 
 
 class ChangeEncoder:

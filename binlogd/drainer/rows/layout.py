@@ -23,7 +23,6 @@ from binlogd.drainer.rows.plan import (
     Decoders,
     Key,
     KeyColumn,
-    OddRow,
     has_code,
     omitted_when_null,
 )
@@ -32,7 +31,7 @@ from binlogd.tidb.columns import INTEGER_TYPES, NUMBER_TYPES
 from binlogd.tidb.datum import read_float, read_uvarint, skip_datum, varint
 from binlogd.tidb.decimals import read_decimal
 from binlogd.tidb.jsonb import json_end, json_text
-from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.kinds import STRING_TYPES, OddRow, Tp
 from binlogd.tidb.model import Column, TableAt
 from binlogd.tidb.times import clock_text, day_text, duration_text, fraction_text
 

@@ -29,17 +29,13 @@ from binlogd.tidb.columns import INTEGER_TYPES, NUMBER_TYPES, Value
 from binlogd.tidb.datum import read_float, read_uvarint, skip_datum, varint
 from binlogd.tidb.decimals import read_decimal
 from binlogd.tidb.jsonb import json_end, json_text
-from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.kinds import STRING_TYPES, OddRow, Tp
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.row import RowDecoder
 from binlogd.tidb.times import clock_text, datetime_text, day_text, duration_text
 
 Key = int | bytes
 """The literal of a key: an integer for a key of one integer, so that keys sort as they lie."""
-
-
-class OddRow(Exception):
-    """A row that is not laid out as compiled; the generic decoder reads it."""
 
 
 ODD = (OddRow, IndexError)

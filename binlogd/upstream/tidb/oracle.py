@@ -15,7 +15,7 @@ import math
 from binlogd.errors import UpstreamUnavailable
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.upstream.tidb.servers import Several
-from binlogd.upstream.tidb.sql import SqlRefused, TidbSql
+from binlogd.upstream.tidb.sql import TidbRefused, TidbSql
 from binlogd.upstream.upstream import TsoStatistics
 
 _OF_BINLOG = ("SHOW MASTER STATUS",)
@@ -63,7 +63,7 @@ async def _timestamp(server: TidbSql) -> Tso:
     ts = 0
     try:
         ts = _number(server, await server.rows(*_OF_BINLOG), column=1)
-    except SqlRefused:  # no privilege, or no such statement any more
+    except TidbRefused:  # no privilege, or no such statement any more
         ts = 0
     if not ts:
         ts = _number(server, await server.rows(*_OF_TRANSACTION), column=0)

@@ -34,7 +34,7 @@ class SqlLogin:
     tls: ClientTls | None = None
 
 
-class SqlRefused(UpstreamUnavailable):
+class TidbRefused(UpstreamUnavailable):
     """The server understood the statement and does not answer it: `code` is its error."""
 
     def __init__(self, server: str, code: int, reason: str) -> None:
@@ -62,7 +62,7 @@ class TidbSql:
         """What the last of some statements gives; they run behind each other on one session.
 
         A session that was idle may have been ended meanwhile, by TiDB's wait_timeout or by a
-        balancer in between: then another one is asked. Raises SqlRefused, and UpstreamUnavailable
+        balancer in between: then another one is asked. Raises TidbRefused, and UpstreamUnavailable
         when there is no answer.
         """
         async with self._speaking:
@@ -89,7 +89,7 @@ class TidbSql:
             raise UpstreamUnavailable(f"tidb {self} does not answer") from error
         except (MySQLError, OSError, RuntimeError, AttributeError) as error:
             meaning = self._meaning(error)
-            is_whole = is_alone and isinstance(meaning, SqlRefused)  # that was the answer
+            is_whole = is_alone and isinstance(meaning, TidbRefused)  # that was the answer
             raise meaning from error
         finally:
             if not is_whole:  # cancelled, perhaps: an answer may still be on its way
@@ -123,7 +123,7 @@ class TidbSql:
             if error.__cause__ is not None:
                 reason += f": {error.__cause__}"
             if code < _CLIENT_ERRORS[0] or code > _CLIENT_ERRORS[1]:
-                return SqlRefused(str(self), code, reason)
+                return TidbRefused(str(self), code, reason)
             return SqlLost(f"tidb {self}: {reason}")
         return SqlLost(f"tidb {self}: {error or type(error).__name__}")
 

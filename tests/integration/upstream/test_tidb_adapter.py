@@ -22,7 +22,7 @@ from binlogd.upstream.tidb.cluster import cluster_id
 from binlogd.upstream.tidb.jobs import TidbJobs
 from binlogd.upstream.tidb.oracle import TidbTso
 from binlogd.upstream.tidb.servers import Several
-from binlogd.upstream.tidb.sql import SqlLogin, SqlRefused, TidbSql
+from binlogd.upstream.tidb.sql import SqlLogin, TidbRefused, TidbSql
 from binlogd.upstream.tidb.status_port import StatusPort
 from binlogd.upstream.tidb.tables import TidbTables
 from binlogd.upstream.tidb.txn_status import TidbTxnStatus
@@ -302,7 +302,7 @@ async def test_a_statement_that_tidb_refuses_is_told_by_its_number(
 ) -> None:
     tidbs[0].version = "4.0"
     connection = TidbSql(("127.0.0.1", tidbs[0].sql_port), LOGIN)
-    with pytest.raises(SqlRefused) as refused:
+    with pytest.raises(TidbRefused) as refused:
         await connection.rows("SELECT job_id FROM mysql.tidb_ddl_history")
     assert refused.value.code == NO_TABLE
     connection.close()

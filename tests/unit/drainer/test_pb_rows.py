@@ -10,11 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.drainer.messages.pb import PbTransaction, decode
-from binlogd.drainer.messages.pb_rows import COMPILE_AFTER_ROWS, ChangeEncoder, OddRow, compiled
+from binlogd.drainer.messages.pb_rows import COMPILE_AFTER_ROWS, ChangeEncoder, compiled
 from binlogd.drainer.messages.pb_write import TableEncoder, dml_binlog
 from binlogd.errors import CorruptRow
 from binlogd.tidb.encode import encode_delete, encode_insert, encode_update
-from binlogd.tidb.model import FLAG_NOT_NULL, Column, FieldType, SchemaState, Table, TableAt, Tp
+from binlogd.tidb.kinds import OddRow
+from binlogd.tidb.model import (
+    FLAG_NOT_NULL,
+    Column,
+    FieldType,
+    SchemaState,
+    Table,
+    TableAt,
+    Tp,
+)
 from binlogd.tidb.row import RowDecoder
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation

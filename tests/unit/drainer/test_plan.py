@@ -14,13 +14,19 @@ from binlogd.drainer.rows.layout import laid_out
 from binlogd.drainer.rows.plan import (
     Decoders,
     KeyColumn,
-    OddRow,
     compiled,
     generic,
     written_columns,
 )
 from binlogd.errors import CorruptRow
-from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED, STRING_TYPES, Tp
+from binlogd.tidb.kinds import (
+    FLAG_NOT_NULL,
+    FLAG_PRIMARY_KEY,
+    FLAG_UNSIGNED,
+    STRING_TYPES,
+    OddRow,
+    Tp,
+)
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, TableAt
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
 from binlogd.tidb.times import datetime_text, duration_text
