@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable, Container, Coroutine, Sequence
+from collections.abc import Callable, Container, Coroutine, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,7 @@ from binlogd.settings.quantities import (
     size_bytes,
 )
 from binlogd.settings.setup import Setup, client_tls, plain_tls
-from binlogd.tso import Tso
+from binlogd.tso import Tso, compose
 from binlogd.upstream.upstream import Upstream
 
 log = structlog.get_logger(__name__)
@@ -202,8 +202,24 @@ def dialect(setup: Setup) -> Dialect:
     return _DIALECTS[setup.config.syncer.db_type]
 
 
-def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
-    """A new sink of the configured kind, not opened yet.
+def newest_ts(setup: Setup) -> Tso:
+    """Nothing that is committed by now is above: a Pump would refuse it."""
+    ahead_ms = int(setup.config.pump.timestamp_ahead_max * 1000)
+    return compose(WallClock().wall_ms() + ahead_ms)
+
+
+def tells_missing(syncer: SyncerConfig) -> bool:
+    """Whether the log alone tells which rows the downstream holds: nobody else writes there, and
+    no kind of change is left out."""
+    leaves_out = any(each.binlog_filter_rule for each in syncer.table_migrate_rule)
+    is_shared = syncer.loopback_control or not syncer.sync_ddl
+    return not (leaves_out or is_shared or syncer.safe_mode)
+
+
+def make_sink(
+    setup: Setup, disk: PosixDisk, cluster_id: int | None, skipped: Set[Tso] = frozenset()
+) -> Sink:
+    """A new sink of the configured kind, not opened yet. `skipped` may grow meanwhile.
 
     Without a cluster id a database is asked for the only cluster that it has a checkpoint of.
     """
@@ -229,6 +245,9 @@ def make_sink(setup: Setup, disk: PosixDisk, cluster_id: int | None) -> Sink:
             limits=_limits(syncer),
             shapes=_shapes(syncer),
             row_not_found=RowNotFoundRule(syncer.row_not_found),
+            tells_missing=tells_missing(syncer),
+            passed_over=syncer.ignore_txn_commit_ts or skipped,
+            now_ts=newest_ts(setup),
             trash=_trash_options(setup),
         ),
         random.Random(),
@@ -456,7 +475,9 @@ def make_drainer(
         sources=MeasuredSources(pumps, measures, clock),
         measures=measures,
         history=upstream.history,
-        make_sink=lambda: make_sink(setup, disk, upstream.cluster.cluster_id),
+        make_sink=lambda: make_sink(
+            setup, disk, upstream.cluster.cluster_id, upstream.skips.commit_tss
+        ),
         relay=make_relay(setup, disk),
         late=pump.late if pump is not None else None,
         schema_log=SchemaLog(setup.data_dir / "schema", disk),

@@ -17,7 +17,7 @@ from binlogd.drainer.rows.progress import LanePosition, PendingDdl
 from binlogd.errors import ConfigError
 from binlogd.host.disk import PosixDisk
 from binlogd.log.directory import LOCK_FILE
-from binlogd.node.assembly import make_store
+from binlogd.node.assembly import make_store, newest_ts
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
 
@@ -45,7 +45,8 @@ async def set_to(setup: Setup, commit_ts: Tso) -> tuple[Stored, Stored]:
     try:
         async with _store(setup) as store:
             before = await _found(store)
-            await store.set_to(Checkpoint(commit_ts, ts_map=before.checkpoint.ts_map))
+            checkpoint = Checkpoint(commit_ts, ts_map=before.checkpoint.ts_map)
+            await store.set_to(checkpoint, newest_ts(setup))
             return before, await _found(store)
     finally:
         if lock is not None:

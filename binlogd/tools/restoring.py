@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Container
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -46,13 +46,13 @@ class Beside:
     operator has decided to pass over."""
 
     cluster_id: int | None
-    skipped: Container[Tso]
+    skipped: Set[Tso]
 
 
-async def decided_skips(setup: Setup) -> Container[Tso]:
+async def decided_skips(setup: Setup) -> Set[Tso]:
     """Those of the data directory; none where no binlogd has run."""
     if not (setup.data_dir / STORE_FILE).exists():
-        return ()
+        return frozenset()
     store = await UpstreamStore.open(setup.data_dir / STORE_FILE)
     try:
         return (await SkipList.open(store, WallClock())).commit_tss
@@ -114,7 +114,7 @@ async def restore_from(
     setup: Setup, disk: PosixDisk, relay_dir: Path, beside: Beside, to_ts: Tso | None
 ) -> Restored:
     """Restores from the relay log in its directory, whichever format it has."""
-    sink = make_sink(setup, disk, beside.cluster_id)
+    sink = make_sink(setup, disk, beside.cluster_id, beside.skipped)
     wanted = table_filter(setup.config.syncer, beside.skipped)
     if await has_original_relay(setup, disk, relay_dir):
         server = downstream_server(setup)

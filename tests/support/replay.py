@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence, Sized
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -96,6 +96,8 @@ def sink_for(
     shapes: Shapes | None = None,
     trash: TrashOptions | None = None,
     row_not_found: RowNotFoundRule = RowNotFoundRule.STOP,
+    passed_over: Sized = (),
+    tells_missing: bool = True,
 ) -> MySqlSink:
     options = MySqlSinkOptions(
         lanes=lanes,
@@ -104,6 +106,8 @@ def sink_for(
         shapes=shapes or Shapes(),
         trash=trash,
         row_not_found=row_not_found,
+        passed_over=passed_over,
+        tells_missing=tells_missing,
     )
     return MySqlSink(server_of(mariadb), CLUSTER_ID, options, Random(seed))
 

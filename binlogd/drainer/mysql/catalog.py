@@ -13,12 +13,13 @@ from binlogd.drainer.rows.shape import DownstreamColumn, DownstreamKey, Downstre
 
 Row = tuple[Any, ...]
 _PRIVILEGE_MISSING = 1227
+_WITHOUT_ROLLBACK = frozenset({"aria", "archive", "csv", "memory", "mrg_myisam", "myisam"})
 
 
 async def table_of(session: SqlSession, database: str, table: str) -> DownstreamTable | None:
     """None: there is no such table. Raises as `SqlSession.rows`."""
     where = b" WHERE table_schema = " + sql.text(database) + b" AND table_name = " + sql.text(table)
-    kinds = await session.rows(b"SELECT table_type FROM information_schema.tables" + where)
+    kinds = await session.rows(b"SELECT table_type, engine FROM information_schema.tables" + where)
     if not kinds:
         return None
     columns = await session.rows(
@@ -42,6 +43,7 @@ async def table_of(session: SqlSession, database: str, table: str) -> Downstream
         has_triggers=triggers[0][0] > 0,
         is_versioned=str(kinds[0][0]).upper() == "SYSTEM VERSIONED",
         calls_row=_calls_row(str(triggers[0][1])),
+        is_rolled_back=str(kinds[0][1]).lower() not in _WITHOUT_ROLLBACK,
     )
 
 

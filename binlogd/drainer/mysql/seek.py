@@ -6,27 +6,36 @@ printed in another way. So the columns that every server compares exactly choose
 be meant; of these the server prints the other columns, which are compared as values; and the one
 that is equal is named by what the server printed of it.
 
+Rows of a table with a key are changed many at a time, and what the server says it affected is
+compared with what it must have affected. Which of them is missing is asked here, by its key.
+
 Source: tidb-binlog pkg/loader/model.go, which finds rows by all values and says nothing otherwise.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
 
 from binlogd.drainer import sql
+from binlogd.drainer.late import rows_of
 from binlogd.drainer.mysql.connection import SqlSession
 from binlogd.drainer.rows.parts import Part, RunKind, Statement
-from binlogd.drainer.rows.target import Change, Reader
+from binlogd.drainer.rows.shape import Mode
+from binlogd.drainer.rows.target import Change, Reader, Target, key_text
 from binlogd.errors import RowNotFound
 from binlogd.tidb.columns import Value
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column
+from binlogd.tidb.moved_rows import DELETE, UPDATE
 from binlogd.tso import Tso
 
 CANDIDATES_MAX = 10_000
 """Rows that are looked at for one that is missing."""
+PROBES_TOGETHER = 50
+"""Keys that are asked for at once."""
 _VALUES_SHOWN_MAX = 1000
 _DIGITS_OF_64_BITS = 20
 _F32 = Struct(">f")
@@ -63,7 +72,9 @@ class Sought(NamedTuple):
 
     def error(self) -> RowNotFound:
         """For the operator."""
-        column_of = {column.id: column for column in self.reader.target.shape.columns}
+        shape = self.reader.target.shape
+        key = [each.column for each in shape.key] if shape.tells_missing else None
+        column_of = {column.id: column for column in key or shape.columns}
         held = self.change.values
         shown = ", ".join(
             f"{column.name} = {sql.renderer(column)(held[each]).decode('utf-8', 'replace')}"
@@ -90,6 +101,71 @@ def sought_by(statement: Statement, part: Part) -> Sought | None:
                 if reader.delete_statement(row) == statement.text:
                     return Sought(dml.commit_ts, reader, row, is_update=False)
     return None
+
+
+class KeyedChanges(NamedTuple):
+    """What a part does to the rows of a table with a key."""
+
+    key_of: dict[bytes, bytes]
+    """By the literal of a row that is written: that of its key."""
+    first: dict[bytes, Sought | None]
+    """By key: its first change; None where that makes the row."""
+
+    def was(self, key: bytes) -> bytes | None:
+        """The literal of the row as it was before, as far as that is known."""
+        sought = self.first.get(key)
+        if sought is None:
+            return None
+        values, columns = sought.change.values, sought.reader.target.shape.columns
+        if any(column.id not in values for column in columns):
+            return None
+        literals = [sql.renderer(column)(values[column.id]) for column in columns]
+        return b"(" + b",".join(literals) + b")"
+
+
+def keyed_changes(target: Target, part: Part) -> KeyedChanges:
+    """All of them, read once more."""
+    key_of: dict[bytes, bytes] = {}
+    first: dict[bytes, Sought | None] = {}
+    for dml in part.txns:
+        for change in dml.changes:
+            if change.table.info.id != target.table_id:
+                continue
+            reader = Reader(change.table, target)
+            decode = reader.decoded(len(change.mutation.sequence))
+            for kind, data in rows_of(change.mutation):
+                if kind == DELETE:
+                    old = key_text(decode.delete(data))
+                    first.setdefault(old, Sought(dml.commit_ts, reader, data, is_update=False))
+                    continue
+                if kind == UPDATE:
+                    before, after, row = decode.update(data)
+                    sought = Sought(dml.commit_ts, reader, data, is_update=True)
+                    first.setdefault(key_text(before), sought)
+                else:
+                    after, row = decode.insert(data)
+                key_of[row] = key_text(after)
+                first.setdefault(key_text(after), None)
+    return KeyedChanges(key_of, first)
+
+
+def alike(statement: Statement, part: Part) -> int:
+    """How many rows a REPLACE leaves as they were before the part, by the log's words."""
+    if statement.target.mode is not Mode.MERGED:
+        return 0
+    changes = keyed_changes(statement.target, part)
+    pairs = zip(statement.items, statement.finds, strict=True)
+    return sum(changes.was(changes.key_of[item]) == item for item, must_be in pairs if must_be)
+
+
+async def present(session: SqlSession, target: Target, keys: Sequence[bytes]) -> list[bool]:
+    """Of each key whether there is a row. Raises as `SqlSession.rows`."""
+    found: list[bool] = []
+    for at in range(0, len(keys), PROBES_TOGETHER):
+        probes = b",".join(target.presence(key) for key in keys[at : at + PROBES_TOGETHER])
+        (row,) = await session.rows(b"SELECT " + probes)
+        found += [bool(int(each)) for each in row]
+    return found
 
 
 async def found(session: SqlSession, sought: Sought) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TypeVar
@@ -55,7 +55,7 @@ from binlogd.drainer.rows.target import Reader
 from binlogd.drainer.sink import RowNotFoundRule, SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import DdlOutcomeUnknown, DownstreamUnavailable
-from binlogd.tso import NO_TS, Tso
+from binlogd.tso import MAX_TS, NO_TS, Tso
 
 log = structlog.get_logger(__name__)
 
@@ -86,6 +86,12 @@ class MySqlSinkOptions:
     limits: Limits = field(default_factory=Limits)
     shapes: Shapes = field(default_factory=Shapes)
     row_not_found: RowNotFoundRule = RowNotFoundRule.STOP
+    tells_missing: bool = True
+    """Whether the downstream holds what the log says, and nothing is left out or done by others."""
+    passed_over: Sized = ()
+    """What an operator chose to leave out: by key, a row that is missing stops nothing then."""
+    now_ts: Tso = NO_TS
+    """What data that others have loaded may hold already, at the most."""
 
     @property
     def progress_rows(self) -> int:
@@ -128,12 +134,12 @@ class MySqlSink:
 
     async def open(self) -> Checkpoint | None:
         """See Sink. Raises DownstreamUnavailable, ConfigError."""
-        checkpoint, restart, noted = await self._store.open(self._options.progress_rows)
+        options = self._options
+        checkpoint, restart, noted = await self._store.open(options.progress_rows, options.now_ts)
         packet_bytes_max = await self._store.packet_bytes_max()
         self._control = await SqlSession.connect(self._server)
         if self._trash is not None:
             await self._trash.prepare(self._control)
-        options = self._options
         limits = options.limits
         statement_bytes_max = min(limits.statement_bytes_max, packet_bytes_max - 1024)
         self._context = LaneContext(
@@ -145,6 +151,7 @@ class MySqlSink:
             options.loop,
             options.shapes.leaves_out_columns,
             options.row_not_found,
+            options.passed_over,
         )
         for statement in options.loop.create() if options.loop is not None else ():
             await self._patiently(self._control, statement)
@@ -259,12 +266,18 @@ class MySqlSink:
     # --- lanes -----------------------------------------------------------------------------
 
     @property
+    def _known_after(self) -> Tso:
+        """From where on the log tells which rows the downstream holds."""
+        return self._restart.repeated_ts if self._options.tells_missing else MAX_TS
+
+    @property
     def _current(self) -> Applier:
         assert self._applier is not None, "the sink is not open"
         return self._applier
 
     async def _made(self, positions: Sequence[LanePosition], *, level: bool) -> Applier:
-        gatherer = Gatherer(positions, self._context.limits.of_lane(len(positions)))
+        limits = self._context.limits.of_lane(len(positions))
+        gatherer = Gatherer(positions, limits, self._known_after)
         applier: Applier
         if self._options.is_transactional and level:
             connections = range(self._options.lanes)

@@ -129,10 +129,13 @@ class MySqlStore:
         """The statements about progress rows."""
         return ProgressTable(self._schema, self.cluster_id)
 
-    async def open(self, lanes: int) -> tuple[Checkpoint | None, Restart, Mapping[int, str]]:
+    async def open(
+        self, lanes: int, now_ts: Tso = NO_TS
+    ) -> tuple[Checkpoint | None, Restart, Mapping[int, str]]:
         """Creates what is missing and reads what is there; lays out so many lanes, unless those
         that are there must catch up with each other first: then by the shapes that are noted of
-        tables, the last of what is returned. Raises ConfigError as well.
+        tables, the last of what is returned. A copy that was loaded meanwhile is as of `now_ts` at
+        the latest. Raises ConfigError as well.
         """
         checkpoint = await self._made()
         noted_ts = await self._noted_there()
@@ -140,7 +143,7 @@ class MySqlStore:
             checkpoint = _as_set(checkpoint)
             await self._there.run([self._replaced_by(checkpoint)])
         restart, noted = await self._here.alone(
-            lambda session: self._taken_over(session, checkpoint, noted_ts, lanes)
+            lambda session: self._taken_over(session, checkpoint, noted_ts, lanes, now_ts)
         )
         if self._is_elsewhere and checkpoint and checkpoint.commit_ts > restart.low_ts:
             log.warning(
@@ -204,6 +207,7 @@ class MySqlStore:
         checkpoint: Checkpoint | None,
         noted_ts: Tso | None,
         lanes: int,
+        now_ts: Tso,
     ) -> tuple[Restart, Mapping[int, str]]:
         """Reads and lays out in one transaction, behind whatever a former process has in work.
 
@@ -217,11 +221,14 @@ class MySqlStore:
             if restart.is_set_back:
                 log.warning("checkpoint_was_set_back", commit_ts=restart.low_ts)
                 statements = self.progress.set_to(restart.low_ts)
+            if restart.is_set_back or restart.is_first:
+                restart = restart._replace(repeated_ts=max(restart.repeated_ts, now_ts))
+                statements = (*statements, self.progress.repeated(restart.repeated_ts))
             noted: dict[int, str] = {}
             if restart.is_level:
                 statements = (*statements, self.progress.forget_shapes())
                 level = (LanePosition(restart.high_ts),) * lanes
-                restart = Restart(level, restart.ddl, is_set_back=restart.is_set_back)
+                restart = restart._replace(lanes=level)
             else:
                 shapes = await session.rows(self.progress.shapes())
                 noted = {int(table_id): str(shape) for table_id, shape in shapes}
@@ -266,9 +273,13 @@ class MySqlStore:
             for statement in statements:
                 await session.run(statement)
 
-    async def set_to(self, checkpoint: Checkpoint) -> None:
-        """Everything begins anew behind this checkpoint; nobody may be at work."""
-        notes = self.progress.set_to(checkpoint.commit_ts)
+    async def set_to(self, checkpoint: Checkpoint, now_ts: Tso) -> None:
+        """Everything begins anew behind this checkpoint; nobody may be at work. The data may be of
+        any moment up to `now_ts`."""
+        notes = (
+            *self.progress.set_to(checkpoint.commit_ts),
+            self.progress.repeated(max(now_ts, checkpoint.commit_ts)),
+        )
         if self._is_elsewhere:
             saved = self.progress.saved(checkpoint.commit_ts)
             await self._there.transaction([self._replaced_by(checkpoint), saved])

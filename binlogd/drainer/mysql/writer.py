@@ -1,15 +1,17 @@
 """One connection that writes rows: what both orders of applying (`apply`, `ordered`) share.
 
 Every statement is looked at: whether it fits into a packet, whether the downstream took each value
-as it was given, whether a row that was to be changed was there. A part that is refused is run once
-more row by row, so that the error names the transaction that it is about.
+as it was given, whether a row that was to be changed was there. What a DELETE or a REPLACE of many
+rows affects is compared with what it must affect; where that is less, it is undone to a savepoint,
+and which rows are missing is looked up. A part that is refused is run once more row by row, so that
+the error names the transaction that it is about.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from random import Random
 
@@ -28,6 +30,7 @@ from binlogd.drainer.mysql.connection import (
     TryAgain,
     retry_kind,
 )
+from binlogd.drainer.mysql.seek import Sought
 from binlogd.drainer.mysql.warned import changed_value
 from binlogd.drainer.rows.parts import Limits, Part, RunKind, Statement, commit_ts_of
 from binlogd.drainer.rows.progress import LanePosition, ProgressTable, not_as_left
@@ -77,6 +80,21 @@ class LaneContext:
     leaves_out_columns: bool = False
     """Columns that the downstream lacks are left out, instead of refused."""
     row_not_found: RowNotFoundRule = RowNotFoundRule.STOP
+    passed_over: Sized = ()
+    """Transactions that an operator left out."""
+
+    def rule_of(self, sought: Sought) -> RowNotFoundRule:
+        """What becomes of a row that is missing.
+
+        What is written by a key is right afterwards whoever is at fault, so it stops only where
+        nobody can have left it out: no operator, and no DDL of partitions beside which it came.
+        """
+        target = sought.reader.target
+        is_left_out = bool(self.passed_over or target.info.partition_ids)
+        is_stop = self.row_not_found is RowNotFoundRule.STOP
+        if is_stop and is_left_out and target.shape.tells_missing:
+            return RowNotFoundRule.COUNT
+        return self.row_not_found
 
 
 class RowWriter:
@@ -170,7 +188,7 @@ class RowWriter:
             raise
         answered = list(zip(group, done[1:], strict=True))
         warned = [each for each, answer in answered if answer.warnings]
-        if warned or any(_lacks_its_row(each, answer) for each, answer in answered):
+        if warned or any(_is_short(each, answer, part) for each, answer in answered):
             self._alone |= {each.target.name for each in warned}
             await session.run(b"ROLLBACK TO " + SAVEPOINT)
             return await self._run_each(session, group, part)
@@ -244,12 +262,60 @@ class RowWriter:
                 f" {self.context.packet_bytes_max}",
             )
         self.at_table = statement.target.name
-        done = await session.run(statement.text)
+        done = await self._sent(session, statement)
         if done.warnings:
             await self._look_at_warnings(session, statement)
         self.counters.bytes_written += len(statement.text)
-        if _lacks_its_row(statement, done):
-            await self._seek(session, statement, part)
+        if _is_short(statement, done, part):
+            if statement.kind is RunKind.SINGLE:
+                await self._seek(session, statement, part)
+            elif self._has_savepoints:
+                await session.run(b"ROLLBACK TO " + SAVEPOINT)
+                await self._look_up(session, statement, part)
+
+    async def _sent(self, session: SqlSession, statement: Statement) -> Done:
+        """One that must find rows goes behind a savepoint."""
+        text = statement.text
+        if not statement.finds or not self._has_savepoints:
+            return await session.run(text)
+        done: list[Done] = []
+        if len(text) + len(SAVEPOINT) + 16 > self.context.packet_bytes_max:
+            await session.run_all([SAVEPOINT], done)
+            return await session.run(text)
+        try:
+            await session.run_all([SAVEPOINT, text], done)
+        except SqlRefused:
+            if done:
+                raise
+            self._has_savepoints = False
+            log.info("savepoints_refused", server=str(self.context.server))
+            return await session.run(text)
+        return done[1]
+
+    async def _look_up(self, session: SqlSession, statement: Statement, part: Part) -> None:
+        """Does once more what affected too few rows, and knows of each whether it is there."""
+        target, changes = statement.target, seek.keyed_changes(statement.target, part)
+        must = [bool(each) for each in statement.finds]
+        if statement.kind is RunKind.WRITE:
+            keys = [changes.key_of[item] for item in statement.items]
+            is_there = await seek.present(session, target, keys)
+            await session.run(statement.text)
+        else:
+            keys = list(statement.items)
+            is_there = [(await session.run(target.deletion(key))).affected > 0 for key in keys]
+        for key, must_be, is_it in zip(keys, must, is_there, strict=True):
+            sought = changes.first.get(key)
+            if must_be and not is_it and sought is not None:
+                self._missing(sought)
+
+    def _missing(self, sought: Sought) -> None:
+        """Counts it. Raises RowNotFound where the rule is to stop."""
+        rule = self.context.rule_of(sought)
+        if rule is RowNotFoundRule.STOP:
+            raise sought.error()
+        self.counters.rows_not_found += 1
+        if self.counters.rows_not_found <= WARNINGS_SHOWN_MAX:
+            log.warning("row_not_found", lane=self.lane, rule=rule.value, cause=sought.error().told)
 
     async def _seek(self, session: SqlSession, statement: Statement, part: Part) -> None:
         """A row that was not found is looked for once more; else the rule decides."""
@@ -257,14 +323,9 @@ class RowWriter:
         assert sought is not None, "a statement of a part is about a row in it"
         if await seek.found(session, sought):
             return
-        rule = self.context.row_not_found
-        if rule is RowNotFoundRule.STOP:
-            raise sought.error()
-        if rule is RowNotFoundRule.REPAIR and sought.is_update:
+        self._missing(sought)
+        if self.context.row_not_found is RowNotFoundRule.REPAIR and sought.is_update:
             await self._run(session, sought.instead(), part)
-        self.counters.rows_not_found += 1
-        if self.counters.rows_not_found <= WARNINGS_SHOWN_MAX:
-            log.warning("row_not_found", lane=self.lane, rule=rule.value, cause=sought.error().told)
 
     async def _look_at_warnings(self, session: SqlSession, statement: Statement) -> None:
         """Raises SqlRefused when the downstream took another value than it was given."""
@@ -317,7 +378,7 @@ class RowWriter:
         await session.run(b"ROLLBACK")
         for statement in part.statements(self.context.limits.statement_bytes_max):
             try:
-                await self._run(session, statement, part)
+                await self._run(session, statement._replace(finds=b""), part)
             except SqlRefused:
                 if len(statement.items) == 1:
                     return statement, statement.items[0]
@@ -325,16 +386,25 @@ class RowWriter:
                     text = statement.head + item + statement.tail
                     single = item if statement.kind is RunKind.SINGLE else text
                     try:
-                        await self._run(session, statement._replace(text=single), part)
+                        alone = statement._replace(text=single, finds=b"")
+                        await self._run(session, alone, part)
                     except SqlRefused:
                         return statement, item
         return None, b""
 
 
-def _lacks_its_row(statement: Statement, done: Done) -> bool:
-    """Whether it was to change a row, and found none."""
-    is_expected = statement.kind is RunKind.SINGLE and not statement.target.shape.is_safe
-    return is_expected and done.affected == 0
+def _is_short(statement: Statement, done: Done, part: Part) -> bool:
+    """Whether it was to change rows that it did not find.
+
+    A row that is replaced counts twice, unless it is replaced by what it was.
+    """
+    if statement.kind is RunKind.SINGLE:
+        return not statement.target.shape.is_safe and done.affected == 0
+    finds = statement.finds.count(1)
+    if statement.kind is RunKind.WRITE and finds:
+        lacks = len(statement.items) + finds - done.affected
+        return lacks > 0 and lacks > seek.alike(statement, part)
+    return done.affected < finds
 
 
 def without_values(code: int, reason: str) -> str:

@@ -37,6 +37,7 @@ def split(part: Part, ahead: Iterable[Part], bound: Set[bytes]) -> Split:
         place.runs[target] = runs
     for target, states in part.merged.items():
         met = _keys_met(target, states, others, bound)
+        early.before[target] = late.before[target] = part.before.get(target, [])
         if met is None:
             late.merged[target] = states
         elif not met:

@@ -8,6 +8,9 @@ part in between never takes half of one unknowingly.
 Within a part, the changes of a merged table are the last state of each key (row literal, or None:
 deleted); those of other tables stay in order, as runs of one kind. Tables come in the order of
 their ids in every part, so that two lanes lock in one order.
+
+Which rows must be there already is noted with the changes: a key whose first change in a part is an
+update or a deletion. A key that is born within the part is none of these, whatever becomes of it.
 """
 
 from __future__ import annotations
@@ -87,6 +90,8 @@ class Statement(NamedTuple):
     head: bytes
     items: Sequence[bytes]
     tail: bytes
+    finds: bytes = b""
+    """Of each item 1 where the downstream must hold its row already; "" for none of them."""
 
     def __str__(self) -> str:
         """For people: table and shape, no values."""
@@ -98,7 +103,10 @@ class Part:
     """What one downstream transaction of one lane does."""
 
     merged: dict[Target, dict[Key, bytes | None]] = field(default_factory=dict)
-    runs: dict[Target, list[tuple[RunKind, list[bytes]]]] = field(default_factory=dict)
+    before: dict[Target, list[Key]] = field(default_factory=dict)
+    """Of merged tables the keys that the downstream must hold before this part."""
+    runs: dict[Target, list[tuple[RunKind, list[bytes], bytearray]]] = field(default_factory=dict)
+    """Kind, items, and of each item 1 where its row must be there before."""
     last: Dml | None = None
     txns: list[Dml] = field(default_factory=list)
     """All that have changes here; `txn_count` is of those that have their first change here."""
@@ -113,26 +121,33 @@ class Part:
         for target in sorted({*self.merged, *self.runs}, key=lambda each: each.table_id):
             if target in self.merged:
                 yield from self._of_states(target, self.merged[target], bytes_max)
-            for kind, items in self.runs.get(target, ()):
-                yield from _of_run(target, kind, items, bytes_max)
+            for kind, items, finds in self.runs.get(target, ()):
+                yield from _of_run(target, kind, items, bytes_max, finds)
 
     def _of_states(
         self, target: Target, states: dict[Key, bytes | None], bytes_max: int
     ) -> Iterator[Statement]:
         gone: list[bytes] = []
         rows: list[bytes] = []
+        gone_there, rows_there = bytearray(), bytearray()
+        before = frozenset(self.before.get(target, ()))
         for key in sorted(states):  # the keys of one table are of one type
             row = states[key]
             if row is not None:
                 rows.append(row)
+                rows_there.append(key in before)
             else:
                 gone.append(key_text(key))
+                gone_there.append(key in before)
         if target.shape.deletes_first:
             gone = [key_text(key) for key in sorted(states)]
+            gone_there.clear()
         if gone:
-            yield from _of_run(target, RunKind.DELETE, gone, bytes_max)
+            yield from _of_run(target, RunKind.DELETE, gone, bytes_max, gone_there)
         if rows:
-            yield from _of_run(target, RunKind.WRITE, rows, bytes_max)
+            if not target.by_key:  # one of several keys may take the row of another
+                rows_there.clear()
+            yield from _of_run(target, RunKind.WRITE, rows, bytes_max, rows_there)
 
 
 def commit_ts_of(part: Part, statement: Statement, item: bytes) -> Tso:
@@ -166,29 +181,37 @@ def _items(mutation: Mutation, reader: Reader, kind: RunKind) -> Iterator[bytes]
 
 
 def _of_run(
-    target: Target, kind: RunKind, items: Sequence[bytes], bytes_max: int
+    target: Target, kind: RunKind, items: Sequence[bytes], bytes_max: int, there: bytearray
 ) -> Iterator[Statement]:
+    finds = bytes(there) if 1 in there else b""
     if kind is RunKind.SINGLE:
         for item in items:
             yield Statement(item, target, kind, target.single_head, (item,), b"")
         return
     is_delete = kind is RunKind.DELETE
     if is_delete and not target.in_lists:
-        for item in items:
+        for at, item in enumerate(items):
             text = target.deletion(item)
-            yield Statement(text, target, kind, target.delete_head, (item,), b"")
+            found = finds[at : at + 1]
+            yield Statement(text, target, kind, target.delete_head, (item,), b"", found)
         return
     head, tail = target.delete_head if is_delete else target.write_head, target.write_tail
+    at = 0
     for batch in sql.batches(items, bytes_max - len(head) - len(tail)):
         if is_delete:
             tail = sql.delete_tail(batch)
-        yield Statement(head + b",".join(batch) + tail, target, kind, head, batch, tail)
+        found = finds[at : at + len(batch)]
+        at += len(batch)
+        yield Statement(head + b",".join(batch) + tail, target, kind, head, batch, tail, found)
 
 
 class Gatherer:
     """Adds transactions in commit order, gives each lane its part. Pure."""
 
-    def __init__(self, stored: Sequence[LanePosition], limits: Limits) -> None:
+    def __init__(
+        self, stored: Sequence[LanePosition], limits: Limits, known_after: Tso = NO_TS
+    ) -> None:
+        """Transactions above `known_after` tell by themselves which rows the downstream holds."""
         self.translated_ts = min(each.whole_ts for each in stored)
         self.rows_added = 0
         self._stored = tuple(stored)
@@ -197,7 +220,8 @@ class Gatherer:
         self._lanes = len(stored)
         self._open = [Part() for _ in stored]
         self._adding: Dml | None = None
-        self._is_counted = self._is_catching_up = False
+        self._is_counted = self._is_catching_up = self._is_known = False
+        self._known_after = known_after
         self._before = [0] * self._lanes
         """Changes of the transaction being added that lie before the lane's open part."""
 
@@ -235,6 +259,7 @@ class Gatherer:
         assert self._adding is None, "one transaction at a time"
         self._adding, self._is_counted = dml, False
         self._is_catching_up = dml.commit_ts <= self._caught_up_at
+        self._is_known = dml.commit_ts > self._known_after
         self._before = [-part.changes for part in self._open]
         rows_left, bytes_left = SLICE_ROWS, SLICE_BYTES
         for change, reader in zip(dml.changes, readers, strict=True):
@@ -317,8 +342,10 @@ class Gatherer:
         insert, update, delete = fast.insert, fast.update, fast.delete
         target, parts, lanes, adding = reader.target, self._open, self._lanes, self._adding
         by_key, seed, lane = target.by_key, target.seed, target.seed % self._lanes
+        tells = self._is_known and target.shape.tells_missing
         row: bytes | None
         for kind in sequence:
+            is_there = tells and kind != 0
             if kind == 1:
                 data = next(updated)
                 try:
@@ -326,7 +353,8 @@ class Gatherer:
                 except ODD:
                     old, key, row = slow.update(data)
                 if old != key:
-                    self._put_state(target, old, None)
+                    self._put_state(target, old, None, is_there=tells)
+                    is_there = False
             elif kind == 0:
                 data = next(inserted)
                 try:
@@ -340,7 +368,7 @@ class Gatherer:
                 except ODD:
                     key, row = slow.delete(data), None
             if self._is_catching_up:
-                self._put_state(target, key, row)
+                self._put_state(target, key, row, is_there=is_there)
                 continue
             if by_key:
                 literal = b"%d" % key if key.__class__ is int else key
@@ -350,26 +378,32 @@ class Gatherer:
             if part.last is not adding:
                 self._enter(part)
             try:
-                part.merged[target][key] = row
+                states = part.merged[target]
             except KeyError:
-                part.merged[target] = {key: row}
+                states = part.merged[target] = {}
+                part.before[target] = []
+            if is_there and key not in states:
+                part.before[target].append(key)
+            states[key] = row
             part.changes += 1
             part.size_bytes += 24 if row is None else len(row)
 
     def _add_ordered(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
         inserted, updated, deleted = rows
         target, decode = reader.target, reader.decoded(len(sequence))
+        tells = self._is_known and target.shape.tells_missing
         for kind in sequence:
             if kind == 0:
                 self._put_item(target, RunKind.WRITE, decode.insert(next(inserted))[1])
             elif kind == 1:
                 old, key, row = decode.update(next(updated))
                 if old != key:
-                    self._put_item(target, RunKind.DELETE, key_text(old))
-                self._put_item(target, RunKind.WRITE, row)
+                    self._put_item(target, RunKind.DELETE, key_text(old), is_there=tells)
+                is_there = tells and old == key
+                self._put_item(target, RunKind.WRITE, row, is_there=is_there)
             else:
                 key = decode.delete(next(deleted))
-                self._put_item(target, RunKind.DELETE, key_text(key))
+                self._put_item(target, RunKind.DELETE, key_text(key), is_there=tells)
 
     def _add_singles(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
         inserted, updated, deleted = rows
@@ -390,7 +424,7 @@ class Gatherer:
             for statement in reader.original_statements(kind, next(of_kind[kind])):
                 self._put_item(reader.target, RunKind.SINGLE, statement)
 
-    def _put_state(self, target: Target, key: Key, row: bytes | None) -> None:
+    def _put_state(self, target: Target, key: Key, row: bytes | None, *, is_there: bool) -> None:
         lane = target.seed % self._lanes
         if target.by_key:
             lane = lane_of(key_text(key), target.seed, self._lanes)
@@ -399,11 +433,17 @@ class Gatherer:
         part = self._open[lane]
         if part.last is not self._adding:
             self._enter(part)
-        part.merged.setdefault(target, {})[key] = row
+        states = part.merged.setdefault(target, {})
+        before = part.before.setdefault(target, [])
+        if is_there and key not in states:
+            before.append(key)
+        states[key] = row
         part.changes += 1
         part.size_bytes += 24 if row is None else len(row)
 
-    def _put_item(self, target: Target, kind: RunKind, item: bytes) -> None:
+    def _put_item(
+        self, target: Target, kind: RunKind, item: bytes, *, is_there: bool = False
+    ) -> None:
         lane = target.seed % self._lanes
         if self._is_catching_up and self._is_applied(lane):
             return
@@ -412,8 +452,9 @@ class Gatherer:
             self._enter(part)
         runs = part.runs.setdefault(target, [])
         if not runs or runs[-1][0] is not kind:
-            runs.append((kind, []))
+            runs.append((kind, [], bytearray()))
         runs[-1][1].append(item)
+        runs[-1][2].append(is_there)
         part.changes += 1
         part.size_bytes += len(item)
 

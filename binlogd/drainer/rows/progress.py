@@ -39,6 +39,8 @@ SAVED_LANE = -2
 """The row that repeats the commit_ts of the checkpoint as it was saved last."""
 OWNER_LANE = -3
 """The row that says in its note which pipeline keeps the downstream, where one does."""
+REPEATED_LANE = -4
+"""The row that says up to where the data may hold already what is written to it."""
 
 
 class LanePosition(NamedTuple):
@@ -84,6 +86,10 @@ class Restart(NamedTuple):
     ddl: PendingDdl | None
     is_set_back: bool = False
     """The checkpoint is before the one that was saved: everything begins behind it."""
+    repeated_ts: Tso = NO_TS
+    """Up to here what is written may be there already: a copy was loaded, of whatever moment."""
+    is_first: bool = False
+    """There is no progress: whatever the data holds came from somebody else."""
 
     @property
     def low_ts(self) -> Tso:
@@ -115,20 +121,23 @@ def restart_of(
     """
     lanes: dict[int, LanePosition] = {}
     counts: set[int] = set()
-    ddl, saved_ts = None, NO_TS
+    ddl, saved_ts, repeated_ts = None, NO_TS, NO_TS
     stored_ts = checkpoint.commit_ts if checkpoint else NO_TS
     for lane, count, commit_ts, piece, session_id, note in rows:
         if lane == DDL_LANE:
             ddl = PendingDdl(Tso(commit_ts), piece, session_id, note, count)
         elif lane == SAVED_LANE:
             saved_ts = Tso(commit_ts)
+        elif lane == REPEATED_LANE:
+            repeated_ts = Tso(commit_ts)
         elif lane != OWNER_LANE:
             lanes[lane] = LanePosition(Tso(commit_ts), piece)
             counts.add(count)
     noted_ts = elsewhere or saved_ts  # nothing there: a version that noted it here alone
     is_gone = checkpoint is None and elsewhere == NO_TS
     if stored_ts < noted_ts and not is_gone:
-        return Restart((LanePosition(stored_ts),), None, is_set_back=True)
+        held_ts = max([repeated_ts, *(each.commit_ts for each in lanes.values())])
+        return Restart((LanePosition(stored_ts),), None, is_set_back=True, repeated_ts=held_ts)
     if not lanes and stored_ts and stored_ts == elsewhere:
         raise ConfigError(
             f"the checkpoint, which is kept on another server than the data, is at {stored_ts}, but"
@@ -137,7 +146,8 @@ def restart_of(
             " checkpoint --set`"
         )
     if not lanes:
-        return Restart((LanePosition(stored_ts),) if checkpoint else (), None)
+        begun = (LanePosition(stored_ts),) if checkpoint else ()
+        return Restart(begun, None, repeated_ts=repeated_ts, is_first=True)
     if counts != {len(lanes)} or set(lanes) != set(range(len(lanes))):
         raise ConfigError(
             f"the progress rows are of lanes {sorted(lanes)} where {sorted(counts)} are said to be;"
@@ -147,7 +157,9 @@ def restart_of(
     floor = LanePosition(stored_ts if is_order else saved_ts)
     positions = (lanes[lane] for lane in range(len(lanes)))
     return Restart(
-        tuple(each if each.whole_ts >= floor.commit_ts else floor for each in positions), ddl
+        tuple(each if each.whole_ts >= floor.commit_ts else floor for each in positions),
+        ddl,
+        repeated_ts=repeated_ts,
     )
 
 
@@ -269,6 +281,15 @@ class ProgressTable:
             self._table,
             self._cluster_id,
             SAVED_LANE,
+            commit_ts,
+        )
+
+    def repeated(self, commit_ts: Tso) -> bytes:
+        """Notes up to where the data may hold already what is written to it."""
+        return b"REPLACE INTO %b VALUES (%d, %d, 0, %d, 0, 0, '')" % (
+            self._table,
+            self._cluster_id,
+            REPEATED_LANE,
             commit_ts,
         )
 

@@ -87,6 +87,8 @@ class DownstreamTable:
     is_versioned: bool = False
     calls_row: bool = False
     """Whether an INSERT can give its row a name."""
+    is_rolled_back: bool = True
+    """Whether its engine takes back what is not committed."""
 
 
 class Mode(Enum):
@@ -127,6 +129,8 @@ class Shape:
     """Whether rows are deleted by lists of keys; else each by a statement."""
     deletes_first: bool = False
     """MERGED: the downstream does not know the key as one, so that a row replaces none."""
+    tells_missing: bool = False
+    """Whether what a DELETE or a REPLACE affects tells if a row was there that must have been."""
     reason: str = ""
     """Why it is not simply merged by key; for the operator."""
 
@@ -171,6 +175,7 @@ def shape_of(
             columns=columns,
             key=key,
             in_lists=in_lists,
+            tells_missing=downstream.is_rolled_back,
             reason="inexact key",
         )
     others = _unique_upstream(info) - {frozenset(names)}
@@ -181,6 +186,7 @@ def shape_of(
         columns=columns,
         key=key,
         in_lists=in_lists,
+        tells_missing=downstream.is_rolled_back,
         reason="" if by_key else "several keys",
     )
 
@@ -209,6 +215,7 @@ def original_shape(
             if all(name.lower() in written for name in key.columns)
         ),
         is_upsert=False,
+        tells_missing=False,
         is_safe=is_safe,
         json_names=frozenset(each.name.lower() for each in downstream.columns if each.is_json),
         reason="sql-shape",
@@ -256,7 +263,7 @@ class Shapes:
         )
         if mode is Mode.ORIGINAL:
             shape = original_shape(shape, downstream, is_safe=bool(is_safe), merges=False)
-            return replace(shape, reason=AS_BEFORE)
+            return replace(shape, tells_missing=False, reason=AS_BEFORE)
         if mode is Mode.SINGLE:
             found = tuple(each.column for each in shape.key)
             return replace(
@@ -265,6 +272,7 @@ class Shapes:
                 by_key=False,
                 is_upsert=bool(found) and len(downstream.keys) == 1,
                 rows_by=(found,) if found else (),
+                tells_missing=False,
                 reason=AS_BEFORE,
             )
         columns = {each.id: each for each in shape.columns}
@@ -292,6 +300,7 @@ class Shapes:
             is_upsert=mode is Mode.MERGED and is_unique and len(downstream.keys) == 1,
             deletes_first=not is_unique,
             in_lists=len(key) == 1,
+            tells_missing=False,
             reason=AS_BEFORE,
         )
 

@@ -75,6 +75,10 @@ class Target:
         """DELETE of one row, by the literal of its key."""
         return sql.delete_one(self.name, [each.column.name for each in self.shape.key], key)
 
+    def presence(self, key: bytes) -> bytes:
+        """An expression: whether there is a row, by the literal of its key."""
+        return sql.exists_one(self.name, [each.column.name for each in self.shape.key], key)
+
 
 class Change(NamedTuple):
     """What an UPDATE or a DELETE of one row is made of: all up to WHERE, the old values, and the

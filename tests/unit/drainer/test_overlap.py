@@ -36,7 +36,7 @@ def parts(draw: st.DrawFn) -> Part:
         if states:
             part.merged[each] = states
     if draw(st.booleans()):
-        part.runs[TARGETS[3]] = [(RunKind.SINGLE, [b"x"])]
+        part.runs[TARGETS[3]] = [(RunKind.SINGLE, [b"x"], bytearray(1))]
     return part
 
 
@@ -64,7 +64,10 @@ def test_early_changes_meet_nobody_and_nothing_is_lost(
 
 
 def test_alone_everything_is_early() -> None:
-    part = Part(merged={TARGETS[0]: {1: None, 2: b"2"}}, runs={TARGETS[3]: [(RunKind.WRITE, [])]})
+    part = Part(
+        merged={TARGETS[0]: {1: None, 2: b"2"}},
+        runs={TARGETS[3]: [(RunKind.WRITE, [], bytearray())]},
+    )
     early, late = split(part, [], set())
     assert (early.merged, early.runs) == (part.merged, part.runs)
     assert not late.merged
@@ -73,7 +76,7 @@ def test_alone_everything_is_early() -> None:
 
 def test_a_trigger_may_reach_any_table() -> None:
     part = Part(merged={TARGETS[0]: {1: b"1"}})
-    ahead = Part(runs={target(9, TRIGGERED): [(RunKind.WRITE, [b"x"])]})
+    ahead = Part(runs={target(9, TRIGGERED): [(RunKind.WRITE, [b"x"], bytearray(1))]})
     early, late = split(part, [ahead], set())
     assert not early.merged
     assert late.merged == part.merged
