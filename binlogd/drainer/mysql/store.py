@@ -221,7 +221,7 @@ class MySqlStore:
             if restart.is_set_back:
                 log.warning("checkpoint_was_set_back", commit_ts=restart.low_ts)
                 statements = self.progress.set_to(restart.low_ts)
-            if restart.is_set_back or restart.is_first:
+            if restart.is_set_back or (restart.is_first and now_ts > NO_TS):
                 restart = restart._replace(repeated_ts=max(restart.repeated_ts, now_ts))
                 statements = (*statements, self.progress.repeated(restart.repeated_ts))
             noted: dict[int, str] = {}

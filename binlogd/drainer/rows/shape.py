@@ -175,7 +175,7 @@ def shape_of(
             columns=columns,
             key=key,
             in_lists=in_lists,
-            tells_missing=downstream.is_rolled_back,
+            tells_missing=downstream.is_rolled_back and not info.has_ttl,
             reason="inexact key",
         )
     others = _unique_upstream(info) - {frozenset(names)}
@@ -186,7 +186,7 @@ def shape_of(
         columns=columns,
         key=key,
         in_lists=in_lists,
-        tells_missing=downstream.is_rolled_back,
+        tells_missing=downstream.is_rolled_back and not info.has_ttl,
         reason="" if by_key else "several keys",
     )
 

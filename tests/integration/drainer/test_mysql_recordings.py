@@ -47,8 +47,10 @@ def _txns(name: str) -> Iterator[Txn]:
     "name", ["types", "keys", "ddl", "mixed", "large", "race", "windows", "fuzz"]
 )
 async def test_a_recording_arrives_exactly(name: str, mariadb: MariaDb) -> None:
-    await apply_all(sink_for(mariadb), _txns(name))
+    sink = sink_for(mariadb)
+    await apply_all(sink, _txns(name))
     assert _differences(name, mariadb) == []
+    assert sink.statistics().rows_not_found == 0
 
 
 @pytest.mark.parametrize(
@@ -60,8 +62,10 @@ async def test_a_recording_arrives_exactly(name: str, mariadb: MariaDb) -> None:
 )
 async def test_a_recording_arrives_exactly_in_mysql(name: str, mysql: MySql) -> None:
     limits = TINY if name == "keys" else Limits()
-    await apply_all(sink_for(mysql, limits=limits), _txns(name))
+    sink = sink_for(mysql, limits=limits)
+    await apply_all(sink, _txns(name))
     assert _differences(name, mysql) == []
+    assert sink.statistics().rows_not_found == 0
 
 
 @pytest.mark.parametrize(
