@@ -6,7 +6,7 @@ never falls. Why: it is what checkpoints are made of, and a restart begins behin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -27,7 +27,15 @@ class RowNotFoundRule(Enum):
     REPAIR = "repair"
     """The downstream gets what the upstream holds now; counted."""
     COUNT = "count"
-    """Nothing is done; counted."""
+    """Nothing is done, but what a key writes is written; counted."""
+
+    def by_key(self, passed_over: Sized) -> RowNotFoundRule:
+        """Of a row that its key finds; `passed_over` are transactions that an operator left out.
+
+        It gets what the upstream has whoever is at fault, so it does not stop where it may be one
+        of theirs.
+        """
+        return RowNotFoundRule.COUNT if self is RowNotFoundRule.STOP and passed_over else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,7 +228,13 @@ def make_sink(
         return _file_sink(setup, disk)
     if syncer.db_type == "sqlite":
         rule = RowNotFoundRule(syncer.row_not_found)
-        return SqliteSink(setup.sink_dir / REPLICA_FILE, disk, row_not_found=rule)
+        return SqliteSink(
+            setup.sink_dir / REPLICA_FILE,
+            disk,
+            row_not_found=rule,
+            tells_missing=tells_missing(syncer),
+            passed_over=syncer.ignore_txn_commit_ts or skipped,
+        )
     if syncer.db_type == "kafka":
         return _kafka_sink(syncer.to, cluster_id or 0)
     return MySqlSink(

@@ -84,17 +84,9 @@ class LaneContext:
     """Transactions that an operator left out."""
 
     def rule_of(self, sought: Sought) -> RowNotFoundRule:
-        """What becomes of a row that is missing.
-
-        What is written by a key is right afterwards whoever is at fault, so it stops only where
-        nobody can have left it out: no operator, and no DDL of partitions beside which it came.
-        """
-        target = sought.reader.target
-        is_left_out = bool(self.passed_over or target.info.partition_ids)
-        is_stop = self.row_not_found is RowNotFoundRule.STOP
-        if is_stop and is_left_out and target.shape.tells_missing:
-            return RowNotFoundRule.COUNT
-        return self.row_not_found
+        """What becomes of a row that is missing."""
+        is_by_key = sought.reader.target.shape.tells_missing
+        return self.row_not_found.by_key(self.passed_over) if is_by_key else self.row_not_found
 
 
 class RowWriter:

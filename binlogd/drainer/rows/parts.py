@@ -391,18 +391,23 @@ class Gatherer:
     def _add_ordered(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
         inserted, updated, deleted = rows
         target, decode = reader.target, reader.decoded(len(sequence))
-        tells = self._is_known and target.shape.tells_missing
+        is_known = self._is_known and target.shape.tells_missing
+        last = b""
         for kind in sequence:
             if kind == 0:
                 self._put_item(target, RunKind.WRITE, decode.insert(next(inserted))[1])
-            elif kind == 1:
-                old, key, row = decode.update(next(updated))
+                continue
+            data = next(updated) if kind == 1 else next(deleted)
+            tells = is_known and data != last  # TiDB writes twice what it partitions anew
+            last = data
+            if kind == 1:
+                old, key, row = decode.update(data)
                 if old != key:
                     self._put_item(target, RunKind.DELETE, key_text(old), is_there=tells)
                 is_there = tells and old == key
                 self._put_item(target, RunKind.WRITE, row, is_there=is_there)
             else:
-                key = decode.delete(next(deleted))
+                key = decode.delete(data)
                 self._put_item(target, RunKind.DELETE, key_text(key), is_there=tells)
 
     def _add_singles(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:

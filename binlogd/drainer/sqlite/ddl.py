@@ -34,6 +34,7 @@ _PARTITION_ROWS = frozenset(
         ActionType.EXCHANGE_TABLE_PARTITION,
     }
 )
+_CREATES = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES})
 _RECOVERIES = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
 _DROPS = frozenset({ActionType.DROP_TABLE, ActionType.DROP_VIEW, ActionType.DROP_SEQUENCE})
 _NEW_IDS = frozenset({ActionType.ALTER_TABLE_PARTITIONING, ActionType.REMOVE_PARTITIONING})
@@ -47,6 +48,8 @@ class Held:
 
     name: str
     info: Table
+    is_whole: bool = False
+    """The replica has made it, and all that was ever written to it."""
 
 
 class Catalog:
@@ -137,7 +140,8 @@ def follow(ddl: Ddl, catalog: Catalog) -> None:
     for old, new in ddl.renamed:
         held = catalog.named(name_of(old.database, old.table))
         if held is not None:
-            catalog.put(Held(name_of(new.database, new.table), replace(held.info, name=new.table)))
+            name = name_of(new.database, new.table)
+            catalog.put(Held(name, replace(held.info, name=new.table), held.is_whole))
     info = ddl.job.table
     if info is None:
         return
@@ -166,7 +170,7 @@ def _renamed(ddl: Ddl, catalog: Catalog) -> list[str]:
         if held is not None:
             name = name_of(new.database, new.table)
             texts += renamed(held.name, name, held.info)
-            catalog.put(Held(name, replace(held.info, name=new.table)))
+            catalog.put(Held(name, replace(held.info, name=new.table), held.is_whole))
     return texts
 
 
@@ -178,7 +182,7 @@ def _of_partitions(ddl: Ddl, catalog: Catalog) -> Changes:
         return Changes([])
     gone = Gone(held.info, info)
     if ddl.job.type != ActionType.EXCHANGE_TABLE_PARTITION:
-        catalog.put(Held(held.name, info))
+        catalog.put(Held(held.name, info, held.is_whole))
         return Changes(_plain(gone.dropped(held.name)), gone.function)
     plain = catalog.get(ddl.job.table_id)
     freed = set(held.info.partition_ids) - set(info.partition_ids)
@@ -186,8 +190,9 @@ def _of_partitions(ddl: Ddl, catalog: Catalog) -> Changes:
         raise NotStorable("the table that it exchanges rows with is not in the replica")
     texts = gone.exchanged(held.name, plain.name, stored_columns(held.info))
     catalog.remove(plain.info.id)
-    catalog.put(Held(plain.name, replace(plain.info, id=freed.pop())))
-    catalog.put(Held(held.name, info))
+    is_whole = held.is_whole and plain.is_whole
+    catalog.put(Held(plain.name, replace(plain.info, id=freed.pop()), is_whole))
+    catalog.put(Held(held.name, info, is_whole))
     return Changes(_plain(texts), gone.function)
 
 
@@ -197,7 +202,7 @@ def _truncated(ddl: Ddl, catalog: Catalog) -> list[str]:
         return []
     info = held.info if ddl.job.table is None else ddl.job.table
     catalog.remove(held.info.id)
-    catalog.put(Held(held.name, info))
+    catalog.put(Held(held.name, info, is_whole=True))
     return [f"DELETE FROM {quoted(held.name)}"]
 
 
@@ -218,8 +223,10 @@ def _shaped(ddl: Ddl, catalog: Catalog) -> list[Statement]:
             held = catalog.named(name)
         if held is None:
             statements += _plain(create(name, info))
+            is_whole = job.type in _CREATES
         else:
+            is_whole = held.is_whole
             statements += reshape(held.name, held.info, info, changed_columns(job.query))
             name = held.name
-        catalog.put(Held(name, info))
+        catalog.put(Held(name, info, is_whole))
     return statements

@@ -8,6 +8,7 @@ Beside the replica's tables the file has
 
     _binlogd_progress    one row: commit_ts, and the checkpoint as the original's JSON
     _binlogd_tables      id, name, info: which upstream table each is, and its TableInfo
+    _binlogd_whole       id: of these, those that the replica has written from their first row on
 
 What a table looks like is told in `replica`.
 """
@@ -15,7 +16,7 @@ What a table looks like is told in `replica`.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ import structlog
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.pending import Pending, PendingLimits
 from binlogd.drainer.rows.parts import size_of
+from binlogd.drainer.rows.shape import tells_missing
 from binlogd.drainer.sink import RowNotFoundRule, SinkStatistics
 from binlogd.drainer.sqlite import replica
 from binlogd.drainer.sqlite.ddl import Catalog, Held, changes_of, follow, name_of
@@ -62,7 +64,10 @@ _SCHEMA = """
     CREATE TABLE IF NOT EXISTS _binlogd_tables (
         id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE COLLATE NOCASE, info BLOB NOT NULL
     );
+    CREATE TABLE IF NOT EXISTS _binlogd_whole (id INTEGER PRIMARY KEY);
 """
+
+_TABLES = "SELECT name, info, id IN (SELECT id FROM _binlogd_whole) FROM _binlogd_tables"
 
 log = structlog.get_logger(__name__)
 
@@ -87,9 +92,13 @@ class SqliteSink:
         *,
         lock_wait_s: float = LOCK_WAIT_S,
         row_not_found: RowNotFoundRule = RowNotFoundRule.STOP,
+        tells_missing: bool = True,
+        passed_over: Sized = (),
     ) -> None:
+        """As those of `MySqlSinkOptions` are `row_not_found`, `tells_missing`, `passed_over`."""
         self._path, self._disk, self._lock_wait_s = path, disk, lock_wait_s
         self._row_not_found, self._rows_not_found = row_not_found, 0
+        self._tells_missing, self._passed_over = tells_missing, passed_over
         self._connection: aiosqlite.Connection | None = None
         self._catalog = Catalog({})
         self._writers: dict[tuple[int, int], tuple[TableAt, RowWriter]] = {}
@@ -117,12 +126,12 @@ class SqliteSink:
             (progress,) = await connection.execute_fetchall(
                 "SELECT commit_ts, checkpoint FROM _binlogd_progress"
             )
-            tables = await connection.execute_fetchall("SELECT name, info FROM _binlogd_tables")
+            tables = await connection.execute_fetchall(_TABLES)
         except (sqlite3.Error, OSError) as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
                 raise DownstreamUnavailable(f"{self._path}: {error}") from error
             raise ConfigError(f"{self._path}: cannot be opened as a replica: {error}") from error
-        held = [Held(name, table_from_json(info)) for name, info in tables]
+        held = [Held(name, table_from_json(info), bool(whole)) for name, info, whole in tables]
         self._catalog = Catalog({each.info.id: each for each in held})
         self._pending.begin(Tso(progress[0]))
         return Checkpoint.from_json(progress[1]) if progress[1] else None
@@ -194,7 +203,8 @@ class SqliteSink:
         # aiosqlite's own way to its thread; it has none that others may take
         hop: Any = self._connection._execute  # noqa: SLF001 - see above
         connection = self._connection._conn  # noqa: SLF001 - see above
-        missed = await hop(lambda: _executed(connection, runs, self._row_not_found))
+        rule, passed_over = self._row_not_found, self._passed_over
+        missed = await hop(lambda: _executed(connection, runs, rule, passed_over))
         for error in missed:
             self._rows_not_found += 1
             if self._rows_not_found <= WARNINGS_SHOWN_MAX:
@@ -210,7 +220,8 @@ class SqliteSink:
             held = await self._take_in(table, commit_ts)
         if len(self._writers) >= WRITERS_MAX:
             self._writers.clear()
-        writer = RowWriter(held.name, held.info, table)
+        is_told = held.is_whole and self._tells_missing and tells_missing(held.info)
+        writer = RowWriter(held.name, held.info, table, tells_missing=is_told)
         self._writers[key] = table, writer
         return writer
 
@@ -251,12 +262,15 @@ class SqliteSink:
         """What has changed in the catalog; first what goes, since its name may come again."""
         changes = self._catalog.changes()
         for table_id in changes:
-            text = "DELETE FROM _binlogd_tables WHERE id = ?"
-            await self._execute(text, (table_id,), commit_ts)
+            for name in ("_binlogd_tables", "_binlogd_whole"):
+                await self._execute(f"DELETE FROM {name} WHERE id = ?", (table_id,), commit_ts)
         for table_id, held in changes.items():
             if held is not None:
                 row = table_id, held.name, table_to_json(held.info)
                 await self._execute("INSERT INTO _binlogd_tables VALUES (?, ?, ?)", row, commit_ts)
+                if held.is_whole:
+                    text = "INSERT INTO _binlogd_whole VALUES (?)"
+                    await self._execute(text, (table_id,), commit_ts)
 
     async def _execute(self, text: str, values: Iterable[object], commit_ts: Tso) -> int:
         """Rows that it changed."""
@@ -308,7 +322,10 @@ _PASSING = frozenset(
 
 
 def _executed(
-    connection: sqlite3.Connection, runs: Sequence[_Run], rule: RowNotFoundRule
+    connection: sqlite3.Connection,
+    runs: Sequence[_Run],
+    rule: RowNotFoundRule,
+    passed_over: Sized,
 ) -> list[RowNotFound]:
     """Rows that were not there and may be missing.
 
@@ -318,7 +335,7 @@ def _executed(
     for run in runs:
         try:
             if run.must_match:
-                missed += _matched(connection, run, rule)
+                missed += _matched(connection, run, run.writer.rule_of(rule, passed_over))
             else:
                 connection.executemany(run.sql, run.values)
         except sqlite3.Error as error:
@@ -330,14 +347,16 @@ def _matched(
     connection: sqlite3.Connection, run: _Run, rule: RowNotFoundRule
 ) -> Iterator[RowNotFound]:
     """Each row that its statement does not find. Raises RowNotFound."""
+    cursor = connection.cursor()
     for values in run.values:
-        if connection.execute(run.sql, values).rowcount:
+        if cursor.execute(run.sql, values).rowcount:
             continue
         error = run.writer.not_found(run.sql, values, run.commit_ts)
         if rule is RowNotFoundRule.STOP:
             raise error
-        if rule is RowNotFoundRule.REPAIR and (instead := run.writer.instead(run.sql, values)):
-            connection.execute(*instead)
+        is_written = run.writer.has_key or rule is RowNotFoundRule.REPAIR
+        if is_written and (instead := run.writer.instead(run.sql, values)):
+            cursor.execute(*instead)
         yield error
 
 

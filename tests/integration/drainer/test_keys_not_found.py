@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.mysql.sink import MySqlSink
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.sink import RowNotFoundRule
+from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.errors import RowNotFound
+from binlogd.host.disk import PosixDisk
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import ActionType
 from binlogd.workload import schema as tidb
@@ -20,6 +26,7 @@ from binlogd.workload.schema import ColumnDef, TableDef, build_table
 from tests.ddl_upstream import Upstream
 from tests.mariadb import MariaDb
 from tests.replay import CLUSTER_ID, apply_all, running, server_of, sink_for
+from tests.replica_reader import replica_rows
 
 Row = list[Value]
 NUMBER = ColumnDef("n", tidb.integer("BIGINT"), not_null=True)
@@ -73,7 +80,11 @@ def _values(server: MariaDb) -> list[int]:
 async def _stopped(sink: MySqlSink, upstream: Upstream) -> RowNotFound:
     with pytest.raises(BaseExceptionGroup) as caught:
         await apply_all(sink, iter(upstream.txns))
-    error: BaseException | None = caught.value.subgroup(RowNotFound)
+    return _found_in(caught.value)
+
+
+def _found_in(group: BaseExceptionGroup[BaseException]) -> RowNotFound:
+    error: BaseException | None = group.subgroup(RowNotFound)
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     assert isinstance(error, RowNotFound)
@@ -282,3 +293,62 @@ async def test_a_table_that_rolls_nothing_back_is_not_looked_after(mariadb: Mari
     _gone(mariadb, 1)
     upstream.delete(10, _row("one", 1, 1))
     await _unhurt(mariadb, upstream, lambda: sink_for(mariadb), [0, *range(2, 9)])
+
+
+# --- a replica in one file ---------------------------------------------------------------------
+
+
+def _file_upstream() -> Upstream:
+    made = Upstream(dialect=Dialect.FILE)
+    made.database("shop", "CREATE DATABASE `shop`;")
+    made.ddl(ActionType.CREATE_TABLE, CREATES["one"], build_table(DEFINITIONS["one"], 10))
+    made.insert(10, *(_row("one", n, n) for n in range(9)))
+    return made
+
+
+@pytest.mark.parametrize("verb", ["updates", "deletes"])
+async def test_a_replica_goes_by_the_same_rule(verb: str, tmp_path: Path) -> None:
+    upstream, path, disk = _file_upstream(), tmp_path / "replica.db", PosixDisk(threads=1)
+    await apply_all(SqliteSink(path, disk), iter(upstream.txns))
+    with closing(sqlite3.connect(path)) as by_hand, by_hand:
+        by_hand.execute('DELETE FROM "shop.t" WHERE n = 4')
+    if verb == "updates":
+        upstream.update(10, *((_row("one", n, n), _row("one", n, n + 100)) for n in (3, 4)))
+    else:
+        upstream.delete(10, _row("one", 3, 3), _row("one", 4, 4))
+    behind = upstream.txns[3:]
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await apply_all(SqliteSink(path, disk), iter(behind))
+    error = _found_in(caught.value)
+    assert (error.table, error.commit_ts, error.verb) == ("shop.t", behind[0].commit_ts, verb)
+    assert error.values == "n = 4"
+    sink = SqliteSink(path, disk, passed_over={1})
+    await apply_all(sink, iter(behind))
+    disk.close()
+    held = [0, 1, 2, 5, 6, 7, 8, *([103, 104] if verb == "updates" else [])]
+    assert replica_rows(path, "shop.t", "v") == held
+    assert sink.statistics().rows_not_found == 1
+
+
+async def test_a_table_that_a_replica_did_not_see_from_its_beginning_is_not_looked_after(
+    tmp_path: Path,
+) -> None:
+    """Its older rows were never there; what it holds is still what is written to it, once it is
+    emptied upstream."""
+    upstream, path, disk = _file_upstream(), tmp_path / "replica.db", PosixDisk(threads=1)
+    upstream.update(10, (_row("one", 3, 3), _row("one", 3, 103)))
+    upstream.delete(10, _row("one", 4, 4))
+    await apply_all(SqliteSink(path, disk), iter(upstream.txns[3:]))
+    assert replica_rows(path, "shop.t", "v") == [103]
+    upstream.ddl(
+        ActionType.TRUNCATE_TABLE,
+        "TRUNCATE TABLE `t`",
+        build_table(DEFINITIONS["one"], 11),
+        table_id=10,
+    )
+    upstream.insert(11, _row("one", 5, 5))
+    upstream.update(11, (_row("one", 6, 6), _row("one", 6, 106)))
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await apply_all(SqliteSink(path, disk), iter(upstream.txns[5:]))
+    disk.close()
+    assert _found_in(caught.value).values == "n = 6"

@@ -36,6 +36,8 @@ async def test_a_replica_holds_the_recorded_tables(name: str, tmp_path: Path) ->
     skip = SKIPPED[name]
     txns = translated(directory, skip, Dialect.FILE)
     disk = PosixDisk(threads=2)
-    await apply_all(SqliteSink(tmp_path / "replica.db", disk), txns)
+    sink = SqliteSink(tmp_path / "replica.db", disk)
+    await apply_all(sink, txns)
     disk.close()
+    assert sink.statistics().rows_not_found == 0
     assert replica_differences(directory, tmp_path / "replica.db", skip) == []
