@@ -6,6 +6,7 @@ knows what it wants from a row. `Ddl` is a barrier. `Skip` only moves progress.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -117,3 +118,16 @@ class Skip(msgspec.Struct, frozen=True, gc=False):
 
 
 Txn = Dml | Ddl | Skip
+
+
+def combined(txns: Sequence[Txn]) -> list[Txn]:
+    """Transactions of one commit_ts as one, so that progress can name what is applied."""
+    found: list[Txn] = []
+    for txn in txns:
+        last = found[-1] if found else None
+        if isinstance(txn, Dml) and isinstance(last, Dml) and last.commit_ts == txn.commit_ts:
+            changes = last.changes + txn.changes
+            found[-1] = msgspec.structs.replace(last, changes=changes)
+        else:
+            found.append(txn)
+    return found

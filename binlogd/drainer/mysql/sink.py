@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TypeVar
 
-import msgspec
 import structlog
 
 from binlogd.drainer import sql
@@ -53,7 +52,7 @@ from binlogd.drainer.rows.progress import LanePosition, PendingDdl, Restart
 from binlogd.drainer.rows.shape import DownstreamTable, Shapes
 from binlogd.drainer.rows.target import Reader
 from binlogd.drainer.sink import RowNotFoundRule, SinkStatistics
-from binlogd.drainer.txn import Ddl, Dml, Txn
+from binlogd.drainer.txn import Ddl, Dml, Txn, combined
 from binlogd.errors import DdlOutcomeUnknown, DownstreamUnavailable
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
@@ -61,7 +60,6 @@ log = structlog.get_logger(__name__)
 
 STATEMENT_SHOWN_MAX = 500
 DDL_ATTEMPTS_MAX = 10
-READERS_MAX = 10_000
 T = TypeVar("T")
 OLD_SESSION_WAITS_MAX = 30
 
@@ -192,7 +190,7 @@ class MySqlSink:
             await self.flush()
             applied_ts, positions = self.applied_ts(), self._positions
             await self._asked(lambda session: positions.take(session, applied_ts))
-        for txn in _combined(txns):
+        for txn in combined(txns):
             if txn.commit_ts <= self._low_ts:
                 continue
             if isinstance(txn, Dml):
@@ -581,19 +579,6 @@ class MySqlSink:
         raise DownstreamUnavailable(
             f"{self._server}: connection {begun.session_id} is still at the DDL that was begun"
         )
-
-
-def _combined(txns: Sequence[Txn]) -> list[Txn]:
-    """Transactions of one commit_ts as one, so that progress can name what is applied."""
-    combined: list[Txn] = []
-    for txn in txns:
-        last = combined[-1] if combined else None
-        if isinstance(txn, Dml) and isinstance(last, Dml) and last.commit_ts == txn.commit_ts:
-            changes = last.changes + txn.changes
-            combined[-1] = msgspec.structs.replace(last, changes=changes)
-        else:
-            combined.append(txn)
-    return combined
 
 
 def _with_long_text(ddl: Ddl, text: str) -> str:
