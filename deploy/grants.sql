@@ -6,9 +6,9 @@
 -- Rows, tables, views, and the schemas that TiDB makes:
 GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE VIEW, SHOW VIEW
   ON *.* TO 'binlogd'@'%';
--- to make a view in the name of whoever made it upstream, as TiDB says for each; MySQL 8.0 calls it SET_USER_ID:
+-- to make a view in the name of whoever made it upstream, as TiDB says for each, be it a user here or not; MySQL 8.0 calls it SET_USER_ID:
 /*M!100502 GRANT SET USER ON *.* TO 'binlogd'@'%' */;
-/*!80200 GRANT SET_ANY_DEFINER ON *.* TO 'binlogd'@'%' */;
+/*!80200 GRANT SET_ANY_DEFINER, ALLOW_NONEXISTENT_DEFINER ON *.* TO 'binlogd'@'%' */;
 -- to see that a table has triggers, which its rows are written differently for:
 GRANT TRIGGER ON *.* TO 'binlogd'@'%';
 -- to tell whether a DDL that was interrupted has swapped two tables, and whether it is still at work:

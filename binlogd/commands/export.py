@@ -72,7 +72,7 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     runtime and the extra `spark`. A running binlogd may go on meanwhile.
 
         binlogd export --out snapshots --as-of latest-5m --keep 7
-        binlogd export --check snapshots/LATEST --against mysql://root@tidb:4000
+        binlogd export --check snapshots/LATEST --against mysql://reader@tidb:4000
         binlogd export --via http://127.0.0.1:8250 --as-of latest-5m
     """
     if via:

@@ -159,7 +159,7 @@ def server_of(url: str, time_zone: str, option: str = "--into") -> Server:
     return Server(
         host=parts.hostname,
         port=port,
-        user=urllib.parse.unquote(parts.username or "root"),
+        user=urllib.parse.unquote(parts.username or "binlogd"),
         password=password,
         params={"time_zone": time_zone},
     )

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.deployment import grants
 from tests.support.mariadb import MariaDb
 from tests.support.ports import free_port
 
@@ -143,6 +144,7 @@ def commands(block: str) -> Iterator[tuple[str, str]]:
 @pytest.fixture
 def reader(tmp_path: Path, mariadb_server: MariaDb) -> Iterator[Reader]:
     mariadb_server.reset()
+    mariadb_server.execute("CREATE OR REPLACE USER binlogd@'%'", *grants())
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     (tmp_path / ".venv").symlink_to(sys.prefix)
     made = Reader(tmp_path, mariadb_server.port)

@@ -141,7 +141,9 @@ def test_whatever_a_service_names_is_there() -> None:
 def test_nothing_that_is_shipped_is_root_downstream_or_has_a_password() -> None:
     manifest = tomllib.loads(kind("ConfigMap")["data"]["binlogd.toml"])
     shipped = [config.load(ROOT / "config" / "example.toml"), config.load(DEPLOY / "binlogd.toml")]
+    unsaid = config.parse("", "test")
     users = [manifest["syncer"]["to"]["user"], *(each.syncer.to.user for each in shipped)]
+    users += [unsaid.syncer.to.user, unsaid.syncer.to.checkpoint.user, unsaid.upstream.user]
     made = document("compose.yaml")["services"]["mariadb"]
     assert {*users, made["environment"]["MARIADB_USER"]} == {"binlogd"}
     assert not any(each.syncer.to.password for each in shipped)

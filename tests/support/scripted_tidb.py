@@ -45,7 +45,7 @@ class ScriptedTidb:
     now: Callable[[], int] = lambda: 0
     version: str = "6.5"
     """"2.1", "3.0", "4.0" or "6.5": which statements and notations it knows."""
-    user: str = "root"
+    user: str = "binlogd"
     password: str = ""
     has_sha2: bool = False
     """Its user has `caching_sha2_password`, as MySQL 8 gives it to whoever says nothing else."""

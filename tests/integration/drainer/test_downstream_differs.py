@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from binlogd.drainer.ddl.edits import Dialect, edited
 from binlogd.drainer.messages.named import NamedDdl, NamedTransaction
+from binlogd.drainer.mysql import catalog, ddl_note
 from binlogd.drainer.mysql.connection import Server, SqlSession
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
@@ -22,6 +23,7 @@ from binlogd.settings import config
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import FieldType, job_from_json, table_to_json
 from binlogd.tso import Tso
+from tests.support.deployment import grants
 from tests.support.interrupted import Interrupted, interrupted_at_each
 from tests.support.mariadb import MariaDb
 from tests.support.mysql_rows import (
@@ -380,3 +382,36 @@ async def test_a_condition_means_to_every_server_what_it_means_to_tidb(
     expressions = {b"j"} if each_server.name == "MySQL" else set()
     assert named("index_name", "statistics") == {b"PRIMARY", b"i", b"u"} | expressions
     assert named("partition_name", "partitions") == {b"p2", b"p3"}
+
+
+# --- privileges --------------------------------------------------------------------------------
+
+
+async def test_the_grants_that_are_shipped_are_enough_on_every_server(each_server: MariaDb) -> None:
+    each_server.execute(
+        "DROP USER IF EXISTS binlogd@'%'", "CREATE USER binlogd@'%' IDENTIFIED BY 'own'", *grants()
+    )
+    server = replace(server_of(each_server), user="binlogd", password="own")
+    sink = MySqlSink(server, CLUSTER_ID, MySqlSinkOptions(lanes=2), Random(1))
+    statements = (
+        "CREATE DATABASE IF NOT EXISTS s",
+        "CREATE TABLE s.t (id BIGINT PRIMARY KEY, c VARCHAR(20))",
+        "CREATE TABLE s.u (id BIGINT PRIMARY KEY, t BIGINT, FOREIGN KEY (t) REFERENCES s.t (id))",
+        "CREATE ALGORITHM = UNDEFINED DEFINER = `who made it`@`%` SQL SECURITY DEFINER VIEW s.v AS"
+        " SELECT c FROM s.t",
+        "CREATE INDEX i ON s.t (c)",
+        "TRUNCATE TABLE s.u",
+        "RENAME TABLE s.u TO s.w",
+        "DROP TABLE s.w",
+    )
+    made = (replace(ddl(20 + at, text), is_qualified=True) for at, text in enumerate(statements))
+    await apply(sink, *made, dml(90, inserted(T, (1, 1, b"a"))), dml(91, deleted(T, (1, 1, b"a"))))
+    assert each_server.execute("SELECT * FROM s.t") == []
+    assert each_server.execute("SHOW TABLES FROM s") == [(b"t",), (b"v",)]
+    session = await SqlSession.connect(server)
+    other = each_server.connect()
+    try:
+        assert await catalog.number(session, "s", "t", "") != ddl_note.UNKNOWN, "PROCESS"
+    finally:
+        other.close()
+        session.close()

@@ -115,6 +115,7 @@ data-dir = "{directory}"
 db-type = "mysql"
 [syncer.to]
 port = {port}
+user = "root"
 [syncer.relay]
 log-dir = "relay"
 """

@@ -32,7 +32,7 @@ from tests.support.scripted_tidb import NO_TABLE, ScriptedTidb
 RECORDING = Path(__file__).parents[2] / "recordings" / "ddl" / "ddl_history.json.gz"
 QUICK = HistoryLimits(missing_at_url_s=0.5, retry_interval_s=0.01)
 NOW = compose(1_700_000_000_000)
-LOGIN = SqlLogin("root", "")
+LOGIN = SqlLogin("binlogd", "")
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ async def test_a_session_that_was_ended_while_it_was_idle_costs_no_answer(
 async def test_a_wrong_password_is_said_by_the_server(tidbs: list[ScriptedTidb]) -> None:
     tidbs[0].password = "secret"
     address = ("127.0.0.1", tidbs[0].sql_port)
-    wrong, right = TidbSql(address, LOGIN), TidbSql(address, SqlLogin("root", "secret"))
+    wrong, right = TidbSql(address, LOGIN), TidbSql(address, SqlLogin("binlogd", "secret"))
     with pytest.raises(UpstreamUnavailable, match=f"{address[1]}.*1045"):
         await wrong.rows("SHOW MASTER STATUS")
     assert (await right.rows("SHOW MASTER STATUS"))[0][1] == NOW
@@ -156,7 +156,7 @@ async def test_a_password_is_in_utf_8_as_the_server_has_it(
 ) -> None:
     server = tidbs[0]
     server.password, server.has_sha2, server.has_rsa = "pässwörd-密码", has_sha2, True
-    asked = TidbSql(("127.0.0.1", server.sql_port), SqlLogin("root", server.password))
+    asked = TidbSql(("127.0.0.1", server.sql_port), SqlLogin("binlogd", server.password))
     assert (await asked.rows("SHOW MASTER STATUS"))[0][1] == NOW
     asked.close()
 
@@ -166,10 +166,10 @@ async def test_a_tidb_that_takes_such_a_password_by_tls_only_is_named(
 ) -> None:
     server = tidbs[0]
     server.password, server.has_sha2 = "secret", True
-    asked = TidbSql(("127.0.0.1", server.sql_port), SqlLogin("root", "secret"))
+    asked = TidbSql(("127.0.0.1", server.sql_port), SqlLogin("binlogd", "secret"))
     with pytest.raises(UpstreamUnavailable, match=r"1045.*a TiDB needs TLS"):
         await asked.rows("SHOW MASTER STATUS")
-    downstream = Server("127.0.0.1", server.sql_port, "root", "secret")
+    downstream = Server("127.0.0.1", server.sql_port, "binlogd", "secret")
     with pytest.raises(DownstreamUnavailable, match=r"1045.*a TiDB needs TLS"):
         await SqlSession.connect(downstream)
 
