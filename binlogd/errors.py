@@ -38,6 +38,7 @@
     │   ├── UnsupportedDdl      this DDL cannot be replayed downstream
     │   ├── StatementRejected   the downstream refuses a statement
     │   ├── LateCommit          an acknowledged commit came below what was replicated
+    │   ├── MissedCommit        another Pump took a commit behind what was pulled from it
     │   ├── PromiseAhead        another Pump promises up to a time that has not come
     │   ├── DdlOutcomeUnknown   nobody can tell whether a DDL was done
     │   ├── SchemaChanged       a read of Spark cannot hold what a table became
@@ -395,11 +396,22 @@ class LateCommit(Stuck):
         )
 
 
+class MissedCommit(Stuck):
+    """Another Pump took a commit behind what was pulled from it, and says which one."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__(
+            told,
+            todo="look at it with `binlogd txn COMMIT_TS` at that Pump and bring its rows over by"
+            " hand (`binlogd verify` tells what differs), or begin anew from a full copy of the"
+            " data; then pause and resume the Drainer, which goes on without it",
+        )
+
+
 class PromiseAhead(Stuck):
     """Another Pump delivered a timestamp far above the wall clock and everything before it."""
 
     def __init__(self, source: str, start_ts: int, commit_ts: int, horizon_ms: int) -> None:
-        self.source, self.start_ts, self.commit_ts = source, start_ts, commit_ts
         ahead_s = ((commit_ts >> 18) - horizon_ms) / 1000
         super().__init__(
             f"{source} delivered commit_ts {commit_ts} (start_ts {start_ts}), {ahead_s:.0f} s"

@@ -24,7 +24,7 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.binlog import BinlogType, Pulled
-from binlogd.errors import Corrupt, MalformedBinlog, PumpUnavailable, Refused
+from binlogd.errors import Corrupt, MalformedBinlog, MissedCommit, PumpUnavailable, Refused
 from binlogd.grpc.channel import LastingChannel, PlainChannel, woken_cleanly
 from binlogd.grpc.inbox import Inbox
 from binlogd.host.tls import ClientTls
@@ -219,7 +219,8 @@ class RemoteSource:
         """Binlogs with commit_ts > after, as they arrive; first an empty batch, as soon as the
         Pump has answered, which may have nothing to tell for a long time.
 
-        Raises PumpUnavailable when the stream ends, Corrupt when it makes no sense.
+        Raises PumpUnavailable when the stream ends, Corrupt when it makes no sense, MissedCommit
+        when a commit came that lies behind what was pulled.
         """
         channel = PlainChannel(self._host, self._port, self._tls)
         try:
@@ -233,7 +234,10 @@ class RemoteSource:
         except MalformedBinlog as error:
             raise Corrupt(self._said(str(error))) from error
         except GRPCError as error:
-            raise PumpUnavailable(self._said(f"{error.status.name}: {error.message}")) from error
+            said = self._said(f"{error.status.name}: {error.message}")
+            if error.status is Status.DATA_LOSS:
+                raise MissedCommit(said) from error
+            raise PumpUnavailable(said) from error
         except NO_ANSWER as error:
             raise PumpUnavailable(self._said(str(error) or type(error).__name__)) from error
         finally:

@@ -13,6 +13,25 @@ from binlogd.pump.shard.shard import Shard
 from binlogd.tso import Tso
 
 
+class LateWatch:
+    """What has come late since it was last asked; made by `LateCommits.watch`."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self._shards = shards
+        self._seen = [shard.filer.late_commits for shard in shards]
+
+    def news(self) -> Sequence[Late]:
+        """The newest of each shard, in the order in which they were filed; cheap."""
+        found: list[Late] = []
+        for number, shard in enumerate(self._shards):
+            filer = shard.filer
+            new, self._seen[number] = filer.late_commits - self._seen[number], filer.late_commits
+            if new:
+                rows = list(filer.newest_late)[-new:]
+                found += [Late(shard.name, each.start_ts, each.commit_ts) for each in rows]
+        return found
+
+
 class LateCommits:
     """What came below its shard's watermark, and is not decided about."""
 
@@ -26,6 +45,10 @@ class LateCommits:
             for shard in self._shards
             for each in shard.filer.late
         ]
+
+    def watch(self) -> LateWatch:
+        """For who pulls: what comes late from now on, whatever is decided about it."""
+        return LateWatch(self._shards)
 
     async def resolve(self, commit_tss: Collection[Tso]) -> None:
         """These are dealt with, durably. Raises IndexUnavailable or CorruptIndex."""

@@ -35,7 +35,7 @@ from binlogd.pump.bases import Bases
 from binlogd.pump.budget import Budget
 from binlogd.pump.caretaker import Caretaker, CaretakerOptions, CaretakerStatistics
 from binlogd.pump.kept_routing import routing_of
-from binlogd.pump.late_commits import LateCommits
+from binlogd.pump.late_commits import LateCommits, LateWatch
 from binlogd.pump.log.entry import Item
 from binlogd.pump.log.gc import GcPlan
 from binlogd.pump.log.valuelog import LogLimits
@@ -312,6 +312,10 @@ class Pump:
             skip_orphans=self._options.skip_orphan_commits,
         )
         return [ShardSource(shard, options, self._reading) for shard in self._shards]
+
+    def watch_late(self) -> LateWatch:
+        """For who pulls, beside `sources`."""
+        return self.late.watch()
 
     async def read_binlog(self, ts: Tso, *, bytes_max: int | None = None) -> bytes | None:
         """The binlog filed under a timestamp as it was written: the commit, or else the prewrite.

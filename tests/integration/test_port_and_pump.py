@@ -14,7 +14,7 @@ import pytest
 
 from binlogd.binlog import BinlogType, CommittedBinlog
 from binlogd.client.pump_client import ClientLimits, PumpClient, RemoteSource
-from binlogd.errors import PumpUnavailable, Refused
+from binlogd.errors import MissedCommit, PumpUnavailable, Refused
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.pump.metrics import say_pump, say_service
@@ -29,6 +29,7 @@ from binlogd.upstream.oracle import ObservedTso
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.txn_status import LocalTxnStatus
 from binlogd.wire import peek
+from tests.support.pump_world import eventually
 from tests.support.recordings_reader import committed, info, records
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
@@ -146,6 +147,31 @@ async def test_a_closing_pump_takes_outcomes_only(tmp_path: Path) -> None:
         await client.write(peek.commit_binlog(Tso(10), Tso(12)))
         await port.pump.settle()
         assert port.pump.max_commit_ts >= 12
+
+
+async def test_who_has_pulled_further_is_told_of_a_commit_that_came_too_late(
+    tmp_path: Path,
+) -> None:
+    async with appliance(tmp_path) as port, port.client(1) as client:
+
+        async def committed_at(commit_ts: int) -> None:
+            await client.write(peek.prewrite_binlog(Tso(commit_ts - 1)))
+            await client.write(peek.commit_binlog(Tso(commit_ts - 1), Tso(commit_ts)))
+
+        await committed_at(200 << 18)
+
+        async def further() -> None:
+            async with aclosing(port.source(1).pull(NO_TS)) as batches:
+                async for batch in batches:
+                    if batch.resolved_ts >= 200 << 18 and not port.pump.late.unresolved():
+                        await committed_at(160 << 18)
+                        await eventually(lambda: port.pump.late.unresolved())
+                        await committed_at(300 << 18)
+
+        with pytest.raises(MissedCommit, match=rf"DATA_LOSS: .*commit_ts {160 << 18} \(start_ts"):
+            await further()
+        found = [each.commit_ts >> 18 for each in await pulled(port.source(1), 3)]
+        assert found == [160, 200, 300], "who begins before it gets it in its place"
 
 
 async def test_the_metrics_tell_what_happened(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from binlogd.drainer.mysql.connection import SqlSession
 from binlogd.grpc.channel import PlainChannel
 from binlogd.grpc.http2 import Http2Limits
 from binlogd.grpc.prefix import prefixed
-from binlogd.pump.rpc.service import PumpService
+from binlogd.pump.rpc.service import LateWatch, PumpService
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec
 from tests.support.mariadb import MariaDb
+from tests.support.memory_pump import MemoryPump
 from tests.support.pump_world import eventually
 
 
@@ -44,6 +45,9 @@ class Silent:
 
     async def write(self, payloads: object) -> list[None]:
         return []
+
+    def watch_late(self) -> LateWatch:
+        return MemoryPump()
 
     def sources(self) -> list[Mute]:
         return [Mute()]

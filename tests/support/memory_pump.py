@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
-from binlogd.binlog import BinlogType, CommittedBinlog, Pulled
+from binlogd.binlog import BinlogType, CommittedBinlog, Late, Pulled
 from binlogd.errors import BinlogdError, MalformedBinlog, NotOnline
 from binlogd.ports import BinlogSource
 from binlogd.pump.state import NodeState
@@ -32,6 +32,12 @@ class MemoryPump:
 
     def sources(self) -> Sequence[BinlogSource]:
         return [self.source]
+
+    def watch_late(self) -> MemoryPump:
+        return self
+
+    def news(self) -> Sequence[Late]:
+        return ()
 
     def _take(self, payload: bytes) -> BinlogdError | None:
         try:

@@ -22,9 +22,10 @@ import structlog
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
-from binlogd.binlog import CommittedBinlog
+from binlogd.binlog import CommittedBinlog, Late
 from binlogd.errors import (
     BinlogdError,
+    LateCommit,
     MalformedBinlog,
     RecordTooLarge,
     WrongCluster,
@@ -67,6 +68,14 @@ _COMPLAINT_INTERVAL_S = 1.0
 _RPC_SECONDS = doubling(0.00005, 18)
 
 
+class LateWatch(Protocol):
+    """Commits that came too late since it was last asked."""
+
+    def news(self) -> Sequence[Late]:
+        """Cheap."""
+        ...
+
+
 class BinlogWriter(Protocol):
     """What the service needs of a Pump."""
 
@@ -79,6 +88,10 @@ class BinlogWriter(Protocol):
 
     def sources(self) -> Sequence[BinlogSource]:
         """One for each shard."""
+        ...
+
+    def watch_late(self) -> LateWatch:
+        """What comes below what was handed out already, from now on."""
         ...
 
 
@@ -448,7 +461,9 @@ class PumpService:
             self._note_idle()
 
     async def _send_merged(self, stream: BytesStream, after: Tso, pull: Pull) -> None:
-        failure: BinlogdError | None = None  # raised outside, or it would come out in a group
+        # raised outside, or it would come out in a group
+        failure: BinlogdError | GRPCError | None = None
+        watch = self._pump.watch_late()
         ahead = MergeLimits(bytes_waiting_max=self._limits.pull_ahead_bytes_max)
         async with merged(self._pump.sources(), after, ahead) as batches:
             while failure is None:  # until the peer leaves, this side closes, or a source fails
@@ -459,6 +474,7 @@ class PumpService:
                 else:
                     await self._send(stream, pulled.binlogs)
                     pull.note_sent()
+                    failure = missed(watch.news(), pulled.resolved_ts)
                     del pulled  # it may be large
         log.error("pull_failed", after=after, cause=str(failure))
         raise refusal(failure)
@@ -520,6 +536,16 @@ class CisternService:
 
     async def _answer_nothing(self, stream: BytesStream) -> None:
         await read_message(stream, _CONTROL_MESSAGE_BYTES_MAX)
+
+
+def missed(late: Sequence[Late], sent_ts: Tso) -> GRPCError | None:
+    """What a puller is told who has come further than commits that came since; the connection after
+    it goes on without them, as the original's would."""
+    behind = [each for each in late if each.commit_ts <= sent_ts]
+    if not behind:
+        return None
+    first = min(behind, key=lambda each: each.commit_ts)
+    return GRPCError(Status.DATA_LOSS, LateCommit(*first, others=len(behind) - 1).told)
 
 
 def refusal(error: BinlogdError | GRPCError) -> GRPCError:

@@ -34,6 +34,7 @@ _SNAPSHOTS_MAX = 1024
 _UNPLACED_MAX = 65_536
 _MEASURE_AGAIN_S = 60.0
 _READS_MAX = 10
+_NEWEST_LATE = 1_024
 _REMADE_MAX = 3
 """An index that is damaged again and again stands on a disk that nobody should trust."""
 
@@ -87,7 +88,8 @@ class Filer:
         self.filed_ts = marks.max_commit_ts
         self.filed = Signal()
         self.late_commits = 0
-        """Since the start."""
+        """Since the start; the newest of them are `newest_late`."""
+        self.newest_late: deque[LateRow] = deque(maxlen=_NEWEST_LATE)
         self.late, self.late_open = late
         """Of all lives, and not decided about: the first of them, and how many."""
         self.kept_ts = NO_TS
@@ -374,6 +376,7 @@ class Filer:
 
     def _note_late(self, late: Sequence[LateRow], checked: int) -> None:
         self.late_commits += len(late)
+        self.newest_late.extend(late)
         self.late_open += len(late)
         self.late = [*self.late, *late][:LATE_MAX] if late else self.late
         for _ in range(checked):

@@ -9,11 +9,11 @@ from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.client.pump_client import RemoteSource
 from binlogd.errors import BinlogdError
 from binlogd.ports import BinlogSource
-from binlogd.pump.rpc.service import CisternService, PumpService
+from binlogd.pump.rpc.service import CisternService, LateWatch, PumpService
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import peek
-from tests.support.memory_pump import nothing_to_do
+from tests.support.memory_pump import MemoryPump, nothing_to_do
 
 BATCH_BYTES = 1 << 20
 
@@ -53,6 +53,9 @@ class Shards:
 
     async def write(self, payloads: Sequence[bytes]) -> Sequence[BinlogdError | None]:
         return [None for _ in payloads]
+
+    def watch_late(self) -> LateWatch:
+        return MemoryPump()
 
     def sources(self) -> Sequence[BinlogSource]:
         return [self.rich, Mute()]
