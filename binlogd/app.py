@@ -167,7 +167,7 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
             open_addr=setup.config.addr if setup.is_open else "",
             stand_in=_stand_in(setup, upstream, names, pump),
         )
-        asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, node.take_configuration)
+        asyncio.get_running_loop().add_signal_handler(RELOAD_SIGNAL, node.reload)
         reloading.made_token = made_token(setup.data_dir)  # the directory is ours by now
         if setup.is_open:
             log.warning("port_is_open", addr=setup.config.addr, consequence=OPEN_PORT)
@@ -403,7 +403,7 @@ def _listen_for_signals(node: Node) -> None:
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, node.stopping.set)
-    loop.add_signal_handler(RELOAD_SIGNAL, node.take_configuration)
+    loop.add_signal_handler(RELOAD_SIGNAL, node.reload)
 
 
 async def _stop(node: Node, server: Server) -> None:

@@ -18,12 +18,9 @@ import structlog
 
 from binlogd import __version__, native
 from binlogd.client.registered_pumps import RegisteredPumps
-from binlogd.drainer.ddl.trash_names import TrashStatistics
-from binlogd.drainer.drainer import DrainerState
-from binlogd.drainer.measures import RunningDdl
 from binlogd.drainer.metrics import say_drainer
-from binlogd.drainer.sink import SinkStatistics
-from binlogd.errors import BinlogdError, Failure, RecordTooLarge, Refused, UpstreamUnavailable
+from binlogd.drainer.standing import drainer_status
+from binlogd.errors import BinlogdError, RecordTooLarge, Refused, UpstreamUnavailable
 from binlogd.node.bulkhead import Bulkhead
 from binlogd.node.membership import Identity
 from binlogd.node.pulse import Counts
@@ -34,21 +31,17 @@ from binlogd.placement.stand_in import StandIn
 from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
 from binlogd.pump.shard.shard import ShardStatistics
 from binlogd.pump.state import Action, NodeState
-from binlogd.serving.answers import DONE_CODE, REFUSED_CODE, Reply
+from binlogd.serving.answers import DONE_CODE, REFUSED_CODE, LookUp, Reply
 from binlogd.serving.finder import Finder, Question
 from binlogd.snapshot.metrics import DeskReport
 from binlogd.status import (
     ArchiveStatus,
     CommonStatus,
-    DdlAtWork,
     DrainerStatus,
     Entry,
-    FailureStatus,
     OwnStatus,
     SavedCheckpoint,
-    SourceStatus,
     Status,
-    TrashStatus,
 )
 from binlogd.telemetry.exposition import Exposition, process_metrics
 from binlogd.tso import NO_TS, Tso, behind_s, compose
@@ -66,7 +59,6 @@ TEXT_CHARS_MAX = 1 << 20
 TEXT_OF_BYTES_MAX = 64 << 20
 """Of a binlog that is shown; a larger one would not fit beside what is being received."""
 _NO_DRAINER = "replication is turned off: this node has not the role of a drainer"
-_NO_SINK = SinkStatistics(NO_TS, 0, 0, 0, (), 0, 0, 0, 0, "", is_safe_mode=False)
 _NO_PUMP = "this node receives nothing: it has not the role of a pump"
 
 
@@ -248,7 +240,7 @@ class Node:
         """The JSON of every DDL job that is known."""
         return await self.known_jobs() if self.known_jobs is not None else []
 
-    async def find(self, question: Question) -> Mapping[str, Any]:
+    async def find(self, question: Question) -> LookUp:
         """Looks for transactions in the log. Raises Refused, Unavailable."""
         if not self.finder.paths:
             raise Refused(
@@ -298,12 +290,8 @@ class Node:
 
     # --- acting ----------------------------------------------------------------------------
 
-    async def reload(self) -> Reply:
+    def reload(self) -> Reply:
         """Reads the configuration again, and takes what can change while it runs."""
-        return self.take_configuration()
-
-    def take_configuration(self) -> Reply:
-        """As `reload`, for a signal."""
         return self.reload_now(self.drainer.renew if self.drainer is not None else _nothing)
 
     def trigger_gc(self) -> bool:
@@ -432,50 +420,12 @@ class Node:
     def _drainer(self) -> DrainerStatus:
         if self.drainer is None:
             return DrainerStatus()
-        now, sink = self.drainer.statistics(), self.drainer.statistics().sink or _NO_SINK
-        failed = now.state is not DrainerState.RUNNING
-        return DrainerStatus(
-            state=now.state.value,
+        return drainer_status(
+            self.drainer.statistics(),
+            self._newest_commit_ts(),
             node_id=self.identity.drainer,
             node_state=self.drainer.state.value,
-            error=now.last_error if failed else "",
-            failure=_failure(now.failure) if failed else None,
-            applied_ts=now.applied_ts,
-            resolved_ts=now.resolved_ts,
-            blocking=now.blocking,
-            blocked_s=round(now.merge.blocked_s, 3) if now.merge else 0.0,
-            sources=[
-                SourceStatus(
-                    name=each.name,
-                    state=each.state.value,
-                    resolved_ts=each.resolved_ts,
-                    lag_s=behind_s(each.resolved_ts, self._newest_commit_ts()),
-                    binlogs_waiting=each.binlogs_waiting,
-                    silent_s=round(each.silent_s, 3),
-                    trouble=each.trouble,
-                )
-                for each in (now.merge.sources if now.merge else ())
-            ],
-            sessions=now.sessions_begun,
-            failed_in_a_row=now.failed_in_a_row,
-            retry_in_s=round(now.retry_in_s, 1),
-            skipped=now.transactions_skipped,
-            values_in_doubt=now.values_in_doubt,
-            expiring=now.expiring,
-            transactions=sink.txns_applied,
-            rows=sink.rows_applied,
-            ddls=sink.ddls_applied,
-            retries=sink.retries,
-            retries_by_kind=sink.retries_by_kind,
-            ddl=_ddl_at_work(sink.ddl),
-            lanes=sink.lane_ts,
-            last_ddls=now.measures.ddls,
-            trash=_trash(sink.trash),
         )
-
-
-def _failure(now: Failure | None) -> FailureStatus | None:
-    return None if now is None else FailureStatus(now.kind, now.told, now.todo, Tso(now.skip_ts))
 
 
 def _nothing() -> None:
@@ -497,21 +447,3 @@ def _replication_changed(drainer: Replication, action: str) -> Reply:
     except Refused as error:
         return Reply(str(error), REFUSED_CODE)
     return Reply(f"apply action {action} success!", DONE_CODE)
-
-
-def _ddl_at_work(ddl: RunningDdl | None) -> DdlAtWork | None:
-    if ddl is None:
-        return None
-    return DdlAtWork(
-        commit_ts=ddl.commit_ts,
-        statement=ddl.statement,
-        elapsed_s=round(ddl.elapsed_s, 1),
-        stage=ddl.stage,
-        percent=ddl.percent,
-    )
-
-
-def _trash(now: TrashStatistics | None) -> TrashStatus:
-    if now is None:
-        return TrashStatus()
-    return TrashStatus(now.tables, now.oldest_ts, now.dropped, now.last_error)

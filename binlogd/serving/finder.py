@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from binlogd.errors import Refused
 from binlogd.host.child import answer_of
+from binlogd.serving.answers import LookUp
 from binlogd.tso import MAX_TS, Tso
 
 LIMIT_MAX = 100
@@ -52,8 +52,8 @@ class Finder:
     paths: Sequence[Path]
     _is_busy: bool = False
 
-    async def find(self, question: Question, *, up_to: Tso) -> dict[str, Any]:
-        """What was found, as JSON (tools/search.py has the shape); nothing lies behind `up_to`.
+    async def find(self, question: Question, *, up_to: Tso) -> LookUp:
+        """What was found (tools/search.py makes it); nothing lies behind `up_to`.
 
         Raises Refused while another look-up is going on, Unavailable when it cannot be answered,
         Died when whoever looked ended as nobody foresaw.
@@ -73,5 +73,4 @@ class Finder:
             )
         finally:
             self._is_busy = False
-        document: dict[str, Any] = msgspec.json.decode(answer)
-        return document
+        return msgspec.json.decode(answer, type=LookUp)

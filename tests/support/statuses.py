@@ -1,11 +1,14 @@
-"""The status of a node that is well, but for what is given."""
+"""The status of a node that is well, but for what is given; and a look-up that found nothing."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from binlogd.serving.answers import LookUp
 from binlogd.status import DrainerStatus, SavedCheckpoint, Status, UpstreamStatus
 from binlogd.tso import Tso
+
+NOTHING_FOUND = LookUp(transactions=[], records=[], looked_from=None, looked_to=None, complete=True)
 
 
 def drainer(**changes: Any) -> DrainerStatus:

@@ -8,14 +8,14 @@ Source: tidb-binlog pump/server.go, drainer/server.go, pkg/util/http.go.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
 from binlogd.errors import BinlogdError
-from binlogd.serving.answers import REFUSED_CODE, Reply
+from binlogd.serving.answers import REFUSED_CODE, LookUp, Reply
 from binlogd.serving.finder import Question
 from binlogd.serving.routes.events import Hub
 from binlogd.serving.routes.exports import add_exports
@@ -67,11 +67,11 @@ class Operations(Protocol):
         """The binlog of a timestamp in words. Raises Corrupt or Unavailable."""
         ...
 
-    async def reload(self) -> Reply:
+    def reload(self) -> Reply:
         """Reads the configuration again, and takes from it what can change while it runs."""
         ...
 
-    async def find(self, question: Question) -> Mapping[str, Any]:
+    async def find(self, question: Question) -> LookUp:
         """Transactions of the log. Raises Refused, Unavailable."""
         ...
 
@@ -207,7 +207,7 @@ def _add_acting(router: web.UrlDispatcher, operations: Operations) -> None:
         )
 
     async def reload(_: web.Request) -> web.Response:
-        return _reply(await operations.reload())
+        return _reply(operations.reload())
 
     async def trigger_gc(_: web.Request) -> web.Response:
         began = operations.trigger_gc()

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from binlogd.errors import BinlogdError, ConfigError, Refused
-from binlogd.serving.answers import Trouble
+from binlogd.serving.answers import LookUp, Trouble
 from binlogd.serving.finder import LIMIT_MAX, Question
 from binlogd.settings.moment import first_ts, last_ts
 from binlogd.tso import MAX_TS
@@ -18,7 +18,7 @@ TEXT_CHARS_MAX = 4_096
 _LIMIT = 20
 _PARAMETERS = {"table", "row", "from", "to", "limit"}
 
-Find = Callable[[Question], Awaitable[Mapping[str, Any]]]
+Find = Callable[[Question], Awaitable[LookUp]]
 
 
 def add_lookup(router: web.UrlDispatcher, find: Find) -> None:

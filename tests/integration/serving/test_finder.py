@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from binlogd.client.pump_client import PumpClient
@@ -31,7 +32,9 @@ class Scene:
     machine: Appliance
 
     async def find(self, **question: Any) -> dict[str, Any]:
-        return await self.finder.find(Question(**question), up_to=self.shop.changes[-1])
+        found = await self.finder.find(Question(**question), up_to=self.shop.changes[-1])
+        document: dict[str, Any] = msgspec.to_builtins(found)
+        return document
 
     async def write(self, written: Sequence[tuple[bytes, bytes]]) -> None:
         async with PumpClient(*self.machine.target, cluster_id=CLUSTER_ID) as client:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import aiohttp
 import pytest
@@ -12,11 +11,13 @@ from aiohttp import web
 
 from binlogd.errors import Refused, Unavailable
 from binlogd.host.child import Died
+from binlogd.serving.answers import LookUp
 from binlogd.serving.finder import Question
 from binlogd.serving.routes.lookup import add_lookup
 from binlogd.serving.server import Server
 from binlogd.settings.moment import first_ts, last_ts
 from binlogd.tso import MAX_TS
+from tests.support.statuses import NOTHING_FOUND
 
 
 class Asked:
@@ -26,11 +27,11 @@ class Asked:
         self.questions: list[Question] = []
         self._error = error
 
-    async def find(self, question: Question) -> dict[str, Any]:
+    async def find(self, question: Question) -> LookUp:
         self.questions.append(question)
         if self._error is not None:
             raise self._error
-        return {"transactions": []}
+        return NOTHING_FOUND
 
 
 @asynccontextmanager

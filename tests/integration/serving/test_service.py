@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
 import pytest
 from grpclib.client import Channel
 from grpclib.const import Cardinality, Status
@@ -28,7 +27,7 @@ from binlogd.pump.rpc.service import (
     ServiceLimits,
 )
 from binlogd.pump.state import NodeState
-from binlogd.serving.answers import Reply
+from binlogd.serving.answers import LookUp, Reply
 from binlogd.serving.finder import Question
 from binlogd.serving.routes.application import application
 from binlogd.serving.routes.events import Hub, event
@@ -44,7 +43,7 @@ from binlogd.wire.generated import binlog as pb
 from tests.support.memory_pump import Cluster, MemoryPump, nothing_to_do
 from tests.support.pump_world import eventually
 from tests.support.raw_http2 import RawClient, call_headers
-from tests.support.statuses import well
+from tests.support.statuses import NOTHING_FOUND, well
 
 CLUSTER = 6791641053252586769
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -82,11 +81,11 @@ class Operations:
     async def binlog_text(self, ts: int) -> str:
         raise Refused("not found")
 
-    async def reload(self) -> Reply:
+    def reload(self) -> Reply:
         return Reply("nothing to take has changed", 200)
 
-    async def find(self, question: Question) -> dict[str, Any]:
-        return {"transactions": [], "question": msgspec.to_builtins(question)}
+    async def find(self, question: Question) -> LookUp:
+        return NOTHING_FOUND
 
     def trigger_gc(self) -> bool:
         return not self.collects
