@@ -130,7 +130,8 @@ class Part:
         gone: list[bytes] = []
         rows: list[bytes] = []
         gone_there, rows_there = bytearray(), bytearray()
-        before = frozenset(self.before.get(target, ()))
+        noted = self.before.get(target, [])
+        before = frozenset(noted) if len(noted) < len(states) else states.keys()
         for key in sorted(states):  # the keys of one table are of one type
             row = states[key]
             if row is not None:
