@@ -19,7 +19,8 @@ Field = tuple[bytes, bytes]
 
 _VALUES_MAX = 256
 _BLOCKS_MAX, _BLOCK_BYTES_MAX = 16, 256
-_ENTRY_BYTES = 32
+ENTRY_BYTES = 32
+"""What a field counts beside its name and value."""
 _STATIC: list[Field] = list(HeaderTable.STATIC_TABLE)
 _STATIC_COUNT = len(_STATIC)
 
@@ -125,4 +126,4 @@ def _entry(dynamic: Any, index: int) -> Field:
 
 
 def _entry_bytes(field: Field) -> int:
-    return _ENTRY_BYTES + len(field[0]) + len(field[1])
+    return ENTRY_BYTES + len(field[0]) + len(field[1])

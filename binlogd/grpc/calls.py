@@ -12,18 +12,23 @@ from __future__ import annotations
 from struct import Struct
 
 from binlogd.grpc.blocks import BlockReader, Field
-from binlogd.grpc.frames import OK_DATA_BYTES, ok_answer
+from binlogd.grpc.frames import (
+    FRAME_BYTES_MAX,
+    FRAME_HEAD_BYTES,
+    OK_DATA_BYTES,
+    STREAM_MAX,
+    frame_head,
+    ok_answer,
+)
+from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 
-_HEAD_BYTES = 9
-_FRAME_BYTES_MAX = 16_384
-_PREFIX_BYTES = 5
 _FIELDS_MAX = 64
 _TIMEOUT_DIGITS_MAX = 8
 _UNITS = b"HMSmun"
 _NOTHING: list[Field] = []
 
-_head = Struct("!IBI")
 _data_head = Struct("!IBIBI")  # a frame's, and the prefix of the message that it begins with
+_DATA_HEAD_BYTES = FRAME_HEAD_BYTES + MESSAGE_PREFIX_BYTES
 
 Shape = tuple[Field, ...]
 """The headers of a call, all but its timeout."""
@@ -109,28 +114,28 @@ class CallTable:
         window has; returns where something else begins."""
         self.has_read = False
         end = len(data)
-        while end - at >= 2 * _HEAD_BYTES + _PREFIX_BYTES and streams > 0:
-            word, flags, stream = _head.unpack_from(data, at)
-            block_at: int = at + _HEAD_BYTES
+        while end - at >= FRAME_HEAD_BYTES + _DATA_HEAD_BYTES and streams > 0:
+            word, flags, stream = frame_head.unpack_from(data, at)
+            block_at: int = at + FRAME_HEAD_BYTES
             body_at: int = block_at + (word >> 8)
-            if word & 0xFF != 1 or flags != 4 or body_at + _HEAD_BYTES + _PREFIX_BYTES > end:
+            if word & 0xFF != 1 or flags != 4 or body_at + _DATA_HEAD_BYTES > end:
                 break
             word_2, flags_2, stream_2, is_compressed, length = _data_head.unpack_from(data, body_at)
             size: int = word_2 >> 8
-            stop: int = body_at + _HEAD_BYTES + size
+            stop: int = body_at + FRAME_HEAD_BYTES + size
             if (
                 word_2 & 0xFF != 0
                 or flags_2 != 1
                 or stream_2 != stream
                 or is_compressed
-                or length + _PREFIX_BYTES != size
-                or size > _FRAME_BYTES_MAX
-                or body_at - block_at > _FRAME_BYTES_MAX
+                or length + MESSAGE_PREFIX_BYTES != size
+                or size > FRAME_BYTES_MAX
+                or body_at - block_at > FRAME_BYTES_MAX
                 or stop > end
                 or size > window
                 or not stream & 1
                 or stream <= self.highest
-                or stream > 0x7FFFFFFF
+                or stream > STREAM_MAX
             ):
                 break
             fields = self._reader.look_ahead(data[block_at:body_at])
@@ -146,7 +151,7 @@ class CallTable:
                 break
             call = Call(self._owner, stream, inlet, _NOTHING)  # whole: nobody asks again
             call.size = call.counted = size
-            inlet.add(call, data[stop - size + _PREFIX_BYTES : stop])
+            inlet.add(call, data[stop - size + MESSAGE_PREFIX_BYTES : stop])
             inlet.size += size
             inlet.uncounted += size
             inlet.room -= size

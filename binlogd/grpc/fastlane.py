@@ -35,6 +35,7 @@ from binlogd.grpc.calls import Call, CallTable, Gathered, Inlet, Shape, by_owner
 from binlogd.grpc.frames import DATA, END_STREAM, HEADERS, OK_DATA_BYTES, frame_head, u32
 from binlogd.grpc.hpack import SharedDecoder
 from binlogd.grpc.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable, Unread, weight
+from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 from binlogd.grpc.sink import CallSink
 from binlogd.telemetry.faults import unforeseen
 
@@ -66,7 +67,7 @@ class _Method:
 
     def __init__(self, sink: CallSink) -> None:
         self.sink = sink
-        self.inlet = Inlet(5 + min(MESSAGE_BYTES_MAX, sink.message_bytes_max))
+        self.inlet = Inlet(MESSAGE_PREFIX_BYTES + min(MESSAGE_BYTES_MAX, sink.message_bytes_max))
         self._under_way = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -401,12 +402,13 @@ class FastLaneProtocol(GrpcProtocol):
         elif not flags & END_STREAM:
             message = call.body = bytearray(data)
         size = len(message)
-        expected = 5 + u32.unpack_from(message, 1)[0] if size >= 5 else 5
+        head = MESSAGE_PREFIX_BYTES
+        expected = head + u32.unpack_from(message, 1)[0] if size >= head else head
         if expected > call.inlet.message_bytes_max or message[:1] not in (b"\0", b""):
             return self._hand_back(call, data)  # large or compressed
         if size > expected or (flags & END_STREAM and size != expected):
             return self._hand_back(call, data)  # grpclib's service has the words for it
-        if not call.counted and size >= 5 and not self._counts(call, expected):
+        if not call.counted and size >= head and not self._counts(call, expected):
             return self._hand_back(call, data)  # and the patience
         self._calls.held += len(data)
         call.size = size
@@ -416,7 +418,7 @@ class FastLaneProtocol(GrpcProtocol):
             call.body = None
             call.fields = []  # whoever has begun it is here
             call.inlet.size += call.counted
-            call.inlet.add(call, bytes(message[5:]))
+            call.inlet.add(call, bytes(message[head:]))
             self._lane.ended(call)
             self._lane.arrived()
         return True

@@ -38,6 +38,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame, GoAwayFrame
 
 from binlogd.grpc import frames as frames
+from binlogd.grpc.blocks import ENTRY_BYTES
 from binlogd.grpc.channel import BytesCodec
 from binlogd.grpc.messages import CallStream
 from binlogd.settings.operators import Network, address, is_peer
@@ -52,7 +53,6 @@ _CLOSED_STREAMS_MAX = 1024
 """That h2 remembers of one connection; 64 times as many, by default."""
 _STREAM_BYTES = 16 << 10
 """What a call costs that grpclib serves, beside its headers and message, measured."""
-_FIELD_BYTES = 32
 _RESETS_MAX = 2000
 _RESETS_A_SECOND = 200.0
 _KEPT = frozenset(
@@ -392,7 +392,7 @@ class _Processor(EventsProcessor):
 
 def weight(fields: Iterable[tuple[Any, Any]]) -> int:
     """As HPACK counts them."""
-    return sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields)
+    return sum(len(name) + len(value) + ENTRY_BYTES for name, value in fields)
 
 
 class GrpcProtocol(H2Protocol):

@@ -25,6 +25,7 @@ from aiohttp.typedefs import Handler
 
 from binlogd.errors import ConfigError
 from binlogd.grpc.fastlane import FastGrpcHalf
+from binlogd.grpc.frames import PREFACE
 from binlogd.grpc.http2 import GrpcHalf, GrpcProtocol, Http2Limits, Servable
 from binlogd.grpc.sink import CallSink
 from binlogd.host.peers import BY_SOCKET, peer_of
@@ -35,11 +36,10 @@ from binlogd.telemetry.logs import Seldom
 
 log = structlog.get_logger(__name__)
 
-_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HTTP1_METHODS = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"TRACE ")
 _BACKLOG = 1024
 _HEAD_BYTES_MAX = 64 << 10
-_OPENINGS = (_HTTP2_PREFACE, *_HTTP1_METHODS)
+_OPENINGS = (PREFACE, *_HTTP1_METHODS)
 _PARTING_S = 0.05
 """For the last words to one that is let go of, before its socket is closed."""
 
@@ -263,7 +263,7 @@ class Server:
 
     def protocol_for(self, opening: bytes, connection: _Connection) -> asyncio.Protocol:
         """The protocol of a connection that begins so."""
-        if opening == _HTTP2_PREFACE:
+        if opening == PREFACE:
             return self._grpc.protocol()
         server = self._web.server
         assert server is not None, "set up before anything is accepted"
@@ -335,7 +335,7 @@ class _Connection(asyncio.Protocol):
             return
         opening = next((o for o in _OPENINGS if self._received.startswith(o)), None)
         if opening is not None:
-            if opening == _HTTP2_PREFACE or _is_whole(self._received):
+            if opening == PREFACE or _is_whole(self._received):
                 self._hand_over(opening)
         elif not any(o.startswith(self._received) for o in _OPENINGS):
             log.debug("connection_not_understood", begins_with=self._received[:24].hex())
@@ -345,7 +345,7 @@ class _Connection(asyncio.Protocol):
         assert self._transport is not None
         assert self._timer is not None
         received, self._received = self._received, b""
-        if opening == _HTTP2_PREFACE:
+        if opening == PREFACE:
             self._timer.cancel()
         else:
             self._head = b""
