@@ -283,6 +283,7 @@ class OwnStatus(CommonStatus, frozen=True, kw_only=True):
     refuses_because: str = ""
     late_commits: int = 0
     first_late: Sequence[LateCommitStatus] = ()
+    refused_from_the_future: int = 0
     shards: Sequence[ShardStatus] = ()
     gc: GcStatus = GcStatus()
     free_bytes: int = 0

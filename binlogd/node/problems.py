@@ -82,6 +82,15 @@ def _receiving(status: OwnStatus) -> Iterator[Problem]:
         )
     if status.late_commits:
         yield _late(status)
+    if status.refused_from_the_future:
+        yield Problem(
+            "bad",
+            f"{status.refused_from_the_future} binlogs were refused: their time has not come",
+            "Since the start; they lay more than pump.timestamp-ahead-max above the clock of this"
+            " machine and every commit. A node whose clock is behind TiDB's refuses them all.",
+            "Set the clock (NTP, here and at PD): writers try again by themselves. Only"
+            " for a recording from the future raise pump.timestamp-ahead-max.",
+        )
     yield from _upstream(status.upstream)
     for shard in status.shards:
         if shard.index_damage:

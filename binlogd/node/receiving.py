@@ -59,6 +59,7 @@ class Receiving:
                 for shard in pump.shards
                 for each in shard.first_late
             ],
+            refused_from_the_future=pump.from_the_future,
             shards=[_shard(each) for each in pump.shards],
             gc=GcStatus(
                 holds={hold.name: hold.ts for hold in pump.gc.holds},

@@ -106,6 +106,13 @@ def shown(error: BinlogdError, state: str = "stuck", **others: Any) -> Problem:
     return found
 
 
+def test_a_clock_that_is_behind_is_named_where_binlogs_are_refused_for_it() -> None:
+    (found,) = problems(well(refused_from_the_future=3))
+    assert (found.severity, found.title[:17]) == ("bad", "3 binlogs were re")
+    assert "clock is behind TiDB's" in found.detail
+    assert found.todo.startswith("Set the clock")
+
+
 def test_what_is_stuck_says_what_and_where_and_how_to_mend_it_before_the_way_past() -> None:
     found = shown(UnknownTable(77, 412518831548007863, 2))
     assert (found.severity, found.title) == ("bad", "Replication is stuck")
