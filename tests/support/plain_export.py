@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from binlogd.errors import Refused
 from binlogd.snapshot.log import reader, state
 from binlogd.snapshot.log.events import Reads, Wanted, events
 from binlogd.snapshot.log.heads import Log, heads, packed, unpacked
@@ -141,6 +142,8 @@ class PlainExport:
 
     def _log(self, log_files: Pinned, as_of: Tso, base: Base | None) -> tuple[Log, Tso]:
         parts = reader.slices(log_files.segments, self.slice_bytes)
+        if not parts:  # as `scan.log` refuses it
+            raise Refused("the log holds no binlogs: there is nothing to export")
         found = []
         for part in parts:  # as they come from a task
             (row,) = packed(0, heads(part)).to_pylist()
