@@ -14,6 +14,7 @@ import pyarrow as pa
 from binlogd.errors import CorruptRow, UnreadableRow
 from binlogd.snapshot.log.rowkey import (
     Handle,
+    HandleKind,
     Op,
     Put,
     both_images,
@@ -41,8 +42,8 @@ CHANGES = pa.schema(
         ("ddl_query", pa.string()),
     ]
 )
-"""`op` is that of rowkey, and `row` of a DELETE the row that went; a DDL has a `ddl_job_id` above 0
-and no key."""
+"""`op` is that of rowkey, with UPDATE for a PUT of a row that was there, under whatever key; `row`
+of a DELETE is the row that went. A DDL has a `ddl_job_id` above 0 and no key."""
 
 
 def change_batches(request: Request, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
@@ -74,6 +75,8 @@ def _changes(rows: Rows, handle: Handle, seq: int) -> Iterator[tuple[Any, ...]]:
     of, table_id = rows.mutation, rows.table.info.id
     left = {0: iter(of.inserted), 1: iter(of.updated), 4: iter(of.deleted)}
     no_ddl = 0, 0, None
+    # it may go to another partition, and keep its number, which need not be the only one there
+    may_move = handle.kind is HandleKind.HIDDEN and bool(rows.table.info.partition_ids)
     try:
         for kind in of.sequence:
             row = next(left[kind])
@@ -83,7 +86,7 @@ def _changes(rows: Rows, handle: Handle, seq: int) -> Iterator[tuple[Any, ...]]:
                 put = inserted(handle, row)
             elif kind == 1:
                 left_key, put = updated(handle, row)
-                if left_key is not None:
+                if left_key is not None or may_move:
                     images = both_images(handle, row)
                     gone = Put(images.old_key, images.old)
             else:
@@ -91,7 +94,8 @@ def _changes(rows: Rows, handle: Handle, seq: int) -> Iterator[tuple[Any, ...]]:
             if gone is not None:
                 yield _row(rows, seq, table_id, Op.DELETE, gone.key, gone.row) + no_ddl
             if put is not None:
-                yield _row(rows, seq + 1, table_id, Op.PUT, put.key, put.row) + no_ddl
+                op = Op.UPDATE if kind == 1 else Op.PUT
+                yield _row(rows, seq + 1, table_id, op, put.key, put.row) + no_ddl
             seq += SEQ_STEP
     except CorruptRow as error:
         label = f"{rows.table.database}.{rows.table.info.name}"

@@ -1,21 +1,39 @@
-"""Rows that came while DROP PARTITION was at work, in the log before a batch that begins then."""
+"""What a batch asks of the log before it: rows that came while DROP or REORGANIZE PARTITION was at
+work, where it begins then, and which schema versions rows had."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
+from binlogd.errors import CorruptRow, UnreadableRow
 from binlogd.snapshot.log.moves import Ended
-from binlogd.snapshot.log.rowkey import Op
+from binlogd.snapshot.log.rowkey import NUMBER_BYTES, Op, placed
 from binlogd.spark.changes import change_batches
 from binlogd.spark.inputs import Input, jobs_with
 from binlogd.spark.lake.book import WAY_PAST, Batch, PipelineStopped
-from binlogd.spark.lake.homes import Latecomers
+from binlogd.spark.lake.homes import GONE, Latecomers, TwinKeys
 from binlogd.spark.request import Request
 from binlogd.spark.walk import Walk
-from binlogd.tso import Tso
+from binlogd.tso import Tso, plus_ms
+from binlogd.wire import peek
 
 LATE_MAX = 2_000_000
 """Rows that are kept in mind."""
+ASKED_MS = 600_000
+"""Of the log before and behind the begin of a DDL job, for the schema versions of its rows."""
+
+
+def newest_version(source: Input, end: Tso, before_ts: int) -> int:
+    """The highest schema version of rows whose transaction began before a time, as far as the log
+    of some minutes tells; 0 where it tells none. Raises what the log raises."""
+    after = max(source.gone_ts(), plus_ms(Tso(before_ts), -ASKED_MS), Tso(0))
+    newest = 0
+    for binlog in source.binlogs(after, min(end, plus_ms(Tso(before_ts), ASKED_MS))):
+        if binlog.start_ts < before_ts and not peek.peek(binlog.payload).ddl_job_id:
+            newest = max(newest, peek.changes(binlog.payload, lambda _: False)[0])
+    return newest
 
 
 def latecomers(source: Input, batch: Batch, asked: Request, start: Tso) -> Latecomers:
@@ -23,37 +41,77 @@ def latecomers(source: Input, batch: Batch, asked: Request, start: Tso) -> Latec
 
     Raises PipelineStopped where the log of then is gone, and what the log raises.
     """
-    began = {
+    moves = batch.moves
+    dropping = {
         move.table_id: move.began_ts
-        for move in reversed(batch.moves.moves)
+        for move in reversed(moves.moves)
         if isinstance(move, Ended) and 0 < move.began_ts < start
     }
-    if not began:
+    writing_twice = {
+        each.table_id: each.copied_ts
+        for each in reversed(moves.twice)
+        if each.copied_ts < start and each.version > batch.version
+    }
+    if not dropping and not writing_twice:
         return {}
-    after = Tso(min(began.values()))
+    after = Tso(min((*dropping.values(), *writing_twice.values())))
     if source.gone_ts() > after:
         raise PipelineStopped(
-            f"a partition was dropped from commit_ts {after} on, and the log is complete behind"
-            f" {source.gone_ts()} only: which rows went with it is not told. {WAY_PAST}"
+            f"a partition was dropped or reorganized from commit_ts {after} on, and the log is"
+            f" complete behind {source.gone_ts()} only: which rows went with it is not told."
+            f" {WAY_PAST}"
         )
-    found: dict[int, dict[bytes, int]] = {table_id: {} for table_id in began}
-    count = 0
+    late = _Late(batch, frozenset(dropping), frozenset(writing_twice))
     walk = Walk(source.jobs(), partial(jobs_with, source))
     for rows in change_batches(asked, walk.steps(source.binlogs(after, start))):
-        names = ("table_id", "op", "key", "schema_version", "commit_ts")
-        columns = (rows.column(name).to_pylist() for name in names)
-        for table_id, op, key, version, commit_ts in zip(*columns, strict=True):
-            of_table = found.get(table_id)
-            if of_table is None:
-                continue
-            if op == Op.PUT:
-                count += key not in of_table
-                of_table[key] = batch.moves.seen(table_id, version, commit_ts)
-            else:
-                of_table.pop(key, None)
-        if count > LATE_MAX:
+        for row in rows.to_pylist():
+            late.take(row)
+        if late.count > LATE_MAX:
             raise PipelineStopped(
-                f"a partition was dropped from commit_ts {after} on, and more than {LATE_MAX} rows"
-                f" came to its table before {start}: which went with it is not told. {WAY_PAST}"
+                f"a partition was dropped or reorganized from commit_ts {after} on, and more than"
+                f" {LATE_MAX} rows came to its table before {start}: which went with it is not"
+                f" told. {WAY_PAST}"
             )
-    return found
+    return late.found
+
+
+class _Late:
+    """Takes the changes of then, in their order."""
+
+    def __init__(self, batch: Batch, dropping: frozenset[int], writing_twice: frozenset[int]):
+        self._batch, self._dropping = batch, dropping
+        self._follower = batch.moves.followed()
+        self._twins = TwinKeys(self._follower)
+        self.found: dict[int, dict[bytes, int]] = {
+            table_id: {} for table_id in dropping | writing_twice
+        }
+        self.count = 0
+
+    def take(self, row: Mapping[str, Any]) -> None:
+        """Raises UnreadableRow."""
+        table_id = row["table_id"]
+        of_table = self.found.get(table_id)
+        if of_table is None:
+            return
+        version = self._batch.moves.seen(table_id, row["schema_version"], row["commit_ts"])
+        try:
+            twin = self._twins.gone({**row, "schema_version": version})
+            key = self._held(row, row["key"])
+            gone = self._held(row, twin) if twin is not None else None
+        except CorruptRow as error:
+            raise UnreadableRow(f"table id {table_id}", row["commit_ts"], str(error)) from error
+        of_table.pop(key, None)
+        if row["op"] != Op.DELETE and table_id in self._dropping:
+            of_table[key] = version
+            self.count += 1
+        if gone is not None:
+            of_table[gone] = GONE
+            self.count += 1
+
+    def _held(self, row: Mapping[str, Any], key: bytes) -> bytes:
+        """The key that the lake has of a row."""
+        table_id, batch = row["table_id"], self._batch
+        if table_id not in batch.placed:
+            return key
+        place = self._follower.place_at(table_id, batch.version_of(table_id), row["row"])
+        return placed(key[:NUMBER_BYTES], place)

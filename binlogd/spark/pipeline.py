@@ -37,8 +37,8 @@ from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.moving import Lake, begin
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
-from binlogd.spark.late import latecomers
-from binlogd.spark.plan import planned, schema_before
+from binlogd.spark.late import latecomers, newest_version
+from binlogd.spark.plan import Held, planned, schema_before
 from binlogd.spark.request import Request, request
 from binlogd.spark.source import BinlogdSource
 from binlogd.tso import Tso
@@ -154,7 +154,9 @@ class LakeTarget:
             ddl = _ddl(rows)
             jobs = source.jobs()  # which has those of all that was found: who read the rows waited
             tracker = book.schema_at(start) or schema_before(jobs, start, of.end, ddl)
-            batch = planned(jobs, ddl, tracker, self.asked, start=start, end=of.end)
+            seen = partial(newest_version, source, of.end)
+            held = Held(tracker, frozenset(now.placed), seen)
+            batch = planned(jobs, ddl, held, self.asked, start=start, end=of.end)
             moving.check(now, batch, is_first=of.is_first)
             late = latecomers(source, batch, self.asked, start)
             heads = prepare(self.lake, now, batch, late)
@@ -206,7 +208,7 @@ def seed(spark: SparkSession, lake: Lake, begin: Beginning) -> None:
 def moved(rows: DataFrame, moves: Moves) -> DataFrame:
     """Changes of the tables that their rows belong to at the end of the batch; rows that went are
     needed no more."""
-    if moves.moves:
+    if moves.known:
         rows = rows.mapInArrow(partial(followed, moves), rows.schema)
     nothing = F.lit(b"")
     return rows.withColumn(

@@ -6,12 +6,15 @@ Only for the first batch of all the history has to tell it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
-from binlogd.snapshot.log.moves import Moves, Spread, Swapped, ids_of
-from binlogd.snapshot.spec import LeftOut, TypeOptions
+from binlogd.snapshot.log.moves import Move, Spread, Swapped, ids_of
+from binlogd.snapshot.spec import LeftOut
 from binlogd.snapshot.tables.built_on import Base
-from binlogd.snapshot.tables.catalog import MAKES, Catalog, DdlBinlog, Origin, TablePlan, catalog
+from binlogd.snapshot.tables.catalog import MAKES, DdlBinlog, Origin, TablePlan, catalog
+from binlogd.snapshot.tables.moving import Seen
 from binlogd.spark.lake.book import WAY_PAST, Batch, PipelineStopped
 from binlogd.spark.request import HIDDEN_DATABASES, Request
 from binlogd.tidb.model import Job
@@ -37,10 +40,19 @@ def schema_before(jobs: Sequence[Job], start: Tso, end: Tso, ddl: Sequence[DdlBi
     return tracker.snapshot()
 
 
+class Held(NamedTuple):
+    """What is there when a batch begins: the schema, and which tables of the lake have keys with a
+    partition in them; `seen` asks the log."""
+
+    tracker: bytes
+    placed: frozenset[int] = frozenset()
+    seen: Seen | None = None
+
+
 def planned(
     jobs: Sequence[Job],
     ddl: Sequence[DdlBinlog],
-    tracker: bytes,
+    held: Held,
     asked: Request,
     *,
     start: Tso,
@@ -48,12 +60,18 @@ def planned(
 ) -> Batch:
     """The tables before and after. Raises PipelineStopped where the log cannot tell a table,
     MissingDdlJob, Refused."""
-    before = _catalog(jobs, (), tracker, start, asked.types)
-    after = _catalog(jobs, ddl, tracker, start, asked.types)
+    base, since = Base("", start, asked.types, {}, held.tracker), Tso(max(1, start))
+    origin = Origin(base, is_headless=True, changes_from=since, has_rows=True, placed=held.placed)
+    made_of = partial(catalog, jobs, log_begins=start, ignore_schemas=HIDDEN_DATABASES)
+    before = made_of(ddl=(), origin=origin)
+    after = made_of(ddl=ddl, origin=origin, seen=held.seen)
     wanted = _wanted(after.tables, asked)
     lost = [each for each in after.left_out if asked.wants(each.database, each.table)]
-    groups, known = _groups(after.moves), {**before.tables, **after.tables}
-    made = _made(jobs, ddl) | _brought(after.moves)
+    moves, known = after.moves.moves, {**before.tables, **after.tables}
+    # rows that are there have seen what was done when the batch begins; changes may not have
+    groups = _groups(each for each in moves if each.version > after.base_version)
+    every = _groups(moves)
+    made = _made(jobs, ddl) | _brought(moves)
     lost += [
         LeftOut(plan.database, plan.info.name, _CAME_BACK)
         for table_id, plan in wanted.items()
@@ -62,7 +80,7 @@ def planned(
     lost += [
         LeftOut(plan.database, plan.info.name, f"{_FROM_OUTSIDE} {stranger}")
         for table_id, plan in wanted.items()
-        for stranger in _strangers(groups.get(table_id, frozenset()), jobs, asked, known)
+        for stranger in _strangers(every.get(table_id, frozenset()), jobs, asked, known)
     ]
     if lost:
         untold = "; ".join(map(str, lost))
@@ -76,23 +94,24 @@ def planned(
         moves=after.moves,
         version=after.base_version,
         origins={each: groups[each] & before.tables.keys() for each in wanted if each in groups},
+        placed=held.placed,
     )
 
 
-def _groups(moves: Moves) -> dict[int, frozenset[int]]:
+def _groups(moves: Iterable[Move]) -> dict[int, frozenset[int]]:
     """By table id, the ids of tables that rows may have moved between, itself among them."""
     groups: dict[int, frozenset[int]] = {}
-    for move in moves.moves:
+    for move in moves:
         ids = frozenset(ids_of(move))
         whole = ids.union(*(groups.get(each, ids) for each in ids))
         groups |= dict.fromkeys(whole, whole)
     return groups
 
 
-def _brought(moves: Moves) -> set[int]:
+def _brought(moves: Sequence[Move]) -> set[int]:
     """New ids under which tables go on."""
-    swapped = {each.partition_id for each in moves.moves if isinstance(each, Swapped)}
-    spread = (each for each in moves.moves if isinstance(each, Spread))
+    swapped = {each.partition_id for each in moves if isinstance(each, Swapped)}
+    spread = (each for each in moves if isinstance(each, Spread))
     return swapped | {each.after.id for each in spread if each.after.id != each.table_id}
 
 
@@ -118,14 +137,6 @@ def _made(jobs: Sequence[Job], ddl: Sequence[DdlBinlog]) -> set[int]:
     ids = {each.job_id for each in ddl}
     own = [job for job in jobs if job.id in ids and job.type in MAKES]
     return {info.id for job in own for info in (job.table, *job.tables) if info is not None}
-
-
-def _catalog(
-    jobs: Sequence[Job], ddl: Sequence[DdlBinlog], tracker: bytes, start: Tso, types: TypeOptions
-) -> Catalog:
-    base = Base("", start, types, {}, tracker)
-    origin = Origin(base, is_headless=True, changes_from=Tso(max(1, start)), has_rows=True)
-    return catalog(jobs, ddl, log_begins=start, ignore_schemas=HIDDEN_DATABASES, origin=origin)
 
 
 def _wanted(tables: Mapping[int, TablePlan], asked: Request) -> dict[int, TablePlan]:

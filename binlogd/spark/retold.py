@@ -16,7 +16,7 @@ import pyarrow as pa
 from binlogd.errors import CorruptRow, Refused, UnreadableRow
 from binlogd.snapshot.bases.read_back import values_of
 from binlogd.snapshot.formats.create_table import create_database, create_table
-from binlogd.snapshot.log.rowkey import HandleKind
+from binlogd.snapshot.log.rowkey import NUMBER_BYTES, HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.write import shown_columns
 from binlogd.spark.beginning import Beginning, rows_of
@@ -129,8 +129,9 @@ def _transactions(plan: TablePlan, begin: Beginning) -> Iterator[list[bytes]]:
         for key, *values in zip(handles, *columns, strict=True):
             by_id = {column.id: value for column, value in zip(plan.columns, values, strict=True)}
             handle = None
-            if plan.handle.kind is HandleKind.HIDDEN:
-                handle = int.from_bytes(key, "big", signed=True) if key else next(numbers)
+            if plan.handle.kind in (HandleKind.HIDDEN, HandleKind.PLACED):
+                number = key[:NUMBER_BYTES] if key else None
+                handle = int.from_bytes(number, "big", signed=True) if number else next(numbers)
             try:
                 row = encode_insert(plan.info, by_id, handle=handle)
             except (ValueError, CorruptRow) as error:

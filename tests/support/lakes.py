@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,9 +14,9 @@ from binlogd.spark.lake import moving
 from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.preparing import prepare
-from binlogd.spark.late import latecomers
+from binlogd.spark.late import latecomers, newest_version
 from binlogd.spark.pipeline import Range
-from binlogd.spark.plan import planned, schema_before
+from binlogd.spark.plan import Held, planned, schema_before
 from binlogd.spark.request import Request, request
 from binlogd.spark.source import BinlogdSource
 from binlogd.tso import Tso
@@ -66,7 +67,9 @@ class Pipeline:
             )
         ]
         tracker = book.schema_at(begin) or schema_before(jobs, begin, Tso(end), ddl)
-        batch = planned(jobs, ddl, tracker, self._asked, start=begin, end=Tso(end))
+        seen = partial(newest_version, self._input, Tso(end))
+        held = Held(tracker, frozenset(now.placed), seen)
+        batch = planned(jobs, ddl, held, self._asked, start=begin, end=Tso(end))
         moving.check(now, batch, is_first=of.is_first)
         step()
         late = latecomers(self._input, batch, self._asked, begin)

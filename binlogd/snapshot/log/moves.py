@@ -22,7 +22,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from binlogd.errors import CorruptRow
-from binlogd.snapshot.log.rowkey import Handle, HandleKind
+from binlogd.snapshot.log.rowkey import NUMBER_BYTES, Handle, HandleKind, placed
 from binlogd.tidb.model import Table, TableAt
 from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.row import RowDecoder, Value
@@ -32,12 +32,14 @@ from binlogd.wire.mutation import Mutation
 
 class Ended(NamedTuple):
     """DROP or TRUNCATE PARTITION: rows in these partitions are no more. Where rows came to other
-    partitions while it was at work, `began_ts` says since when; else 0."""
+    partitions while it was at work, `began_ts` says since when, and `hidden_version` from which
+    schema version on; else both are 0."""
 
     version: int
     table_id: int
     ids: frozenset[int]
     began_ts: int = 0
+    hidden_version: int = 0
 
 
 class Spread(NamedTuple):
@@ -115,6 +117,25 @@ class Moves:
         is_placed = self.handles[table_id].kind is HandleKind.PLACED
         return is_placed or version < self.moves[-1].version
 
+    def before_hiding(self, table_id: int, version: int) -> int:
+        """The last schema version in which a row saw every partition that DROP was to take; the
+        given one where it still saw them all. Who fits no partition that is left had seen its own.
+        """
+        hidden = (
+            each.hidden_version - 1
+            for each in self.moves
+            if isinstance(each, Ended) and each.table_id == table_id and each.hidden_version
+            if each.version > version
+        )
+        return min(version, *hidden, version)
+
+    def key(self, home: Home, key: bytes) -> bytes:
+        """The key of a row in its home, by the one that it has in the log or in another home."""
+        kind = self.handles[home.table_id].kind
+        if kind is HandleKind.PLACED:
+            return placed(key[:NUMBER_BYTES], home.place)
+        return key[:NUMBER_BYTES] if kind is HandleKind.HIDDEN else key
+
     def seen(self, table_id: int, version: int, commit_ts: int) -> int:
         """The schema version by which the partition of a row is looked for (see `tidb.turns`)."""
         for turn in self.turns.get(table_id, ()):
@@ -138,28 +159,34 @@ class Followed:
         """Where a row (as it is inserted) of this version is at the end, if its table is still
         there; None for one that is no more. Raises CorruptRow."""
         values = self._at_version(table_id, version).decoder.insert(row)
-        return self._home(table_id, version, values)
+        return self.home_of(table_id, version, values)
 
     def gone_twins(self, run_of: Mutation, version: int, commit_ts: int) -> set[int]:
         """Which of the inserted rows are those of two that went with an old partition.
         Raises CorruptRow."""
-        gone: set[int] = set()
+        twins = self.twins(run_of.table_id, version, commit_ts)
+        if twins is None:
+            return set()
+        found = ((number, twins.look(row)) for number, row in enumerate(run_of.inserted))
+        return {number - before for number, before in found if before is not None}
+
+    def twins(self, table_id: int, version: int, commit_ts: int) -> Twins | None:
+        """Who looks at the rows that a transaction inserts into a table; None where none of them
+        is written twice."""
         for twice in self._moves.twice:
             is_at_work = version < twice.version and commit_ts > twice.copied_ts
-            if twice.table_id != run_of.table_id or not is_at_work:
-                continue
-            decoder, places = self._at_version(run_of.table_id, version)
-            previous: dict[int, Value] | None = None
-            for number, row in enumerate(run_of.inserted):
-                values = decoder.insert(row)
-                if values == previous:
-                    gone.add(number if version >= twice.switched else number - 1)
-                    previous = None
-                elif places is not None and places.look(values) in twice.ids:
-                    previous = values
-                else:
-                    previous = None
-        return gone
+            if twice.table_id == table_id and is_at_work:
+                return Twins(self._at_version(table_id, version), twice, version)
+        return None
+
+    def place_at(self, table_id: int, version: int, row: bytes) -> int:
+        """The partition that a row (as it is inserted) lies in by the table of this version.
+        Raises CorruptRow."""
+        at = self._at_version(table_id, version)
+        try:
+            return at.places.find(at.decoder.insert(row)) if at.places is not None else table_id
+        except Unplaceable as error:
+            raise CorruptRow(f"{error} (table id {table_id})") from error
 
     def deciding(self, table_id: int, version: int) -> tuple[int, ...]:
         """The ids of the columns that `home_of` may look at."""
@@ -171,15 +198,16 @@ class Followed:
                 places.append(self._places(number, move.after))
         return tuple({each: None for held in places if held for each in held.column_ids})
 
-    def home_of(self, table_id: int, version: int, values: Mapping[int, Value]) -> int | None:
-        """The table of a row whose values are known, as `home`. Raises CorruptRow."""
-        home = self._home(table_id, version, values)
-        return home.table_id if home is not None else None
-
-    def _home(self, table_id: int, version: int, values: Mapping[int, Value]) -> Home | None:
-        places = self._at_version(table_id, version).places
+    def home_of(self, table_id: int, version: int, values: Mapping[int, Value]) -> Home | None:
+        """Where a row is whose values are known, as `home`. Raises CorruptRow."""
         try:
-            place = places.find(values) if places is not None else table_id
+            places = self._at_version(table_id, version).places
+            place = places.look(values) if places is not None else table_id
+            if places is not None and place is None:
+                version = self._moves.before_hiding(table_id, version)
+                places = self._at_version(table_id, version).places or places
+                place = places.find(values)
+            assert place is not None, "found, or raised"
             return self._follow(table_id, version, place, values)
         except Unplaceable as error:
             raise CorruptRow(f"{error} (table id {table_id})") from error
@@ -234,6 +262,27 @@ class _At(NamedTuple):
 
     decoder: RowDecoder
     places: PartitionLookup | None
+
+
+class Twins:
+    """Finds, among the rows that one transaction inserts into a table, those that TiDB wrote into
+    an old and a new partition, one behind the other."""
+
+    def __init__(self, at: _At, twice: Twice, version: int) -> None:
+        self._at, self._ids = at, twice.ids
+        self._before = 0 if version >= twice.switched else 1
+        self._previous: dict[int, Value] | None = None
+
+    def look(self, row: bytes) -> int | None:
+        """How many rows before the next one that lies which went with an old partition: 0 for the
+        row itself; None for neither. Raises CorruptRow."""
+        values, places = self._at.decoder.insert(row), self._at.places
+        if values == self._previous:
+            self._previous = None
+            return self._before
+        is_old = places is not None and places.look(values) in self._ids
+        self._previous = values if is_old else None
+        return None
 
 
 def _places_of(info: Table) -> PartitionLookup | None:

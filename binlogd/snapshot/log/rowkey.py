@@ -36,6 +36,8 @@ from binlogd.tidb.encode import datum_of
 from binlogd.tidb.model import Column, Table
 from binlogd.tidb.row import Value
 
+NUMBER_BYTES = 8
+"""Of a key that is a number."""
 ROWID = -1
 """The column id under which update and delete rows carry the hidden row id."""
 

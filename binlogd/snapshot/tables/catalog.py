@@ -20,7 +20,7 @@ from typing import NamedTuple
 from binlogd.errors import MissingDdlJob, Refused, Unfit
 from binlogd.snapshot.bases.choice import UnusableBase
 from binlogd.snapshot.log.moves import Moves
-from binlogd.snapshot.log.rowkey import Handle, handle_of
+from binlogd.snapshot.log.rowkey import Handle, HandleKind, handle_of
 from binlogd.snapshot.spec import LeftOut
 from binlogd.snapshot.tables.built_on import Base, BaseTable, Carry, carry
 from binlogd.snapshot.tables.moving import MOVING, Moving, Seen
@@ -88,13 +88,15 @@ class Origin:
     from it. Where it is complete, a table that the base cannot give is read from the log instead.
     With `changes_from`, tables are wanted whose changes behind that the log tells, whatever was
     before; the base then says where a headless log begins. With `has_rows`, the rows of then are
-    known to whoever asks, who takes the moves to them.
+    known to whoever asks, who takes the moves to them; the keys of `placed` tables have a partition
+    in them there.
     """
 
     base: Base | None = None
     is_headless: bool = False
     changes_from: Tso = NO_TS
     has_rows: bool = False
+    placed: frozenset[int] = frozenset()
 
 
 def catalog(
@@ -112,7 +114,7 @@ def catalog(
     Refused after a FLASHBACK CLUSTER.
     """
     origin = origin or Origin()
-    walk = _Walk(base=origin.base, moving=Moving(jobs, seen))
+    walk = _Walk(base=origin.base, moving=Moving(jobs, seen, _placed(origin)))
     if origin.base is not None and origin.is_headless:
         walk.begin_at(jobs, origin.base)
     else:
@@ -132,6 +134,13 @@ def catalog(
     passed_over, moves = _ids_of(jobs) - plans.keys(), walk.moving.told(plans)
     tracker, version = walk.tracker.snapshot(), walk.base_version
     return Catalog(plans, tuple(left_out), passed_over, tracker, moves, version)
+
+
+def _placed(origin: Origin) -> frozenset[int]:
+    held = origin.base.tables if origin.base is not None else {}
+    placed = HandleKind.PLACED.name.lower()
+    of_base = (table_id for table_id, each in held.items() if each.entry.handle == placed)
+    return origin.placed.union(of_base)
 
 
 class _Lost(Unfit):
@@ -184,6 +193,9 @@ def _carried(plan: TablePlan, walk: _Walk, base: Base | None) -> Carry | None:
     moved, tainted = walk.moved.get(plan.info.id, ()), walk.reasons.get(plan.info.id)
     if tainted is not None and tainted.commit_ts > base.commit_ts:
         return None
+    is_placed = plan.handle.kind is HandleKind.PLACED
+    if is_placed and walk.moving.are_elsewhere(plan.info.id, walk.base_version):
+        raise UnusableBase(_PLACED_ANEW)
     carried = carry(base, entry, plan.columns, plan.rewritten, plan.handle)
     behind = [each for each in moved if each.commit_ts > base.commit_ts]
     if not behind:
@@ -212,6 +224,7 @@ def _ids_of(jobs: Iterable[Job]) -> frozenset[int]:
 # --- the walk through the DDL --------------------------------------------------------------
 
 _MOVED = "partitions of it came or went meanwhile, and with them rows that no binlog names"
+_PLACED_ANEW = "its rows are told apart by partitions that came and went meanwhile"
 _OLDER_THAN_LOG = "it was there before the log begins: its older rows are in no file"
 _SCHEMA_RECOVERED = "FLASHBACK DATABASE brought it back, and the history does not say with what"
 

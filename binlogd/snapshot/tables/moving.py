@@ -32,9 +32,6 @@ _REASONS = {
 MOVING = (*_REASONS, ActionType.REORGANIZE_PARTITION)
 _NEW_IDS = (ActionType.ALTER_TABLE_PARTITIONING, ActionType.REMOVE_PARTITIONING)
 
-_DROP_STEPS = 2
-"""Schema versions before its last one from which DROP PARTITION hides its partitions (`turns`)."""
-
 Seen = Callable[[int], int]
 """The highest schema version of rows whose transaction began before a time."""
 
@@ -53,12 +50,13 @@ class Touched:
 class Moving:
     """The moves of a history as it goes by; `jobs` is all of it.
 
-    With `seen` the log is at hand: what the versions of its rows tell of jobs beside each other is
-    known, and rows of a table can be told apart by their partition.
+    `seen` asks the log what the versions of its rows tell of jobs beside each other; None where it
+    is not at hand. The keys of `placed` tables have a partition in them already.
     """
 
     jobs: Sequence[Job] = ()
     seen: Seen | None = None
+    placed: frozenset[int] = frozenset()
     _moves: list[Move] = field(default_factory=list)
     _states: dict[int, list[tuple[int, Table]]] = field(default_factory=dict)
     _turns: dict[int, tuple[Turn, ...]] = field(default_factory=dict)
@@ -73,20 +71,23 @@ class Moving:
         return table_id in self._states
 
     def begin(self, past: Past) -> None:
-        """Rows that come may not have seen a job from before all that is known; before `know`.
-
-        Of exchanges nothing is taken: rows of the other table are not to be had any more.
-        """
-        job, before, after = past.job, past.before, past.job.table
-        if past.gone is None or after is None or past.heir:
+        """Rows that come may not have seen a job from before all that is known; before `know`."""
+        job, before, plain, after = past.job, past.before, past.plain, past.job.table
+        if past.gone is None or past.reason or after is None:
             return
-        if not self.knows(before.id):
-            self.know(before, 0)
+        for each in (before, plain):
+            if each is not None and not self.knows(each.id):
+                self.know(each, 0)
         self.know(after, job.schema_version)
-        self._turns[before.id] = (*self._turns.get(before.id, ()), past.turn)
-        if job.type == ActionType.TRUNCATE_TABLE_PARTITION:
+        self._take_turn(before.id, past.turn)
+        if plain is not None:
+            self.know(replace(plain, id=past.heir), job.schema_version)
+            moved = Swapped(job.schema_version, before.id, past.heir, plain.id, after)
+            self._moves.append(moved)
+        elif job.type == ActionType.TRUNCATE_TABLE_PARTITION:
             self._moves.append(Ended(job.schema_version, before.id, past.gone.ids))
         else:
+            self._note_twice(job, before, past.gone.ids)
             self._moves.append(Spread(job.schema_version, before.id, past.gone.ids, after))
 
     def take(
@@ -98,29 +99,28 @@ class Moving:
             return self._exchange(job, after, is_rewritten, commit_ts)
         before = self._now(job.table_id)
         try:
-            move = self._moved(job, before, after)
-            turn = self._turn(job, commit_ts)
+            move, turn = self._moved(job, before, after), self._turn(job, commit_ts)
         except Unplaceable as error:
             reason = f"{_REASONS[ActionType(job.type)]}, and {error}"
             return Touched(frozenset({after.id}), reason, _heirs(job, after))
         if move is None:
             return Touched(frozenset())
-        self._moves.append(move)
-        if job.type == ActionType.DROP_TABLE_PARTITION:
+        if isinstance(move, Ended) and job.type == ActionType.DROP_TABLE_PARTITION:
+            move = move._replace(began_ts=job.began_ts, hidden_version=turn.version)
             self.know(after, turn.version)
-        self._turns[after.id] = (*self._turns.get(after.id, ()), turn)
+        self._moves.append(move)
+        self._take_turn(after.id, turn)
         is_spread_only = job.type == ActionType.REORGANIZE_PARTITION
         touched = frozenset[int]() if is_spread_only else frozenset({after.id})
         return Touched(touched, heirs=_heirs(job, after))
 
     def told(self, living: Iterable[int]) -> Moves:
         """The moves that reach tables which are there at the end."""
-        ids = {each for move in self._moves for each in ids_of(move)}
-        if not ids:
+        there = set(living)
+        ids = {each for move in self._moves for each in ids_of(move)} | (self.placed & there)
+        if not (ids & there):
             return Moves()
         known = {each: tuple(self._states[each]) for each in ids if each in self._states}
-        if not (ids & set(living)):
-            return Moves()
         handles = {each: self.handle(states[-1][1]) for each, states in known.items()}
         twice = tuple(self._twice)
         return Moves(tuple(self._moves), known, handles, dict(self._turns), twice)
@@ -128,12 +128,17 @@ class Moving:
     def handle(self, info: Table) -> Handle:
         """What tells the rows of a table apart."""
         handle = handle_of(info)
-        is_swapped = any(
+        is_swapped = info.id in self.placed or any(
             isinstance(move, Swapped) and move.table_id == info.id for move in self._moves
         )
         if handle.kind is HandleKind.HIDDEN and is_swapped:
             return Handle(HandleKind.PLACED, handle.column_ids)
         return handle
+
+    def are_elsewhere(self, table_id: int, version: int) -> bool:
+        """Whether rows of a table came to other partitions behind a schema version."""
+        behind = (move for move in self._moves if move.version > version)
+        return any(not isinstance(each, Ended) and table_id in ids_of(each) for each in behind)
 
     def ended_in(self, table_id: int, version: int) -> Moves | None:
         """The moves behind a schema version, if they took rows of a table away and brought it none
@@ -161,20 +166,21 @@ class Moving:
             return self._reorganized(job, before, after, gone)
         PartitionLookup(before)
         PartitionLookup(after)
-        if job.type == ActionType.TRUNCATE_TABLE_PARTITION:
-            return Ended(job.schema_version, before.id, gone)
-        return Ended(job.schema_version, before.id, gone, job.start_ts)
+        return Ended(job.schema_version, before.id, gone)
 
     def _turn(self, job: Job, commit_ts: int) -> Turn:
-        """Raises Unplaceable."""
+        """The log is asked only where jobs beside it leave more than one version."""
         others = {each.schema_version for each in self.jobs if each.id != job.id}
-        known = 0
-        if job.type == ActionType.DROP_TABLE_PARTITION and self.seen is None:
-            self._check_alone(job)
-        elif job.type == ActionType.DROP_TABLE_PARTITION and self.seen is not None:
-            over = (each.schema_version for each in self.jobs if each.finished_ts <= job.began_ts)
-            known = max(self.seen(job.began_ts), *over)
-        return turn_of(job, commit_ts, others, known)
+        over = [each.schema_version for each in self.jobs if each.finished_ts <= job.began_ts]
+        known = max(over, default=0)
+        turn = turn_of(job, commit_ts, others, known)
+        is_told = known > 0 and turn.version == turn.sure_version
+        if is_told or self.seen is None:
+            return turn
+        return turn_of(job, commit_ts, others, max(self.seen(job.began_ts), known))
+
+    def _take_turn(self, table_id: int, turn: Turn) -> None:
+        self._turns[table_id] = (*self._turns.get(table_id, ()), turn)
 
     def _reorganized(
         self, job: Job, before: Table, after: Table, gone: frozenset[int]
@@ -185,24 +191,15 @@ class Moving:
             PartitionLookup(after)
         except Unplaceable:
             return None
+        self._note_twice(job, before, gone)
+        return Spread(job.schema_version, before.id, gone, after)
+
+    def _note_twice(self, job: Job, before: Table, gone: frozenset[int]) -> None:
         if handle_of(before).kind is HandleKind.HIDDEN and job.snapshot_ts:
             others = {each.schema_version for each in self.jobs if each.id != job.id}
             switched = step_version(job, 1, others)
             twice = Twice(job.schema_version, switched, before.id, gone, job.snapshot_ts)
             self._twice.append(twice)
-        return Spread(job.schema_version, before.id, gone, after)
-
-    def _check_alone(self, job: Job) -> None:
-        """Of a job that ran beside others nobody knows at which versions its steps were."""
-        for other in self.jobs:
-            if (
-                other.id != job.id
-                and other.schema_version > 0
-                and other.start_ts < job.finished_ts
-                and other.finished_ts > job.start_ts
-                and abs(other.schema_version - job.schema_version) <= _DROP_STEPS + 1
-            ):
-                raise Unplaceable(f"DDL job {other.id} ran at the same time")
 
     def _exchange(
         self, job: Job, after: Table, is_rewritten: Mapping[int, object], commit_ts: int
@@ -216,9 +213,7 @@ class Moving:
         heirs = ((freed, plain.id),)
         touched = frozenset({after.id, freed})
         reason = ""
-        if handle_of(before).kind is HandleKind.HIDDEN and self.seen is None:
-            reason = "and have no key to be told apart by"
-        elif "WITHOUT VALIDATION" in job.query.upper():
+        if "WITHOUT VALIDATION" in job.query.upper():
             reason = "and WITHOUT VALIDATION lets rows lie in any partition"
         elif before.id in is_rewritten or plain.id in is_rewritten:
             reason = "and MODIFY COLUMN had rewritten one of the two tables before"
@@ -230,7 +225,7 @@ class Moving:
         self.know(replace(plain, id=freed), job.schema_version)
         if not reason:
             turn = self._turn(job, commit_ts)
-            self._turns[after.id] = (*self._turns.get(after.id, ()), turn)
+            self._take_turn(after.id, turn)
             self._moves.append(Swapped(job.schema_version, after.id, freed, plain.id, after))
         return Touched(touched, f"{_EXCHANGED}, {reason}" if reason else "", heirs)
 

@@ -170,7 +170,8 @@ class _TakeOver:
             followed.home_of(table_id, version, dict(zip(names, row, strict=True)))
             for row in zip(*columns, strict=True)
         )
-        return pa.array([home == table_id for home in homes], pa.bool_())
+        stay = [home is not None and home.table_id == table_id for home in homes]
+        return pa.array(stay, pa.bool_())
 
     def _link(self, file: FileEntry) -> bool:
         """The file as it is, under a name of this task; False where links do not reach."""

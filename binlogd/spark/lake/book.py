@@ -10,6 +10,7 @@ import msgspec
 from binlogd.archive.store import Store
 from binlogd.errors import ConfigError, GaveUp
 from binlogd.snapshot.log.moves import Moves
+from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.lake.place import Kind, LakeLocation
@@ -45,11 +46,13 @@ class LakeTable(msgspec.Struct, frozen=True):
 
 
 class LakeTables(msgspec.Struct, frozen=True):
-    """Which tables there are, by `database.table`, complete up to `commit_ts`."""
+    """Which tables there are, by `database.table`, complete up to `commit_ts`. `placed` are the ids
+    of those whose keys have a partition in them (`HandleKind.PLACED`)."""
 
     commit_ts: int
     tables: dict[str, LakeTable]
     format: Kind = "delta"
+    placed: tuple[int, ...] = ()
 
     def by_id(self) -> dict[int, LakeTable]:
         """The same by table id."""
@@ -97,7 +100,8 @@ class Batch:
     that explains its rows.
 
     `moves` is what DDL did to rows without a binlog, of rows that were there at schema version
-    `version`, and `origins` of which tables before it a table after it may get some.
+    `version`, and `origins` of which tables before it a table after it may get some. `placed` are
+    tables whose keys had a partition in them before it.
     """
 
     end: int
@@ -108,6 +112,19 @@ class Batch:
     moves: Moves = field(default_factory=Moves)
     version: int = 0
     origins: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    placed: frozenset[int] = frozenset()
+
+    def version_of(self, table_id: int) -> int:
+        """The schema version by which rows of a table are looked at that were there. Who came while
+        DROP PARTITION was at work may have seen a newer one, which the log tells."""
+        return self.moves.before_hiding(table_id, self.version)
+
+
+def placed_of(plans: Mapping[int, TablePlan]) -> tuple[int, ...]:
+    """The tables whose keys have a partition in them."""
+    return tuple(
+        sorted(each for each, plan in plans.items() if plan.handle.kind is HandleKind.PLACED)
+    )
 
 
 def label(plan: TablePlan) -> str:

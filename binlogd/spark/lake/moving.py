@@ -27,6 +27,7 @@ from binlogd.spark.lake.book import (
     LakeTables,
     PipelineStopped,
     label,
+    placed_of,
 )
 from binlogd.spark.lake.kinds import Kind, LakeFailed
 from binlogd.spark.lake.place import LakeLocation
@@ -150,7 +151,7 @@ def _counted(changes: Iterable[Changes], counts: list[int]) -> Iterator[Changes]
 def finish(lake: Lake, batch: Batch, heads: Heads) -> LakeTables:
     """Says which versions belong together from now on."""
     tables = {label(plan): heads[table_id] for table_id, plan in batch.after.items()}
-    now = LakeTables(batch.end, tables, lake.place.kind)
+    now = LakeTables(batch.end, tables, lake.place.kind, placed_of(batch.after))
     lake.book().turn(now, batch.tracker)
     show(lake, now)
     return now

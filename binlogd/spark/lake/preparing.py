@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import count
 
 import pyarrow as pa
 
 from binlogd.errors import CorruptRow
+from binlogd.snapshot.log.moves import Ended, ids_of
+from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.tables.rewrite import Unconvertible
 from binlogd.spark.lake.book import (
@@ -67,10 +70,12 @@ class _Preparing:
         if before is None:
             return head
         adapt, gone = adaptation(before, plan, batch.types), pa.array([], pa.binary())
-        if table_id in batch.origins:
+        is_keyed_anew = self._is_keyed_anew(plan)
+        if table_id in batch.origins or is_keyed_anew:
             residents = Residents.of(batch, table_id, self._late)
-            gone = self._gone(head, residents)
-            if adapt is not None or len(gone) > GONE_MAX:
+            if not is_keyed_anew:
+                gone = self._gone(head, residents)
+            if adapt is not None or is_keyed_anew or len(gone) > GONE_MAX:
                 kept = _kept(residents, table_id, adapt, schema)
                 return self._kind.rewrite(head, schema, kept, batch.end)
         if adapt is not None:
@@ -80,11 +85,25 @@ class _Preparing:
             return self._kind.merge(head, schema, [changes], batch.end)
         return head
 
+    def _is_keyed_anew(self, plan: TablePlan) -> bool:
+        """Whether rows that stay in a table may have another key in it: one with their partition,
+        or with another one."""
+        table_id, batch = plan.info.id, self._batch
+        if plan.handle.kind is not HandleKind.PLACED:
+            return False
+        is_elsewhere = any(
+            table_id in ids_of(move) and not isinstance(move, Ended)
+            for move in batch.moves.moves
+            if move.version > batch.version
+        )
+        return is_elsewhere or table_id not in batch.placed or bool(self._late.get(table_id))
+
     def _gone(self, head: LakeTable, residents: Residents) -> pa.Array:
         """The keys of rows that are no more, or elsewhere; some of them where they are many."""
         found, count = [pa.array([], pa.binary())], 0
         for rows in self._kind.read(head, residents.names):
-            mask = [home != head.table_id for home in residents.homes(rows)]
+            homes = residents.homes(rows)
+            mask = [home is None or home.table_id != head.table_id for home in homes]
             found.append(rows.column(KEY_COLUMN).filter(pa.array(mask, pa.bool_())))
             count += len(found[-1])
             if count > GONE_MAX:
@@ -98,8 +117,9 @@ class _Preparing:
         batch, there = self._batch, self._there[origin]
         residents = Residents.of(batch, origin, self._late)
         if not any(
-            head.table_id in residents.homes(rows)
+            home is not None and home.table_id == head.table_id
             for rows in self._kind.read(there, residents.names)
+            for home in residents.homes(rows)
         ):
             return head
         adapt = adaptation(batch.before[origin], plan, batch.types)
@@ -108,13 +128,21 @@ class _Preparing:
         return self._kind.append(head, schema, rows, batch.end)
 
 
-def _kept(residents: Residents, home: int, adapt: Adapt | None, schema: pa.Schema) -> Adapt:
-    """Of some rows those that belong to a table, with its columns."""
+def _kept(residents: Residents, table_id: int, adapt: Adapt | None, schema: pa.Schema) -> Adapt:
+    """Of some rows those that belong to a table, with its columns and their keys in it."""
+    moves = residents.moves
 
     def kept(rows: pa.Table) -> pa.RecordBatch:
         whole = rows.combine_chunks().to_batches()[0]
-        mask = [each == home for each in residents.homes(whole)]
-        left = pa.Table.from_batches([whole.filter(pa.array(mask, pa.bool_()))])
+        found = zip(count(), residents.homes(whole), whole.column(KEY_COLUMN).to_pylist())
+        stay = [
+            (number, moves.key(home, key))
+            for number, home, key in found
+            if home is not None and home.table_id == table_id
+        ]
+        left = pa.Table.from_batches([whole.take(pa.array([each for each, _ in stay], pa.int64()))])
+        keys = pa.array([key for _, key in stay], pa.binary())
+        left = left.set_column(left.schema.get_field_index(KEY_COLUMN), KEY_COLUMN, keys)
         if adapt is not None:
             return adapt(left)
         arrays = [left.column(field.name).combine_chunks() for field in schema]

@@ -155,7 +155,7 @@ def decoded(
         lake_schema(plan, types),
     )
     for winners in pieces:
-        puts = [each for each in winners if each[1] == Op.PUT]
+        puts = [each for each in winners if each[1] != Op.DELETE]
         values = _values(plan, rows, columns, puts)
         losses: Counter[str] = Counter()
         try:
@@ -163,7 +163,7 @@ def decoded(
         except CorruptRow as error:
             raise UnreadableRow(label(plan), puts[-1][5], str(error)) from error
         keys = pa.array([each[3] for each in puts], pa.binary())
-        gone = pa.array([each[3] for each in winners if each[1] != Op.PUT], pa.binary())
+        gone = pa.array([each[3] for each in winners if each[1] == Op.DELETE], pa.binary())
         yield Changes(pa.Table.from_arrays([*arrays, keys], schema=schema), gone)
 
 

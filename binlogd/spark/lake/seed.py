@@ -14,7 +14,14 @@ import pyarrow as pa
 from binlogd.errors import BinlogdError
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.beginning import Beginning, rows_of
-from binlogd.spark.lake.book import DIRECTORY, LakeTable, LakeTables, PipelineStopped, label
+from binlogd.spark.lake.book import (
+    DIRECTORY,
+    LakeTable,
+    LakeTables,
+    PipelineStopped,
+    label,
+    placed_of,
+)
 from binlogd.spark.lake.moving import Lake, show
 from binlogd.spark.lake.rows import lake_schema
 
@@ -60,7 +67,7 @@ def finish_seed(lake: Lake, begin: Beginning) -> LakeTables:
         for table_id, plan in begin.tables.items()
         if (each := found[table_id]) is not None
     }
-    now = LakeTables(begin.commit_ts, tables, lake.place.kind)
+    now = LakeTables(begin.commit_ts, tables, lake.place.kind, placed_of(begin.tables))
     book = lake.book()
     if book.read().commit_ts:
         raise PipelineStopped(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlogd.snapshot.log.moves import Ended, Moves
+from binlogd.snapshot.log.moves import Ended, Home, Moves
 from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
@@ -150,7 +150,7 @@ def test_rows_whose_partition_the_lake_has_lost_stop_the_pipeline() -> None:
         keys = pa.array([b""] * len(days), pa.binary())
         return pa.RecordBatch.from_arrays([pa.array(days, pa.date32()), keys], residents.names)
 
-    assert residents.homes(rows(date(2000, 1, 1), date(2026, 1, 1))) == [None, 7]
+    assert residents.homes(rows(date(2000, 1, 1), date(2026, 1, 1))) == [None, Home(7, 9)]
     with pytest.raises(PipelineStopped, match=r"s\.t: .* values of day, of which the lake lacks"):
         residents.homes(rows(date(2026, 1, 1), None))
 

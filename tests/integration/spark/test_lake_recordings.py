@@ -1,22 +1,34 @@
 """What a real TiDB wrote, through a lake: tables swap names, come and go within a batch, change
-their keys and their columns, and have no key at all; cut into batches anywhere."""
+their keys and their columns, and have no key at all, while partitions of theirs come and go; cut
+into batches anywhere."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 
 import pytest
 
 from binlogd.snapshot.formats.columns import arrow_column
+from binlogd.snapshot.log.packets import Spread
+from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import TypeOptions
+from binlogd.snapshot.tables.moving import MOVING
+from binlogd.spark.beginning import beginning
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import place_of
+from binlogd.spark.lake.seed import finish_seed, seed_table
+from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
+from binlogd.tso import Tso
 from tests.support import recordings_reader, snapshot_reader
-from tests.support.data_directory import write_log
-from tests.support.lakes import Pipeline
+from tests.support.data_directory import collect_garbage, write_log
+from tests.support.lakes import Killed, Pipeline
 from tests.support.logged import Logged, lake_rows, read
+from tests.support.plain_export import PlainExport
 from tests.support.recordings_reader import RECORDINGS
 
 UNTOLD = {
@@ -27,9 +39,9 @@ UNTOLD = {
 rows that move with partitions."""
 
 
-def recorded(name: str, directory: Path) -> Logged:
-    records = recordings_reader.records(RECORDINGS / name)
-    write_log(directory / "data", [record.payload for record in records])
+def recorded(name: str, directory: Path, segment_bytes: int = 1 << 20) -> Logged:
+    payloads = [record.payload for record in recordings_reader.records(RECORDINGS / name)]
+    write_log(directory / "data", payloads, segment_bytes=segment_bytes)
     (directory / "history.json").write_bytes(recordings_reader.history(RECORDINGS / name))
     return Logged(directory / "data", directory / "history.json", None)  # type: ignore[arg-type]  # no workload
 
@@ -57,12 +69,65 @@ def test_a_lake_holds_what_the_cluster_held(
     for end in [found[len(found) * part // parts - 1] for part in range(1, parts + 1)]:
         pipeline.run(start, end)
         start = end
+    check_recorded(name, lake)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "batches"),
+    [
+        ("windows", "delta", 3),
+        pytest.param("windows", "delta", 1000, marks=pytest.mark.soak),
+        pytest.param("windows", "iceberg", 60, marks=pytest.mark.soak),
+        pytest.param("race", "delta", 1000, marks=pytest.mark.soak),
+        pytest.param("race", "iceberg", 20, marks=pytest.mark.soak),
+    ],
+)
+@pytest.mark.timeout(1800)
+def test_a_lake_holds_every_table_wherever_batches_end_and_die_beside_ddl_of_partitions(
+    name: str, kind: str, batches: int, tmp_path: Path
+) -> None:
+    logged = recorded(name, tmp_path)
+    lake = Lake(place_of(f"{kind}:{tmp_path / 'lake'}"))
+    pipeline, start, rng = Pipeline(logged, lake), 0, Random(3)
+    every = read(logged.options(form="binlog"))["commit_ts"].to_pylist()
+    edges = beside_partitions(logged, every)
+    ends = sorted(rng.sample(edges, min(batches - 1, len(edges))))
+    for number, end in enumerate([*ends, every[-1]]):
+        if number % 2:
+            with suppress(Killed):
+                pipeline.run(start, end, kill_at=rng.randrange(1, 4))
+        pipeline.run(start, end)
+        start = end
+    check_recorded(name, lake, is_whole=True)
+
+
+def beside_partitions(logged: Logged, every: list[int]) -> list[int]:
+    """Moments of transactions while DDL of partitions is at work, and next to its binlog."""
+    jobs = {job.id: job for job in jobs_from_json(logged.history.read_bytes())}
+    rows = read(logged.options(form="changes")).select(["commit_ts", "ddl_job_id"]).to_pylist()
+    found = set[int]()
+    for row in rows:
+        job = jobs.get(row["ddl_job_id"])
+        if job is None or job.type not in MOVING:
+            continue
+        done = bisect_left(every, row["commit_ts"])
+        found.update(every[done - 1 : done + 2])
+        for since, upto in ((job.began_ts, row["commit_ts"]), (row["commit_ts"], job.finished_ts)):
+            between = every[bisect_left(every, since) : bisect_left(every, upto)]
+            found.update(between[:: max(1, len(between) - 1)])
+    return sorted(found)
+
+
+def check_recorded(name: str, lake: Lake, *, is_whole: bool = False) -> None:
+    """Every table that is there, or every one that was recorded with its rows."""
     now = lake.book().read()
-    tracker = SchemaTracker.from_snapshot(lake.book().schema_at(start) or b"")
+    tracker = SchemaTracker.from_snapshot(lake.book().schema_at(now.commit_ts) or b"")
     infos = {info.id: info for _, info in tracker.tables()}
     wrong, compared = [], 0
     for table in recordings_reader.expected(RECORDINGS / name):
-        if table.kind != "table" or table.rows is None or table.label not in now.tables:
+        if table.kind != "table" or table.rows is None:
+            continue
+        if table.label not in now.tables and not is_whole:
             continue
         head = now.tables[table.label]
         shown = [each for each in infos[head.table_id].columns if each.is_public]
@@ -76,3 +141,26 @@ def test_a_lake_holds_what_the_cluster_held(
         compared += 1
     assert wrong == []
     assert compared > 5
+
+
+def test_a_snapshot_in_which_keys_have_a_partition_is_a_base_of_a_lake(
+    tmp_path: Path,
+) -> None:
+    logged, work = recorded("windows", tmp_path, 1 << 15), tmp_path / "work"
+    work.mkdir()
+    history = logged.history.read_bytes()
+    export = PlainExport(work, logged.data_dir, history, Spread(1, 1), 1 << 20)
+    every = read(logged.options(form="binlog"))["commit_ts"].to_pylist()
+    base = export.snapshot(Tso(every[len(every) * 8 // 9]))
+    assert snapshot_reader.tables(base)["part.r_plain"].handle == "placed"
+    assert collect_garbage(logged.data_dir, Tso(read_manifest(base).commit_ts)) > 0
+    left_out = {each.table for each in read_manifest(export.snapshot(base=base)).left_out}
+    assert "r_plain" in left_out  # partitions of it were reorganized since
+    lake = Lake(place_of(f"delta:{tmp_path / 'lake'}"))
+    pipeline = Pipeline(logged, lake)
+    begin = beginning(str(base), "", pipeline.asked, tmp_path, lambda *_: True, needs_keys=True)
+    for table_id in begin.tables:
+        seed_table(lake, begin, table_id)
+    finish_seed(lake, begin)
+    pipeline.run(begin.commit_ts, every[-1], is_first=True)
+    check_recorded("windows", lake, is_whole=True)
