@@ -12,10 +12,10 @@ from binlogd.archive.places import TransactionIndex
 from binlogd.archive.store import Store
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import Corrupt, CorruptRecord
+from binlogd.log.joined import joined
 from binlogd.log.record import HEADER_BYTES, decode
 from binlogd.log.segment_index import Located
 from binlogd.tso import Tso
-from binlogd.wire.peek import join
 
 TOGETHER_BYTES = 8 << 20
 TOGETHER = 4_096
@@ -49,7 +49,8 @@ class LogReader:
                     " (pump.gc) or never sent; read from behind that commit_ts"
                 )
             commit, prewrite = records[_commit_of(each)], records[_prewrite_of(each)]
-            yield CommittedBinlog(Tso(each.start_ts), Tso(each.commit_ts), join(prewrite, commit))
+            payload = joined(each.start_ts, each.commit_ts, commit, prewrite, where=self._store.url)
+            yield CommittedBinlog(Tso(each.start_ts), Tso(each.commit_ts), payload)
 
     def _fetched(self, part: Sequence[Located]) -> dict[_Record, bytes]:
         wanted: dict[tuple[int, int], set[_Record]] = {}

@@ -24,10 +24,11 @@ from binlogd.log import record
 from binlogd.log.directory import Shard
 from binlogd.log.drive import segment_batches
 from binlogd.log.index_file import FORMAT
+from binlogd.log.joined import joined as joined_records
 from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_name
 from binlogd.tools.transaction import FilePosition, Meter, Window
 from binlogd.tso import Tso
-from binlogd.wire.peek import join, peek
+from binlogd.wire.peek import peek
 
 PAGE_ROWS = 1000
 OPEN_FILES_MAX = 16
@@ -86,7 +87,7 @@ def shard_records(shard: Shard, meter: Meter) -> Iterator[tuple[FilePosition, by
 def joined(shard: Shard, window: Window, meter: Meter) -> Iterator[Joined]:
     """The transactions of a shard in commit order; fakes are left out.
 
-    Raises CorruptRecord, OSError.
+    Raises Corrupt, OSError.
     """
     segments = shard.segments()
     with ExitStack() as stack:
@@ -94,13 +95,19 @@ def joined(shard: Shard, window: Window, meter: Meter) -> Iterator[Joined]:
         found.scan(segments, meter)
         reader = stack.enter_context(closing(_Reader(segments)))
         for commit_ts, start_ts, place, prewrite in found.commits(window):
-            payload = reader.payload(*place)
-            prewrite_place = None
-            if prewrite is not None:
-                payload = join(reader.payload(*prewrite), payload)
-                prewrite_place = reader.place(*prewrite)
+            payload = joined_records(
+                start_ts,
+                commit_ts,
+                reader.payload(*place),
+                None if prewrite is None else reader.payload(*prewrite),
+                where=str(shard.directory),
+            )
             yield Joined(
-                Tso(commit_ts), Tso(start_ts), payload, reader.place(*place), prewrite_place
+                Tso(commit_ts),
+                Tso(start_ts),
+                payload,
+                reader.place(*place),
+                None if prewrite is None else reader.place(*prewrite),
             )
 
 

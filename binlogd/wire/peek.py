@@ -108,10 +108,11 @@ def prewrite_key(payload: bytes) -> bytes:
 
 
 class Begin(NamedTuple):
-    """The beginning of a canonical payload: its key, and where fields 5 to 8 follow."""
+    """The beginning of a canonical payload: its key, where fields 5 to 8 follow, its start_ts."""
 
     prewrite_key: bytes
     value_at: int
+    start_ts: int
 
 
 def begin(piece: bytes) -> Begin | None:
@@ -122,13 +123,15 @@ def begin(piece: bytes) -> Begin | None:
         return None
     at = head.end()
     if piece[at : at + 1] != b"\x22":
-        return Begin(b"", at)
+        return Begin(b"", at, int64(head[2]))
     try:
         size, key_at = read_uvarint(piece, at + 1)
     except MalformedBinlog:
         return None
     value_at = key_at + size
-    return Begin(piece[key_at:value_at], value_at) if value_at <= len(piece) else None
+    if value_at > len(piece):
+        return None
+    return Begin(piece[key_at:value_at], value_at, int64(head[2]))
 
 
 def is_canonical(payload: bytes) -> bool:
@@ -173,6 +176,23 @@ def join(prewrite: bytes, commit: bytes) -> bytes:
             ddl_schema_state=source.ddl_schema_state,
         )
     )
+
+
+def join_of(start_ts: int, commit_ts: int, commit: bytes, prewrite: bytes | None) -> bytes | None:
+    """`join` of the records of just this transaction, the commit alone without a prewrite; None
+    where one of them is of another. Raises MalformedBinlog."""
+    of_commit = _marks(commit)
+    of_prewrite = None if of_commit is None or prewrite is None else _marks(prewrite)
+    if of_commit is not None and of_prewrite is not None and prewrite is not None:
+        told, asked = of_commit.head, of_prewrite.head
+        if told[2] != asked[2] or asked[1] != b"\0" or int64(told[3]) != commit_ts:
+            return None
+        return commit[: of_commit.value_at] + prewrite[of_prewrite.value_at :]
+    if peek(commit)[1:3] != (start_ts, commit_ts):
+        return None
+    if prewrite is None:
+        return commit
+    return join(prewrite, commit) if peek(prewrite)[:2] == (BinlogType.PREWRITE, start_ts) else None
 
 
 def fake(ts: Tso) -> bytes:

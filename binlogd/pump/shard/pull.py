@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import structlog
 
-from binlogd.binlog import BinlogType, CommittedBinlog, Pulled
+from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.errors import Behind, CorruptRecord
 from binlogd.log.pointer import Place
 from binlogd.log.record import HEADER_BYTES
@@ -138,12 +138,15 @@ class ShardSource:
         real = {each.commit_ts for each in kept if not each.is_fake}
         binlogs = []
         for each in kept:
-            prewrite = each.prewrite or fetched.get((each.commit_ts, each.start_ts))
+            prewrite = fetched.get((each.commit_ts, each.start_ts))
             if each.is_fake:
                 if each.commit_ts not in real:
                     binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, each.payload))
+            elif each.prewrite is not None:
+                payload = peek.join(each.prewrite, each.payload)
+                binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
             elif prewrite is not None:
-                payload = peek.join(prewrite, each.payload)
+                payload = self._whole(each.start_ts, each.commit_ts, each.payload, prewrite)
                 binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
             elif each.place is not None:
                 payload = await self._joined(each.place, each.payload)
@@ -182,6 +185,8 @@ class ShardSource:
                 of_prewrite, of_commit = peek.begin(piece), peek.begin(commit)
                 if of_prewrite is None or of_commit is None:
                     break
+                if of_prewrite.start_ts != of_commit.start_ts:
+                    raise self._elsewhere(peek.peek(commit).commit_ts)
                 gathered.write(commit[: of_commit.value_at])
                 gathered.write(memoryview(piece)[of_prewrite.value_at :])
                 is_first = False
@@ -191,7 +196,9 @@ class ShardSource:
         if not is_first and peek.is_canonical(payload):
             return payload
         del gathered, payload  # by an old client, in an adopted log
-        return peek.join((await self._shard.log.read([place]))[0], commit)
+        _, start_ts, commit_ts, _ = peek.peek(commit)
+        (prewrite,) = await self._shard.log.read([place])
+        return self._whole(Tso(start_ts), Tso(commit_ts), commit, prewrite)
 
     async def _from_index(self, after: Tso, upto: Tso, *, alone: bool) -> Pulled:
         found, reached = await self._found(after, upto)
@@ -217,20 +224,21 @@ class ShardSource:
         for each, payload in zip(whole, payloads, strict=False):
             is_large = each.prewrite is not None and self._is_large(each.prewrite)
             prewrite = None if each.prewrite is None or is_large else next(of_prewrite)
-            if not _is_of(each, payload, prewrite):
-                raise self._elsewhere(each)
+            payload = self._whole(each.start_ts, each.commit_ts, payload, prewrite)
             if each.prewrite is not None and is_large:
                 payload = await self._joined(each.prewrite, payload)
-                if not _is_of(each, payload, None):
-                    raise self._elsewhere(each)
-            elif prewrite is not None:
-                payload = peek.join(prewrite, payload)
             binlogs.append(CommittedBinlog(each.start_ts, each.commit_ts, payload))
         return Pulled(binlogs, reached, next_bytes)
 
-    def _elsewhere(self, found: FoundCommit) -> Exception:
+    def _whole(self, start_ts: Tso, commit_ts: Tso, commit: bytes, prewrite: bytes | None) -> bytes:
+        payload = peek.join_of(start_ts, commit_ts, commit, prewrite)
+        if payload is None:
+            raise self._elsewhere(commit_ts)
+        return payload
+
+    def _elsewhere(self, commit_ts: int) -> Exception:
         return self._shard.index.found_damage(
-            f"the row of commit_ts {found.commit_ts} leads to another binlog"
+            f"the row of commit_ts {commit_ts} leads to another binlog"
         )
 
     async def _found(self, after: Tso, upto: Tso) -> tuple[list[FoundCommit], Tso]:
@@ -297,14 +305,6 @@ class ShardSource:
             f"no prewrite of start_ts {start_ts} for the commit at {commit_ts}, its rows are"
             " unknown; to pass over such commits, set pump.skip-orphan-commits",
         )
-
-
-def _is_of(found: FoundCommit, commit: bytes, prewrite: bytes | None) -> bool:
-    """Whether the records that a row of the index leads to are those that it speaks of."""
-    _, start_ts, commit_ts, _ = peek.peek(commit)
-    if (start_ts, commit_ts) != (found.start_ts, found.commit_ts):
-        return False
-    return prewrite is None or peek.peek(prewrite)[:2] == (BinlogType.PREWRITE, found.start_ts)
 
 
 def _is_elsewhere(kept: Kept) -> bool:

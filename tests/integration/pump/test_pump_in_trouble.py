@@ -14,8 +14,10 @@ import pytest
 from binlogd.errors import CorruptIndex, IndexUnavailable
 from binlogd.host.disk import PosixDisk
 from binlogd.log.index_file import FILES, Marks, Segment
+from binlogd.pump.budget import Budget
 from binlogd.pump.pump import Pump
 from binlogd.pump.shard.index import LateRow, SqliteIndex
+from binlogd.pump.shard.pull import PullOptions, ShardSource
 from tests.support.pump_world import (
     PATIENCE_S,
     ROOMY,
@@ -123,6 +125,28 @@ async def test_a_row_that_leads_to_another_binlog_is_no_answer(world: World) -> 
         await eventually(lambda: pump._shards[0].index.damage is None)
         expected = [(number, number + 1) for number in range(10, 30, 2)]
         assert numbers(await pulled(pump, upto=at(29))) == expected
+
+
+@pytest.mark.parametrize("size", [20, 5_000])
+async def test_a_prewrite_of_another_transaction_is_no_answer_however_large(
+    world: World, size: int
+) -> None:
+    async with world.pump(replace(ROOMY, window_bytes_max=1)) as pump:
+        for number in range(10, 30, 2):
+            await written(pump, prewrite(number, size), commit(number, number + 1))
+        await eventually(lambda: pump.statistics().shards[0].filed_ts == at(29))
+        with sqlite3.connect(world.directory / INDEX) as other:
+            other.execute(
+                "UPDATE prewrites SET (fid, offset, length) = (SELECT fid, offset, length FROM"
+                " prewrites WHERE start_ts = ?) WHERE start_ts = ?",
+                (at(20), at(12)),
+            )
+        other.close()
+        shard = pump._shards[0]
+        narrow = ShardSource(shard, PullOptions(bytes_max=4_000), Budget(bytes_max=100_000))
+        with pytest.raises(IndexUnavailable, match=f"row of commit_ts {at(13)} leads to another"):
+            async for _ in narrow.pull(at(1)):
+                pass
 
 
 async def test_an_index_that_is_ruined_again_and_again_ends_the_process(world: World) -> None:

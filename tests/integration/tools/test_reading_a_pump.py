@@ -9,18 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from binlogd.archive.places import DirectoryPlaces
+from binlogd.archive.reading import LogReader
+from binlogd.archive.store import Store
+from binlogd.errors import Corrupt
 from binlogd.log.directory import Shard
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.pump_log import joined
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.transaction import Meter, Transaction, Window
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.job_sources import job_source
 from binlogd.upstream.store import UpstreamStore
 from binlogd.wire.peek import peek
-from tests.support.pump_world import eventually, posix_world, written
+from tests.support.pump_world import at, commit, eventually, posix_world, prewrite, written
 from tests.support.recordings_reader import RECORDINGS, committed, history, records
 
 NAME = "types"
@@ -84,6 +88,25 @@ async def test_without_an_index_or_with_a_broken_one_the_log_is_scanned(tmp_path
     assert [each.commit_ts for each in joined(_shard(shard), Window(), Meter())] == with_index
     (shard / "index.db").unlink()
     assert tss(read(tmp_path)[0]) == with_index
+
+
+@pytest.mark.parametrize("table", ["prewrites", "commits"])
+async def test_rows_of_the_index_that_lead_elsewhere_are_believed_by_no_reader(
+    tmp_path: Path, table: str
+) -> None:
+    """Whole records with the right checksum, of another transaction."""
+    async with posix_world(tmp_path) as world, world.pump() as pump:
+        await written(pump, prewrite(1), commit(1, 2), prewrite(3), commit(3, 4))
+    with sqlite3.connect(tmp_path / "pump" / "shard-0" / "index.db") as index:
+        index.execute(
+            f"UPDATE {table} SET (fid, offset, length) ="
+            f" (SELECT fid, offset, length FROM {table} WHERE start_ts = {at(1)})"
+        )
+    with pytest.raises(Corrupt, match=f"{at(3)} at commit_ts {at(4)}: .* another binlog"):
+        list(joined(_shard(tmp_path / "pump" / "shard-0"), Window(), Meter()))
+    places = DirectoryPlaces(tmp_path)
+    with pytest.raises(Corrupt, match=f"{at(3)} at commit_ts {at(4)}: .* another binlog"):
+        list(LogReader(Store.open(str(tmp_path)), places).binlogs(NO_TS, at(4)))
 
 
 def _shard(shard: Path) -> Shard:

@@ -294,3 +294,30 @@ def test_every_recorded_payload_reads_as_betterproto_reads_it(recording: str) ->
         if message.prewrite_value:
             version, tables = peek.mutations(message.prewrite_value)
             assert peek.encode_mutations(version, tables) == message.prewrite_value
+
+
+@given(
+    start_ts=st.integers(1, 1 << 62),
+    commit_ts=st.integers(1, 1 << 62),
+    other=st.integers(1, 1 << 62),
+    is_odd=st.booleans(),
+    blob=blobs,
+)
+def test_only_the_records_of_a_transaction_are_joined_as_it(
+    start_ts: int, commit_ts: int, other: int, *, is_odd: bool, blob: bytes
+) -> None:
+    prewrite = peek.prewrite_binlog(Tso(start_ts), prewrite_value=blob)
+    commit = peek.commit_binlog(Tso(start_ts), Tso(commit_ts))
+    if is_odd:  # of a client that writes a field twice
+        prewrite += b"\x38\x00"
+    whole = peek.join(prewrite, commit)
+    assert peek.join_of(start_ts, commit_ts, commit, prewrite) == whole
+    assert peek.join_of(start_ts, commit_ts, commit, None) == commit
+    assert peek.join_of(start_ts, commit_ts, commit, commit) is None
+    if other not in (start_ts, commit_ts):
+        strange = peek.prewrite_binlog(Tso(other), prewrite_value=blob)
+        assert peek.join_of(start_ts, commit_ts, commit, strange) is None
+        assert peek.join_of(start_ts, other, commit, prewrite) is None
+        assert peek.join_of(start_ts, other, commit, None) is None
+        strange = peek.commit_binlog(Tso(other), Tso(commit_ts))
+        assert peek.join_of(start_ts, commit_ts, strange, prewrite) is None
