@@ -26,7 +26,7 @@ from binlogd.commands.reading import (
 )
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.errors import CorruptPayload, CorruptRow
-from binlogd.tools.chosen import chosen, table_patterns
+from binlogd.tools.chosen import Met, chosen, table_patterns
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.reading import Source, find_sources, transactions
 from binlogd.tools.records import RecordLine, records
@@ -57,7 +57,8 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
     PATH is a data directory (ours, or `value` of a Go Pump), a relay log (ours, or the Go
     Drainer's), a directory of a file sink, or files of these; without one it is the data directory
     of the configuration. Files are read one record at a time, also while binlogd writes them.
-    Damaged bytes end the dump with path and offset, after everything before them.
+    Damaged bytes end the dump with path and offset, after everything before them. Exit code 1 when
+    there is nothing of a table, or in a time, that was asked for.
     """
     wanted = (
         TableFilter(do_tables=table_patterns(table, "--table"), ignored_databases=())
@@ -82,8 +83,8 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
                 value_chars_max=None if full else VALUE_CHARS_MAX,
             )
         )
-        unreadable = 0
-        for transaction, rows in islice(chosen(found, wanted), limit):
+        unreadable, met = 0, Met()
+        for transaction, rows in islice(chosen(found, wanted, met), limit):
             try:
                 writer.transaction(transaction, None if heads else rows)
             except (CorruptRow, CorruptPayload) as error:
@@ -93,6 +94,8 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
         sys.stdout.flush()
     if unreadable:
         raise typer.Exit(1)
+    if limit != 0:
+        met.expect_some(table or (), window)
 
 
 def _dump_records(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from typing import Annotated
@@ -11,8 +12,11 @@ import typer
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import asked
 from binlogd.errors import NotRunning
+from binlogd.host import loop
+from binlogd.settings.setup import Setup
 
 ANSWER_S = 3.0
+_AGAIN_S = 0.2
 _OK = 200
 
 
@@ -20,6 +24,10 @@ def health(
     ready: Annotated[
         bool, typer.Option("--ready", help="Unhealthy also while no prewrite is taken.")
     ] = False,
+    wait_s: Annotated[
+        float,
+        typer.Option("--wait", metavar="SECONDS", help="Ask again for so long, until it is well."),
+    ] = 0.0,
     config_file: ConfigOption = None,
     addr: AddrOption = None,
     as_json: JsonOption = False,
@@ -30,15 +38,29 @@ def health(
     stuck, is alive: a restart would not help it. With --ready it has to take prewrites, too.
     """
     setup = load_asking(config_file, addr)
-    try:
-        status, body = asked(setup, "GET", "/readyz", ANSWER_S)
-        said = body.decode(errors="replace").strip()
-        is_well = status == _OK or not ready
-        line = "ready" if status == _OK else f"alive, not ready: {said}"
-    except NotRunning as error:
-        is_well, line = False, str(error)
+    is_well, line = loop.run(_well_within(setup, wait_s, ready=ready))
     if as_json:
         line = json.dumps({"healthy": is_well, "said": line})
     sys.stdout.write(line + "\n")
     if not is_well:
         raise typer.Exit(1)
+
+
+async def _well_within(setup: Setup, wait_s: float, *, ready: bool) -> tuple[bool, str]:
+    clock = asyncio.get_running_loop().time
+    until_s = clock() + wait_s
+    while True:  # until it is well, or the time is over
+        is_well, line = _asked(setup, ready=ready)
+        if is_well or clock() >= until_s:
+            return is_well, line
+        await asyncio.sleep(_AGAIN_S)
+
+
+def _asked(setup: Setup, *, ready: bool) -> tuple[bool, str]:
+    """Whether it is well, and what there is to say."""
+    try:
+        status, body = asked(setup, "GET", "/readyz", ANSWER_S)
+    except NotRunning as error:
+        return False, str(error)
+    said = body.decode(errors="replace").strip()
+    return status == _OK or not ready, "ready" if status == _OK else f"alive, not ready: {said}"

@@ -66,15 +66,17 @@ def undo(  # noqa: PLR0913 - typer makes each parameter an option
         do_tables=table_patterns(table or (), "--table"),
         ignored_databases=DEFAULT_IGNORED_SCHEMAS,
     )
-    log = Log(sources, window_of(start, stop), known_jobs(sources, schema_history), wanted)
+    jobs = known_jobs(sources, schema_history)
+    log = Log(sources, window_of(start, stop), jobs, wanted, table or ())
     set_up_logging("info", sys.stderr)
     with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
         found = taken_back(log, shown.meter)
         if into is not None:
             counters = loop.run(undo_on(found, server_of(into, "+00:00")))
         else:
-            lines = chain(preamble(), chain.from_iterable(map(script, found)))
-            for line in lines:
+            first = next(found, None)  # before anything is printed: it may be refused
+            undone = found if first is None else chain((first,), found)
+            for line in chain(preamble(), chain.from_iterable(map(script, undone))):
                 sys.stdout.write(line + "\n")
                 shown.advance()
             sys.stdout.flush()

@@ -23,7 +23,7 @@ from binlogd.errors import GaveUp
 from binlogd.settings.moment import wall_clock
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job
-from binlogd.tools.chosen import chosen
+from binlogd.tools.chosen import Met, chosen
 from binlogd.tools.reading import Source, transactions
 from binlogd.tools.transaction import Meter, Transaction, Window
 from binlogd.tso import NO_TS
@@ -48,6 +48,8 @@ class Log:
     window: Window
     jobs: Sequence[Job]
     wanted: TableFilter
+    asked: Sequence[str] = ()
+    """The tables of the filter as somebody wrote them."""
 
 
 def inverse(row: NamedRow) -> NamedRow:
@@ -59,18 +61,18 @@ def inverse(row: NamedRow) -> NamedRow:
 def taken_back(log: Log, meter: Meter) -> Iterator[NamedTransaction]:
     """Transactions that undo the wanted ones, newest first; commit_ts tells which is undone.
 
-    Raises CannotUndo before the first one when there is a DDL or a transaction whose rows cannot
-    be told; and Corrupt.
+    Raises before the first one CannotUndo when there is a DDL or a transaction whose rows cannot
+    be told, NothingFound when there is nothing to take back; and Corrupt.
     """
     for window in reversed(_chunks(log, meter)):
-        chunk = list(_wanted(log, window, Meter()))
+        chunk = list(_wanted(log, window, Meter(), Met()))
         while chunk:  # a chunk gets smaller as it is done
             yield _inverted(chunk.pop(), log.wanted)
 
 
-def _wanted(log: Log, window: Window, meter: Meter) -> Iterator[Transaction]:
+def _wanted(log: Log, window: Window, meter: Meter, met: Met) -> Iterator[Transaction]:
     found = transactions(log.sources, window, jobs=log.jobs, meter=meter)
-    for transaction, rows in chosen(found, log.wanted):
+    for transaction, rows in chosen(found, log.wanted, met):
         del rows
         yield transaction
 
@@ -79,14 +81,15 @@ def _chunks(log: Log, meter: Meter) -> list[Window]:
     """Windows of some size each, which hold all of the wanted transactions between them."""
     chunks: list[Window] = []
     first = last = NO_TS
-    size_bytes = 0
-    for transaction in _wanted(log, log.window, meter):
+    size_bytes, met = 0, Met()
+    for transaction in _wanted(log, log.window, meter, met):
         _check(transaction)
         if first and size_bytes >= CHUNK_BYTES and transaction.commit_ts > last:
             chunks.append(Window(first, last))
             first, size_bytes = NO_TS, 0
         first, last = first or transaction.commit_ts, transaction.commit_ts
         size_bytes += transaction.size_bytes
+    met.expect_some(log.asked, log.window)
     return [*chunks, Window(first, last)] if first else chunks
 
 

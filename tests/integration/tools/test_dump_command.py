@@ -70,6 +70,30 @@ def test_a_window_a_table_and_a_limit_choose_what_is_printed(tmp_path: Path) -> 
     assert len({each["commit_ts"] for each in documents("dump", *both, "--limit", 7)}) == 7
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--table", "ddl_a.st"), "no rows or DDL of ddl_a.st in"),
+        (("--table", "st1"), "near: ddl_a.st1"),
+        (("--table", "nowhere.x"), "tables there: "),
+        (
+            ("--from", "999999999999999999"),
+            "no transaction has a commit_ts from 999999999999999999",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["dump", "undo"])
+def test_what_is_asked_for_and_is_not_there_is_told(
+    command: str, words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    root = extracted("pump_value_ddl", tmp_path)
+    begin = ("--from", "1") if "--from" not in words else ()
+    both = (root / "pump0", root / "pump1", "--schema-history", HISTORY)
+    code, error = failed([command, *both, *begin, *words])
+    assert code == 1
+    assert said in error, error
+
+
 def test_records_are_listed_as_they_stand_in_the_file(tmp_path: Path) -> None:
     root = extracted("pump_value_ddl", tmp_path)
     found = documents("dump", root / "pump0", "--records")
