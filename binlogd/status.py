@@ -78,14 +78,17 @@ class SourceStatus(Struct, frozen=True, kw_only=True):
     trouble: str
 
 
-class DdlAtWork(Struct, frozen=True, kw_only=True):
-    """A statement that the downstream works at; `percent` is of the stage, where it is told."""
+class DdlAtWork(Struct, frozen=True):
+    """A statement that is at work. `stage` is what the server calls it; "" before the first look.
+
+    `percent` is of the stage, where the server tells it (MariaDB).
+    """
 
     commit_ts: Ts
     statement: str
     elapsed_s: float
-    stage: str
-    percent: float
+    stage: str = ""
+    percent: float = 0.0
 
 
 class SubmittedDdl(Struct, frozen=True):

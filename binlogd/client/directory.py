@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from binlogd.errors import PumpUnavailable
+from binlogd.status import Entry
 
 log = structlog.get_logger(__name__)
 
@@ -54,18 +55,8 @@ class FixedPumps:
         return self._nodes
 
 
-class _Entry(msgspec.Struct, rename={"node_id": "nodeId", "update_ts": "updateTS"}):
-    """What a `/status` says of one Pump."""
-
-    node_id: str
-    host: str
-    state: str
-    update_ts: int
-    score: int = 0
-
-
 class _Status(msgspec.Struct, rename={"error": "ErrMsg"}):
-    status: dict[str, _Entry] | None
+    status: dict[str, Entry] | None
     error: str
 
 
@@ -109,7 +100,7 @@ async def _told(session: aiohttp.ClientSession, url: str) -> list[tuple[int, Pum
         raise PumpUnavailable(f"{url} is no status of a pump: {error}") from error
 
 
-def _node(said: _Entry) -> PumpNode:
+def _node(said: Entry) -> PumpNode:
     """Raises ValueError for a host without a port."""
     host, _, port = said.host.rpartition(":")
     return PumpNode(said.node_id, (host.strip("[]"), int(port)), said.state, said.score)

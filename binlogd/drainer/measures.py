@@ -27,20 +27,6 @@ _KINDS = {"Insert": 0, "Update": 1, "Delete": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class RunningDdl:
-    """A statement that is at work. `stage` is what the server calls it; "" before the first look.
-
-    `percent` is of the stage, where the server tells it (MariaDB).
-    """
-
-    commit_ts: Tso
-    statement: str
-    elapsed_s: float
-    stage: str = ""
-    percent: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class DrainerMeasuresStatistics:
     """By the original's label values. Sizes in bytes, durations in seconds. `ddls` are the last
     ones, in commit order."""

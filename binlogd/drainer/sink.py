@@ -13,8 +13,9 @@ from typing import Protocol
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.trash_names import TrashStatistics
-from binlogd.drainer.measures import FileStatistics, RunningDdl
+from binlogd.drainer.measures import FileStatistics
 from binlogd.drainer.txn import Txn
+from binlogd.status import DdlAtWork
 from binlogd.telemetry.histogram import HistogramStatistics
 from binlogd.tso import Tso
 
@@ -61,7 +62,7 @@ class SinkStatistics:
     """Of the statements sent to a server, by what they were: exec, commit."""
     files: FileStatistics | None = None
     """Of the writes of a sink that writes files."""
-    ddl: RunningDdl | None = None
+    ddl: DdlAtWork | None = None
     """The DDL that is at work now."""
     rows_not_found: int = 0
     """Rows to be changed that were not there, where the rule is not to stop."""

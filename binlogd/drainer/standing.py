@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from binlogd.drainer.ddl.trash_names import TrashStatistics
 from binlogd.drainer.drainer import DrainerState, DrainerStatistics
-from binlogd.drainer.measures import RunningDdl
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.errors import Failure
 from binlogd.merge.merge import SourcePosition
-from binlogd.status import DdlAtWork, DrainerStatus, FailureStatus, SourceStatus, TrashStatus
+from binlogd.status import DrainerStatus, FailureStatus, SourceStatus, TrashStatus
 from binlogd.tso import NO_TS, Tso, behind_s
 
 _NO_SINK = SinkStatistics(NO_TS, 0, 0, 0, (), 0, 0, 0, 0, "", is_safe_mode=False)
@@ -42,7 +43,7 @@ def drainer_status(
         ddls=sink.ddls_applied,
         retries=sink.retries,
         retries_by_kind=sink.retries_by_kind,
-        ddl=_at_work(sink.ddl) if sink.ddl is not None else None,
+        ddl=replace(sink.ddl, elapsed_s=round(sink.ddl.elapsed_s, 1)) if sink.ddl else None,
         lanes=sink.lane_ts,
         last_ddls=now.measures.ddls,
         trash=_trash(sink.trash) if sink.trash is not None else TrashStatus(),
@@ -62,16 +63,6 @@ def _source(now: SourcePosition, newest: Tso) -> SourceStatus:
         binlogs_waiting=now.binlogs_waiting,
         silent_s=round(now.silent_s, 3),
         trouble=now.trouble,
-    )
-
-
-def _at_work(now: RunningDdl) -> DdlAtWork:
-    return DdlAtWork(
-        commit_ts=now.commit_ts,
-        statement=now.statement,
-        elapsed_s=round(now.elapsed_s, 1),
-        stage=now.stage,
-        percent=now.percent,
     )
 
 

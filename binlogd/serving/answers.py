@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 REFUSED_CODE, DONE_CODE = 3, 200
+REF = "#/components/schemas/{name}"
 
 TsText = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9]{0,19}$"})]
 
@@ -98,12 +99,11 @@ class LookUp(Struct, frozen=True, kw_only=True):
 
 
 def component_schemas(
-    kinds: Sequence[type], partly: Mapping[str, Sequence[str]]
+    kinds: Sequence[Any], partly: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
     """JSON schemas of classes and what they hold, by name. Every field is always sent, but for
     those of `partly`, which names the fields that are."""
-    template = "#/components/schemas/{name}"
-    _, found = msgspec.json.schema_components(kinds, ref_template=template)
+    _, found = msgspec.json.schema_components(kinds, ref_template=REF)
     for name, schema in found.items():
         schema["required"] = sorted(partly.get(name, schema["properties"]))
         for each in schema["properties"].values():

@@ -13,10 +13,10 @@ from collections.abc import Awaitable
 
 import structlog
 
-from binlogd.drainer.measures import RunningDdl
 from binlogd.drainer.mysql import catalog
 from binlogd.drainer.mysql.connection import Server, SqlSession
 from binlogd.errors import BinlogdError
+from binlogd.status import DdlAtWork
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
@@ -34,23 +34,23 @@ class DdlWatch:
     def __init__(self, server: Server, *, look_every_s: float = LOOK_EVERY_S) -> None:
         self._server, self._look_every_s = server, look_every_s
         self._began_s = 0.0
-        self._running: RunningDdl | None = None
+        self._running: DdlAtWork | None = None
 
     @property
-    def running(self) -> RunningDdl | None:
+    def running(self) -> DdlAtWork | None:
         """What is at work now, if anything."""
         now = self._running
         if now is None:
             return None
         elapsed_s = asyncio.get_running_loop().time() - self._began_s
-        return RunningDdl(now.commit_ts, now.statement, elapsed_s, now.stage, now.percent)
+        return DdlAtWork(now.commit_ts, now.statement, elapsed_s, now.stage, now.percent)
 
     async def over(
         self, commit_ts: Tso, statement: str, session: SqlSession, work: Awaitable[None]
     ) -> None:
         """Waits for the work, which `session` is at. Raises what it raises."""
         self._began_s = asyncio.get_running_loop().time()
-        self._running = RunningDdl(commit_ts, statement, 0.0)
+        self._running = DdlAtWork(commit_ts, statement, 0.0)
         failure: BinlogdError | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -93,7 +93,7 @@ class DdlWatch:
         if found is None or now is None:
             return False
         stage, percent = found
-        self._running = RunningDdl(now.commit_ts, now.statement, 0.0, stage, percent)
+        self._running = DdlAtWork(now.commit_ts, now.statement, 0.0, stage, percent)
         log.info(
             "ddl_at_work",
             commit_ts=now.commit_ts,

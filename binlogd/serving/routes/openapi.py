@@ -8,96 +8,89 @@ Source: OpenAPI Specification 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from binlogd import __version__
-from binlogd.serving.answers import LookUp, Reply, Trouble, component_schemas
+from binlogd.serving.answers import REF, LookUp, Reply, Trouble, component_schemas
 from binlogd.serving.routes.guard import INSIDE
 from binlogd.snapshot.desk import Ticket
-from binlogd.status import PARTLY, Entry, Status
-from binlogd.tso import MAX_TS
+from binlogd.status import PARTLY, Entry, Status, Ts
 from binlogd.upstream.store import Skip
 
 _Schema = Mapping[str, Any]
-
-_TS: _Schema = {
-    "type": "integer",
-    "minimum": 0,
-    "maximum": MAX_TS,
-    "description": "A TSO: milliseconds since 1970 << 18 | counter. It exceeds 2^53.",
-}
-_TEXT: _Schema = {"type": "string"}
-_WHOLE: _Schema = {"type": "integer"}
-
-
-def _list(items: _Schema) -> _Schema:
-    return {"type": "array", "items": items}
-
-
-def _ref(kind: type) -> _Schema:
-    """Of one of the classes whose schemas are in the document."""
-    assert kind in _KINDS, f"{kind.__name__} is not described"
-    return {"$ref": f"#/components/schemas/{kind.__name__}"}
-
-
-_KINDS = (Status, Entry, Reply, Trouble, Skip, Ticket, LookUp)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
     says: str
-    content: str = "text/plain"
-    schema: _Schema = field(default_factory=lambda: _TEXT)
+    kind: Any
+    """A class, or what is made of classes; of text, nothing is said but what kind it is."""
+    content: str
 
     def described(self) -> dict[str, Any]:
-        if not self.content:
-            return {"description": self.says}
-        return {"description": self.says, "content": {self.content: {"schema": self.schema}}}
+        schema = _schema(self.kind)
+        return {"description": self.says, "content": {self.content: {"schema": schema}}}
 
 
-def _json(says: str, schema: _Schema) -> _Answer:
-    return _Answer(says, "application/json", schema)
+_Answers = dict[int, _Answer]
+
+
+def _schema(kind: Any) -> _Schema:
+    (found,), _ = msgspec.json.schema_components([kind], ref_template=REF)
+    return found
+
+
+def _text(says: str, content: str = "text/plain", code: int = 200) -> _Answers:
+    return {code: _Answer(says, str, content)}
+
+
+def _json(says: str, kind: Any, code: int = 200) -> _Answers:
+    return {code: _Answer(says, kind, "application/json")}
+
+
+def _or(troubles: Mapping[int, str]) -> _Answers:
+    kind = "application/json"
+    return {code: _Answer(says, Trouble, kind) for code, says in troubles.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """One method of one path; `query` names parameters by what they say."""
 
-    method: str
     path: str
     summary: str
-    tag: str
-    answers: dict[int, _Answer]
+    answers: _Answers
     query: Mapping[str, str] = field(default_factory=dict)
+    method: str = "get"
 
     @property
     def is_guarded(self) -> bool:
         """Whether it is an action, as routes/guard.py has it."""
         return self.method != "get" or self.path.startswith(INSIDE)
 
-    def described(self) -> dict[str, Any]:
+    def described(self, tag: str) -> dict[str, Any]:
         """As an OpenAPI operation."""
         found: dict[str, Any] = {
             "operationId": f"{self.method} {self.path}",
             "summary": self.summary,
-            "tags": [self.tag],
+            "tags": [tag],
             "responses": {
                 str(code): each.described() for code, each in (self.answers | _FAULT).items()
             },
         }
         parameters = [
-            {"name": name, "in": "path", "required": True, "schema": _PATH[name]}
+            {"name": name, "in": "path", "required": True, "schema": _schema(_PATH[name])}
             for name in _names(self.path)
         ]
-        parameters += [
-            {"name": name, "in": "query", "description": says, "schema": _QUERY.get(name, _TEXT)}
-            for name, says in self.query.items()
-        ]
+        for name, says in self.query.items():
+            schema = _schema(_QUERY.get(name, str))
+            parameters.append({"name": name, "in": "query", "description": says, "schema": schema})
         if parameters:
             found["parameters"] = parameters
         if self.is_guarded:
@@ -106,19 +99,19 @@ class Route:
         return found
 
 
-_PATH: Mapping[str, _Schema] = {
-    "ts": _TS,
-    "id": _WHOLE,
-    "node_id": _TEXT,
-    "action": {"enum": ["pause", "close", "resume"]},
-    "word": {
-        "enum": ["cluster", "health", "leader", "members", "ping", "status", "stores", "version"]
-    },
+_PATH: Mapping[str, Any] = {
+    "ts": Ts,
+    "id": int,
+    "node_id": str,
+    "action": Literal["pause", "close", "resume"],
+    "word": Literal[
+        "cluster", "health", "leader", "members", "ping", "status", "stores", "version"
+    ],
 }
-_QUERY: Mapping[str, _Schema] = {
-    "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
-    "row": _list(_TEXT),
-    "seconds": {"type": "number", "exclusiveMinimum": 0, "maximum": 60, "default": 10},
+_QUERY: Mapping[str, Any] = {
+    "limit": Annotated[int, Meta(ge=1, le=100, extra_json_schema={"default": 20})],
+    "row": list[str],
+    "seconds": Annotated[float, Meta(gt=0, le=60, extra_json_schema={"default": 10})],
 }
 
 
@@ -126,97 +119,56 @@ def _names(path: str) -> list[str]:
     return [part.partition("}")[0] for part in path.split("{")[1:]]
 
 
-_EXPORT = {
-    200: _json("How it stands", _ref(Ticket)),
-    404: _json("There is none of this number", _ref(Trouble)),
-}
-_FOUND = {
-    200: _json("What was found; `complete` is false when the time was over before", _ref(LookUp)),
-    400: _json("What is asked makes no sense; the message says why", _ref(Trouble)),
-    429: _json("Another look-up is going on", _ref(Trouble)),
-    503: _json("It cannot be answered; the message says why", _ref(Trouble)),
-}
-_ENVELOPE = {200: _json("Done or refused, see `code`", _ref(Reply))}
-_NODES = {200: _json("Registry entries", {"anyOf": [_list(_ref(Entry)), {"type": "null"}]})}
-_GUARD = {
-    401: _json("The admin token is missing or another", _ref(Reply)),
-    403: _json("Not from there: without a token from this machine only", _ref(Reply)),
-}
-_FAULT = {500: _json("A fault of binlogd's own; the log has it", _ref(Reply))}
-_GO = {501: _Answer("A profile of a Go program, and not here")}
+_EXPORT = _json("How it stands", Ticket) | _or({404: "There is none of this number"})
+_FOUND = _json("What was found; `complete` is false when the time was over before", LookUp) | _or(
+    {
+        400: "What is asked makes no sense; the message says why",
+        429: "Another look-up is going on",
+        503: "It cannot be answered; the message says why",
+    }
+)
+_DONE = _json("Done or refused, see `code`", Reply)
+_NODES = _json("Registry entries", list[Entry] | None)
+_GUARD = _json("The admin token is missing or another", Reply, 401) | _json(
+    "Not from there: without a token from this machine only", Reply, 403
+)
+_FAULT = _json("A fault of binlogd's own; the log has it", Reply, 500)
+_NO_EXPORTS = _or({503: "This service does none"})
+_JS = _text("JavaScript", "text/javascript")
+_SCRIPTS = ("page", "dom", "words", "chart", "lookup", "acting")
+_GO = ("allocs", "block", "heap", "mutex", "symbol", "threadcreate", "trace")
+_OF_GO = _text("A profile of a Go program, and not here", code=501)
+_EVENTS = "`past`: the samples of the last minutes; then `now`, once a second"
 
-ROUTES: tuple[Route, ...] = (
-    Route("get", "/", "The page", "page", {200: _Answer("HTML", "text/html")}),
-    Route("get", "/page/page.css", "Its looks", "page", {200: _Answer("CSS", "text/css")}),
-    Route("get", "/page/icon.svg", "Its icon", "page", {200: _Answer("SVG", "image/svg+xml")}),
-    *(
-        Route(
-            "get",
-            f"/page/{name}.js",
-            f"Its script: {name}",
-            "page",
-            {200: _Answer("JavaScript", "text/javascript")},
-        )
-        for name in ("page", "dom", "words", "chart", "lookup", "acting")
-    ),
+_SEEN = (
+    Route("/status", "How both halves stand", _json("", Status)),
+    Route("/metrics", "Prometheus text", _text("docs/METRICS.md")),
+    Route("/pumps", "The registered Pumps", _NODES),
+    Route("/drainers", "The registered Drainers", _NODES),
+    Route("/commit_ts", "Up to where the downstream has everything", _DONE),
+    Route("/skips", "What was skipped by decision", _json("By commit_ts", list[Skip])),
+    Route("/debug/binlog/{ts}", "A binlog as text", _text("Text")),
+    Route("/openapi.json", "This description", _json("OpenAPI 3.1", dict[str, Any])),
     Route(
-        "get",
-        "/events",
-        "How it stands, once a second (server-sent events)",
-        "look",
-        {
-            200: _Answer(
-                "`past`: the samples of the last minutes; then `now`, once a second",
-                "text/event-stream",
-            ),
-            503: _Answer("The process is ending"),
-        },
-    ),
-    Route(
-        "get",
-        "/openapi.json",
-        "This description",
-        "look",
-        {200: _json("OpenAPI 3.1", {"type": "object"})},
-    ),
-    Route(
-        "get",
-        "/pd/api/v1/{word}",
-        "What a PD says of itself, where this node stands in for one",
-        "look",
-        {
-            200: _json("As PD says it; nothing for `ping`", {}),
-            404: _Answer("Another word, or this node stands in for no PD"),
-        },
-    ),
-    Route("get", "/livez", "The process answers", "health", {200: _Answer("ok")}),
-    Route(
-        "get",
-        "/readyz",
-        "Prewrites are taken",
-        "health",
-        {200: _Answer("ok"), 503: _Answer("Why they are not")},
-    ),
-    Route("get", "/status", "How both halves stand", "look", {200: _json("", _ref(Status))}),
-    Route("get", "/metrics", "Prometheus text", "look", {200: _Answer("docs/METRICS.md")}),
-    Route("get", "/pumps", "The registered Pumps", "look", _NODES),
-    Route("get", "/drainers", "The registered Drainers", "look", _NODES),
-    Route(
-        "get",
         "/ddl/history",
         "The DDL jobs that are known, as TiDB tells them",
-        "look",
-        {200: _json("Oldest first", _list({"type": "object"}))},
-    ),
-    Route("get", "/commit_ts", "Up to where the downstream has everything", "look", _ENVELOPE),
-    Route(
-        "get", "/transactions/{ts}", "A transaction by its commit_ts or start_ts", "look", _FOUND
+        _json("Oldest first", list[dict[str, Any]]),
     ),
     Route(
-        "get",
+        "/events",
+        "How it stands, once a second (server-sent events)",
+        _text(_EVENTS, "text/event-stream") | _text("The process is ending", code=503),
+    ),
+    Route(
+        "/pd/api/v1/{word}",
+        "What a PD says of itself, where this node stands in for one",
+        _json("As PD says it; nothing for `ping`", Any)
+        | _text("Another word, or this node stands in for no PD", code=404),
+    ),
+    Route("/transactions/{ts}", "A transaction by its commit_ts or start_ts", _FOUND),
+    Route(
         "/transactions",
         "Transactions by table and row, or by time",
-        "look",
         _FOUND,
         {
             "table": "DB, DB.TABLE or DB.~expression; the newest come first",
@@ -227,95 +179,87 @@ ROUTES: tuple[Route, ...] = (
             "limit": "How many at most",
         },
     ),
+    Route("/exports/{id}", "How an export stands", _EXPORT),
     Route(
-        "post",
-        "/exports",
-        "Asks for a snapshot",
-        "act",
-        {
-            202: _json("It waits for its turn", _ref(Ticket)),
-            400: _json("No such moment, or no JSON", _ref(Trouble)),
-            429: _json("As many wait as may", _ref(Trouble)),
-            503: _json("This service does none", _ref(Trouble)),
-        },
-    ),
-    Route(
-        "get",
         "/exports",
         "Exports that wait and run, and the last that are over",
-        "look",
-        {
-            200: _json("Oldest first", _list(_ref(Ticket))),
-            503: _json("This service does none", _ref(Trouble)),
-        },
+        _json("Oldest first", list[Ticket]) | _NO_EXPORTS,
     ),
-    Route("get", "/exports/{id}", "How an export stands", "look", _EXPORT),
-    Route("delete", "/exports/{id}", "Ends an export that waits or runs", "act", _EXPORT),
-    Route("get", "/debug/binlog/{ts}", "A binlog as text", "look", {200: _Answer("Text")}),
+)
+_ACTED = (
     Route(
-        "get",
-        "/skips",
-        "What was skipped by decision",
-        "look",
-        {200: _json("By commit_ts", _list(_ref(Skip)))},
+        "/exports",
+        "Asks for a snapshot",
+        _json("It waits for its turn", Ticket, 202)
+        | _or({400: "No such moment, or no JSON", 429: "As many wait as may"})
+        | _NO_EXPORTS,
+        method="post",
     ),
+    Route("/exports/{id}", "Ends an export that waits or runs", _EXPORT, method="delete"),
     Route(
-        "put",
         "/skips/{ts}",
         "Passes over a transaction, for good",
-        "act",
-        _ENVELOPE,
+        _DONE,
         {"reason": "Why; it is kept"},
+        method="put",
     ),
     Route(
-        "put",
         "/state/{node_id}/{action}",
         "Pauses, closes or resumes a half; the work goes on after the answer",
-        "act",
-        _ENVELOPE,
+        _DONE,
+        method="put",
     ),
     Route(
-        "post",
         "/debug/gc/trigger",
         "Begins to collect garbage",
-        "act",
-        {200: _Answer("trigger gc success, or: gc is working")},
+        _text("trigger gc success, or: gc is working"),
+        method="post",
     ),
-    Route("post", "/reload", "Reads the configuration again", "act", _ENVELOPE),
-    Route("get", "/debug/pprof/", "Which profiles there are", "profile", {200: _Answer("Text")}),
-    Route("get", "/debug/pprof/cmdline", "The command line", "profile", {200: _Answer("Words")}),
+    Route("/reload", "Reads the configuration again", _DONE, method="post"),
+)
+_HEALTH = (
+    Route("/livez", "The process answers", _text("ok")),
+    Route("/readyz", "Prewrites are taken", _text("ok") | _text("Why they are not", code=503)),
+)
+_PAGE = (
+    Route("/", "The page", _text("HTML", "text/html")),
+    Route("/page/page.css", "Its looks", _text("CSS", "text/css")),
+    Route("/page/icon.svg", "Its icon", _text("SVG", "image/svg+xml")),
+    *(Route(f"/page/{name}.js", f"Its script: {name}", _JS) for name in _SCRIPTS),
+)
+_PROFILES = (
+    Route("/debug/pprof/", "Which profiles there are", _text("Text")),
+    Route("/debug/pprof/cmdline", "The command line", _text("Words")),
+    Route("/debug/pprof/goroutine", "The stack of every task and thread", _text("Text")),
     Route(
-        "get",
-        "/debug/pprof/goroutine",
-        "The stack of every task and thread",
-        "profile",
-        {200: _Answer("Text")},
-    ),
-    Route(
-        "get",
         "/debug/pprof/profile",
         "Samples of every thread's stack",
-        "profile",
-        {
-            200: _Answer("A stack and a count on a line"),
-            400: _Answer("Not such a time"),
-            503: _Answer("Another is being taken"),
-        },
+        _text("A stack and a count on a line")
+        | _text("Not such a time", code=400)
+        | _text("Another is being taken", code=503),
         {"seconds": "For how long"},
     ),
-    *(
-        Route("get", f"/debug/pprof/{name}", "Go's own", "profile", _GO)
-        for name in ("allocs", "block", "heap", "mutex", "symbol", "threadcreate", "trace")
-    ),
-    Route("get", "/debug/metrics", "Go's own", "profile", _GO),
+    *(Route(f"/debug/pprof/{name}", "Go's own", _OF_GO) for name in _GO),
+    Route("/debug/metrics", "Go's own", _OF_GO),
 )
+ROUTES: Mapping[str, Sequence[Route]] = {
+    "page": _PAGE,
+    "look": _SEEN,
+    "health": _HEALTH,
+    "act": _ACTED,
+    "profile": _PROFILES,
+}
+"""By what they are for."""
 
 
 def description() -> dict[str, Any]:
     """The whole, as an OpenAPI document."""
     paths: dict[str, dict[str, Any]] = {}
-    for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method] = route.described()
+    kinds: list[Any] = []
+    for tag, routes in ROUTES.items():
+        for route in routes:
+            paths.setdefault(route.path, {})[route.method] = route.described(tag)
+            kinds += [each.kind for each in (route.answers | _GUARD).values()]
     return {
         "openapi": "3.1.0",
         "info": {
@@ -325,7 +269,7 @@ def description() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": component_schemas(_KINDS, PARTLY),
+            "schemas": component_schemas(kinds, PARTLY),
             "securitySchemes": {"adminToken": {"type": "http", "scheme": "bearer"}},
         },
     }
