@@ -69,7 +69,7 @@ def _of_children(
 ) -> Iterator[tuple[str, str, str]]:
     """Of the tables that a key holds: one, a list of them, or some by name."""
     origin = get_origin(kind)
-    if origin is tuple and isinstance(value, list):
+    if origin is tuple and isinstance(value, list | tuple):
         for number, each in enumerate(value):
             yield from _of_children(each, child, child, f"{place}[{number}]", key)
     elif origin is tuple or not isinstance(value, dict):
