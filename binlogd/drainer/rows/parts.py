@@ -223,6 +223,9 @@ class Gatherer:
         self._adding: Dml | None = None
         self._is_counted = self._is_catching_up = self._is_known = False
         self._known_after = known_after
+        self._row = b""
+        """The last one of the change being added: TiDB writes twice what it partitions anew, the
+        same bytes right behind, and a slice or a part may end between the two."""
         self._before = [0] * self._lanes
         """Changes of the transaction being added that lie before the lane's open part."""
 
@@ -264,7 +267,7 @@ class Gatherer:
         self._before = [-part.changes for part in self._open]
         rows_left, bytes_left = SLICE_ROWS, SLICE_BYTES
         for change, reader in zip(dml.changes, readers, strict=True):
-            mutation = change.mutation
+            mutation, self._row = change.mutation, b""
             rows, size = len(mutation.sequence), size_of(mutation)
             self.rows_added += rows
             rest = iter(mutation.inserted), iter(mutation.updated), iter(mutation.deleted)
@@ -344,6 +347,7 @@ class Gatherer:
         target, parts, lanes, adding = reader.target, self._open, self._lanes, self._adding
         by_key, seed, lane = target.by_key, target.seed, target.seed % self._lanes
         tells = self._is_known and target.shape.tells_missing
+        last = data = self._row
         row: bytes | None
         for kind in sequence:
             is_there = tells and kind != 0
@@ -354,7 +358,7 @@ class Gatherer:
                 except ODD:
                     old, key, row = slow.update(data)
                 if old != key:
-                    self._put_state(target, old, None, is_there=tells)
+                    self._put_state(target, old, None, is_there=tells and data != last)
                     is_there = False
             elif kind == 0:
                 data = next(inserted)
@@ -369,7 +373,7 @@ class Gatherer:
                 except ODD:
                     key, row = slow.delete(data), None
             if self._is_catching_up:
-                self._put_state(target, key, row, is_there=is_there)
+                self._put_state(target, key, row, is_there=is_there and data != last)
                 continue
             if by_key:
                 literal = b"%d" % key if key.__class__ is int else key
@@ -383,24 +387,23 @@ class Gatherer:
             except KeyError:
                 states = part.merged[target] = {}
                 part.before[target] = []
-            if is_there and key not in states:
+            if is_there and key not in states and data != last:
                 part.before[target].append(key)
             states[key] = row
             part.changes += 1
             part.size_bytes += 24 if row is None else len(row)
+        self._row = data
 
     def _add_ordered(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
         inserted, updated, deleted = rows
         target, decode = reader.target, reader.decoded(len(sequence))
         is_known = self._is_known and target.shape.tells_missing
-        last = b""
         for kind in sequence:
             if kind == 0:
                 self._put_item(target, RunKind.WRITE, decode.insert(next(inserted))[1])
                 continue
             data = next(updated) if kind == 1 else next(deleted)
-            tells = is_known and data != last  # TiDB writes twice what it partitions anew
-            last = data
+            tells, self._row = is_known and data != self._row, data
             if kind == 1:
                 old, key, row = decode.update(data)
                 if old != key:

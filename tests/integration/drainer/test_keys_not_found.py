@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -14,7 +15,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.mysql.sink import MySqlSink
 from binlogd.drainer.mysql.store import MySqlStore
-from binlogd.drainer.rows.parts import Limits
+from binlogd.drainer.rows.parts import SLICE_ROWS, Limits
 from binlogd.drainer.sink import RowNotFoundRule
 from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.errors import RowNotFound
@@ -29,6 +30,7 @@ from tests.workload import schema as tidb
 from tests.workload.schema import ColumnDef, TableDef, build_table
 
 Row = list[Value]
+_T = TypeVar("_T")
 NUMBER = ColumnDef("n", tidb.integer("BIGINT"), not_null=True)
 VALUE = ColumnDef("v", tidb.integer("BIGINT"))
 LETTER = ColumnDef("k", tidb.enum("a", "b", "c"), not_null=True)
@@ -67,6 +69,10 @@ def _upstream(kind: str, rows: int = 9) -> Upstream:
     made.ddl(ActionType.CREATE_TABLE, CREATES[kind], build_table(DEFINITIONS[kind], 10))
     made.insert(10, *(_row(kind, n, n) for n in range(rows)))
     return made
+
+
+def _twice(rows: Iterable[_T]) -> Iterator[_T]:
+    return (row for row in rows for _ in range(2))
 
 
 def _gone(server: MariaDb, *values: int) -> None:
@@ -220,6 +226,26 @@ async def test_keys_that_come_and_go_and_wander_are_no_finding(
             ),
             held,
         )
+
+
+@pytest.mark.parametrize("kind", ["one", "several", "inexact"])
+async def test_rows_that_are_written_twice_are_no_finding_wherever_a_transaction_is_divided(
+    mariadb: MariaDb, kind: str
+) -> None:
+    """As TiDB writes them of a plain table that is being partitioned. All of it is cut, between
+    the two of a row as well."""
+    rows = 2 * SLICE_ROWS
+    upstream = _upstream(kind, rows)
+    upstream.delete(10, _row(kind, 0, 0), *_twice(_row(kind, n, n) for n in range(1, rows)))
+    upstream.insert(10, *(_row(kind, n, n) for n in range(rows)))
+    pairs = ((_row(kind, n, n), _row(kind, n + rows, n)) for n in range(1, rows))
+    upstream.update(10, (_row(kind, 0, 0), _row(kind, 0, 0)), *_twice(pairs))
+    small = Limits(changes_worth=1, changes_max=1, cut_changes_max=1)
+    for limits in (Limits(), small):
+        sink = sink_for(mariadb, 2, limits=limits)
+        await _unhurt(mariadb, upstream, lambda sink=sink: sink, range(rows))  # type: ignore[misc]
+        mariadb.execute("DROP DATABASE shop")
+        mariadb.execute("DROP DATABASE tidb_binlog")
 
 
 async def test_what_comes_once_more_after_the_checkpoint_was_set_back_is_no_finding(
