@@ -145,8 +145,8 @@ async def test_a_prewrite_of_another_transaction_is_no_answer_however_large(
         shard = pump._shards[0]
         narrow = ShardSource(shard, PullOptions(bytes_max=4_000), Budget(bytes_max=100_000))
         with pytest.raises(IndexUnavailable, match=f"row of commit_ts {at(13)} leads to another"):
-            async for _ in narrow.pull(at(1)):
-                pass
+            async for pulled_so_far in narrow.pull(at(1)):
+                assert pulled_so_far.resolved_ts < at(13)
 
 
 async def test_an_index_that_is_ruined_again_and_again_ends_the_process(world: World) -> None:
