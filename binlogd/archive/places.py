@@ -230,7 +230,7 @@ class _Indexed:
     def _marks(self, database: sqlite3.Connection) -> Marks:
         try:
             found = marks_of(database.execute(MARKS_QUERY).fetchall())
-        except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
+        except (sqlite3.Error, ValueError) as error:
             raise CorruptIndex(str(self.index), str(error)) from error
         return found or Marks()
 

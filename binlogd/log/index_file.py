@@ -58,19 +58,24 @@ class Marks(msgspec.Struct, frozen=True, gc=False):
 
 
 def marks_of(rows: Iterable[tuple[str, Any]]) -> Marks | None:
-    """What `MARKS_QUERY` gives; None in a new index. Raises ValueError, KeyError or TypeError when
-    it makes no sense."""
+    """What `MARKS_QUERY` gives; None in a new index. Raises ValueError when it makes no sense, or
+    is of a format that is not known here."""
     found = dict(rows)
     if "head_pointer" not in found:
         return None
-    return Marks(
-        head=ValuePointer.decode(found["head_pointer"]),
-        handle=ValuePointer.decode(found["handle_pointer"]),
-        max_commit_ts=Tso(found["max_commit_ts"]),
-        gc_ts=Tso(found["gc_ts"]),
-        first_fid=FileId(found["first_fid"]),
-        boot_id=found["boot_id"],
-    )
+    try:
+        if found["format"] != FORMAT:
+            raise ValueError(f"it has format {found['format']}, this binlogd knows {FORMAT}")
+        return Marks(
+            head=ValuePointer.decode(found["head_pointer"]),
+            handle=ValuePointer.decode(found["handle_pointer"]),
+            max_commit_ts=Tso(int(found["max_commit_ts"])),
+            gc_ts=Tso(int(found["gc_ts"])),
+            first_fid=FileId(int(found["first_fid"])),
+            boot_id=str(found["boot_id"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"its marks make no sense: {error!r}") from error
 
 
 def segments_of(rows: Iterable[tuple[Any, ...]]) -> list[Segment]:

@@ -23,9 +23,9 @@ from binlogd.errors import CorruptRecord
 from binlogd.log import record
 from binlogd.log.directory import Shard
 from binlogd.log.drive import segment_batches
-from binlogd.log.index_file import FORMAT
+from binlogd.log.index_file import marks_of
 from binlogd.log.joined import joined as joined_records
-from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_name
+from binlogd.log.pointer import FIRST, FileId, segment_name
 from binlogd.tools.transaction import FilePosition, Meter, Window
 from binlogd.tso import Tso
 from binlogd.wire.peek import peek
@@ -133,19 +133,14 @@ class _Catalogue:
         """Whether the index can be read; if not, the log tells the same, only slower."""
         try:
             self._db.execute("ATTACH ? AS filed", (f"{index.resolve().as_uri()}?mode=ro",))
-            marks: Mapping[str, object] = dict(
-                self._db.execute("SELECT name, value FROM filed.marks").fetchall()
-            )
+            marks = marks_of(self._db.execute("SELECT name, value FROM filed.marks").fetchall())
             self._db.execute("SELECT * FROM filed.commits LIMIT 1").fetchall()
             self._db.execute("SELECT * FROM filed.prewrites LIMIT 1").fetchall()
-            pointer, first = marks.get("head_pointer", b""), marks.get("first_fid", 0)
-            if marks.get("format") != FORMAT or not isinstance(pointer, bytes):
-                return False
-            self._filed_to = ValuePointer.decode(pointer)
-            self._first_fid = FileId(first if isinstance(first, int) else 0)
         except (sqlite3.Error, ValueError):
             return False
-        return True
+        if marks is not None:
+            self._filed_to, self._first_fid = marks.head, marks.first_fid
+        return marks is not None
 
     def scan(self, segments: Mapping[FileId, Path], meter: Meter) -> None:
         """Notes what the index does not have."""

@@ -99,10 +99,7 @@ class IndexAudit:
 
     async def marks(self) -> Marks | None:
         """What was saved last. Raises sqlite3.Error, or ValueError when it makes no sense."""
-        try:
-            return marks_of(await self._all(MARKS_QUERY))
-        except (KeyError, TypeError) as error:
-            raise ValueError(str(error)) from error
+        return marks_of(await self._all(MARKS_QUERY))
 
     async def segments(self) -> list[Segment]:
         """The segments it remembers. Raises sqlite3.Error."""

@@ -225,7 +225,10 @@ class SqliteIndex:
 
     async def marks(self) -> Marks | None:
         """What was saved last; None in a new index."""
-        return marks_of(await self._all(MARKS_QUERY))
+        try:
+            return marks_of(await self._all(MARKS_QUERY))
+        except ValueError as error:
+            raise CorruptIndex(self.path, str(error)) from error
 
     async def segments(self) -> list[Segment]:
         """The segments it remembers, oldest first."""

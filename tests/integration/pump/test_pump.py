@@ -522,7 +522,7 @@ async def test_an_open_prewrite_is_waited_for_after_a_restart(world: World) -> N
         assert numbers(await pulled(pump, upto=at(6))) == [(2, 3), (4, 5), (1, 6)]
 
 
-@pytest.mark.parametrize("damage", ["missing", "garbage", "older"])
+@pytest.mark.parametrize("damage", ["missing", "garbage", "senseless", "older"])
 async def test_the_index_is_made_again_from_the_log(world: World, damage: str) -> None:
     index = world.directory / "pump/shard-0/index.db"
     older = b""
@@ -538,6 +538,10 @@ async def test_the_index_is_made_again_from_the_log(world: World, damage: str) -
             index.unlink()
         case "garbage":
             index.write_bytes(b"not a database, not at all" * 500)
+        case "senseless":
+            with sqlite3.connect(index) as database:
+                database.execute("UPDATE marks SET value = x'00' WHERE name = 'head_pointer'")
+            database.close()
         case _:
             index.write_bytes(older)
     async with world.pump(SMALL) as pump:
