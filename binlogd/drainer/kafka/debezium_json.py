@@ -40,11 +40,12 @@ from binlogd.drainer.kafka.row_events import (
     RowKind,
     RowReader,
 )
-from binlogd.drainer.kafka.text import shortest_single, text_of
+from binlogd.drainer.kafka.text import text_of
 from binlogd.drainer.txn import Ddl, Dml
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column, TableAt
 from binlogd.tidb.row import Value
+from binlogd.tidb.singles import shortest_single
 from binlogd.tidb.times import duration_ns
 from binlogd.tso import Tso, physical_ms
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
 from binlogd.errors import CorruptRow
 from binlogd.tidb.model import Column
 from binlogd.tidb.row import Value
-
-_SINGLE_DIGITS_MAX = 9
+from binlogd.tidb.singles import shortest_single
 
 
 def text_of(column: Column) -> Callable[[Value], str]:
@@ -35,13 +33,3 @@ def float_text(*, is_single: bool) -> Callable[[Value], str]:
         return repr(shortest_single(value)) if is_single else repr(value)
 
     return write
-
-
-def shortest_single(value: float) -> float:
-    """The number with the fewest digits that is the same in 32 bits: 0.1, not 0.10000000149."""
-    wanted = struct.pack("<f", value)
-    for digits in range(6, _SINGLE_DIGITS_MAX + 1):
-        short = float(f"{value:.{digits}g}")
-        if struct.pack("<f", short) == wanted:
-            return short
-    return value

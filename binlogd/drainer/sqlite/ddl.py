@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from binlogd.drainer.sqlite.partitions import Gone, LiesThere
+from binlogd.drainer.sqlite.partitions import Gone
 from binlogd.drainer.sqlite.replica import (
+    Changes,
+    Function,
     NotStorable,
     Stored,
     create,
@@ -105,22 +106,11 @@ def name_of(database: str, table: str) -> str:
     return f"{database.replace('%', '%25').replace('.', '%2E')}.{table}"
 
 
-class Changes(NamedTuple):
-    """What to execute, with the function that it calls."""
-
-    statements: list[Statement]
-    function: LiesThere | None = None
-
-
 def changes_of(ddl: Ddl, catalog: Catalog) -> Changes:
     """Moves the catalog; returns what to execute. Raises NotStorable."""
-    if ddl.job.type in _PARTITION_ROWS:
-        return _of_partitions(ddl, catalog)
-    return Changes(_statements(ddl, catalog))
-
-
-def _statements(ddl: Ddl, catalog: Catalog) -> list[Statement]:
     kind = ddl.job.type
+    if kind in _PARTITION_ROWS:
+        return _of_partitions(ddl, catalog)
     if kind in _RECOVERIES:
         raise NotStorable("it brings back rows that no binlog holds")
     if kind == ActionType.DROP_SCHEMA:
@@ -152,8 +142,8 @@ def follow(ddl: Ddl, catalog: Catalog) -> None:
         catalog.put(Held(held.name, info))
 
 
-def _plain(texts: Iterable[str]) -> list[Statement]:
-    return [(text, ()) for text in texts]
+def _plain(texts: Iterable[str], *functions: Function) -> Changes:
+    return Changes([(text, ()) for text in texts], functions)
 
 
 def _dropped(catalog: Catalog, tables: list[Held]) -> list[str]:
@@ -183,7 +173,7 @@ def _of_partitions(ddl: Ddl, catalog: Catalog) -> Changes:
     gone = Gone(held.info, info)
     if ddl.job.type != ActionType.EXCHANGE_TABLE_PARTITION:
         catalog.put(Held(held.name, info, held.is_whole))
-        return Changes(_plain(gone.dropped(held.name)), gone.function)
+        return _plain(gone.dropped(held.name), gone.function)
     plain = catalog.get(ddl.job.table_id)
     freed = set(held.info.partition_ids) - set(info.partition_ids)
     if plain is None or len(freed) != 1:
@@ -193,7 +183,7 @@ def _of_partitions(ddl: Ddl, catalog: Catalog) -> Changes:
     is_whole = held.is_whole and plain.is_whole
     catalog.put(Held(plain.name, replace(plain.info, id=freed.pop()), is_whole))
     catalog.put(Held(held.name, info, is_whole))
-    return Changes(_plain(texts), gone.function)
+    return _plain(texts, gone.function)
 
 
 def _truncated(ddl: Ddl, catalog: Catalog) -> list[str]:
@@ -206,7 +196,7 @@ def _truncated(ddl: Ddl, catalog: Catalog) -> list[str]:
     return [f"DELETE FROM {quoted(held.name)}"]
 
 
-def _shaped(ddl: Ddl, catalog: Catalog) -> list[Statement]:
+def _shaped(ddl: Ddl, catalog: Catalog) -> Changes:
     """Whatever made tables, or changed one."""
     job = ddl.job
     if job.type == ActionType.CREATE_TABLES:
@@ -215,6 +205,7 @@ def _shaped(ddl: Ddl, catalog: Catalog) -> list[Statement]:
     else:
         pairs = [(name_of(ddl.database, ddl.table), job.table)] if job.table else []
     statements: list[Statement] = []
+    functions: tuple[Function, ...] = ()
     for name, info in pairs:
         if info.is_view or info.is_sequence:
             continue
@@ -222,11 +213,13 @@ def _shaped(ddl: Ddl, catalog: Catalog) -> list[Statement]:
         if held is None and job.type in _NEW_IDS:
             held = catalog.named(name)
         if held is None:
-            statements += _plain(create(name, info))
+            statements += _plain(create(name, info)).statements
             is_whole = job.type in _CREATES
         else:
             is_whole = held.is_whole
-            statements += reshape(held.name, held.info, info, changed_columns(job.query))
+            shaped = reshape(held.name, held.info, info, changed_columns(job.query))
+            statements += shaped.statements
+            functions = shaped.functions  # of the one table that is there: CREATE TABLES needs none
             name = held.name
         catalog.put(Held(name, info, is_whole))
-    return statements
+    return Changes(statements, functions)

@@ -3,25 +3,21 @@ are found by the values that decide where they lie."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Iterable
 
-from binlogd.drainer.sqlite.replica import NotStorable, Stored, quoted, stored_columns
-from binlogd.tidb.columns import INTEGER_TYPES, Value
-from binlogd.tidb.kinds import STRING_TYPES
+from binlogd.drainer.sqlite.replica import (
+    Function,
+    NotStorable,
+    Stored,
+    quoted,
+    reader_of,
+    stored_columns,
+)
 from binlogd.tidb.model import Column, Table
 from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 
 _LIES_THERE = "binlogd_lies_there"
 _ASIDE = "temp.binlogd_aside"
-
-
-class LiesThere(NamedTuple):
-    """A function that SQLite is given while it runs the statements of a DDL."""
-
-    name: str
-    arguments: int
-    call: Callable[..., bool]
 
 
 class Gone:
@@ -38,14 +34,14 @@ class Gone:
         if not held.keys() >= set(places.column_ids):
             raise NotStorable("the replica does not have the columns that it is partitioned by")
         columns = [held[each] for each in places.column_ids]
-        reads = [(each.id, _reader(each)) for each in columns]
+        reads = [(each.id, reader_of(each)) for each in columns]
 
         def lies_there(*stored: Stored) -> bool:
             values = {of: read(each) for (of, read), each in zip(reads, stored, strict=True)}
             return places.look(values) in ids
 
         names = ", ".join(quoted(each.name) for each in columns)
-        self.function = LiesThere(_LIES_THERE, len(columns), lies_there)
+        self.function = Function(_LIES_THERE, len(columns), lies_there)
         self._where = f"WHERE {_LIES_THERE}({names})"
 
     def dropped(self, name: str) -> list[str]:
@@ -65,13 +61,3 @@ class Gone:
             f"INSERT INTO {two} ({names}) SELECT {names} FROM {_ASIDE}",
             f"DROP TABLE {_ASIDE}",
         ]
-
-
-def _reader(column: Column) -> Callable[[Stored], Value]:
-    """From what SQLite holds to a value of the column."""
-    tp = column.field_type.tp
-    if tp in INTEGER_TYPES:
-        return lambda stored: None if stored is None else int(stored)
-    if tp in STRING_TYPES:
-        return lambda stored: stored.encode() if isinstance(stored, str) else stored
-    return lambda stored: stored

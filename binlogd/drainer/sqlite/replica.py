@@ -17,18 +17,22 @@ for the clustered key: equality here is that of bytes, and the upstream has chec
 
 A DDL never reaches SQLite as text. The job's TableInfo says what the table is now; columns are
 matched by id (a column that was rewritten has a new id and its old name), and the rows are copied
-into the new shape. A change that rewrites values in a way that only the upstream knows is refused.
+into the new shape, row by row in SQLite. Values of another type are converted as TiDB does it
+(`binlogd.tidb.rewrite`); what is not certain to come out as there is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
+from binlogd.errors import BinlogdError
 from binlogd.tidb.columns import INTEGER_TYPES, MOMENT_TYPES, Value
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column, Table
+from binlogd.tidb.rewrite import Unconvertible, converter
 
 Stored = int | float | str | bytes | None
 """What SQLite is given."""
@@ -39,6 +43,32 @@ LABELS_KEPT_MAX = 4096
 
 class NotStorable(Exception):
     """A change of shape that would need values that no binlog holds; the text says which."""
+
+
+class Function:
+    """What SQLite is given to call while it runs the statements of a DDL.
+
+    SQLite tells of an error in it only that there was one: `refusal` is what it was.
+    """
+
+    def __init__(self, name: str, arguments: int, call: Callable[..., Stored]) -> None:
+        self.name, self.arguments, self._call = name, arguments, call
+        self.refusal = ""
+
+    def __call__(self, *stored: Stored) -> Stored:
+        """Raises BinlogdError, ValueError."""
+        try:
+            return self._call(*stored)
+        except (BinlogdError, ValueError) as error:
+            self.refusal = str(error)
+            raise
+
+
+class Changes(NamedTuple):
+    """Statements to execute, with their values, and the functions that they call."""
+
+    statements: list[tuple[str, tuple[Stored, ...]]]
+    functions: tuple[Function, ...] = ()
 
 
 def stored_columns(info: Table) -> tuple[Column, ...]:
@@ -74,6 +104,23 @@ def storer_of(column: Column) -> Callable[[Value], Stored]:
     return _same
 
 
+def reader_of(column: Column) -> Callable[[Stored], Value]:
+    """From what SQLite holds to a value of the column: the other way round.
+
+    It raises ValueError for a label that the column has not. Where an ENUM has an empty label, the
+    empty text is that one and no number 0.
+    """
+    kind = column.field_type
+    if kind.tp in (Tp.ENUM, Tp.SET):
+        places = {label: place for place, label in enumerate(kind.elems)}
+        return _number_of_label(places) if kind.tp == Tp.ENUM else _bits_of_labels(places)
+    if kind.tp in INTEGER_TYPES or kind.tp == Tp.BIT:
+        return lambda stored: None if stored is None else int(stored)
+    if kind.tp in STRING_TYPES:
+        return lambda stored: stored.encode() if isinstance(stored, str) else stored
+    return lambda stored: stored
+
+
 def renamed(old_name: str, new_name: str, info: Table) -> list[str]:
     """Another name, for the indexes too: whoever takes the old one next makes indexes as well."""
     drops = [f"DROP INDEX {quoted(name)}" for name, _ in _indexes(old_name, info)]
@@ -107,10 +154,8 @@ def _indexes(name: str, info: Table) -> Iterator[tuple[str, str]]:
         yield label, f"CREATE {unique}INDEX {quoted(label)} ON {quoted(name)} ({of})"
 
 
-def reshape(
-    name: str, old: Table, new: Table, changed: Mapping[str, str]
-) -> list[tuple[str, tuple[Stored, ...]]]:
-    """Statements that bring a table with its rows from one TableInfo to the next, with values.
+def reshape(name: str, old: Table, new: Table, changed: Mapping[str, str]) -> Changes:
+    """What brings a table with its rows from one TableInfo to the next.
 
     `changed` gives the old name to the new one, both in lower case, of columns that the DDL's text
     renames: one that is rewritten as well has a new id. Raises NotStorable.
@@ -118,27 +163,33 @@ def reshape(
     before, after = stored_columns(old), stored_columns(new)
     is_same = create(name, old) == create(name, new) and all(map(_is_kept, before, after))
     if is_same and [each.id for each in before] == [each.id for each in after]:
-        return []
+        return Changes([])
     fresh = f"..{name}"
     sources: list[str] = []
+    functions: list[Function] = []
     given: list[Stored] = []
     for column in after:
         source = _source(column, before, changed)
-        if source is not None:
-            sources.append(_converted(source, column))
-        else:
+        if source is None:
             sources.append("?")
             given.append(storer_of(column)(missing_value(column)))
+        elif _is_kept(source, column):
+            sources.append(quoted(source.name))
+        else:
+            function = Function(f"binlogd_cast_{len(functions)}", 1, _cast(source, column))
+            functions.append(function)
+            sources.append(f"{function.name}({quoted(source.name)})")
     names = ", ".join(quoted(each.name) for each in after)
     copy = f"INSERT INTO {quoted(fresh)} ({names}) SELECT {', '.join(sources)} FROM {quoted(name)}"
     creates = create(name, new)
-    return [
+    statements: list[tuple[str, tuple[Stored, ...]]] = [
         (creates[0].replace(quoted(name), quoted(fresh), 1), ()),
         (copy, tuple(given)),
         (f"DROP TABLE {quoted(name)}", ()),
         (f"ALTER TABLE {quoted(fresh)} RENAME TO {quoted(name)}", ()),
         *((text, ()) for text in creates[1:]),
     ]
+    return Changes(statements, tuple(functions))
 
 
 # --- one column ------------------------------------------------------------------------------
@@ -156,36 +207,14 @@ def _source(
     return next((was for was in before if was.name.lower() == old_name), None)
 
 
-def _converted(was: Column, column: Column) -> str:
-    """The new value of a column as SQL, exactly as the upstream makes it. Raises NotStorable."""
-    name = quoted(was.name)
-    if _is_kept(was, column):
-        return name
-    before, after, tp = _family(was), _family(column), column.field_type.tp
-    if after == "text":
-        text = _as_text(name, before)
-        text = text if tp != Tp.STRING or before == "text" else ""
-    elif before == "integer" and tp == Tp.NEW_DECIMAL:
-        scale = max(column.field_type.decimal, 0)
-        text = f"CAST({name} AS TEXT) || '{'.' + '0' * scale if scale else ''}'"
-    elif was.field_type.tp == Tp.DATETIME and was.field_type.decimal <= 0 and tp == Tp.DATE:
-        text = f"substr({name}, 1, 10)"
-    else:
-        text = name if before in (_YEAR, _BIT) and after == "integer" else ""
-    if not text:
-        raise NotStorable(
-            f"it rewrites the values of column {column.name}, which only the upstream can do"
-        )
-    return text
-
-
-def _as_text(name: str, family: str) -> str:
-    """As text; "" where only the upstream knows how it prints."""
-    if family == "text":  # a CHAR now, which loses its spaces at the end
-        return f"CASE typeof({name}) WHEN 'text' THEN rtrim({name}, ' ') ELSE {name} END"
-    if family in ("integer", _YEAR):
-        return f"CAST({name} AS TEXT)"
-    return name if family in (_ENUM, _SET, _JSON) else ""
+def _cast(was: Column, column: Column) -> Callable[[Stored], Stored]:
+    """From what is stored of a column to what its new type has. Raises NotStorable."""
+    try:
+        convert = converter(was, column)
+    except Unconvertible as error:
+        raise NotStorable(str(error)) from error
+    read, store = reader_of(was), storer_of(column)
+    return lambda stored: store(convert(read(stored)))
 
 
 def _is_kept(was: Column, column: Column) -> bool:
@@ -198,7 +227,8 @@ def _is_kept(was: Column, column: Column) -> bool:
     if before.tp == Tp.SET:  # labels are joined in their order
         return after.elems[: len(before.elems)] == before.elems
     if before.tp in _OF_A_SCALE:
-        return before.decimal == after.decimal
+        is_same = was.id == column.id and before.tp in (Tp.FLOAT, Tp.DOUBLE)  # no byte was touched
+        return is_same or before.decimal == after.decimal
     if after.tp == Tp.STRING:  # CHAR loses spaces at the end, BINARY is filled up
         return before.tp == Tp.STRING and (not column.is_binary or before.flen == after.flen)
     return True
@@ -213,9 +243,6 @@ def _family(column: Column) -> str:
     return str(int(tp))
 
 
-_YEAR, _BIT, _ENUM, _SET, _JSON = (
-    str(int(tp)) for tp in (Tp.YEAR, Tp.BIT, Tp.ENUM, Tp.SET, Tp.JSON)
-)
 _OF_A_SCALE = frozenset[int]({Tp.NEW_DECIMAL, Tp.DURATION, Tp.FLOAT, Tp.DOUBLE, *MOMENT_TYPES})
 
 
@@ -260,3 +287,29 @@ def _set(elems: tuple[str, ...]) -> Callable[[Value], Stored]:
         return ",".join(label for bit, label in enumerate(elems) if value >> bit & 1)
 
     return joined
+
+
+def _number_of_label(places: Mapping[str, int]) -> Callable[[Stored], Value]:
+    numbers = {"": 0, **{label: place + 1 for label, place in places.items()}}
+
+    def number(stored: Stored) -> Value:
+        return None if stored is None else _known(numbers, str(stored))
+
+    return number
+
+
+def _bits_of_labels(places: Mapping[str, int]) -> Callable[[Stored], Value]:
+    def bits(stored: Stored) -> Value:
+        if stored is None:
+            return None
+        labels = str(stored).split(",") if stored != "" else ()
+        return sum(1 << _known(places, label) for label in labels)
+
+    return bits
+
+
+def _known(places: Mapping[str, int], label: str) -> int:
+    place = places.get(label)
+    if place is None:
+        raise ValueError(f"the column has no label {label!r}")
+    return place

@@ -248,14 +248,20 @@ class SqliteSink:
                 await self._keep_tables(ddl.commit_ts)
             return
         try:
-            statements, function = changes_of(ddl, self._catalog)
+            statements, functions = changes_of(ddl, self._catalog)
         except NotStorable as error:
             raise UnsupportedDdl(ddl.commit_ts, ddl.statement, str(error)) from error
-        if function is not None:
-            assert self._connection is not None
-            await self._connection.create_function(*function)
-        for text, values in statements:
-            await self._execute(text, values, ddl.commit_ts)
+        assert self._connection is not None, "run before open"
+        for each in functions:
+            await self._connection.create_function(each.name, each.arguments, each)
+        try:
+            for text, values in statements:
+                await self._execute(text, values, ddl.commit_ts)
+        except StatementRejected as error:
+            refusal = next((each.refusal for each in functions if each.refusal), "")
+            if not refusal:
+                raise
+            raise UnsupportedDdl(ddl.commit_ts, ddl.statement, refusal) from error
         await self._keep_tables(ddl.commit_ts)
 
     async def _keep_tables(self, commit_ts: Tso) -> None:

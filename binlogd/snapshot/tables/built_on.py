@@ -23,9 +23,9 @@ from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import Handle, HandleKind, handle_of
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import MANIFEST_NAME, FileEntry, TableEntry, TypeOptions
-from binlogd.snapshot.tables.rewrite import Rewritten, Unconvertible, converter
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, Table
+from binlogd.tidb.rewrite import Rewritten, Unconvertible, converter
 from binlogd.tidb.schema import Named
 from binlogd.tso import Tso
 

@@ -24,10 +24,10 @@ from binlogd.snapshot.log.rowkey import Handle, HandleKind, handle_of
 from binlogd.snapshot.spec import LeftOut
 from binlogd.snapshot.tables.built_on import Base, BaseTable, Carry, carry
 from binlogd.snapshot.tables.moving import MOVING, Moving, Seen
-from binlogd.snapshot.tables.rewrite import Rewritten
 from binlogd.tidb.ddl_text import changed_columns
 from binlogd.tidb.kinds import ActionType, SchemaState
 from binlogd.tidb.model import Column, Job, Table
+from binlogd.tidb.rewrite import Rewritten
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
 

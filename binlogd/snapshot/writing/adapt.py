@@ -21,11 +21,11 @@ from binlogd.snapshot.log.rowkey import HandleKind, key_of_values
 from binlogd.snapshot.spec import FileEntry
 from binlogd.snapshot.tables.built_on import Dumped, Source
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.tables.rewrite import Convert, converter
 from binlogd.snapshot.writing.changed import keys_as, keys_of, type_of_keys
 from binlogd.snapshot.writing.files import KEY_COLUMN
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.model import Column
+from binlogd.tidb.rewrite import Convert, converter
 from binlogd.tidb.row import Value
 
 DUMP_ROWS = 32_768

@@ -25,12 +25,12 @@ from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.spec import FileEntry
 from binlogd.snapshot.tables.built_on import Carry
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.tables.rewrite import Unconvertible
 from binlogd.snapshot.writing.adapt import Chunk, Losses, ParquetAdapter, dump_chunks, keys_in
 from binlogd.snapshot.writing.changed import changed_keys, is_kept
 from binlogd.snapshot.writing.files import TableFiles, Target, Written, keys_name
 from binlogd.snapshot.writing.loose import LooseRows
 from binlogd.snapshot.writing.writer import arrow_columns, directory_name, schema_of, table_files
+from binlogd.tidb.rewrite import Unconvertible
 
 
 class CarryTask(NamedTuple):

@@ -18,7 +18,6 @@ from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.spec import ChangesOptions
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.tables.rewrite import Unconvertible
 from binlogd.snapshot.writing.files import TableFiles, Target, Written, results
 from binlogd.snapshot.writing.rows import Rows
 from binlogd.snapshot.writing.writer import (
@@ -28,6 +27,7 @@ from binlogd.snapshot.writing.writer import (
     directory_name,
     schema_of,
 )
+from binlogd.tidb.rewrite import Unconvertible
 from binlogd.tidb.row import Value
 from binlogd.tidb.schema import SchemaTracker
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from binlogd.snapshot.log.rowkey import columns_of
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.tables.rewrite import Convert, Unconvertible, converter
 from binlogd.snapshot.writing.row_arrays import Decoder
 from binlogd.tidb.model import Column
+from binlogd.tidb.rewrite import Convert, Unconvertible, converter
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.schema import SchemaTracker
 

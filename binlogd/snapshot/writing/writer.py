@@ -25,12 +25,12 @@ from binlogd.snapshot.log.keys import is_first, longs
 from binlogd.snapshot.log.rowkey import HandleKind, Op
 from binlogd.snapshot.spec import MANIFEST_NAME, TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.tables.rewrite import Unconvertible
 from binlogd.snapshot.writing.changed import ChangedKeys, keys_of_changes
 from binlogd.snapshot.writing.files import TableFiles, Target, Written, results
 from binlogd.snapshot.writing.loose import GoneRows
 from binlogd.snapshot.writing.row_arrays import RowArrays
 from binlogd.snapshot.writing.rows import Rows
+from binlogd.tidb.rewrite import Unconvertible
 from binlogd.tidb.row import Value
 from binlogd.tidb.schema import SchemaTracker
 

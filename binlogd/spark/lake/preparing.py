@@ -11,7 +11,6 @@ from binlogd.errors import CorruptRow
 from binlogd.snapshot.log.moves import Ended, ids_of
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.tables.rewrite import Unconvertible
 from binlogd.spark.lake.book import (
     DIRECTORY,
     Batch,
@@ -24,6 +23,7 @@ from binlogd.spark.lake.homes import Latecomers, Residents
 from binlogd.spark.lake.kinds import Kind, LakeFailed
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.rows import KEY_COLUMN, Adapt, Changes, adaptation, lake_schema
+from binlogd.tidb.rewrite import Unconvertible
 
 GONE_MAX = 250_000
 """Rows that went with partitions: so many are taken out by their keys, with more of them the table

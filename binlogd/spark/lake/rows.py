@@ -16,12 +16,12 @@ from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.built_on import Source
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.tables.rewrite import Rewritten, Unconvertible
 from binlogd.snapshot.writing.adapt import adapter
 from binlogd.snapshot.writing.rows import Rows
 from binlogd.snapshot.writing.writer import arrow_columns, schema_of
 from binlogd.spark.lake.book import PipelineStopped, label
 from binlogd.tidb.model import Column
+from binlogd.tidb.rewrite import Rewritten, Unconvertible
 from binlogd.tidb.row import Value
 from binlogd.tidb.schema import SchemaTracker
 

@@ -12,7 +12,7 @@ import pytest
 
 from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.drainer.txn import BY_DECISION, Ddl, Dml, TableChange, Txn
-from binlogd.errors import DownstreamUnavailable
+from binlogd.errors import DownstreamUnavailable, UnsupportedDdl, leading_error
 from binlogd.host.disk import PosixDisk
 from binlogd.tidb.model import (
     FLAG_NOT_NULL,
@@ -276,3 +276,21 @@ async def test_tables_that_exchange_their_names_keep_their_rows(tmp_path: Path) 
     )
     assert stored(tmp_path, 'SELECT * FROM "s.two"') == [(1, "one"), (3, "one")]
     assert stored(tmp_path, 'SELECT * FROM "s.one"') == [(2, "two")]
+
+
+async def test_a_value_that_no_rule_converts_stops_the_ddl_and_leaves_the_table(
+    tmp_path: Path,
+) -> None:
+    number = table(1, "t", ID, Column(3, "v", 1, FieldType(Tp.LONG)))
+    held: list[Txn] = [
+        ddl(10, ActionType.CREATE_TABLE, table(1, "t")),
+        row(11, table(1, "t"), None, {1: 1, 2: b"twelve"}),
+    ]
+    modified = ddl(12, ActionType.MODIFY_COLUMN, number)
+    with pytest.raises(ExceptionGroup) as stopped:
+        await applied(tmp_path, [*held, modified])
+    stuck = leading_error(stopped.value)
+    assert isinstance(stuck, UnsupportedDdl)
+    assert (stuck.commit_ts, "column v from before its MODIFY" in stuck.reason) == (12, True)
+    await applied(tmp_path, held)
+    assert stored(tmp_path, 'SELECT * FROM "s.t"') == [(1, "twelve")]

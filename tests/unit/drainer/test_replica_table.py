@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -20,7 +21,10 @@ from binlogd.tidb.model import (
     Table,
     Tp,
 )
+from binlogd.tidb.rewrite import Unconvertible, converter
+from tests.support.column_kinds import KINDS, Kind
 
+TWO_MOMENTS = Tp.TIMESTAMP, Tp.DATETIME
 ID = Column(1, "id", 0, FieldType(Tp.LONG, flag=FLAG_NOT_NULL | FLAG_PRIMARY_KEY))
 INT = FieldType(Tp.LONG)
 VARCHAR = FieldType(Tp.VARCHAR, flen=20, charset="utf8mb4")
@@ -40,8 +44,16 @@ def after(
         replica.execute(text)
     marks = ", ".join("?" * len(old.columns))
     replica.executemany(f'INSERT INTO "s.t" VALUES ({marks})', rows)
-    for text, values in reshape("s.t", old, new, changed or {}):
-        replica.execute(text, values)
+    changes = reshape("s.t", old, new, changed or {})
+    for each in changes.functions:
+        replica.create_function(each.name, each.arguments, each)
+    try:
+        for text, values in changes.statements:
+            replica.execute(text, values)
+    except sqlite3.OperationalError as error:
+        replica.close()
+        refusals = [each.refusal for each in changes.functions if each.refusal]
+        raise Unconvertible(*refusals) from error
     found = replica.execute('SELECT * FROM "s.t" ORDER BY id')
     rows_now = found.fetchall()
     names = tuple(each[0] for each in found.description)
@@ -68,7 +80,7 @@ def test_a_renamed_and_rewritten_column_keeps_its_values() -> None:
 def test_nothing_is_copied_where_nothing_changes() -> None:
     old = table(Column(2, "v", 1, VARCHAR))
     wider = table(Column(2, "v", 1, replace(VARCHAR, flen=200)))
-    assert reshape("s.t", old, wider, {}) == []
+    assert reshape("s.t", old, wider, {}).statements == []
 
 
 @pytest.mark.parametrize(
@@ -88,6 +100,12 @@ def test_nothing_is_copied_where_nothing_changes() -> None:
             "2024-02-29",
         ),
         (VARCHAR, FieldType(Tp.STRING, flen=9, charset="utf8mb4"), "x  ", "x"),
+        (FieldType(Tp.DOUBLE), FieldType(Tp.NEW_DECIMAL, flen=30, decimal=5), 0.1, "0.10000"),
+        (FieldType(Tp.FLOAT), VARCHAR, 0.10000000149011612, "0.1"),
+        (FieldType(Tp.SET, elems=("a", "b")), FieldType(Tp.SET, elems=("b", "a")), "a,b", "b,a"),
+        (FieldType(Tp.ENUM, elems=("", "b")), INT, "", 1),
+        (VARCHAR, FieldType(Tp.BLOB, charset="binary"), "é", "é".encode()),
+        (VARCHAR, FieldType(Tp.LONGLONG, flag=FLAG_UNSIGNED), str(1 << 63), str(1 << 63)),
     ],
 )
 def test_values_are_converted_as_upstream(
@@ -97,22 +115,41 @@ def test_values_are_converted_as_upstream(
     assert after(old, new, (1, value), (2, None))[1:] == [(1, becomes), (2, None)]
 
 
-@pytest.mark.parametrize(
-    ("was", "now"),
-    [
-        (VARCHAR, INT),
-        (FieldType(Tp.TIMESTAMP), FieldType(Tp.DATETIME)),
-        (FieldType(Tp.NEW_DECIMAL, decimal=2), FieldType(Tp.NEW_DECIMAL, decimal=1)),
-        (FieldType(Tp.DATETIME, decimal=3), FieldType(Tp.DATE)),
-        (FieldType(Tp.DOUBLE), VARCHAR),
-        (FieldType(Tp.SET, elems=("a", "b")), FieldType(Tp.SET, elems=("b", "a"))),
-        (VARCHAR, FieldType(Tp.BLOB, charset="binary")),
-    ],
-)
-def test_what_only_the_upstream_can_convert_is_refused(was: FieldType, now: FieldType) -> None:
-    old, new = table(Column(2, "v", 1, was)), table(Column(3, "v", 1, now))
-    with pytest.raises(NotStorable, match="column v, which only the upstream can do"):
+def test_a_float_that_is_not_rewritten_keeps_its_digits() -> None:
+    narrow, wide = (FieldType(Tp.DOUBLE, flen=5, decimal=n) for n in (1, 2))
+    old, new = table(Column(2, "v", 1, narrow)), table(Column(2, "v", 1, wide))
+    assert after(old, new, (1, 0.125))[1:] == [(1, 0.125)]
+
+
+def test_what_only_the_upstream_can_convert_is_refused() -> None:
+    old, new = (table(Column(n, "v", 1, FieldType(tp))) for n, tp in enumerate(TWO_MOMENTS, 2))
+    with pytest.raises(NotStorable, match=r"column v .* the time zone of the session counted"):
         reshape("s.t", old, new, {})
+
+
+@pytest.mark.parametrize("value", ["twelve", b"\xff"])
+def test_a_value_that_the_upstream_may_have_cut_is_refused_by_its_column(value: Stored) -> None:
+    old, new = table(Column(2, "v", 1, VARCHAR)), table(Column(3, "v", 1, INT))
+    with pytest.raises(Unconvertible, match=r"column v .* cannot be converted for certain"):
+        after(old, new, (1, "7"), (2, value))
+
+
+@pytest.mark.parametrize("old", KINDS, ids=lambda kind: kind.sql)
+def test_every_pair_of_types_is_converted_as_an_export_does_it_or_refused(old: Kind) -> None:
+    was = replace(old.column, id=2, name="v")
+    for new in KINDS:
+        now = replace(new.column, id=3, name="v")
+        try:
+            convert = converter(was, now)
+        except Unconvertible:
+            continue
+        sure: list[tuple[Stored, Stored]] = []
+        for value in old.values:
+            with suppress(Unconvertible):
+                sure.append((storer_of(was)(value), storer_of(now)(convert(value))))
+        rows = [(at, stored) for at, (stored, _) in enumerate(sure)]
+        found = after(table(was), table(now), *rows)[1:]
+        assert found == [(at, stored) for at, (_, stored) in enumerate(sure)], new.sql
 
 
 def test_a_name_is_free_again_once_its_table_has_another() -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from binlogd.snapshot.tables.families import STRINGS, Family, family_of
+from binlogd.tidb.families import STRINGS, Family, family_of
 from binlogd.tidb.model import Column
 from binlogd.tidb.row import Value
 from binlogd.tidb.times import DURATION_SECONDS_MAX, ZERO_CLOCK, ZERO_DATE, duration_text

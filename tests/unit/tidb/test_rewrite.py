@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.snapshot.tables.rewrite import Unconvertible, converter
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType
+from binlogd.tidb.rewrite import Unconvertible, converter
 from binlogd.tidb.row import Value
 
 

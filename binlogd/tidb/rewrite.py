@@ -1,9 +1,9 @@
-"""Values that a MODIFY COLUMN rewrote, where the log holds the old ones only.
+"""Values that a MODIFY COLUMN rewrote, where only the old ones are known.
 
 A MODIFY or CHANGE COLUMN that cannot keep the stored bytes gives the column a new id and rewrites
-every row, without a binlog. A row that nobody touched since is in the log under the old id, so its
-value is converted here, as TiDB did. What is not certain to come out as TiDB's is refused
-(`Unconvertible`): the table is then left out of the snapshot, with the reason.
+every row, without a binlog. A row that nobody touched since is in the log, and in a replica, under
+the old id, so its value is converted here, as TiDB did. What is not certain to come out as TiDB's
+is refused (`Unconvertible`): a snapshot then leaves the table out, a replica in SQLite stops.
 Source: pingcap/tidb types/datum.go (ConvertTo), types/convert.go, table/column.go (CastValue).
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from binlogd.errors import CorruptRow, Unfit
-from binlogd.snapshot.tables import cast_times, casts
-from binlogd.snapshot.tables.families import Family, family_of
+from binlogd.tidb import cast_times, casts
+from binlogd.tidb.families import Family, family_of
 from binlogd.tidb.model import Column
 from binlogd.tidb.row import Value
 
@@ -22,7 +22,7 @@ Convert = Callable[[Value], Value]
 
 
 class Unconvertible(Unfit):
-    """A value whose conversion is not known for certain; the table cannot be told from the log."""
+    """A value whose conversion is not known for certain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def converter(old: Column, new: Column) -> Convert:
     if convert is None:
         raise Unconvertible(
             f"column {new.name} was rewritten from another type by MODIFY COLUMN (column ids"
-            f" {old.id} and {new.id}), and the log holds old values only: {_why(old, new)}"
+            f" {old.id} and {new.id}), and only its old values are known: {_why(old, new)}"
         )
     known = convert
 

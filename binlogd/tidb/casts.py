@@ -15,14 +15,13 @@ import struct
 from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
 
-import numpy as np
-
-from binlogd.snapshot.tables.cast_times import number_text, rounded_number
-from binlogd.snapshot.tables.families import COUNTED, LABELLED, STRINGS, TIMES, Family, family_of
+from binlogd.tidb.cast_times import number_text, rounded_number
+from binlogd.tidb.families import COUNTED, LABELLED, STRINGS, TIMES, Family, family_of
 from binlogd.tidb.jsonb import double_text, json_bytes, json_text
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column
 from binlogd.tidb.row import Value
+from binlogd.tidb.singles import shortest_single
 
 Cast = Callable[[Value], Value]
 
@@ -272,8 +271,8 @@ def _printed(old: Column, value: Value) -> bytes:
 
 def _positional(old: Column, value: float) -> str:
     """The fewest digits that read back as the same, where that needs no exponent."""
-    digits = str(np.float32(value)) if family_of(old) is Family.FLOAT else repr(value)
-    whole, _, fraction = f"{_sane(Decimal(digits)):f}".partition(".")
+    shortest = shortest_single(value) if family_of(old) is Family.FLOAT else value
+    whole, _, fraction = f"{_sane(Decimal(repr(shortest))):f}".partition(".")
     fraction = fraction.rstrip("0")
     if value and not _PLAIN_MIN <= abs(value) < _PLAIN_MAX:
         raise ValueError("it may be printed with an exponent")
