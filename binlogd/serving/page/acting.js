@@ -1,8 +1,8 @@
 // What changes something: asked first, sent with the admin token. It is kept for this tab only, and may come
 // with the link of `binlogd page`, behind the #, which no browser sends anywhere.
 
-import { $, el, show } from "/page/dom.js";
-import { momentOf, tsTime } from "/page/words.js";
+import { $, el, moment, show } from "/page/dom.js";
+import { tsTime } from "/page/words.js";
 
 const KEPT = "binlogd-admin-token";
 const token = () => sessionStorage.getItem(KEPT);
@@ -125,7 +125,7 @@ export function showActing(status, skips) {
     el("summary", {}, `${skips.length} skipped so far`),
     el("ul", { class: "list" }, ...skips.map((each) => el("li", {},
       el("span", { class: "mono" }, String(each.commit_ts)), " ", each.reason,
-      each.decided_ms ? el("span", { class: "dim" }, ` (decided ${momentOf(each.decided_ms)})`) : "")))));
+      each.decided_ms ? el("span", { class: "dim" }, " (decided ", moment(each.decided_ms), ")") : "")))));
 }
 
 export function listen() {

@@ -25,11 +25,10 @@ export class Chart {
     Object.assign(this, { title, name, format, least });
     this.points = [];
     this.pointer = null;
-    this.now = el("strong", { class: "now" });
     this.peak = el("span", { class: "dim" });
     this.canvas = svg("svg", { role: "img", class: `chart ${name}`, height: HEIGHT });
     place.append(el("figure", { class: "card picture" },
-      el("figcaption", {}, el("span", { class: "dot " + name }), el("span", {}, title), this.now, this.peak), this.canvas));
+      el("figcaption", {}, el("span", { class: "dot " + name }), el("span", {}, title), this.peak), this.canvas));
     this.canvas.addEventListener("pointermove", (event) => { this.pointer = event.offsetX; this.draw(); });
     this.canvas.addEventListener("pointerleave", () => { this.pointer = null; this.draw(); });
     new ResizeObserver(() => this.draw()).observe(this.canvas);
@@ -52,11 +51,10 @@ export class Chart {
     const x = (ms) => LEFT + ((ms - from) / (to - from)) * (width - LEFT - RIGHT);
     const y = (value) => HEIGHT - BOTTOM - (value / steps.at(-1)) * (HEIGHT - TOP - BOTTOM);
     const last = known.at(-1);
-    this.now.textContent = last ? this.format(last[1]) : "–";
-    this.peak.textContent = last ? `at most ${this.format(most)}` : "";
+    this.peak.textContent = last ? `peak ${this.format(most)}` : "";
     this.canvas.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     this.canvas.setAttribute("aria-label",
-      last ? `${this.title}: now ${this.format(last[1])}, at most ${this.format(most)} since ${timeOf(from)}` : `${this.title}: not known`);
+      last ? `${this.title}: now ${this.format(last[1])}, peak ${this.format(most)} since ${timeOf(from)}` : `${this.title}: not known`);
     this.canvas.replaceChildren(
       ...steps.flatMap((value) => [
         svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),

@@ -1,6 +1,8 @@
 // Elements out of names and text. Whatever comes from data becomes a text node or an attribute value,
 // never markup: there is no place here where a string is parsed as HTML.
 
+import { fullOf, momentOf, msOf } from "/page/words.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 export const $ = (id) => document.getElementById(id);
@@ -17,6 +19,10 @@ function fill(element, attributes, children) {
 
 export const el = (name, attributes, ...children) => fill(document.createElement(name), attributes, children);
 export const svg = (name, attributes, ...children) => fill(document.createElementNS(SVG, name), attributes, children);
+
+// A time, short; the whole of it, with its zone, is its title.
+export const moment = (ms) => el("time", { datetime: new Date(ms).toISOString(), title: fullOf(ms) }, momentOf(ms));
+export const tsMoment = (ts) => (BigInt(ts ?? 0) > 0n ? moment(msOf(ts)) : "–");
 
 // Puts children in place of what was there, unless they are made of the same facts as the last time:
 // what has the focus or is selected stays.

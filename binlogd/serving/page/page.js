@@ -2,9 +2,9 @@
 
 import * as acting from "/page/acting.js";
 import { Chart } from "/page/chart.js";
-import { $, el, show } from "/page/dom.js";
+import { $, el, moment, show, tsMoment } from "/page/dom.js";
 import * as lookup from "/page/lookup.js";
-import { bytes, count, momentOf, msOf, plural, seconds, timeOf, tsTime } from "/page/words.js";
+import { bytes, count, dayOf, msOf, plural, seconds, timeOf, tsTime, zone } from "/page/words.js";
 
 const MINUTES = 15, LEAST_MINUTES = 2;
 const perSecond = (value) => `${count(value)}/s`;
@@ -81,7 +81,7 @@ function showHead(status) {
   const { drainer } = status;
   const doing = ["", "online"].includes(drainer.node_state) ? drainer.state : drainer.node_state;
   show($("node"), [status.node_id, status.cluster_id], () =>
-    `${status.node_id}${status.cluster_id ? `, cluster ${status.cluster_id}` : ""}`);
+    `${status.node_id}${status.cluster_id ? `, cluster ${status.cluster_id}` : ""}, times in ${zone}`);
   show($("states"), [status.state, doing], () => [
     pill("Pump", status.state), pill("Replication", doing)]);
   show($("version"), status.version, () => `version ${status.version}`);
@@ -97,10 +97,13 @@ function showProblems(problems) {
     ? problems.map((each) => el("article", { class: `problem ${each.severity}` },
       el("h2", {}, each.title),
       el("p", { class: "detail" }, each.detail),
-      el("p", {}, el("b", {}, "What to do: "), each.todo),
+      el("p", {}, el("b", {}, "What to do: "), ...coded(each.todo)),
       buttons(each)))
     : el("p", { class: "notice good" }, "Nothing needs attention."));
 }
+
+// What stands between backticks is to be typed.
+const coded = (text) => text.split("`").map((part, at) => (at % 2 ? el("code", {}, part) : part));
 
 function buttons({ action, commit_ts: ts }) {
   const found = [];
@@ -132,6 +135,16 @@ function exportsTile({ running, stage, done, total, waiting, finished }) {
   return ["Exports", `number ${running}`, `${stage || "starting"}${total ? ` ${Math.floor(100 * done / total)} %` : ""}${behind}`];
 }
 
+// The day, where it is not today's, and the time below it; then what a restart begins at.
+function appliedUpTo(ts, checkpoint) {
+  if (!ts) return ["Applied up to", "–", "nothing yet"];
+  const ms = msOf(ts);
+  const saved = !checkpoint.commit_ts ? "not saved yet"
+    : checkpoint.commit_ts !== ts ? `saved up to ${tsTime(checkpoint.commit_ts)}`
+      : checkpoint.consistent ? "saved, consistent" : "saved; lanes are ahead";
+  return ["Applied up to", dayOf(ms) || timeOf(ms), `${dayOf(ms) ? `${timeOf(ms)}, ` : ""}${ts}, ${saved}`];
+}
+
 function showFigures(status) {
   const { drainer, checkpoint } = status;
   const [, , received = 0, rows = 0] = samples.at(-1) ?? [];
@@ -139,10 +152,9 @@ function showFigures(status) {
   const tiles = [
     ["Lag", status.lag_s === null ? "–" : status.lag_s === 0 ? "none" : seconds(status.lag_s),
       waitsFor(status), status.lag_s > 30 || stands(status) ? "warn" : ""],
-    ["Received", perSecond(received), `newest ${tsTime(status.newest_commit_ts)}`],
+    ["Received", perSecond(received), status.newest_commit_ts ? `newest from ${tsTime(status.newest_commit_ts)}` : "no binlog yet"],
     ["Applied", `${perSecond(rows)}`, `${plural(drainer.transactions ?? 0, "transaction")}, ${plural(drainer.rows ?? 0, "row")}`],
-    ["Applied up to", drainer.applied_ts ? tsTime(drainer.applied_ts) : "–", String(drainer.applied_ts ?? "")],
-    ["Checkpoint", tsTime(checkpoint.commit_ts), checkpoint.consistent ? "consistent" : "moving"],
+    appliedUpTo(drainer.applied_ts, checkpoint),
     ["Free space", bytes(status.free_bytes), status.capacity_bytes ? `${Math.round(used * 100)} % of ${bytes(status.capacity_bytes)}` : "", used < 0.1 ? "warn" : ""],
   ];
   if (status.exports) tiles.push(exportsTile(status.exports));
@@ -155,10 +167,10 @@ function showFigures(status) {
 const behind = (status, ts) => (status.lag_s === 0 ? 0 : BigInt(ts) === 0n ? null : Math.max(0, msOf(status.newest_commit_ts) - msOf(ts)) / 1000);
 
 function table(caption, heads, rows) {
-  return el("table", {}, el("caption", { class: "hidden" }, caption),
+  return el("div", { class: "scroll" }, el("table", {}, el("caption", { class: "hidden" }, caption),
     el("thead", {}, el("tr", {}, ...heads.map(([head, looks]) => el("th", { scope: "col", class: looks }, head)))),
     el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((cell, at) =>
-      el(at ? "td" : "th", { scope: at ? null : "row", class: heads[at][1] }, cell))))));
+      el(at ? "td" : "th", { scope: at ? null : "row", class: heads[at][1] }, cell)))))));
 }
 
 function bar(value, most) {
@@ -171,7 +183,7 @@ function showShards(status) {
   const waits = status.shards.map((each) => behind(status, each.max_commit_ts));
   const most = Math.max(...waits, 5);
   const rows = status.shards.map((each, at) => [
-    each.name, bar(waits[at], most), tsTime(each.max_commit_ts), count(each.open_prewrites), count(each.queued),
+    each.name, bar(waits[at], most), tsMoment(each.max_commit_ts), count(each.open_prewrites), count(each.queued),
     each.chaser === "on" ? "chasing" : "–", bytes(each.log_bytes)]);
   show($("shards"), status.shards.map((each, at) => [each, waits[at]]), () => table("Shards",
     [["Shard", ""], ["Behind", ""], ["Up to", "wide"], ["Open", "number"], ["Queued", "number"], ["Chaser", "wide"], ["Log", "number wide"]], rows));
@@ -183,7 +195,7 @@ function showLanes(status) {
   const most = Math.max(...waits, 5);
   show($("lanes"), [lanes, waits], () => lanes.length
     ? table("Lanes", [["Lane", ""], ["Behind", ""], ["Applied up to", ""], ["commit_ts", "wide mono"]],
-      lanes.map((ts, at) => [`lane ${at}`, bar(waits[at], most), tsTime(ts), String(ts)]))
+      lanes.map((ts, at) => [`lane ${at}`, bar(waits[at], most), tsMoment(ts), String(ts)]))
     : el("p", { class: "dim" }, status.drainer.state === "off" ? "Replication is turned off." : "This downstream has no lanes: transactions go out one after the other."));
   const others = sources.filter((each) => !status.shards.some((shard) => shard.name === each.name));
   show($("sources"), others, () => others.length && [
@@ -203,7 +215,7 @@ function showDdls(drainer) {
   show($("ddls"), rows.map(([each, isDone]) => [each.commit_ts, isDone]), () => rows.length
     ? el("ol", { class: "list ddls", tabindex: "0", "aria-label": "The last DDLs, the newest first" }, ...rows.map(([each, isDone]) => el("li", {},
       el("div", { class: "line" },
-        el("time", { datetime: new Date(msOf(each.commit_ts)).toISOString() }, momentOf(msOf(each.commit_ts))),
+        moment(msOf(each.commit_ts)),
         el("span", { class: `pill small ${each.is_skipped ? "calm" : isDone ? "good" : "warn"}` }, each.is_skipped ? "passed over" : isDone ? "applied" : "waits"),
         el("button", { type: "button", class: "plain", "aria-label": `Look up ${each.commit_ts}`, onclick: () => lookup.lookAt(String(each.commit_ts)) }, "look")),
       el("code", {}, each.statement),

@@ -3,7 +3,10 @@
 const whole = new Intl.NumberFormat("en");
 const one = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const clock = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-const day = new Intl.DateTimeFormat("en", { day: "numeric", month: "short", year: "numeric" });
+const day = new Intl.DateTimeFormat("en", { day: "numeric", month: "short" });
+const wholeTime = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "long" });
+
+export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
 
 export const count = (value) => (Math.abs(value) < 100 ? one : whole).format(Math.abs(value) < 100 ? value : Math.round(value));
 
@@ -26,11 +29,16 @@ export function bytes(value) {
 export const msOf = (ts) => Number(BigInt(ts ?? 0) >> 18n);
 export const timeOf = (ms) => clock.format(new Date(ms));
 
-export function momentOf(ms) {
-  const date = new Date(ms);
-  const isToday = date.toDateString() === new Date().toDateString();
-  return isToday ? clock.format(date) : `${day.format(date)}, ${clock.format(date)}`;
+export const fullOf = (ms) => wholeTime.format(new Date(ms));
+
+// The day of another day, with its year in another year; "" today.
+export function dayOf(ms) {
+  const date = new Date(ms), now = new Date();
+  if (date.toDateString() === now.toDateString()) return "";
+  return day.format(date) + (date.getFullYear() === now.getFullYear() ? "" : ` ${date.getFullYear()}`);
 }
 
-export const tsTime = (ts) => (BigInt(ts ?? 0) > 0n ? momentOf(msOf(ts)) : "nothing yet");
+export const momentOf = (ms) => (dayOf(ms) ? `${dayOf(ms)} ${timeOf(ms).slice(0, 5)}` : timeOf(ms));
+
+export const tsTime = (ts) => (BigInt(ts ?? 0) > 0n ? momentOf(msOf(ts)) : "–");
 export const plural = (n, word) => `${whole.format(n)} ${word}${n === 1 ? "" : "s"}`;
