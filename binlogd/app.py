@@ -31,6 +31,7 @@ from binlogd.host.disk import PosixDisk
 from binlogd.host.loop import run
 from binlogd.log.directory import LOCK_FILE
 from binlogd.node.assembly import (
+    downstream_of,
     identity,
     make_finder,
     make_replication,
@@ -163,6 +164,7 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
             finder=make_finder(setup, upstream),
             pumps=pumps,
             upstream=upstream.statistics,
+            downstream=lambda: downstream_of(reloading.setup),
             known_jobs=upstream.history.known_jobs,
             open_addr=setup.config.addr if setup.is_open else "",
             stand_in=_stand_in(setup, upstream, names, pump),

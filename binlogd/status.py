@@ -112,6 +112,13 @@ class TrashStatus(Struct, frozen=True):
     error: str | UnsetType = UNSET
 
 
+class DownstreamStatus(Struct, frozen=True):
+    """Where it goes: `syncer.db-type`, and a server's address, brokers or a path; no user."""
+
+    db_type: str = ""
+    address: str = ""
+
+
 class DrainerStatus(Struct, frozen=True, kw_only=True):
     """The replicating half. What stands behind `failure` is there where something is replicated."""
 
@@ -140,6 +147,7 @@ class DrainerStatus(Struct, frozen=True, kw_only=True):
     lanes: Sequence[Ts] = ()
     last_ddls: Sequence[SubmittedDdl] = ()
     trash: TrashStatus = TrashStatus()
+    downstream: DownstreamStatus = DownstreamStatus()
 
 
 PARTLY: Mapping[str, Sequence[str]] = {

@@ -9,14 +9,25 @@ from binlogd.drainer.drainer import DrainerState, DrainerStatistics
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.errors import Failure
 from binlogd.merge.merge import SourcePosition
-from binlogd.status import DrainerStatus, FailureStatus, SourceStatus, TrashStatus
+from binlogd.status import (
+    DownstreamStatus,
+    DrainerStatus,
+    FailureStatus,
+    SourceStatus,
+    TrashStatus,
+)
 from binlogd.tso import NO_TS, Tso, behind_s
 
 _NO_SINK = SinkStatistics(NO_TS, 0, 0, 0, (), 0, 0, 0, 0, "", is_safe_mode=False)
 
 
 def drainer_status(
-    now: DrainerStatistics, newest: Tso, *, node_id: str, node_state: str
+    now: DrainerStatistics,
+    newest: Tso,
+    downstream: DownstreamStatus,
+    *,
+    node_id: str,
+    node_state: str,
 ) -> DrainerStatus:
     """`newest` is the newest commit_ts that arrived anywhere; `node_state` is what operators have
     made of the Drainer."""
@@ -47,6 +58,7 @@ def drainer_status(
         lanes=sink.lane_ts,
         last_ddls=now.measures.ddls,
         trash=_trash(sink.trash) if sink.trash is not None else TrashStatus(),
+        downstream=downstream,
     )
 
 

@@ -63,6 +63,7 @@ from binlogd.settings.quantities import (
     size_bytes,
 )
 from binlogd.settings.setup import Setup, client_tls, plain_tls
+from binlogd.status import DownstreamStatus
 from binlogd.tso import Tso, compose
 from binlogd.upstream.upstream import Upstream
 
@@ -331,6 +332,21 @@ def downstream_server(setup: Setup) -> Server:
         params=to.params,
         tls=plain_tls(setup, to.security),
     )
+
+
+def downstream_of(setup: Setup) -> DownstreamStatus:
+    """The configured downstream, as it is told."""
+    syncer = setup.config.syncer
+    match syncer.db_type:
+        case "mysql" | "tidb":
+            address = f"{syncer.to.host}:{syncer.to.port}"
+        case "kafka":
+            address = syncer.to.kafka_addrs
+        case "sqlite":
+            address = str(setup.sink_dir / REPLICA_FILE)
+        case _:
+            address = str(setup.sink_dir)
+    return DownstreamStatus(syncer.db_type, address)
 
 
 async def downstream_warning(setup: Setup) -> str:

@@ -37,6 +37,7 @@ from binlogd.snapshot.metrics import DeskReport
 from binlogd.status import (
     ArchiveStatus,
     CommonStatus,
+    DownstreamStatus,
     DrainerStatus,
     Entry,
     OwnStatus,
@@ -92,6 +93,7 @@ class Node:
     pumps: RegisteredPumps | None = None
     """None where the Pumps that are pulled stand in the configuration."""
     upstream: Callable[[], UpstreamStatistics] = lambda: UpstreamStatistics("standalone")
+    downstream: Callable[[], DownstreamStatus] = DownstreamStatus
     known_jobs: Callable[[], Awaitable[Sequence[bytes]]] | None = None
     """The DDL history, read anew."""
     archiver: Archiving | None = None
@@ -423,6 +425,7 @@ class Node:
         return drainer_status(
             self.drainer.statistics(),
             self._newest_commit_ts(),
+            self.downstream(),
             node_id=self.identity.drainer,
             node_state=self.drainer.state.value,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.support.appliance import Appliance, into_mariadb
 from tests.support.browser import Browser
 from tests.support.mariadb import MariaDb
+from tests.support.ports import free_port
 from tests.support.shop import Shop, send
 
 WIDTHS = (390, 820, 1280, 1440, 1920)
@@ -81,3 +83,51 @@ def test_a_figure_is_told_once_and_the_zone_of_all_times_once(
         "return Intl.DateTimeFormat().resolvedOptions().timeZone || 'UTC'"
     )
     assert browser.text("body").count(f"times in {zone}") == 1
+
+
+# --- what a page says before there is anything to see ------------------------------------------
+
+
+def test_where_it_comes_from_and_goes_to_is_told(browser: Browser, recorded: Appliance) -> None:
+    opened(browser, recorded)
+    flow = browser.wait_for("#flow", "MySQL")
+    assert "TiDB, cluster 42" in flow
+    assert 'kind = "standalone"' in flow
+    address = recorded.status()["drainer"]["downstream"]["address"]
+    assert re.search(rf"MySQL or MariaDB\s+{address}", flow)
+    assert "not connected" not in flow
+    assert not browser.one("#begin").is_displayed()
+
+
+def test_a_fresh_page_says_how_a_tidb_gets_here_and_that_nothing_is_connected(
+    browser: Browser, tmp_path: Path
+) -> None:
+    machine = Appliance(tmp_path)
+    machine.configure(f'[syncer]\ndb-type = "mysql"\n[syncer.to]\nport = {free_port()}\n')
+    try:
+        machine.start()
+        opened(browser, machine)
+        ways = [each.text for each in browser.all("#begin li")]
+        assert len(ways) == 3
+        for way, key in zip(ways, ('kind = "pd"', "binlog-socket", "path"), strict=True):
+            assert key in way
+        assert "docs/howto/replica.md" in browser.text("#begin")
+        assert "not connected yet" in browser.text("#lanes")
+        assert "has no lanes" not in browser.text("#lanes")
+        assert "not connected yet" in browser.text("#flow")
+        assert browser.driver.execute_script(_LEAVING) == []
+        assert browser.complaints() == []
+    finally:
+        machine.close()
+
+
+def test_a_downstream_without_lanes_is_called_so(browser: Browser, tmp_path: Path) -> None:
+    machine = Appliance(tmp_path, syncer='[syncer]\ndb-type = "sqlite"\n')
+    try:
+        machine.start()
+        opened(browser, machine)
+        assert "has no lanes" in browser.wait_for("#lanes", "lanes")
+        assert "not connected" not in browser.text("#flow")
+        assert "SQLite" in browser.text("#flow")
+    finally:
+        machine.close()

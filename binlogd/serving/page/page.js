@@ -66,6 +66,7 @@ function live(isLive) {
 function showAll({ status, problems, skips }) {
   showHead(status);
   showProblems(problems);
+  showFlow(status);
   showFigures(status);
   const from = Math.max(heard - MINUTES * 60000, Math.min(samples[0]?.[0] ?? heard, heard - LEAST_MINUTES * 60000));
   for (const [at, chart] of charts) chart.set(samples.map((each) => [each[0], each[at]]), [from, heard]);
@@ -91,6 +92,22 @@ function showHead(status) {
 const pill = (what, state) => el("span", { class: `pill ${LOOKS[state] ?? "calm"}` }, `${what} `, el("b", {}, state));
 const lagUnknown = ({ drainer }) => (drainer.state === "off" ? "not replicating" : "nothing is applied yet");
 const lagWords = (status) => (status.lag_s === null ? lagUnknown(status) : status.lag_s === 0 ? "up to date" : `${seconds(status.lag_s)} behind`);
+
+const DATABASES = { mysql: "MySQL or MariaDB", tidb: "TiDB" };
+const TARGETS = { ...DATABASES, sqlite: "SQLite", kafka: "Kafka", file: "binlog files", pb: "binlog files" };
+const isConnected = ({ downstream, lanes }) => !(downstream.db_type in DATABASES) || lanes.length > 0;
+
+function showFlow(status) {
+  const { upstream, drainer, shards, roles, cluster_id: cluster } = status;
+  const asked = upstream.parts.map((each) => each.address && `${each.name} ${each.address}`).filter(Boolean).join(", ");
+  const from = [`${shards.length ? "TiDB" : "Pumps"}${cluster ? `, cluster ${cluster}` : ""}`, `kind = "${upstream.kind}"${asked ? `, ${asked}` : ""}`];
+  const into = drainer.state === "off" ? ["nothing", "replication is turned off"]
+    : [TARGETS[drainer.downstream.db_type] ?? "", `${drainer.downstream.address}${isConnected(drainer) ? "" : ", not connected yet"}`];
+  show($("flow"), [from, roles, into], () => [from, [`this ${roles.join(" and ")}`, ""], into].flatMap(([name, more], at) => [
+    at ? el("span", { class: "arrow", "aria-label": "to" }, "→") : null,
+    el("div", {}, el("b", {}, name), " ", el("span", { class: "dim" }, more))]));
+  $("begin").hidden = !shards.length || Boolean(status.newest_commit_ts);
+}
 
 function showProblems(problems) {
   show($("attention"), problems, () => problems.length
@@ -193,10 +210,12 @@ function showLanes(status) {
   const { lanes = [], sources = [] } = status.drainer;
   const waits = lanes.map((ts) => behind(status, ts));
   const most = Math.max(...waits, 5);
-  show($("lanes"), [lanes, waits], () => lanes.length
+  show($("lanes"), [lanes, waits, status.drainer.state], () => lanes.length
     ? table("Lanes", [["Lane", ""], ["Behind", ""], ["Applied up to", ""], ["commit_ts", "wide mono"]],
       lanes.map((ts, at) => [`lane ${at}`, bar(waits[at], most), tsMoment(ts), String(ts)]))
-    : el("p", { class: "dim" }, status.drainer.state === "off" ? "Replication is turned off." : "This downstream has no lanes: transactions go out one after the other."));
+    : el("p", { class: "dim" }, status.drainer.state === "off" ? "Replication is turned off."
+      : isConnected(status.drainer) ? "This downstream has no lanes: transactions go out one after the other."
+        : "The downstream is not connected yet. Its lanes are shown from then on."));
   const others = sources.filter((each) => !status.shards.some((shard) => shard.name === each.name));
   show($("sources"), others, () => others.length && [
     el("h3", {}, "Other Pumps"),
