@@ -2,13 +2,15 @@
 
 The reading is a child process (tools/search_job.py): decoding in a thread would take turns with the
 event loop for the interpreter, and a damaged or enormous record would be this process's trouble.
-One look-up at a time; who asks meanwhile is told to wait.
+One look-up at a time. Who asks meanwhile waits for a moment, as a former look-up that nobody waits
+for any more is ending then, and is refused after it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -22,6 +24,7 @@ LIMIT_MAX = 100
 SECONDS = 15.0
 START_S = 10.0
 """For the interpreter to start, on a machine that is busy."""
+PATIENCE_S = 2.0
 MEMORY_BYTES_MAX = 512 << 20
 ANSWER_BYTES_MAX = 16 << 20
 _JOB = "binlogd.tools.search_job"
@@ -50,17 +53,20 @@ class Finder:
     """Looks through `paths`: a data directory, and a relay log where other Pumps are merged."""
 
     paths: Sequence[Path]
-    _is_busy: bool = False
+    patience_s: float = PATIENCE_S
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def find(self, question: Question, *, up_to: Tso) -> LookUp:
         """What was found (tools/search.py makes it); nothing lies behind `up_to`.
 
-        Raises Refused while another look-up is going on, Unavailable when it cannot be answered,
-        Died when whoever looked ended as nobody foresaw.
+        Raises Refused where for `patience_s` another look-up is going on, Unavailable when it
+        cannot be answered, Died when whoever looked ended as nobody foresaw.
         """
-        if self._is_busy:
-            raise Refused("another look-up is going on; ask again in some seconds")
-        self._is_busy = True
+        try:
+            async with asyncio.timeout(self.patience_s):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise Refused("another look-up is going on; ask again in some seconds") from None
         asked = msgspec.structs.replace(
             question, stop=min(question.stop, up_to), paths=tuple(map(str, self.paths))
         )
@@ -72,5 +78,5 @@ class Finder:
                 answer_bytes_max=ANSWER_BYTES_MAX,
             )
         finally:
-            self._is_busy = False
+            self._turn.release()
         return msgspec.json.decode(answer, type=LookUp)

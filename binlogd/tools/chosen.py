@@ -60,10 +60,11 @@ class Met:
             )
         between = f"{self.transactions} transactions, commit_ts {self.first_ts} to {self.last_ts}"
         raise NothingFound(
-            f"no rows or DDL of {', '.join(asked)} in {between}", todo=self._near(asked)
+            f"no rows or DDL of {', '.join(asked)} in {between}", todo=self.near(asked)
         )
 
-    def _near(self, asked: Sequence[str]) -> str:
+    def near(self, asked: Sequence[str]) -> str:
+        """Which tables may be meant; "" where none was met."""
         names = {f"{database}.{table}" for database, table in self.tables if table}
         plain = {table: f"{database}.{table}" for database, table in self.tables if table}
         near = [

@@ -26,7 +26,7 @@ from binlogd.serving.answers import (
 from binlogd.settings.moment import wall_clock
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job
-from binlogd.tools.chosen import chosen, table_patterns
+from binlogd.tools.chosen import Met, NothingFound, chosen, table_patterns
 from binlogd.tools.reading import Source, SourceKind, transactions
 from binlogd.tools.records import records
 from binlogd.tools.shown import json_value, printable, value_text
@@ -104,13 +104,16 @@ def by_time(log: Log, start: Tso, stop: Tso, limit: int, found: Found) -> None:
 def by_row(log: Log, question: RowQuestion, found: Found) -> None:
     """The last changes of some rows, or of all, the newest first.
 
-    Raises Corrupt, OSError, ConfigError.
+    Raises Corrupt, OSError, ConfigError; NothingFound for a table that the schema history does not
+    know.
     """
     wanted = (
         TableFilter(do_tables=table_patterns([question.table], "table"), ignored_databases=())
         if question.table
         else None
     )
+    if wanted is not None:
+        _expect_known(log.jobs, wanted, question.table)
     for start, stop in _slices(question.start, question.stop):
         newest: list[FoundTransaction] = []
         for transaction, rows in chosen(log.between(start, stop), wanted):
@@ -137,6 +140,30 @@ class RowQuestion:
     start: Tso
     stop: Tso
     limit: int
+
+
+def _expect_known(jobs: Sequence[Job], wanted: TableFilter, asked: str) -> None:
+    """Rows have their names from these jobs: what none of them names need not be looked for."""
+    names = _names(jobs)
+    if not names or any(wanted.replicates(*each) for each in names):
+        return
+    met = Met()
+    for name in names:
+        met.table(*name)
+    raise NothingFound(f"no table {asked} in the schema history", todo=met.near([asked]))
+
+
+def _names(jobs: Sequence[Job]) -> set[tuple[str, str]]:
+    """Every name that a table has had, and each database with "". A job of several tables may have
+    moved them: they count for every database."""
+    of_id = {job.schema_id: job.schema_name for job in jobs if job.schema_name}
+    of_id |= {job.database.id: job.database.name for job in jobs if job.database is not None}
+    found = {(database, "") for database in of_id.values()}
+    for job in jobs:
+        database = job.schema_name or of_id.get(job.schema_id, "")
+        found |= {(database, job.table.name)} if job.table is not None else set()
+        found |= {(each, table.name) for each in of_id.values() for table in job.tables}
+    return found
 
 
 def _slices(start: Tso, stop: Tso) -> Iterator[tuple[Tso, Tso]]:

@@ -172,6 +172,26 @@ def test_what_makes_no_sense_is_answered_with_words(scene: Scene) -> None:
     assert "no column nme; its columns are id" in browser.wait_for("#look-state", "no column")
 
 
+def test_a_new_look_up_ends_the_former_of_the_page(scene: Scene) -> None:
+    scene.order("Edsger")
+    browser = scene.open()
+    scene.look_up("newest")  # and the token is known
+    browser.wait_for("#found", "shop.orders")
+    click = "document.querySelector('#look-form button').click()"
+    browser.driver.execute_script(f"{click}; setTimeout(() => {{ {click} }}, 300)")
+    browser.wait_for("#look-state", "Reading the log")
+    settled = "return document.querySelector('.busy') === null"
+    browser.wait(lambda: browser.driver.execute_script(settled))
+    assert "newest first" in browser.text("#look-state")
+
+
+def test_an_unknown_table_is_told_with_near_names(scene: Scene) -> None:
+    browser = scene.open()
+    scene.look_up("row", table="shop.ordres")
+    said = browser.wait_for("#look-state", "no table shop.ordres")
+    assert "near: shop.orders" in said
+
+
 def test_replication_is_paused_and_resumed_with_the_token_only(scene: Scene) -> None:
     browser = scene.open()
     browser.click("#pause")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,9 @@ from binlogd.tso import MAX_TS
 TEXT_CHARS_MAX = 4_096
 _LIMIT = 20
 _PARAMETERS = {"table", "row", "from", "to", "limit"}
+
+_LOOK_S = 0.1
+"""Between two looks whether somebody waits for the answer."""
 
 Find = Callable[[Question], Awaitable[LookUp]]
 
@@ -34,7 +38,7 @@ def add_lookup(router: web.UrlDispatcher, find: Find) -> None:
         request: web.Request, question: Callable[[web.Request], Question]
     ) -> web.Response:
         try:
-            return _json(await find(question(request)), 200)
+            return _json(await _while_awaited(request, find(question(request))), 200)
         except ConfigError as error:
             return _json(Trouble(str(error)), 400)
         except Refused as error:
@@ -44,6 +48,28 @@ def add_lookup(router: web.UrlDispatcher, find: Find) -> None:
 
     router.add_get("/transactions/{ts}", by_timestamp)
     router.add_get("/transactions", by_query)
+
+
+async def _while_awaited(request: web.Request, looking: Awaitable[LookUp]) -> LookUp:
+    """Ends a look-up that nobody waits for any more: its place is the next one's."""
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal timer
+        if request.transport is None or request.transport.is_closing():
+            limit.reschedule(loop.time())
+        else:
+            timer = loop.call_later(_LOOK_S, look)
+
+    try:
+        async with asyncio.timeout(None) as limit:
+            timer = loop.call_later(_LOOK_S, look)
+            return await looking
+    except TimeoutError:
+        raise Refused("who asked has gone") from None
+    finally:
+        timer.cancel()
 
 
 def _of_timestamp(request: web.Request) -> Question:
@@ -86,7 +112,7 @@ def _limit(query: Mapping[str, str]) -> int:
 def _condition(text: str) -> tuple[str, str]:
     column, equals, value = text.partition("=")
     if not equals or not column.strip():
-        raise ConfigError(f"row {text!r}: expected COLUMN=VALUE, as in row=id=42")
+        raise ConfigError(f"row {text!r}: expected COLUMN=VALUE, as in id=42")
     return column.strip(), value.strip()
 
 

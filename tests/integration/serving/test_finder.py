@@ -111,7 +111,19 @@ async def test_a_ddl_is_shown_with_its_text(scene: Scene) -> None:
 async def test_what_is_not_there_is_not_found(scene: Scene) -> None:
     found = await scene.find(ts=scene.shop.changes[-1] + 5)
     assert (found["transactions"], found["records"], found["complete"]) == ([], [], True)
-    assert (await scene.find(table="shop.nothing"))["transactions"] == []
+
+
+@pytest.mark.parametrize("asked", ["shop.ordres", "orders", "shp"])
+async def test_a_table_that_no_ddl_made_is_told_at_once_with_near_names(
+    scene: Scene, asked: str
+) -> None:
+    with pytest.raises(Unavailable, match=rf"no table {asked} in the schema .*shop\.orders"):
+        await scene.find(table=asked)
+
+
+async def test_a_database_and_an_expression_find_their_tables(scene: Scene) -> None:
+    for asked in ("shop", "SHOP.orders", "shop.~ord.*"):
+        assert (await scene.find(table=asked, limit=1))["transactions"], asked
 
 
 async def test_a_prewrite_without_an_outcome_is_shown_as_what_it_is(scene: Scene) -> None:
@@ -136,13 +148,22 @@ async def test_when_the_time_is_over_what_was_found_is_the_answer(scene: Scene) 
 
 
 async def test_one_at_a_time(scene: Scene) -> None:
+    at_once = Finder(scene.finder.paths, patience_s=0.0)
     async with asyncio.TaskGroup() as group:
-        first = group.create_task(scene.find(limit=1))
+        first = group.create_task(at_once.find(Question(limit=1), up_to=Tso(MAX_TS)))
         await asyncio.sleep(0)
         with pytest.raises(Refused, match="another look-up"):
-            await scene.find(limit=1)
-    assert first.result()["transactions"]
+            await at_once.find(Question(limit=1), up_to=Tso(MAX_TS))
+    assert first.result().transactions
     assert (await scene.find(limit=1))["transactions"], "and then it is free again"
+
+
+async def test_one_that_ends_for_nobody_waits_for_it_makes_room(scene: Scene) -> None:
+    former = asyncio.create_task(scene.find(limit=1))
+    await asyncio.sleep(0)
+    former.cancel()
+    assert (await scene.find(limit=1))["transactions"]
+    assert former.cancelled()
 
 
 async def test_damage_is_told_with_its_place(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -103,6 +104,25 @@ async def test_a_log_that_cannot_answer_says_why(error: Exception, status: int) 
     async with served(Asked(error)) as session, session.get("/transactions") as answer:
         assert answer.status == status
         assert (await answer.json()) == {"message": str(error)}
+
+
+async def test_a_look_up_ends_with_who_asked() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    class Endless(Asked):
+        async def find(self, question: Question) -> LookUp:
+            begun.set()
+            try:
+                return await asyncio.Future()
+            finally:
+                ended.set()
+
+    async with served(Endless()) as session:
+        asking = asyncio.create_task(session.get("/transactions"))
+        await begun.wait()
+        asking.cancel()
+        async with asyncio.timeout(120):
+            await ended.wait()
 
 
 async def test_a_look_up_that_dies_is_a_fault_of_ours_and_its_traceback_is_not_the_answer() -> None:
