@@ -401,6 +401,7 @@ class Gatherer:
         for kind in sequence:
             if kind == 0:
                 self._put_item(target, RunKind.WRITE, decode.insert(next(inserted))[1])
+                self._row = b""
                 continue
             data = next(updated) if kind == 1 else next(deleted)
             tells, self._row = is_known and data != self._row, data
@@ -420,12 +421,14 @@ class Gatherer:
         for kind in sequence:
             if kind == 0:
                 self._put_item(target, RunKind.WRITE, decode.insert(next(inserted))[1])
-            elif kind == 1:
-                statement = reader.update_statement(next(updated))
-                self._put_item(target, RunKind.SINGLE, statement)
-            else:
-                statement = reader.delete_statement(next(deleted))
-                self._put_item(target, RunKind.SINGLE, statement)
+                self._row = b""
+                continue
+            data = next(updated) if kind == 1 else next(deleted)
+            if data == self._row:  # with its hidden id: a row that equals it is another
+                continue
+            self._row = data
+            make = reader.update_statement if kind == 1 else reader.delete_statement
+            self._put_item(target, RunKind.SINGLE, make(data))
 
     def _add_original(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
         of_kind = dict(zip((0, 1, 4), rows, strict=True))

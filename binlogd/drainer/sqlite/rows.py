@@ -76,16 +76,16 @@ class RowWriter:
             if kind == 0:
                 values = self._decoder.insert(next(inserted))
                 yield Change(self._put, _stored(self._storers, values), must_match=False)
+                last = b""
                 continue
             row = next(updated) if kind == 1 else next(deleted)
-            if kind == 1:
-                changes = self._changed(*self._decoder.update(row))
-            else:
-                changes = iter((self._deleted(self._decoder.delete(row)),))
-            if self.has_key and row == last:  # TiDB writes twice what it partitions anew
-                changes = (change._replace(must_match=False) for change in changes)
+            if row == last:  # TiDB writes twice what it partitions anew
+                continue
             last = row
-            yield from changes
+            if kind == 1:
+                yield from self._changed(*self._decoder.update(row))
+            else:
+                yield self._deleted(self._decoder.delete(row))
 
     def rule_of(self, rule: RowNotFoundRule, passed_over: Sized) -> RowNotFoundRule:
         """What becomes of a row of this table that is missing."""
