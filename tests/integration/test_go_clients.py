@@ -123,7 +123,8 @@ def test_pumps_are_restarted_one_after_the_other_while_tidbs_client_writes(
         pd + '[syncer]\ndb-type = "sqlite"\n', 'node-id = "drainer"\nroles = ["drainer"]\n'
     )
     for name in ("first", "second"):
-        nodes[name].configure(pd, f'node-id = "{name}"\nroles = ["pump"]\n')
+        operators = '[security]\noperators-from = ["127.0.0.1"]\n'
+        nodes[name].configure(pd + operators, f'node-id = "{name}"\nroles = ["pump"]\n')
     try:
         for node in nodes.values():
             node.start()
