@@ -26,7 +26,7 @@ from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event, StreamReset
 from hyperframe.frame import Frame, GoAwayFrame
 
-from binlogd.host.silence import notice_silence
+from binlogd.host.silence import cut, notice_silence
 from binlogd.host.tls import ClientTls
 
 
@@ -110,7 +110,7 @@ class PlainChannel(Channel):
         """One of its connections; it ends with the channel."""
         self._transports.add(transport)
         if self._is_closed:
-            _cut(transport)
+            cut(transport)
 
     def lost(self, transport: asyncio.Transport) -> None:
         """It has ended."""
@@ -122,20 +122,11 @@ class PlainChannel(Channel):
         self._is_closed = True
         super().close()
         for transport in list(self._transports):
-            _cut(transport)
+            cut(transport)
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
             raise ConnectionError("the channel was closed by somebody whose call had failed on it")
-
-
-def _cut(transport: asyncio.Transport) -> None:
-    """By TLS a word is said, and not waited for an answer, as RFC 8446 6.1 has it: the connection
-    would outlive whoever closed it, half a minute if the other side is silent. Nor for a peer that
-    takes nothing."""
-    if not transport.is_closing():  # after a second time asyncio's TLS cannot be aborted
-        transport.close()
-    transport.abort()
 
 
 class LastingChannel(PlainChannel):

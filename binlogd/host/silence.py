@@ -1,4 +1,5 @@
-"""Peers that vanish without a word: a machine that lost its power, a route that is gone.
+"""Peers that vanish without a word: a machine that lost its power, a route that is gone; and
+those that are there and take nothing.
 
 Whoever waits for an answer of any length (a DDL, a pull) sends nothing meanwhile, so that only the
 kernel can find out. Source: tcp(7).
@@ -7,6 +8,7 @@ kernel can find out. Source: tcp(7).
 from __future__ import annotations
 
 import socket
+from asyncio import WriteTransport
 
 _UNANSWERED_MS = 30_000
 _OPTIONS = (
@@ -24,3 +26,15 @@ def notice_silence(connected: socket.socket) -> None:
     """Has the kernel end a TCP connection within half a minute of the peer's last sign of life."""
     for level, option, value in _OPTIONS:
         connected.setsockopt(level, option, value)
+
+
+def cut(transport: WriteTransport) -> None:
+    """Ends a connection at once; what was written and is not taken is lost.
+
+    By TLS a word is said, and not waited for an answer, as RFC 8446 6.1 has it: the connection
+    would outlive whoever closed it, half a minute if the other side is silent, and for ever one to
+    a peer that takes nothing.
+    """
+    if not transport.is_closing():  # after a second time asyncio's TLS cannot be aborted
+        transport.close()
+    transport.abort()

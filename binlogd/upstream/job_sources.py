@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import ssl
 import zlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from binlogd.host.disk import PosixDisk
 from binlogd.host.tls import ClientTls
 from binlogd.tidb.job_index import JobIndex
 from binlogd.upstream.history import HistoryLimits, JobSource, stored_job
+from binlogd.upstream.http import certificates, session
 from binlogd.upstream.store import StoredJob
 
 _PAGE_JOBS = 2048  # what TiDB 8.4 and newer answer at most
@@ -102,15 +102,14 @@ class UrlJobs:
         self, known: JobIndex, wanted: int | None = None
     ) -> AsyncGenerator[Sequence[StoredJob], None]:
         """See JobSource."""
-        timeout = aiohttp.ClientTimeout(total=self._limits.request_timeout_s)
         before = {entry.id for entry in known.in_version_order()}
         query = {} if wanted is None else {"limit": str(_NEWEST_JOBS)}
         read_back_to = 0
         try:
-            async with aiohttp.ClientSession(timeout=timeout) as session:
+            async with session(self._limits.request_timeout_s) as asking:
                 for _ in range(_PAGES_MAX):
                     ids: list[int] = []
-                    for part in _slices(await self._page(session, query)):
+                    for part in _slices(await self._page(asking, query)):
                         jobs = _parsed(self._url, part)
                         ids += [entry.id for entry, _ in jobs]
                         yield jobs
@@ -130,12 +129,8 @@ class UrlJobs:
             reason = str(error) or type(error).__name__
             raise UpstreamUnavailable(f"upstream.schema-history {self._url}: {reason}") from error
 
-    def _certificates(self) -> ssl.SSLContext | bool:
-        """As aiohttp takes them; they may have changed since the last request."""
-        return self._tls.fresh() if self._tls is not None else True
-
-    async def _page(self, session: aiohttp.ClientSession, query: dict[str, str]) -> bytes:
-        async with session.get(self._url, params=query, ssl=self._certificates()) as response:
+    async def _page(self, asking: aiohttp.ClientSession, query: dict[str, str]) -> bytes:
+        async with asking.get(self._url, params=query, ssl=certificates(self._tls)) as response:
             body = bytearray()
             async for chunk in response.content.iter_chunked(1 << 20):
                 body += chunk

@@ -14,11 +14,14 @@ from aiomysql.connection import MySQLResult
 from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
-from binlogd.host.silence import notice_silence
+from binlogd.host.silence import cut, notice_silence
 from binlogd.host.tls import ClientTls
 
 _ACCESS_DENIED = 1045
 _SHA2 = "caching_sha2_password"
+_QUIT = b"\x01\x00\x00\x00\x01"
+"""A packet of one byte, COM_QUIT. To a server without it a connection has broken, and its log says
+so."""
 
 
 def for_mysql(password: str) -> str:
@@ -49,7 +52,7 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
             user=user,
             password=for_mysql(password),
             charset="utf8mb4",
-            autocommit=autocommit,
+            autocommit=None,  # by `open`
             client_flag=CLIENT.FOUND_ROWS,
             # no limit of aiomysql's own: asyncio.wait_for forgets, up to Python 3.11, that it was
             # cancelled when the connection is made in that very moment
@@ -57,6 +60,8 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
             ssl=tls.fresh() if tls else None,
         )
         self._tls, self._without_tls = tls, without_tls
+        self._with_autocommit = autocommit
+        self._is_answer_due = False
 
     async def open(self, *, several: bool = False) -> None:
         """With `several` one query may be many statements; without it the server refuses that.
@@ -67,6 +72,7 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
             self.client_flag &= ~CLIENT.MULTI_STATEMENTS
         try:
             await self._understood(self._connect())
+            await self._understood(self.autocommit(self._with_autocommit))
         except MySQLError as error:
             code, reason = error.args if len(error.args) == 2 else (0, error)
             more = _hint(code, self._auth_plugin_used, has_tls=self._tls is not None)
@@ -101,9 +107,13 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
 
     async def _understood(self, answer: Awaitable[Any]) -> Any:
         """aiomysql takes packets apart unchecked: one that is short or foreign raises anything."""
+        self._is_answer_due = True
         try:
-            return await answer
-        except (MySQLError, OSError, RuntimeError):
+            found = await answer
+        except MySQLError:  # the server's, which says nothing more, or this side has closed
+            self._is_answer_due = False
+            raise
+        except (OSError, RuntimeError):
             raise
         except Exception as error:
             if self.closed and isinstance(error, AttributeError):
@@ -113,6 +123,15 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
                 f"what it says is not MySQL's protocol ({error!r}): is this the port of a MySQL,"
                 " MariaDB or TiDB?"
             ) from error
+        self._is_answer_due = self._result is not None and self._result.has_next
+        return found
+
+    async def _request_authentication(self) -> None:
+        try:
+            await super()._request_authentication()
+        except BaseException:  # aiomysql would say goodbye by TLS, and wait for an answer
+            self.close()
+            raise
 
     async def _process_auth(self, plugin_name: bytes, packet: Any) -> Any:
         self._auth_plugin_used = plugin_name.decode()  # also of a login that fails
@@ -125,10 +144,18 @@ class MysqlConnection(aiomysql.Connection):  # type: ignore[misc]  # aiomysql ha
             raise ConnectionError(self._without_tls)
 
     def close(self) -> None:
-        """At once: TLS would say goodbye first, and wait for an answer."""
-        if self._ssl_context and self._writer is not None:
-            self._writer.transport.abort()
-        super().close()
+        """At once, whatever the server takes or answers; one that waits is told that it is over."""
+        writer = self._writer
+        if writer is None:
+            return
+        if self._is_answer_due or writer.transport.is_closing():
+            cut(writer.transport)
+            super().close()
+        else:
+            writer.write(_QUIT)
+            super().close()
+            # uvloop writes at the end of a turn
+            self.loop.call_soon(cut, writer.transport)
 
     @property
     def result(self) -> Any:

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import aiomysql
 import aiosqlite
 from aiokafka import AIOKafkaProducer
@@ -263,6 +264,13 @@ def test_aiomysqls_connection_is_made_in_the_steps_that_we_look_into() -> None:
     server = inspect.getsource(aiomysql.Connection._get_server_information)
     assert "self.server_capabilities = " in server
     assert "self._auth_plugin_used = " in inspect.getsource(aiomysql.Connection.__init__)
+    assert "self._writer.transport.close()" in inspect.getsource(aiomysql.Connection.close)
+
+
+def test_aiohttps_connections_are_made_where_we_look() -> None:
+    made = inspect.getsource(aiohttp.TCPConnector._create_connection)
+    assert "return proto" in made
+    assert "self._create_connection(" in inspect.getsource(aiohttp.BaseConnector)
 
 
 def test_aiomysqls_answers_are_read_where_we_read_them() -> None:

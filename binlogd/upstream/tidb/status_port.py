@@ -5,13 +5,13 @@ Source: TiDB docs/tidb_http_api.md.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 
 import aiohttp
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.host.tls import ClientTls
+from binlogd.upstream.http import certificates, session
 
 ANSWER_S = 10.0
 ANSWER_BYTES_MAX = 64 << 20
@@ -37,12 +37,11 @@ class StatusPort:
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
         """The body of an answer. Raises UpstreamUnavailable, also for an answer that is an error:
         another TiDB may know better."""
-        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         try:
             async with (
-                aiohttp.ClientSession(timeout=timeout) as session,
-                session.get(
-                    self.url(path), params=dict(query or {}), ssl=self._certificates()
+                session(ANSWER_S) as asking,
+                asking.get(
+                    self.url(path), params=dict(query or {}), ssl=certificates(self.tls)
                 ) as answer,
             ):
                 body = bytearray()
@@ -56,9 +55,6 @@ class StatusPort:
             text = bytes(body[:_TEXT_BYTES]).decode("utf-8", "replace").strip()
             raise self._error(path, f"HTTP {answer.status}: {text}")
         return bytes(body)
-
-    def _certificates(self) -> ssl.SSLContext | bool:
-        return self.tls.fresh() if self.tls is not None else True
 
     def _error(self, path: str, reason: str) -> UpstreamUnavailable:
         return UpstreamUnavailable(f"tidb {self}{path}: {reason}")

@@ -103,6 +103,19 @@ async def test_a_greeting_that_is_none_is_a_downstream_that_is_not_there(greetin
         await left.wait()
 
 
+async def test_a_session_that_ends_in_good_order_is_none_that_broke(db: MariaDb) -> None:
+    def asked(name: str) -> int:
+        return int(db.execute(f"SHOW GLOBAL STATUS LIKE '{name}'")[0][1] or 0)
+
+    before = asked("Aborted_clients")
+    session = await SqlSession.connect(Server("127.0.0.1", db.port, "root", ""))
+    connected = asked("Threads_connected")
+    assert await session.rows(b"SELECT 1") == [(1,)]
+    session.close()
+    await until(lambda: asked("Threads_connected") < connected)
+    assert asked("Aborted_clients") == before
+
+
 async def test_a_default_that_is_no_text_is_read_like_any_other(db: MariaDb) -> None:
     db.execute("CREATE TABLE s.b (a INT, b VARBINARY(9) DEFAULT x'ff00fe')")
     session = await SqlSession.connect(Server("127.0.0.1", db.port, "root", ""))

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
-import threading
-import warnings
 from asyncio import BaseTransport
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
 from grpclib.protocol import H2Protocol
 from hyperframe.frame import GoAwayFrame, SettingsFrame
 
 from binlogd.grpc.channel import LastingChannel, PlainChannel
 from binlogd.host.tls import ClientTls, ServerTls
 from tests.support.certificates import Authority
+from tests.support.hung_servers import LOOPS, hung_after, left_open_by
 from tests.support.pump_world import eventually
 
 
@@ -58,29 +52,6 @@ async def test_a_connection_that_is_lost_as_soon_as_it_is_made_is_an_error_of_th
         channel.close()
 
 
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-@contextmanager
-def silent_after_the_handshake(tls: ServerTls) -> Iterator[tuple[str, int]]:
-    """A server that hangs as soon as it has been greeted: it answers no goodbye."""
-    is_over = threading.Event()
-
-    def serve() -> None:
-        accepted, _ = listening.accept()
-        with tls.make().wrap_socket(accepted, server_side=True):
-            is_over.wait()
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield listening.getsockname()
-        finally:
-            is_over.set()
-            thread.join()
-
-
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_closed_channel_leaves_no_connection_to_a_server_that_hangs(
     loop: str, tmp_path: Path
@@ -93,22 +64,9 @@ def test_a_closed_channel_leaves_no_connection_to_a_server_that_hangs(
         await channel.__connect__()
         channel.close()
 
-    with silent_after_the_handshake(ServerTls(authority.files(authority.issue("server")))) as at:
+    server = ServerTls(authority.files(authority.issue("server"))).make()
+    with hung_after(lambda accepted: server.wrap_socket(accepted, server_side=True)) as at:
         assert left_open_by(connect_and_close(*at), LOOPS[loop]) == []
-
-
-def left_open_by(
-    coroutine: Coroutine[Any, Any, None], loop: Callable[[], asyncio.AbstractEventLoop]
-) -> list[str]:
-    """What nobody has closed when its loop is over."""
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", ResourceWarning)
-        gc.collect()
-        before = len(told)
-        with asyncio.Runner(loop_factory=loop) as runner:
-            runner.run(coroutine)
-        gc.collect()
-        return [str(each.message) for each in told[before:]]
 
 
 async def test_a_closed_channel_ends_the_connections_too_that_its_server_is_leaving() -> None:
