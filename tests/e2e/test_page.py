@@ -235,12 +235,16 @@ def test_what_is_stuck_says_what_to_do_and_is_skipped_by_hand(scene: Scene) -> N
     problem = browser.wait_for("#attention", "Replication is stuck")
     assert "not found table id: 77" in problem
     assert f"binlogd skip {ts}" in problem
+    offered = [each.text for each in browser.all("#attention button")]
+    assert offered == ["Look at it", "Skip it…"], "after what to do, and last"
     browser.click("#attention .danger")
+    assert "never be applied" in browser.wait_for("#skip[open]", "for good?")
+    assert browser.one("#attention .problem").is_displayed(), "it is asked beside the message"
+    assert browser.driver.execute_script("return scrollY") == 0
     field = browser.one("#skip-form [name=ts]")
     assert field.get_attribute("value") == ts
+    assert field.get_attribute("readonly"), "no other than that of the message"
     browser.driver.switch_to.active_element.send_keys("a table of the test", Keys.ENTER)
-    assert "never be applied" in browser.wait_for("#sure", "for good?")
-    browser.click("#sure-yes")
     scene.give_token()
     browser.wait_for("#states", "Replication running")
     browser.wait_for("#attention", "Nothing needs attention")

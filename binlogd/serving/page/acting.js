@@ -2,7 +2,6 @@
 // with the link of `binlogd page`, behind the #, which no browser sends anywhere.
 
 import { $, el, moment, show } from "/page/dom.js";
-import { tsTime } from "/page/words.js";
 
 const KEPT = "binlogd-admin-token";
 const token = () => sessionStorage.getItem(KEPT);
@@ -62,21 +61,21 @@ function isSure(title, text, yes) {
   });
 }
 
-function said(isDone, text) {
-  $("acted").className = isDone ? "notice good" : "notice bad";
-  $("acted").textContent = text;
+function said(place, isDone, text) {
+  $(place).className = isDone ? "notice good" : "notice bad";
+  $(place).textContent = text;
 }
 
-async function act(method, path, done) {
-  $("acted").className = "notice busy";
-  $("acted").textContent = "The process is asked.";
+async function act(method, path, done, place = "acted") {
+  $(place).className = "notice busy";
+  $(place).textContent = "The process is asked.";
   try {
     const [status, answer] = await ask(method, path);
     const isDone = status === 200 && answer.code === 200;
-    said(isDone, isDone ? done : `Refused: ${answer.message}`);
+    said(place, isDone, isDone ? done : `Refused: ${answer.message}`);
     return isDone;
   } catch (error) {
-    said(false, `The process did not answer: ${error.message}`);
+    said(place, false, `The process did not answer: ${error.message}`);
     return false;
   }
 }
@@ -99,20 +98,24 @@ async function end(action) {
   await act("PUT", state("pump", action), action === "pause" ? "The node pauses, and ends." : "The node closes.");
 }
 
-export function offerSkip(ts) {
-  const form = $("skip-form");
-  form.elements.ts.value = ts;
-  form.elements.reason.focus();
-  form.scrollIntoView({ block: "center" });
+// Of one transaction, or of any.
+export function offerSkip(ts = "") {
+  const { ts: of, reason } = $("skip-form").elements;
+  of.value = ts;
+  of.readOnly = ts !== "";
+  reason.value = "";
+  $("skip-said").className = $("skip-said").textContent = "";
+  $("skip").showModal();
+  (ts ? reason : of).focus();
 }
 
 async function skip(event) {
   event.preventDefault();
-  const form = $("skip-form");
-  const ts = form.elements.ts.value.trim(), reason = form.elements.reason.value.trim();
-  const text = `The transaction of commit_ts ${ts} (${tsTime(ts)}) will never be applied downstream. There is no way to take this back.`;
-  if (!await isSure("Skip this transaction for good?", text, "Skip it")) return;
-  if (await act("PUT", `/skips/${ts}?reason=${encodeURIComponent(reason)}`, `commit_ts ${ts} is passed over.`)) form.reset();
+  const { ts, reason } = $("skip-form").elements;
+  const path = `/skips/${ts.value.trim()}?reason=${encodeURIComponent(reason.value.trim())}`;
+  if (!await act("PUT", path, "", "skip-said")) return;
+  $("skip").close();
+  said("acted", true, `commit_ts ${ts.value.trim()} is passed over.`);
 }
 
 export function showActing(status, skips) {
@@ -133,6 +136,8 @@ export function listen() {
   $("resume").onclick = resume;
   $("pump-pause").onclick = () => end("pause");
   $("pump-close").onclick = () => end("close");
+  $("skip-any").onclick = () => offerSkip();
+  $("skip-no").onclick = () => $("skip").close();
   $("skip-form").onsubmit = skip;
   $("forget").onclick = () => { sessionStorage.removeItem(KEPT); showToken(); };
   showToken();
