@@ -13,28 +13,27 @@ Source: tidb-binlog drainer/relay.go; the original's process ends with exit code
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.drainer.carry import Carry
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.doubt import say_in_doubt, say_late, say_left
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.translate import Translator
-from binlogd.drainer.txn import Ddl, Dml, Txn
-from binlogd.errors import ConfigError, leading_error
+from binlogd.drainer.txn import Ddl, Decoded, Dml, Txn
+from binlogd.drainer.walk import Walk
+from binlogd.errors import ConfigError, MalformedBinlog, leading_error
 from binlogd.ports import Disk
 from binlogd.relay.frame import RelayEntry
 from binlogd.relay.reader import Relay, read_relay
 from binlogd.tidb.model import job_from_json
-from binlogd.tidb.moved_rows import MovedRows
 from binlogd.tidb.schema import SchemaTracker
-from binlogd.tso import MAX_TS, Tso
-from binlogd.wire.peek import peek
+from binlogd.tso import MAX_TS, NO_TS, Tso
+from binlogd.wire import peek
 
 log = structlog.get_logger(__name__)
 
@@ -86,9 +85,9 @@ async def restore(
         await begin(sink, checkpoint)
         translator = translator_for(tracker)
         last_ts = MAX_TS if to_ts is None else to_ts
-        carry = Carry(tracker, translator.router, relay.base_ts)
-        entries = _Entries(relay, translator, carry, tracker.moved, checkpoint.commit_ts, last_ts)
-        return await _apply(sink, checkpoint, entries)
+        walk = Walk(tracker, translator, relay.base_ts, said_ts=checkpoint.commit_ts)
+        txns = _walked(relay, walk, checkpoint.commit_ts, last_ts)
+        return await _apply(sink, checkpoint, txns, walk)
     finally:
         await sink.close()
 
@@ -127,118 +126,68 @@ async def begin(sink: Sink, checkpoint: Checkpoint) -> None:
         await sink.save(replace(checkpoint, consistent=False))
 
 
-async def _apply(sink: Sink, checkpoint: Checkpoint, entries: _Entries) -> Restored:
-    progress = _Progress(checkpoint)
-    log.info("restore_begun", checkpoint_ts=checkpoint.commit_ts)
+@asynccontextmanager
+async def running(sink: Sink) -> AsyncGenerator[None]:
+    """At work, and closed at the end. Raises what leads, bare."""
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(sink.run(), name="sink")
-            async for txns in entries.translated():
-                await sink.submit(txns)
-                progress.count(txns)
-            await sink.flush()
-            await sink.save(progress.checkpoint())
+            yield
             await sink.close()
     except BaseExceptionGroup as group:
         error = leading_error(group)
         if error is None:
             raise
         raise error from group
-    in_doubt = entries.values_in_doubt + sink.statistics().values_in_doubt
-    done = replace(progress.restored(), values_in_doubt=in_doubt)
-    log.info("restored", to_ts=done.to_ts, transactions=done.transactions, rows=done.rows)
-    return done
 
 
-class _Entries:
-    """A relay log as a sink is given it."""
+async def _apply(
+    sink: Sink, checkpoint: Checkpoint, parts: AsyncIterator[list[Txn]], walk: Walk
+) -> Restored:
+    to_ts, version = checkpoint.commit_ts, checkpoint.schema_version
+    transactions = rows = 0
+    log.info("restore_begun", checkpoint_ts=to_ts)
+    async with running(sink):
+        async for txns in parts:
+            await sink.submit(txns)
+            to_ts = txns[-1].commit_ts
+            done = [txn for txn in txns if isinstance(txn, Dml | Ddl)]
+            transactions += len(done)
+            rows += sum(txn.row_count for txn in done if isinstance(txn, Dml))
+            version = max([version, *(txn.schema_version for txn in done)])
+        await sink.flush()
+        await sink.save(Checkpoint(to_ts, True, version, checkpoint.ts_map))
+    in_doubt = walk.values_in_doubt + sink.statistics().values_in_doubt
+    log.info("restored", to_ts=to_ts, transactions=transactions, rows=rows)
+    return Restored(checkpoint.commit_ts, to_ts, transactions, rows, False, in_doubt)
 
-    def __init__(
-        self,
-        relay: Relay,
-        translator: Translator,
-        carry: Carry,
-        moved: MovedRows,
-        applied_ts: Tso,
-        last_ts: Tso,
-    ) -> None:
-        self._relay, self._translator, self._carry = relay, translator, carry
-        self._moved = moved
-        self._applied_ts, self._last_ts = applied_ts, last_ts
-        self.values_in_doubt = 0
 
-    async def translated(self) -> AsyncIterator[list[Txn]]:
-        """What lies beyond `applied_ts`, up to `last_ts`.
+async def _walked(
+    relay: Relay, walk: Walk, applied_ts: Tso, last_ts: Tso
+) -> AsyncIterator[list[Txn]]:
+    """What lies beyond `applied_ts`, up to `last_ts`.
 
-        The DDL before it moves the schema, and the rows before it may hold values for a column
-        that a DDL behind it makes.
-        """
-        async for batch in self._relay.batches:
-            txns: list[Txn] = []
-            for entry in batch:
-                if entry.commit_ts > self._last_ts:
-                    break
-                found = self._with_what_is_due(entry)
-                if entry.commit_ts > self._applied_ts:
-                    txns += found
-            if txns:
-                yield txns
-            if batch and batch[-1].commit_ts > self._last_ts:
+    The DDL before it moves the schema, and the rows before it may hold values for a column that a
+    DDL behind it makes.
+    """
+    async for batch in relay.batches:
+        txns: list[Txn] = []
+        for entry in batch:
+            if entry.commit_ts > last_ts:
                 break
-        left = self._carry.left()
-        self.values_in_doubt += len(left)
-        say_left(left)
-
-    def _with_what_is_due(self, entry: RelayEntry) -> list[Txn]:
-        due = self._carry.due(entry.commit_ts)
-        start_ts = Tso(peek(entry.payload).start_ts)
-        job = job_from_json(entry.job) if entry.job else None
-        binlog = CommittedBinlog(start_ts, entry.commit_ts, entry.payload)
-        txn = self._translator.translate(binlog, job)
-        txn = self._carry.joined(txn)
-        doubt = self._carry.saw(txn)
-        if doubt is not None and isinstance(txn, Ddl) and entry.commit_ts > self._applied_ts:
-            self.values_in_doubt += 1
-            say_in_doubt(txn, doubt)
-        if self._moved:
-            late = self._moved.take_doubts()
-            if entry.commit_ts > self._applied_ts:
-                self.values_in_doubt += len(late)
-                say_late(entry.commit_ts, late)
-        return [txn] if due is None else [due, txn]
+            found = [*walk.due(entry.commit_ts), walk.take(_decoded(entry))]
+            if entry.commit_ts > applied_ts:
+                txns += found
+        if txns:
+            yield txns
+        if batch and batch[-1].commit_ts > last_ts:
+            break
+    walk.end()
 
 
-class _Progress:
-    """How far a restore has come."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._from = checkpoint
-        self._to_ts = checkpoint.commit_ts
-        self._schema_version = checkpoint.schema_version
-        self._transactions = self._rows = 0
-
-    def count(self, txns: list[Txn]) -> None:
-        for txn in txns:
-            self._to_ts = txn.commit_ts
-            if isinstance(txn, Dml | Ddl):
-                self._transactions += 1
-                self._schema_version = max(self._schema_version, txn.schema_version)
-            if isinstance(txn, Dml):
-                self._rows += txn.row_count
-
-    def checkpoint(self) -> Checkpoint:
-        return Checkpoint(
-            self._to_ts,
-            consistent=True,
-            schema_version=self._schema_version,
-            ts_map=self._from.ts_map,
-        )
-
-    def restored(self) -> Restored:
-        return Restored(
-            self._from.commit_ts,
-            self._to_ts,
-            self._transactions,
-            self._rows,
-            was_consistent=False,
-        )
+def _decoded(entry: RelayEntry) -> Decoded:
+    start_ts, ddl = NO_TS, None
+    with suppress(MalformedBinlog):  # one that is ignored is passed over, another refused
+        start_ts, ddl = Tso(peek.peek(entry.payload).start_ts), peek.ddl(entry.payload)
+    binlog = CommittedBinlog(start_ts, entry.commit_ts, entry.payload)
+    return Decoded(binlog, ddl, job_from_json(entry.job) if entry.job else None)

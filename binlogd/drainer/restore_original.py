@@ -12,7 +12,6 @@ stopped in the middle; here that is an error.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,10 +26,10 @@ from binlogd.drainer.messages import secondary
 from binlogd.drainer.messages.named import NamedTransaction
 from binlogd.drainer.messages.pb import head_of
 from binlogd.drainer.mysql.named_apply import NamedApplier
-from binlogd.drainer.restore import Restored, begin, check_complete, where_to_begin
+from binlogd.drainer.restore import Restored, begin, check_complete, running, where_to_begin
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Skip
-from binlogd.errors import ConfigError, CorruptPayload, CorruptRelay, leading_error
+from binlogd.errors import ConfigError, CorruptPayload, CorruptRelay
 from binlogd.tso import MAX_TS, NO_TS, Tso
 
 log = structlog.get_logger(__name__)
@@ -133,15 +132,7 @@ def _wanted(found: NamedTransaction, table_filter: TableFilter) -> NamedTransact
 
 async def _save(sink: Sink, checkpoint: Checkpoint) -> None:
     """The sink's own progress is moved as well: it would pass over nothing of this otherwise."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(sink.run(), name="sink")
-            await sink.submit([Skip(checkpoint.commit_ts)])
-            await sink.flush()
-            await sink.save(checkpoint)
-            await sink.close()
-    except BaseExceptionGroup as group:
-        error = leading_error(group)
-        if error is None:
-            raise
-        raise error from group
+    async with running(sink):
+        await sink.submit([Skip(checkpoint.commit_ts)])
+        await sink.flush()
+        await sink.save(checkpoint)

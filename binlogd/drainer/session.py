@@ -27,20 +27,17 @@ import structlog
 
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer import late_commits
-from binlogd.drainer.carry import Carry
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.ddl.trash_names import Trash
-from binlogd.drainer.doubt import say_in_doubt, say_late, say_left
-from binlogd.drainer.files.relay_original import OriginalRelay
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.measures import DrainerMeasures
 from binlogd.drainer.schema_log import SchemaEvent, SchemaLog
 from binlogd.drainer.sink import Sink, SinkStatistics
-from binlogd.drainer.translate import Translator, ddl_job_id
-from binlogd.drainer.txn import Ddl, Dml, Skip, Txn
+from binlogd.drainer.translate import Translator, ddl_of
+from binlogd.drainer.txn import Ddl, Decoded, Dml, Skip, Txn
+from binlogd.drainer.walk import Walk
 from binlogd.errors import (
-    BinlogdError,
     ConfigError,
     Corrupt,
     DownstreamWentBack,
@@ -52,13 +49,11 @@ from binlogd.merge.merge import MergeStatistics
 from binlogd.merge.stream import MergedStream, MergeLimits, merged
 from binlogd.ports import BinlogSource, Sources
 from binlogd.relay.frame import RelayEntry
-from binlogd.relay.log import RelayStatistics, RelayWriter
-from binlogd.telemetry.faults import unforeseen
+from binlogd.relay.log import RelayStatistics
 from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job, SchemaState
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire import peek
 
 _AHEAD_KEPT_MAX = 4096
 _APPLIED_AT_ONCE = 100
@@ -86,6 +81,28 @@ class DdlHistory(Protocol):
         ...
 
 
+class RelayLog(Protocol):
+    """What is durable before the sink is given it; each kind writes at one of the two places."""
+
+    async def open(self, *, after: Tso, snapshot: Callable[[], bytes]) -> None:
+        """Ready for what is above `after`; `snapshot` gives the schema of what was written."""
+
+    async def append_pulled(self, entries: Sequence[RelayEntry], /) -> int:
+        """Binlogs, before they move the schema: bytes of them that were written."""
+
+    async def append_translated(self, part: Sequence[tuple[Txn, bytes]], /) -> None:
+        """Each transaction with its binlog; of values that are carried there is none."""
+
+    async def collect(self, saved_ts: Tso) -> int:
+        """Removes what a checkpoint makes needless."""
+
+    async def close(self) -> None:
+        """Safe to call twice."""
+
+    def statistics(self) -> RelayStatistics:
+        """How it stands; cheap."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainerOptions:
     """Numbers and choices; defaults are those of the configuration."""
@@ -110,7 +127,7 @@ class DrainerPorts:
     sources: Sources | Sequence[BinlogSource]
     history: DdlHistory
     make_sink: Callable[[], Sink]
-    relay: RelayWriter | OriginalRelay | None
+    relay: RelayLog | None
     table_filter: TableFilter
     on_saved: Callable[[Checkpoint], None]
     """Called after each save: nobody needs what lies at or below its commit_ts any more."""
@@ -138,11 +155,10 @@ class Session:
         self._schema = SchemaTracker()
         self._jobs = JobIndex()
         self._events: list[SchemaEvent] = []
-        self._translator: Translator | None = None
+        self._walk: Walk | None = None
         self._versions: deque[tuple[Tso, int]] = deque()
         self._queue: asyncio.Queue[list[Txn] | None] = asyncio.Queue(options.parts_ahead_max)
         self._ahead: deque[Tso] = deque(maxlen=_AHEAD_KEPT_MAX)
-        self._carry: Carry | None = None
         self._saving, self._relaying = asyncio.Lock(), asyncio.Lock()
         self._is_stopping, self._is_over = False, asyncio.Event()
         self._walked_ts = NO_TS
@@ -157,7 +173,7 @@ class Session:
         self.checkpoint = Checkpoint(options.initial_commit_ts)
         self.first_ts = NO_TS
         """Of the first transaction that was pulled."""
-        self.skipped = self._in_doubt = 0
+        self.skipped = 0
         self.expiring: tuple[str, ...] = ()
         """Tables with a TTL, as of what was walked."""
 
@@ -224,7 +240,8 @@ class Session:
     def values_in_doubt(self) -> int:
         """Times that something was said to be in doubt."""
         sink = self.sink_statistics()
-        return self._in_doubt + (sink.values_in_doubt if sink is not None else 0)
+        in_doubt = self._walk.values_in_doubt if self._walk is not None else 0
+        return in_doubt + (sink.values_in_doubt if sink is not None else 0)
 
     def sink_statistics(self) -> SinkStatistics | None:
         """How the sink stands."""
@@ -277,47 +294,34 @@ class Session:
         except (Stuck, Corrupt):
             await self._settle(is_consistent=False)
             raise
-        self._note_what_is_due()
+        if self._walk is not None:
+            self._walk.end()
         await self._settle(is_consistent=True)
 
     async def _take(self, pulled: Pulled) -> None:
         binlogs = [binlog for binlog in pulled.binlogs if not binlog.is_fake]
-        if binlogs and self._translator is None:
+        if binlogs and self._walk is None:
             self.first_ts = binlogs[0].commit_ts
             await self._begin_at(self.first_ts)
         for part in self._parts(binlogs):
-            await self._walk(part)
+            await self._take_part(part)
         if not binlogs or binlogs[-1].commit_ts < pulled.resolved_ts:
-            due = self._carried(Tso(pulled.resolved_ts + 1))
+            due = self._walk.due(Tso(pulled.resolved_ts + 1)) if self._walk is not None else []
             await self._relay_translated([(txn, b"") for txn in due])
             self._walked_ts = pulled.resolved_ts
             await self._queue.put([*due, Skip(pulled.resolved_ts)])
 
-    def _carried(self, before_ts: Tso) -> list[Txn]:
-        """What must be written before a transaction with this commit_ts."""
-        due = self._carry.due(before_ts) if self._carry is not None else None
-        return [due] if due is not None else []
-
-    async def _walk(self, part: Sequence[CommittedBinlog]) -> None:
-        found, failure = await self._with_jobs(part)
-        if isinstance(self._relay, RelayWriter) and found:
-            entries = [
-                RelayEntry(binlog.commit_ts, binlog.payload, job.raw if job else b"")
-                for binlog, job in found
-            ]
-            async with self._relaying:
-                begin_s = asyncio.get_running_loop().time()
-                await self._relay.append(entries)
-                self._ports.measures.relay.wrote(
-                    sum(len(binlog.payload) for binlog in part),
-                    asyncio.get_running_loop().time() - begin_s,
-                )
-        await self._load_coming(part, [job for _, job in found if job is not None])
+    async def _take_part(self, part: Sequence[CommittedBinlog]) -> None:
+        walk = self._walk
+        assert walk is not None, "walking before the schema is known"
+        found, failure = await self._decoded(part)
+        await self._relay_pulled(found)
+        await self._load_coming(part, [each.job for each in found if each.job is not None])
         translated: list[tuple[Txn, bytes]] = []
         try:
-            for binlog, job in found:
-                translated += [(due, b"") for due in self._carried(binlog.commit_ts)]
-                translated.append((self._translated(binlog, job), binlog.payload))
+            for each in found:
+                translated += [(due, b"") for due in walk.due(each.binlog.commit_ts)]
+                translated.append((self._taken(each, walk), each.binlog.payload))
         except Stuck as error:
             failure = error
         txns = [txn for txn, _ in translated]
@@ -330,11 +334,24 @@ class Session:
         if failure is not None:
             raise failure
 
+    async def _relay_pulled(self, found: Sequence[Decoded]) -> None:
+        if self._relay is None or not found:
+            return
+        entries = [
+            RelayEntry(binlog.commit_ts, binlog.payload, job.raw if job else b"")
+            for binlog, job in ((each.binlog, each.job) for each in found)
+        ]
+        clock = asyncio.get_running_loop().time
+        async with self._relaying:
+            begin_s = clock()
+            size_bytes = await self._relay.append_pulled(entries)
+        if size_bytes:
+            self._ports.measures.relay.wrote(size_bytes, clock() - begin_s)
+
     async def _relay_translated(self, translated: Sequence[tuple[Txn, bytes]]) -> None:
-        """Each with its binlog; of values that are carried there is none."""
-        if isinstance(self._relay, OriginalRelay) and translated:
+        if self._relay is not None and translated:
             async with self._relaying:
-                await self._relay.append(translated)
+                await self._relay.append_translated(translated)
 
     async def _load_coming(self, part: Sequence[CommittedBinlog], jobs: list[Job]) -> None:
         """Jobs that rows of this part may run ahead of: its own, and those in flight meanwhile."""
@@ -353,56 +370,39 @@ class Session:
         if kept is not None and await kept.append(events) and last_ts is not None:
             await kept.begin(self._schema, last_ts)
 
-    async def _with_jobs(
-        self, part: Sequence[CommittedBinlog]
-    ) -> tuple[list[tuple[CommittedBinlog, Job | None]], Stuck | None]:
+    async def _decoded(self, part: Sequence[CommittedBinlog]) -> tuple[list[Decoded], Stuck | None]:
         """Each binlog with its job, up to the first for which none can be had, and why."""
-        found: list[tuple[CommittedBinlog, Job | None]] = []
+        found: list[Decoded] = []
         for binlog in part:
+            ddl = job = None
             try:
-                job_id = ddl_job_id(binlog)
-                job = await self._ports.history.job(job_id) if job_id else None
-                if job is None and job_id and not self._is_ignored(binlog):
-                    query = peek.body(binlog.payload).ddl_query.decode("utf-8", "replace")
-                    raise MissingDdlJob(job_id, binlog.commit_ts, query)
+                ddl = ddl_of(binlog)
+                if ddl is not None and not ddl.is_setval:
+                    job = await self._ports.history.job(ddl.ddl_job_id)
+                    if job is None and not self._is_ignored(binlog):
+                        query = ddl.ddl_query.decode("utf-8", "replace")
+                        raise MissingDdlJob(ddl.ddl_job_id, binlog.commit_ts, query)
             except Stuck as error:
                 if not self._is_ignored(binlog):
                     return found, error
-                job = None
-            found.append((binlog, job))
+            found.append(Decoded(binlog, ddl, job))
         return found, None
 
     def _is_ignored(self, binlog: CommittedBinlog) -> bool:
         return self._ports.table_filter.ignores_transaction(binlog.commit_ts)
 
-    def _translated(self, binlog: CommittedBinlog, job: Job | None) -> Txn:
-        assert self._translator is not None, "translating before the schema is known"
+    def _taken(self, decoded: Decoded, walk: Walk) -> Txn:
         version = self._schema.version
-        try:
-            txn = self._translator.translate(binlog, job)
-        except BinlogdError:
-            raise
-        except Exception as error:
-            raise unforeseen("translation", error, binlog.commit_ts) from error
-        if job is not None:
-            state = peek.body(binlog.payload).ddl_schema_state
-            self._events.append(SchemaEvent.of(binlog.commit_ts, state, job))
+        txn = walk.take(decoded)
+        ddl, job = decoded.ddl, decoded.job
+        if ddl is not None and job is not None:
+            self._events.append(SchemaEvent.of(txn.commit_ts, ddl.ddl_schema_state, job))
             if self.expiring or (job.table is not None and job.table.has_ttl):
                 self._note_expiring()
         if self._schema.version != version:
-            self._versions.append((binlog.commit_ts, self._schema.version))
+            self._versions.append((txn.commit_ts, self._schema.version))
         if isinstance(txn, Dml) and txn.schema_version > self._schema.version:
             self._ahead.append(txn.commit_ts)
-        assert self._carry is not None, "it begins with the translator"
-        txn = self._carry.joined(txn)
-        doubt = self._carry.saw(txn)
-        if doubt is not None and isinstance(txn, Ddl):
-            self._in_doubt += 1
-            say_in_doubt(txn, doubt)
-        if self._schema.moved:
-            late = self._schema.moved.take_doubts()
-            self._in_doubt += len(late)
-            say_late(txn.commit_ts, late)
         self._note(txn)
         return txn
 
@@ -416,12 +416,6 @@ class Session:
         if found and found != self.expiring:
             log.warning("tables_with_ttl", tables=found[:_NAMES_SHOWN_MAX], count=len(found))
         self.expiring = found
-
-    def _note_what_is_due(self) -> None:
-        """At a stop right behind an ALTER, before anything told what may be written after it."""
-        left = self._carry.left() if self._carry is not None else ()
-        self._in_doubt += len(left)
-        say_left(left)
 
     def _note(self, txn: Txn) -> None:
         if isinstance(txn, Ddl | Skip) and txn.reason:
@@ -474,17 +468,14 @@ class Session:
         if kept is not None and not is_kept:
             await kept.begin(self._schema, after)
         self._versions.append((first_ts, self._schema.version))
-        if isinstance(self._relay, RelayWriter):
+        if self._relay is not None:
             await self._relay.open(after=after, snapshot=self._schema.snapshot)
-        elif self._relay is not None:
-            await self._relay.open(after=after)
         if self.checkpoint.consistent:
             await self._save(is_consistent=False)
-        self._translator = Translator(
+        translator = Translator(
             self._schema, self._ports.table_filter, self._options.dialect, self._options.trash
         )
-        complete_after = after if after > NO_TS else Tso(first_ts - 1)
-        self._carry = Carry(self._schema, self._ports.table_filter.routes, complete_after)
+        self._walk = Walk(self._schema, translator, after if after > NO_TS else Tso(first_ts - 1))
         self._note_expiring()
 
     async def _apply_history(self, first_ts: Tso) -> None:
@@ -544,8 +535,8 @@ class Session:
         """A sink may know from a life before that more is applied than was walked in this one: the
         schema version there comes with the DDLs in between."""
         applied_ts = min(self.applied_ts, self._walked_ts)
-        if self._carry is not None:
-            applied_ts = self._carry.savable(applied_ts, at_rest=at_rest)
+        if self._walk is not None:
+            applied_ts = self._walk.carry.savable(applied_ts, at_rest=at_rest)
         return max(self.checkpoint.commit_ts, applied_ts)
 
     async def _save_if_moved(self) -> None:
@@ -577,7 +568,7 @@ class Session:
             while self._versions and self._versions[0][0] <= commit_ts:
                 self._versions.popleft()
             self._ports.on_saved(checkpoint)
-        if self._relay is not None and self._translator is not None:
+        if self._relay is not None and self._walk is not None:
             async with self._relaying:
                 await self._relay.collect(commit_ts)
         if self._ports.schema_log is not None:

@@ -14,20 +14,13 @@ from collections.abc import Iterable
 
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.ddl.replicated import (
-    DdlEvent,
-    DdlReplay,
-    Omit,
-    Replay,
-    is_setval,
-    refuse_untold,
-)
+from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay, refuse_untold
 from binlogd.drainer.ddl.trash_names import Trash
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.filtering.route import Router
 from binlogd.drainer.late import followed, without_repeats
-from binlogd.drainer.txn import BY_DECISION, NO_DDL, Ddl, Dml, Skip, TableChange, Txn
+from binlogd.drainer.txn import BY_DECISION, NO_DDL, Ddl, Decoded, Dml, Skip, TableChange, Txn
 from binlogd.errors import (
     Corrupt,
     CorruptRow,
@@ -45,19 +38,14 @@ from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
 
 _TABLES_KEPT_MAX = 20_000
-_NO_DDL = b"\x38\x00\x40\x00"  # how the canonical form of all other binlogs ends
 
 
-def ddl_job_id(binlog: CommittedBinlog) -> int:
-    """The job that `translate` must be given; 0 when the binlog needs none. Raises RowMismatch."""
-    if binlog.payload.endswith(_NO_DDL):
-        return 0
+def ddl_of(binlog: CommittedBinlog) -> peek.Body | None:
+    """The DDL of a binlog; None for one with rows. Raises RowMismatch."""
     try:
-        body = peek.body(binlog.payload)
+        return peek.ddl(binlog.payload)
     except MalformedBinlog as error:
         raise _unreadable(binlog, error) from error
-    is_ddl = body.ddl_job_id > 0 and not is_setval(_text(body.ddl_query))
-    return body.ddl_job_id if is_ddl else 0
 
 
 class Translator:
@@ -82,24 +70,19 @@ class Translator:
         """How tables are called downstream."""
         return self._router
 
-    def translate(self, binlog: CommittedBinlog, job: Job | None) -> Txn:
-        """`job` is the one that `ddl_job_id` asked for; None of an ignored DDL may be missing.
+    def translate(self, decoded: Decoded) -> Txn:
+        """Only the job of an ignored DDL may be missing.
 
         Raises UnknownTable, RowMismatch, MissingDdlJob or UnsupportedDdl: all name the way past.
         """
-        if binlog.is_fake:
-            return Skip(binlog.commit_ts)
+        binlog = decoded.binlog
+        if decoded.ddl is not None:
+            return self._ddl(binlog, decoded.ddl, decoded.job)
+        if self._filter.ignores_transaction(binlog.commit_ts):
+            return Skip(binlog.commit_ts, BY_DECISION)
         try:
-            if not binlog.payload.endswith(_NO_DDL):
-                body = peek.body(binlog.payload)
-                if body.ddl_job_id > 0:
-                    return self._ddl(binlog, body, job)
-            if self._filter.ignores_transaction(binlog.commit_ts):
-                return Skip(binlog.commit_ts, BY_DECISION)
             return self._dml(binlog)
         except MalformedBinlog as error:
-            if self._filter.ignores_transaction(binlog.commit_ts):
-                return Skip(binlog.commit_ts, BY_DECISION)
             raise _unreadable(binlog, error) from error
 
     def _dml(self, binlog: CommittedBinlog) -> Txn:
@@ -178,8 +161,8 @@ class Translator:
         return found
 
     def _ddl(self, binlog: CommittedBinlog, body: peek.Body, job: Job | None) -> Txn:
-        commit_ts, query = binlog.commit_ts, _text(body.ddl_query)
-        if is_setval(query):
+        commit_ts, query = binlog.commit_ts, body.query
+        if body.is_setval:
             return Skip(commit_ts, "sequences are not replicated")
         if job is None and self._filter.ignores_transaction(commit_ts):
             return Skip(commit_ts, "ignore-txn-commit-ts, and its job is not in the history")
@@ -250,7 +233,3 @@ class Translator:
 
 def _unreadable(binlog: CommittedBinlog, error: MalformedBinlog) -> RowMismatch:
     return RowMismatch("an unreadable binlog", binlog.commit_ts, str(error))
-
-
-def _text(query: bytes) -> str:
-    return query.decode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""What a sink is given: one value per committed transaction, in commit order.
+"""What the Translator is given, and a sink: one value per committed transaction, in commit order.
 
 A `Dml` still holds row bytes beside the table each belongs to; decoding is left to the sink, which
 knows what it wants from a row. `Ddl` is a barrier. `Skip` only moves progress.
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from binlogd.binlog import CommittedBinlog
 from binlogd.tidb.model import ActionType, Job, Table, TableAt
 from binlogd.tidb.schema import Named
 from binlogd.tso import Tso
-from binlogd.wire.peek import Mutation
+from binlogd.wire.peek import Body, Mutation
 
 BY_DECISION = "ignore-txn-commit-ts"
 """The `reason` of what an operator chose to pass over, and does by hand."""
@@ -27,6 +28,15 @@ _OF_THE_DATABASE_ITSELF = frozenset(
 )
 
 _TAKES_BACK = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
+
+
+class Decoded(msgspec.Struct, frozen=True, gc=False):
+    """A joined binlog, opened once. `ddl` is None for one with rows; `job` is None where the DDL
+    has none (setval), or where it was not to be had and is ignored."""
+
+    binlog: CommittedBinlog
+    ddl: Body | None = None
+    job: Job | None = None
 
 
 class TableChange(msgspec.Struct, frozen=True, gc=False):

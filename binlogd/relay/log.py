@@ -1,9 +1,10 @@
 """Writing a relay log: joined binlogs and DDL jobs, durable before the downstream sees them.
 
-Invariant. What `append` returned for is on disk and reads back, unless `collect` was told that the
-checkpoint behind it is saved. Why it holds: a group is one frame, written and fsynced before the
-call returns; a new file is fsynced and so is its directory before anything is written behind its
-head; a failed write or fsync poisons the writer, and opening it again verifies the last file.
+Invariant. What `append_pulled` returned for is on disk and reads back, unless `collect` was told
+that the checkpoint behind it is saved. Why it holds: a group is one frame, written and fsynced
+before the call returns; a new file is fsynced and so is its directory before anything is written
+behind its head; a failed write or fsync poisons the writer, and opening it again verifies the last
+file.
 
 Each file begins with a snapshot of the schema, so that reading can begin at any file. Files that
 continue each other form a chain. When the Drainer begins somewhere that the chain does not cover
@@ -75,10 +76,9 @@ class RelayWriter:
     async def open(self, *, after: Tso, snapshot: Callable[[], bytes]) -> None:
         """Makes the log ready for transactions above `after`.
 
-        `snapshot` gives the schema after everything that earlier calls of `append` were given (and
-        everything up to `after`); it is called when a file is begun, here or inside `append`. A
-        torn tail is cut off. Raises CorruptRelay, ConfigError if another process writes here,
-        LogFailed.
+        `snapshot` gives the schema after everything that earlier calls of `append_pulled` were
+        given (and everything up to `after`); it is called when a file is begun. A torn tail is cut
+        off. Raises CorruptRelay, ConfigError if another process writes here, LogFailed.
         """
         self._snapshot = snapshot
         self._head_bytes = 0
@@ -128,8 +128,8 @@ class RelayWriter:
             self._files[-1] = replace(newest, size_bytes=end)
         return last_ts
 
-    async def append(self, entries: Sequence[RelayEntry]) -> RelayPos:
-        """Returns when all entries are durable: the end of the log.
+    async def append_pulled(self, entries: Sequence[RelayEntry], /) -> int:
+        """Returns when all entries are durable: the bytes of binlogs that were written.
 
         In commit_ts order; what the log already holds (commit_ts at or below its last) is passed
         over, since after a restart it comes again. Raises LogFailed; the writer is useless then,
@@ -149,7 +149,10 @@ class RelayWriter:
         except OSError as error:
             await self._cut_back()
             raise self._failure(error) from error
-        return RelayPos(self._files[-1].suffix, self._offset)
+        return sum(len(entry.payload) for entry in fresh)
+
+    async def append_translated(self, _: object, /) -> None:
+        """Nothing: a restore translates what was pulled."""
 
     async def _append_group(self, group: Sequence[RelayEntry]) -> None:
         assert self._file is not None, "append before open"

@@ -112,10 +112,9 @@ def _ddl_before(source: Input, base: Base) -> list[DdlBinlog]:
     after = max(source.gone_ts(), Tso(max(0, base.commit_ts - WINDOW)))
     found = []
     for binlog in source.binlogs(after, base.commit_ts):
-        body = peek.body(binlog.payload)
-        if body.ddl_job_id:
-            query = body.ddl_query.decode("utf-8", "surrogateescape")
-            found.append(DdlBinlog(binlog.commit_ts, body.ddl_job_id, body.ddl_schema_state, query))
+        if (ddl := peek.ddl(binlog.payload)) is not None:
+            told = (ddl.ddl_job_id, ddl.ddl_schema_state, ddl.query)
+            found.append(DdlBinlog(binlog.commit_ts, *told))
     return found
 
 

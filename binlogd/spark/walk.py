@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import chain
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.drainer.ddl.replicated import is_setval
 from binlogd.errors import MalformedBinlog, MissingDdlJob, UnknownTable, UnreadableRow
 from binlogd.tidb.kinds import ActionType, SchemaState
 from binlogd.tidb.model import Job, TableAt
@@ -20,8 +19,6 @@ from binlogd.tidb.schema import Effect, SchemaTracker, is_reserved
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
 from binlogd.wire.mutation import Mutation
-
-_WITHOUT_DDL = b"\x38\x00\x40\x00"  # how the canonical form of all other binlogs ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +71,8 @@ class Walk:
         try:
             self._begin(first)
             for binlog in chain((first,), stream):
-                if binlog.payload.endswith(_WITHOUT_DDL):
-                    yield from self._rows(binlog)
-                else:
-                    yield from self._any(binlog)
+                ddl = peek.ddl(binlog.payload)
+                yield from self._rows(binlog) if ddl is None else self._ddl(binlog, ddl)
         except MalformedBinlog as error:
             raise UnreadableRow("an unreadable binlog", 0, str(error)) from error
 
@@ -89,17 +84,12 @@ class Walk:
         if own in self._jobs:
             self._schema.load([self._jobs[own]])
 
-    def _any(self, binlog: CommittedBinlog) -> Iterator[Step]:
-        body = peek.body(binlog.payload)
-        if not body.ddl_job_id:
-            yield from self._rows(binlog)
-            return
-        query = body.ddl_query.decode("utf-8", "surrogateescape")
-        if is_setval(query):
+    def _ddl(self, binlog: CommittedBinlog, body: peek.Body) -> Iterator[Step]:
+        if body.is_setval:
             return
         job = self._job(body.ddl_job_id, binlog.commit_ts)
         if job is None:
-            raise MissingDdlJob(body.ddl_job_id, binlog.commit_ts, query)
+            raise MissingDdlJob(body.ddl_job_id, binlog.commit_ts, body.query)
         if is_reserved(job.table_id):
             return
         effect = self._schema.apply(job, body.ddl_schema_state)
@@ -108,7 +98,7 @@ class Walk:
             binlog.commit_ts,
             body.ddl_schema_state,
             job,
-            job.query or query,
+            job.query or body.query,
             effect if effect.is_in_force else None,
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from binlogd.drainer.ddl.replicated import is_setval
 from binlogd.drainer.messages.named import NamedColumn, NamedDdl, NamedRow, RowKind
 from binlogd.drainer.messages.pb_write import mysql_type
 from binlogd.drainer.txn import TableChange
@@ -69,8 +68,8 @@ class RawReader:
         )
 
     def _ddl(self, body: peek.Body, job: Job | None) -> tuple[NamedDdl, str]:
-        query = body.ddl_query.decode("utf-8", "surrogateescape")
-        if is_setval(query):
+        query = body.query
+        if body.is_setval:
             return NamedDdl("", query), "a sequence's next batch, no DDL"
         if job is None:
             note = f"its job {body.ddl_job_id} is not in the schema history"

@@ -32,6 +32,8 @@ from binlogd.wire.fields import (
 from binlogd.wire.mutation import Mutation as Mutation
 from binlogd.wire.mutation import encode_table_mutation, table_mutation
 
+NO_DDL = b"\x38\x00\x40\x00"
+"""How the canonical form ends of all binlogs but those of a DDL."""
 _TABLES = 0x12  # the tag of PrewriteValue.mutations
 _TABLE_ID = 0x08  # the tag of TableMutation.table_id
 
@@ -52,6 +54,16 @@ class Body(NamedTuple):
     ddl_query: bytes
     ddl_job_id: int
     ddl_schema_state: int
+
+    @property
+    def query(self) -> str:
+        """The text of the DDL."""
+        return self.ddl_query.decode("utf-8", "surrogateescape")
+
+    @property
+    def is_setval(self) -> bool:
+        """Whether it is no DDL but the record of a sequence's next batch, whose job never is."""
+        return self.ddl_query[:64].lstrip().lower().startswith(b"select setval")
 
 
 def peek(payload: bytes) -> Head:
@@ -94,7 +106,7 @@ def plain_numbers(payload: bytes) -> tuple[int, int, int] | None:
                 _, at = _content(payload, at + 1)
     except (IndexError, MalformedBinlog):
         return None
-    if payload[at:] != _NO_DDL:
+    if payload[at:] != NO_DDL:
         return None
     return payload[1], int64(head[2]), int64(head[3])
 
@@ -156,6 +168,14 @@ def body(payload: bytes) -> Body:
         fields.ddl_job_id,
         fields.ddl_schema_state,
     )
+
+
+def ddl(payload: bytes) -> Body | None:
+    """The body of a payload with a DDL; None where there are rows. Raises MalformedBinlog. Hot."""
+    if payload.endswith(NO_DDL):
+        return None
+    found = body(payload)
+    return found if found.ddl_job_id > 0 else None
 
 
 def join(prewrite: bytes, commit: bytes) -> bytes:
@@ -329,7 +349,6 @@ def encode_mutations(schema_version: int, tables: list[Mutation]) -> bytes:
 
 _MINIMAL = rb"([\x80-\xff]{0,8}[\x01-\x7f]|\x00|[\x80-\xff]{9}\x01)"
 _TIMESTAMPS = re.compile(rb"\x08([\x00-\x7f])\x10" + _MINIMAL + rb"\x18" + _MINIMAL)
-_NO_DDL = b"\x38\x00\x40\x00"
 _IN_ORDER = (0x22, 0x2A, 0x32)  # tags of the fields between timestamps and DDL
 _DDL_NUMBERS = re.compile(rb"\x38" + _MINIMAL + rb"\x40[\x00-\x7f]")
 
@@ -370,7 +389,7 @@ def _marks(payload: bytes) -> _Marks | None:
             query_at, query_end = _content(payload, rows_end + 1)
     except (IndexError, MalformedBinlog):
         return None
-    if payload[query_end:] == _NO_DDL:
+    if payload[query_end:] == NO_DDL:
         job_id = b"\0"
     else:
         tail = _DDL_NUMBERS.fullmatch(payload, query_end)

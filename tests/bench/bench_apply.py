@@ -33,7 +33,7 @@ from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.mysql.connection import SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
-from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Txn
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
@@ -48,6 +48,7 @@ from tests.bench.load import (
     wide_rows,
 )
 from tests.bench.whole_path import Cost, Meter, server_of, through_everything
+from tests.support.decoding import decoded
 from tests.support.mariadb import MariaDb
 
 BATCH = 256
@@ -86,7 +87,7 @@ LOADS: dict[str, Callable[[float], Load]] = {
 def _txns(load: Load, binlogs: Sequence[CommittedBinlog], translator: Translator) -> Iterator[Txn]:
     jobs = {job.id: job for job in jobs_from_json(load.history)}
     for binlog in binlogs:
-        yield translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
+        yield translator.translate(decoded(binlog, jobs))
 
 
 async def _submit(sink: MySqlSink, txns: Iterator[Txn]) -> None:

@@ -15,6 +15,7 @@ from binlogd.drainer.rows.plan import KeyColumn, compiled, generic, written_colu
 from binlogd.drainer.txn import Dml, TableChange
 from tests.bench.bench_translate import prepared
 from tests.bench.load import Load, inserts, mixed, updates
+from tests.support.decoding import decoded
 
 ROUNDS = 5
 ROWS = 20_000
@@ -34,7 +35,7 @@ def best_us(decode: Callable[[bytes], object], rows: Sequence[bytes]) -> float:
 def first_table(load: Load) -> tuple[TableChange, list[TableChange]]:
     """The changes of the load's first table."""
     translator = prepared(load)
-    txns = [translator.translate(binlog, None) for binlog in load.binlogs]
+    txns = [translator.translate(decoded(binlog)) for binlog in load.binlogs]
     changes = [change for txn in txns if isinstance(txn, Dml) for change in txn.changes]
     first = changes[0]
     return first, [each for each in changes if each.table.info.id == first.table.info.id]

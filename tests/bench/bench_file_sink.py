@@ -19,13 +19,14 @@ from binlogd.drainer.files.sink import FileSink
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.pb_rows import ChangeEncoder
 from binlogd.drainer.messages.pb_write import dml_binlog
-from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Dml, Txn
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from tests.bench.load import Load, inserts, mixed, updates
+from tests.support.decoding import decoded
 
 ROWS = 50_000
 ROUNDS = 3
@@ -43,8 +44,8 @@ def txns_of(load: Load) -> list[Txn]:
     schema.load(jobs.values())
     translator = Translator(schema, TableFilter(), Dialect.FILE)
     for binlog in load.setup:
-        translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
-    return [translator.translate(binlog, None) for binlog in load.binlogs]
+        translator.translate(decoded(binlog, jobs))
+    return [translator.translate(decoded(binlog)) for binlog in load.binlogs]
 
 
 def encode(load: Load, txns: Sequence[Txn]) -> None:

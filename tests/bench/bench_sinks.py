@@ -31,13 +31,14 @@ from binlogd.drainer.kafka.original import OriginalMessages
 from binlogd.drainer.kafka.sink import KafkaSink
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.sqlite.sink import SqliteSink
-from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Txn
 from binlogd.host.disk import PosixDisk
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from tests.bench.bench_apply import LOADS
 from tests.bench.load import Load
+from tests.support.decoding import decoded
 from tests.support.kafka import Kafka
 
 BATCH = 256
@@ -54,8 +55,8 @@ def _translated(load: Load) -> tuple[list[Txn], list[Txn]]:
     schema = SchemaTracker()
     schema.load(jobs.values())
     translator = Translator(schema, TableFilter(), Dialect.FILE)
-    setup = [translator.translate(each, jobs.get(ddl_job_id(each))) for each in load.setup]
-    return setup, [translator.translate(each, None) for each in load.binlogs]
+    setup = [translator.translate(decoded(each, jobs)) for each in load.setup]
+    return setup, [translator.translate(decoded(each)) for each in load.binlogs]
 
 
 async def _submit(sink: Sink, txns: Sequence[Txn]) -> None:

@@ -25,7 +25,7 @@ from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import SinkStatistics
-from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Txn
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.log import RelayWriter
@@ -34,6 +34,7 @@ from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
 from tests.bench.load import Load, inserts, mixed, updates
+from tests.support.decoding import decoded
 from tests.support.job_history import MemoryHistory
 
 ROUNDS = 5
@@ -56,7 +57,7 @@ def prepared(load: Load) -> Translator:
     schema.load(jobs.values())
     translator = Translator(schema, TableFilter(), Dialect.MYSQL)
     for binlog in load.setup:
-        translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
+        translator.translate(decoded(binlog, jobs))
     return translator
 
 
@@ -76,8 +77,7 @@ def bench_translate(load: Load) -> None:
     for _ in range(ROUNDS):
         begin_s = process_time()
         for binlog in load.binlogs:
-            assert ddl_job_id(binlog) == 0
-            translator.translate(binlog, None)
+            translator.translate(decoded(binlog))
         best_s = min(best_s, process_time() - begin_s)
     report(f"translate_{load.name}", load, best_s)
 

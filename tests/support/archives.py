@@ -9,13 +9,14 @@ from binlogd.binlog import BinlogType, CommittedBinlog
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Txn
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.wire import peek
+from tests.support.decoding import decoded
 from tests.workload.generator import Workload
 
 
@@ -34,10 +35,7 @@ def translated(workload: Workload) -> list[Txn]:
     tracker = SchemaTracker()
     tracker.load(jobs)
     translator = Translator(tracker, TableFilter(), Dialect.FILE)
-    return [
-        translator.translate(binlog, by_id.get(ddl_job_id(binlog)))
-        for _, binlog in sorted(joined.items())
-    ]
+    return [translator.translate(decoded(binlog, by_id)) for _, binlog in sorted(joined.items())]
 
 
 async def write_archive(workload: Workload, directory: Path) -> None:

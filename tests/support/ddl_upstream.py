@@ -24,6 +24,7 @@ from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
+from tests.support.decoding import decoded
 from tests.support.mariadb import MariaDb
 from tests.support.replay import apply_all, sink_for
 from tests.workload import schema as tidb
@@ -94,7 +95,9 @@ class Upstream:
         )
         binlog_ = CommittedBinlog(Tso(self._ts - 1), Tso(self._ts), payload)
         self.txns.append(
-            self._translator.translate(binlog_, job_from_json(json.dumps(job).encode()))
+            self._translator.translate(
+                decoded(binlog_, {self._ts: job_from_json(json.dumps(job).encode())})
+            )
         )
 
     def insert(self, table_id: int, *rows: Sequence[Value]) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Txn
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
+from tests.support.decoding import decoded
 from tests.support.recordings_reader import RECORDINGS, committed, history
 
 
@@ -25,7 +26,7 @@ def recorded_txns(name: str) -> Iterator[Txn]:
     tracker.load(jobs.values())
     translator = Translator(tracker, TableFilter(), Dialect.FILE)
     for binlog in committed(RECORDINGS / name):
-        yield translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
+        yield translator.translate(decoded(binlog, jobs))
 
 
 async def written(name: str, directory: Path, *, max_file_bytes: int = 1 << 20) -> Path:

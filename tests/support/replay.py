@@ -19,11 +19,12 @@ from binlogd.drainer.mysql.trash import TrashOptions
 from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.rows.shape import Shapes
 from binlogd.drainer.sink import RowNotFoundRule, Sink
-from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Txn
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS
+from tests.support.decoding import decoded
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import committed, history
 
@@ -76,7 +77,7 @@ def translated(
         due = carry.due(binlog.commit_ts)
         if due is not None:
             yield due
-        txn = translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
+        txn = translator.translate(decoded(binlog, jobs))
         txn = carry.joined(txn)
         carry.saw(txn)
         yield txn

@@ -133,11 +133,6 @@ def _is_by_key(effect: Effect) -> bool:
     return told is not None and told.kind == PartitionKind.KEY
 
 
-def is_setval(query: str) -> bool:
-    """Whether it is no DDL but the record of a sequence's next batch, whose job never exists."""
-    return query[:64].lstrip().lower().startswith("select setval")
-
-
 def refuse_untold(event: DdlEvent) -> None:
     """Raises UnsupportedDdl for what changed rows that are in no binlog, wherever they go."""
     if event.job.type == ActionType.FLASHBACK_CLUSTER and event.job.is_done:

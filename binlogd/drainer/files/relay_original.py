@@ -80,8 +80,9 @@ class OriginalRelay:
         self._entries = self._bytes = self._groups = self._collected = 0
         self._last_error = ""
 
-    async def open(self, *, after: Tso) -> None:
-        """Makes the log ready for transactions above `after`; a torn tail is cut off."""
+    async def open(self, *, after: Tso, **_: object) -> None:
+        """Makes the log ready for transactions above `after`; a torn tail is cut off. No snapshot
+        of the schema is in it: records name tables and columns."""
         self._last_error = ""
         try:
             await self._disk.make_directory(self._directory)
@@ -151,7 +152,11 @@ class OriginalRelay:
                 return last_ts
         return last_ts
 
-    async def append(self, part: Sequence[tuple[Txn, bytes]]) -> None:
+    async def append_pulled(self, _: object, /) -> int:
+        """Nothing: what is restored from are names and values."""
+        return 0
+
+    async def append_translated(self, part: Sequence[tuple[Txn, bytes]], /) -> None:
         """Returns when all of it is durable. Transactions, each with its binlog, in their order.
 
         What the log already holds is passed over. Raises LogFailed, after which the writer is

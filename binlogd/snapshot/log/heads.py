@@ -21,7 +21,7 @@ from binlogd.snapshot.log import numbers
 from binlogd.snapshot.log.datums import Rows
 from binlogd.snapshot.log.reader import Slice, payloads
 from binlogd.snapshot.log.vectors import Bytes, Longs, Mask, offsets, uvarints
-from binlogd.wire.peek import body, peek
+from binlogd.wire.peek import NO_DDL, body, peek
 
 PREWRITE, COMMIT, ROLLBACK, DDL_COMMIT, OTHER = range(5)
 """Kinds of heads."""
@@ -33,7 +33,6 @@ _NO_COMMIT = 8
 """Is added to the kind of a head without a commit_ts, on its way."""
 _LEAST_BYTES = 10
 """Of a canonical payload."""
-_NO_DDL = b"\x38\x00\x40\x00"
 
 
 class Ddl(msgspec.Struct, array_like=True, frozen=True):
@@ -181,8 +180,8 @@ def canonical(payloads_of: Rows) -> Canonical:
         content[has] = np.where(is_wrong, begins[has], begin)
         at[has] = np.where(is_wrong, begins[has], after)
         places.append((content, at.copy()))
-    is_plain &= at + len(_NO_DDL) == ends
-    for place, byte in enumerate(_NO_DDL):
+    is_plain &= at + len(NO_DDL) == ends
+    for place, byte in enumerate(NO_DDL):
         is_plain &= data[at + place] == byte
     kind[kind > ROLLBACK] = OTHER
     return Canonical(is_plain, kind, start_ts, commit_ts, *places[1])

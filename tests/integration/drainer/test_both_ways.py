@@ -21,6 +21,7 @@ from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.wire import peek
 from tests.support import bank
+from tests.support.decoding import decoded
 from tests.support.mariadb import MariaDb
 from tests.support.mysql_rows import ddl, dml, inserted, table
 from tests.support.replay import CLUSTER_ID, running, server_of
@@ -89,7 +90,7 @@ def translated(
     prewrite, commit = bank.transaction(3, *mutations)
     payload = peek.join(prewrite.payload, commit.payload)
     binlog = CommittedBinlog(prewrite.ts, commit.ts, payload)
-    return Translator(schema, TableFilter(loop=loop), Dialect.MYSQL).translate(binlog, None)
+    return Translator(schema, TableFilter(loop=loop), Dialect.MYSQL).translate(decoded(binlog))
 
 
 LINE = bank.inserted(bank.LEDGER, (1, 5))
@@ -158,7 +159,7 @@ def test_a_ddl_of_the_own_channel_moves_the_schema_only(text: str, *, is_skipped
     )
     payload = peek.join(prewrite, peek.commit_binlog(Tso(499), Tso(500)))
     translator = Translator(schema, TableFilter(loop=LoopControl(OWN)), Dialect.MYSQL)
-    txn = translator.translate(CommittedBinlog(Tso(499), Tso(500), payload), job)
+    txn = translator.translate(decoded(CommittedBinlog(Tso(499), Tso(500), payload), {20: job}))
     assert isinstance(txn, Ddl)
     assert txn.is_skipped == is_skipped
     assert schema.version == 20

@@ -14,7 +14,7 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.carry import Carry, InDoubt, RowsInDoubt
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.filtering.route import Router
-from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.tidb.model import ActionType, Table, jobs_from_json
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
@@ -23,6 +23,7 @@ from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import Mutation
 from binlogd.wire.slices import RowSlices
 from tests.support.ddl_upstream import ID, Upstream, table, with_column
+from tests.support.decoding import decoded
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS, committed, history
 from tests.support.replay import SKIPPED, apply_all, filter_for, sink_for
@@ -182,7 +183,7 @@ def _walk(last: int, after: Tso = NO_TS) -> tuple[Tso, dict[int, Mutation]]:
     found: dict[int, Mutation] = {}
     ddl_ts = applied_ts = NO_TS
     for binlog in _binlogs()[:last]:
-        txn = translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
+        txn = translator.translate(decoded(binlog, jobs))
         applied_ts = txn.commit_ts
         if txn.commit_ts <= after:
             continue

@@ -17,7 +17,7 @@ from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.secondary import decode
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
 from binlogd.drainer.restore_original import restore_original
-from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import ConfigError, CorruptRelay
 from binlogd.host.clock import WallClock
@@ -25,6 +25,7 @@ from binlogd.host.disk import PosixDisk
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
+from tests.support.decoding import decoded
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS, committed, compare, history
 from tests.support.replay import SKIPPED, filter_for, running, server_of, sink_for
@@ -48,7 +49,7 @@ def recorded(name: str, skip: Sequence[str] = LEFT_OUT) -> Part:
     schema.load(jobs.values())
     translator = Translator(schema, filter_for(skip), Dialect.MYSQL)
     return [
-        (translator.translate(binlog, jobs.get(ddl_job_id(binlog))), binlog.payload)
+        (translator.translate(decoded(binlog, jobs)), binlog.payload)
         for binlog in committed(RECORDINGS / name)
     ]
 
@@ -74,7 +75,7 @@ class Log:
         )
         await relay.open(after=after)
         for begin in range(0, len(part), at_once):
-            await relay.append(part[begin : begin + at_once])
+            await relay.append_translated(part[begin : begin + at_once])
         await relay.close()
         return relay
 

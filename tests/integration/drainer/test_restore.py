@@ -17,9 +17,9 @@ from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.pb import head_of
 from binlogd.drainer.restore import Restored, restore
 from binlogd.drainer.sink import Sink
-from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Txn
-from binlogd.errors import ConfigError, CorruptRelay
+from binlogd.errors import ConfigError, CorruptRelay, RowMismatch
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.frame import RelayEntry
@@ -29,6 +29,7 @@ from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from tests.contract.memory_sink import MemorySink
 from tests.integration.drainer.test_drainer import Place, rows, with_a_coming_column
+from tests.support.decoding import decoded
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS, committed, compare, history
 from tests.support.replay import SKIPPED, filter_for, running, sink_for
@@ -71,7 +72,7 @@ class Replica:
         return self.binlogs[int(share * (len(self.binlogs) - 1))].commit_ts
 
     def job_of(self, binlog: CommittedBinlog) -> Job | None:
-        return self.jobs.get(ddl_job_id(binlog))
+        return decoded(binlog, self.jobs).job
 
     async def relay(self, *, start: Tso, end: Tso) -> None:
         """The relay log of a Drainer that began at `start` and died after `end`."""
@@ -85,7 +86,7 @@ class Replica:
                 await writer.open(after=start, snapshot=self.tracker.snapshot)
                 opened = True
             if later:
-                await writer.append([self._entry(each) for each in later])
+                await writer.append_pulled([self._entry(each) for each in later])
             self._translate(later)
         await writer.close()
 
@@ -94,7 +95,7 @@ class Replica:
         return RelayEntry(binlog.commit_ts, binlog.payload, job.raw if job else b"")
 
     def _translate(self, binlogs: list[CommittedBinlog]) -> None:
-        self.txns += [self.translator.translate(each, self.job_of(each)) for each in binlogs]
+        self.txns += [self.translator.translate(decoded(each, self.jobs)) for each in binlogs]
 
     def sink(self, directory: str = "replica") -> FileSink:
         place = self.root / directory
@@ -272,11 +273,11 @@ async def test_values_that_came_before_their_column_are_restored_or_said_to_be_i
     entries = [
         RelayEntry(each.commit_ts, each.payload, job.raw if job else b"")
         for each in binlogs
-        for job in (jobs.get(ddl_job_id(each)),)
+        for job in (decoded(each, jobs).job,)
     ]
     relay = RelayWriter(tmp_path, disk, max_file_bytes=1 << 20)
     await relay.open(after=Tso(0), snapshot=SchemaTracker().snapshot)
-    await relay.append(entries)
+    await relay.append_pulled(entries)
     await relay.close()
     place.store.checkpoint = Checkpoint(Tso(checkpoint))
     place.store.applied_ts = Tso(checkpoint)
@@ -289,3 +290,33 @@ async def test_values_that_came_before_their_column_are_restored_or_said_to_be_i
     assert done.to_ts == (18 if is_followed else 14)
     assert done.values_in_doubt == (0 if is_followed else 1)
     assert (15 in place.store.commit_tss) == is_followed
+
+
+@pytest.mark.parametrize("is_ignored", [True, False])
+async def test_an_unreadable_binlog_is_passed_over_where_it_is_ignored(
+    disk: PosixDisk, tmp_path: Path, *, is_ignored: bool
+) -> None:
+    """As the Drainer does that wrote it into its relay log."""
+    entries = [RelayEntry(Tso(7), b"\x08", b""), RelayEntry(Tso(8), rows(8).payload, b"")]
+    place = Place()
+    schema = SchemaTracker()
+    schema.load(place.history.known.values())
+    schema.apply_finished_by(Tso(5))
+    relay = RelayWriter(tmp_path, disk, max_file_bytes=1 << 20)
+    await relay.open(after=Tso(5), snapshot=schema.snapshot)
+    await relay.append_pulled(entries)
+    await relay.close()
+    place.store.checkpoint = Checkpoint(Tso(5))
+    place.store.applied_ts = Tso(5)
+    wanted = TableFilter(ignored_commit_ts=[Tso(7)] if is_ignored else [])
+    restoring = restore(
+        disk=disk,
+        relay_directory=tmp_path,
+        sink=MemorySink(place.store),
+        translator_for=lambda tracker: Translator(tracker, wanted, Dialect.FILE),
+    )
+    if is_ignored:
+        assert (await restoring).to_ts == 8
+    else:
+        with pytest.raises(RowMismatch, match="add 7 to"):
+            await restoring

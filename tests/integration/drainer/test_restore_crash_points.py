@@ -15,7 +15,7 @@ from binlogd.drainer.mysql.connection import Server
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.restore import Restored, restore
 from binlogd.drainer.rows.parts import Limits
-from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Dml, Txn
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.frame import RelayEntry
@@ -23,6 +23,7 @@ from binlogd.relay.log import RelayWriter
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
+from tests.support.decoding import decoded
 from tests.support.dying_proxy import DyingProxy
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS, committed, history
@@ -55,10 +56,10 @@ class Scene:
         self.entries: list[RelayEntry] = []
         self.txns: list[Txn] = []
         for binlog in committed(RECORDINGS / NAME):
-            job = jobs.get(ddl_job_id(binlog))
-            raw = job.raw if job else b""
+            opened = decoded(binlog, jobs)
+            raw = opened.job.raw if opened.job else b""
             self.entries.append(RelayEntry(binlog.commit_ts, binlog.payload, raw))
-            self.txns.append(translating.translate(binlog, job))
+            self.txns.append(translating.translate(opened))
         self.tables: list[list[tuple[bytes | None, ...]]] = []
 
     @property
@@ -69,7 +70,7 @@ class Scene:
         """Writes the relay log and applies everything once: how many commands that took."""
         writer = RelayWriter(self.relay, self.disk, max_file_bytes=1 << 20)
         await writer.open(after=Tso(0), snapshot=lambda: self.snapshot)
-        await writer.append(self.entries)
+        await writer.append_pulled(self.entries)
         await writer.close()
         self.clean()
         async with DyingProxy(server_of(self.mariadb)).running() as proxy:

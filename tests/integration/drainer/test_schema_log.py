@@ -12,12 +12,12 @@ import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.schema_log import SchemaEvent, SchemaLog
-from binlogd.drainer.translate import ddl_job_id
 from binlogd.host.disk import PosixDisk
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.wire import peek
+from tests.support.decoding import decoded
 from tests.support.recordings_reader import RECORDINGS, committed, history
 
 Ddl = tuple[Tso, int, Job]
@@ -27,7 +27,7 @@ def ddls(name: str) -> list[Ddl]:
     jobs = {job.id: job for job in jobs_from_json(history(RECORDINGS / name))}
     found = []
     for binlog in committed(RECORDINGS / name):
-        job = jobs.get(ddl_job_id(binlog))
+        job = decoded(binlog, jobs).job
         if job is not None:
             state = peek.body(binlog.payload).ddl_schema_state
             found.append((binlog.commit_ts, state, job))

@@ -15,12 +15,13 @@ from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.mysql.connection import SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink
 from binlogd.drainer.mysql.trash import TrashBin, TrashOptions
-from binlogd.drainer.translate import Translator, ddl_job_id
+from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Ddl, Skip, Txn
 from binlogd.errors import StatementRejected, UnsupportedDdl
 from binlogd.tidb.model import ActionType, jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import NO_TS, compose, physical_ms
+from tests.support.decoding import decoded
 from tests.support.interrupted import interrupted_at_each
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS, committed, compare, expected, history
@@ -48,7 +49,7 @@ def few_txns() -> Iterator[Txn]:
     )
     translator = Translator(schema, wanted, Dialect.MYSQL, Trash(SCHEMA))
     for binlog in committed(directory):
-        txn = translator.translate(binlog, jobs.get(ddl_job_id(binlog)))
+        txn = translator.translate(decoded(binlog, jobs))
         if not isinstance(txn, Skip):
             yield txn
 

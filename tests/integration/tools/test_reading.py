@@ -13,7 +13,6 @@ import pytest
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.files.log import compressed_name
 from binlogd.drainer.messages.named import NamedRow, RowKind
-from binlogd.drainer.translate import ddl_job_id
 from binlogd.errors import ConfigError, CorruptRecord, CorruptRelay
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.frame import RelayEntry
@@ -25,6 +24,7 @@ from binlogd.tools.transaction import Meter, Transaction, Window
 from binlogd.tso import Tso
 from binlogd.wire import peek
 from tests.support.data_directory import write_log
+from tests.support.decoding import decoded
 from tests.support.recordings_reader import RECORDINGS, committed, history, records
 
 ARTEFACTS = Path(__file__).parents[2] / "golden" / "artefacts"
@@ -59,8 +59,8 @@ async def write_relay(directory: Path, binlogs: Sequence[CommittedBinlog], name:
     writer = RelayWriter(directory, disk, max_file_bytes=20_000)
     await writer.open(after=Tso(0), snapshot=tracker.snapshot)
     for at in range(0, len(binlogs), 25):
-        part = [(each, jobs.get(ddl_job_id(each))) for each in binlogs[at : at + 25]]
-        await writer.append(
+        part = [(each, decoded(each, jobs).job) for each in binlogs[at : at + 25]]
+        await writer.append_pulled(
             [
                 RelayEntry(each.commit_ts, each.payload, job.raw if job else b"")
                 for each, job in part

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from binlogd.drainer.ddl.edits import Dialect, edited
-from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay, is_setval
+from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.filtering.route import Router, RouteRule
 from binlogd.errors import UnsupportedDdl
@@ -232,18 +232,6 @@ def test_tidb_can_recover_by_name_but_not_by_job() -> None:
     assert statement(said(made, "RECOVER TABLE `r`;", Dialect.TIDB)) == "RECOVER TABLE `r`"
     with pytest.raises(UnsupportedDdl, match="job number"):
         said(made, "RECOVER TABLE BY JOB 53", Dialect.TIDB)
-
-
-@pytest.mark.parametrize(
-    ("query", "answer"),
-    [
-        ("SELECT SETVAL(`a`.`s`, 1000);", True),
-        ("  select setval(`s`, 1)", True),
-        ("CREATE TABLE `select setval` (a INT)", False),
-    ],
-)
-def test_setval_is_no_ddl(query: str, *, answer: bool) -> None:
-    assert is_setval(query) is answer
 
 
 # --- names -----------------------------------------------------------------------------------

@@ -11,14 +11,15 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.filtering.event_filter import EventFilter, EventRule
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
-from binlogd.drainer.translate import Translator, ddl_job_id
-from binlogd.drainer.txn import Ddl, Dml, Skip
+from binlogd.drainer.translate import Translator
+from binlogd.drainer.txn import Ddl, Decoded, Dml, Skip
 from binlogd.errors import MissingDdlJob, RowMismatch, UnknownTable, UnsupportedDdl
 from binlogd.tidb.model import ActionType, Database, Job, JobState, Table, job_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation
+from tests.support.decoding import decoded
 
 TS = Tso(500)
 
@@ -73,7 +74,7 @@ def ddl(query: str, job_id: int = 5, state: int = 5) -> CommittedBinlog:
 
 
 def test_each_change_stands_beside_its_table() -> None:
-    txn = translator().translate(dml(change(10), change(11, 3)), None)
+    txn = translator().translate(decoded(dml(change(10), change(11, 3))))
     assert isinstance(txn, Dml)
     assert (txn.start_ts, txn.commit_ts, txn.schema_version, txn.row_count) == (499, TS, 4, 4)
     assert [(each.table.database, each.table.info.name) for each in txn.changes] == [
@@ -85,7 +86,7 @@ def test_each_change_stands_beside_its_table() -> None:
 def test_what_is_filtered_gone_or_reserved_is_left_out() -> None:
     table_filter = TableFilter(ignored_tables=[TablePattern("shop", "u")])
     txn = translator(table_filter).translate(
-        dml(change(9), change(10), change(11), change((1 << 48) - 3), change(10, 0)), None
+        decoded(dml(change(9), change(10), change(11), change((1 << 48) - 3), change(10, 0)))
     )
     assert isinstance(txn, Dml)
     assert [each.table.info.id for each in txn.changes] == [10]
@@ -98,15 +99,15 @@ NO_DELETES = TableFilter(
 
 def test_rows_of_an_ignored_kind_are_left_out() -> None:
     rows = Mutation(10, [b"a", b"b"], [], [b"c"], bytes([0, 4, 0]))
-    txn = translator(NO_DELETES).translate(dml(rows, change(11)), None)
+    txn = translator(NO_DELETES).translate(decoded(dml(rows, change(11))))
     assert isinstance(txn, Dml)
     assert [change.mutation for change in txn.changes] == [Mutation(10, [], [], [b"c"], b"\x04")]
-    assert translator(NO_DELETES).translate(dml(change(10, 3)), None) == Skip(TS)
+    assert translator(NO_DELETES).translate(decoded(dml(change(10, 3)))) == Skip(TS)
 
 
 def test_a_ddl_of_an_ignored_kind_moves_the_schema_and_is_not_executed() -> None:
     made = job(ActionType.ADD_COLUMN, 5, 10, table=Table(10, "t", ()))
-    txn = translator(NO_DELETES).translate(ddl("ALTER TABLE `t` ADD `x` INT"), made)
+    txn = translator(NO_DELETES).translate(decoded(ddl("ALTER TABLE `t` ADD `x` INT"), {5: made}))
     assert isinstance(txn, Ddl)
     assert (txn.is_skipped, txn.reason, txn.schema_version) == (True, "binlog-filter-rule", 5)
 
@@ -117,10 +118,10 @@ ROWS_ONLY = TableFilter(executes_ddl=False)
 def test_where_no_ddl_is_asked_for_the_schema_moves_all_the_same() -> None:
     rows_only = translator(ROWS_ONLY)
     truncated = job(ActionType.TRUNCATE_TABLE, 5, 10, table=Table(12, "t", ()))
-    txn = rows_only.translate(ddl("TRUNCATE TABLE `t`"), truncated)
+    txn = rows_only.translate(decoded(ddl("TRUNCATE TABLE `t`"), {5: truncated}))
     assert isinstance(txn, Ddl)
     assert (txn.is_skipped, txn.reason, txn.statements) == (True, "syncer.sync-ddl = false", ())
-    rows = rows_only.translate(dml_of(peek.encode_mutations(5, [change(10), change(12)])), None)
+    rows = rows_only.translate(decoded(dml_of(peek.encode_mutations(5, [change(10), change(12)]))))
     assert isinstance(rows, Dml)
     assert [each.table.info.id for each in rows.changes] == [12]
 
@@ -128,7 +129,9 @@ def test_where_no_ddl_is_asked_for_the_schema_moves_all_the_same() -> None:
 def test_rows_that_went_back_without_a_binlog_stop_whoever_asks_for_no_ddl_too() -> None:
     went_back = job(ActionType.FLASHBACK_CLUSTER, 5)
     with pytest.raises(UnsupportedDdl, match=r"no binlog holds the rows.*begin anew from a full"):
-        translator(ROWS_ONLY).translate(ddl("FLASHBACK CLUSTER TO TIMESTAMP '...'"), went_back)
+        translator(ROWS_ONLY).translate(
+            decoded(ddl("FLASHBACK CLUSTER TO TIMESTAMP '...'"), {5: went_back})
+        )
 
 
 @pytest.mark.parametrize(
@@ -142,12 +145,12 @@ def test_rows_that_went_back_without_a_binlog_stop_whoever_asks_for_no_ddl_too()
     ],
 )
 def test_where_nothing_is_left_only_progress_is(binlog: CommittedBinlog) -> None:
-    assert translator().translate(binlog, None) == Skip(TS)
+    assert translator().translate(decoded(binlog)) == Skip(TS)
 
 
 def test_a_table_that_nobody_made_is_an_error_with_the_way_past() -> None:
     with pytest.raises(UnknownTable, match=r"id: 77 .*commit_ts 500.*add 500 to"):
-        translator().translate(dml(change(10), change(77)), None)
+        translator().translate(decoded(dml(change(10), change(77))))
 
 
 @pytest.mark.parametrize(
@@ -160,16 +163,15 @@ def test_a_table_that_nobody_made_is_an_error_with_the_way_past() -> None:
 )
 def test_bytes_that_do_not_decode_are_an_error_with_the_way_past(binlog: CommittedBinlog) -> None:
     with pytest.raises(RowMismatch, match="add 500 to"):
-        translator().translate(binlog, None)
-    ignored = translator(ignoring(TS)).translate(binlog, None)
+        translator().translate(decoded(binlog))
+    ignored = translator(ignoring(TS)).translate(Decoded(binlog))
     assert ignored == Skip(TS, "ignore-txn-commit-ts")
 
 
 def test_a_ddl_is_named_by_what_it_changed() -> None:
     binlog = ddl("ALTER TABLE `T` ADD `x` INT;")
-    assert ddl_job_id(binlog) == 5
     made = job(ActionType.ADD_COLUMN, 5, 10, table=Table(10, "t", ()))
-    txn = translator().translate(binlog, made)
+    txn = translator().translate(decoded(binlog, {5: made}))
     assert isinstance(txn, Ddl)
     assert (txn.database, txn.table, txn.schema_version) == ("shop", "t", 5)
     assert txn.statements == ("ALTER TABLE `t` ADD `x` INT",)
@@ -179,49 +181,52 @@ def test_a_ddl_is_named_by_what_it_changed() -> None:
 def test_a_ddl_that_is_left_out_still_moves_the_schema_and_says_why() -> None:
     at_work = translator(ignoring(TS))
     made = job(ActionType.CREATE_TABLE, 5, 12, table=Table(12, "v", ()))
-    txn = at_work.translate(ddl("CREATE TABLE `v` (`a` INT)"), made)
+    txn = at_work.translate(decoded(ddl("CREATE TABLE `v` (`a` INT)"), {5: made}))
     assert isinstance(txn, Ddl)
     assert (txn.is_skipped, txn.statements, txn.reason) == (True, (), "ignore-txn-commit-ts")
-    rows = at_work.translate(msgspec.structs.replace(dml(change(12)), commit_ts=Tso(501)), None)
+    rows = at_work.translate(decoded(msgspec.structs.replace(dml(change(12)), commit_ts=Tso(501))))
     assert isinstance(rows, Dml)
 
 
 def test_an_ignored_ddl_passes_where_it_would_stop() -> None:
     made = job(ActionType.RECOVER_TABLE, 5, 9, table=Table(9, "back", ()))
     with pytest.raises(UnsupportedDdl):
-        translator().translate(ddl("RECOVER TABLE `back`"), made)
-    assert isinstance(translator(ignoring(TS)).translate(ddl("RECOVER TABLE `back`"), made), Ddl)
+        translator().translate(decoded(ddl("RECOVER TABLE `back`"), {5: made}))
+    assert isinstance(
+        translator(ignoring(TS)).translate(decoded(ddl("RECOVER TABLE `back`"), {5: made})), Ddl
+    )
 
 
 def test_a_drop_column_that_is_only_announced_is_no_barrier() -> None:
     made = job(ActionType.DROP_COLUMN, 5, 10, table=Table(10, "t", ()))
-    txn = translator().translate(ddl("ALTER TABLE `t` DROP COLUMN `x`", state=1), made)
+    txn = translator().translate(
+        decoded(ddl("ALTER TABLE `t` DROP COLUMN `x`", state=1), {5: made})
+    )
     assert isinstance(txn, Skip)
 
 
 def test_setval_needs_no_job() -> None:
     binlog = ddl("SELECT SETVAL(`shop`.`s`, 1000);")
-    assert ddl_job_id(binlog) == 0
-    assert translator().translate(binlog, None) == Skip(TS, "sequences are not replicated")
+    assert translator().translate(decoded(binlog)) == Skip(TS, "sequences are not replicated")
 
 
 def test_a_ddl_without_its_job_is_an_error_unless_ignored() -> None:
     binlog = ddl("CREATE TABLE `v` (`a` INT)")
     with pytest.raises(MissingDdlJob):
-        translator().translate(binlog, None)
-    assert isinstance(translator(ignoring(TS)).translate(binlog, None), Skip)
+        translator().translate(decoded(binlog))
+    assert isinstance(translator(ignoring(TS)).translate(decoded(binlog)), Skip)
 
 
 def test_the_query_of_a_file_is_the_binlogs_own() -> None:
     query = "DROP TABLE IF EXISTS `T`, `u`;"
     made = job(ActionType.DROP_TABLE, 5, 10)
-    txn = translator(dialect=Dialect.FILE).translate(ddl(query, state=0), made)
+    txn = translator(dialect=Dialect.FILE).translate(decoded(ddl(query, state=0), {5: made}))
     assert isinstance(txn, Ddl)
     assert txn.statement == query
 
 
 def test_databases_are_not_used_before_they_are_there() -> None:
     made = job(ActionType.CREATE_SCHEMA, 5, schema_id=6, database=Database(6, "new"))
-    txn = translator().translate(ddl("CREATE DATABASE `new`"), made)
+    txn = translator().translate(decoded(ddl("CREATE DATABASE `new`"), {5: made}))
     assert isinstance(txn, Ddl)
     assert (txn.database, txn.session_database) == ("new", "")

@@ -321,3 +321,23 @@ def test_only_the_records_of_a_transaction_are_joined_as_it(
         assert peek.join_of(start_ts, other, commit, None) is None
         strange = peek.commit_binlog(Tso(other), Tso(commit_ts))
         assert peek.join_of(start_ts, commit_ts, strange, prewrite) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "answer"),
+    [
+        ("SELECT SETVAL(`a`.`s`, 1000);", True),
+        ("  select setval(`s`, 1)", True),
+        ("CREATE TABLE `select setval` (a INT)", False),
+    ],
+)
+def test_setval_is_no_ddl(query: str, *, answer: bool) -> None:
+    payload = peek.prewrite_binlog(Tso(1), ddl_query=query.encode(), ddl_job_id=5)
+    told = peek.ddl(payload)
+    assert told is not None
+    assert (told.query, told.is_setval) == (query, answer)
+
+
+def test_rows_are_no_ddl() -> None:
+    assert peek.ddl(peek.prewrite_binlog(Tso(1), prewrite_value=b"\x08\x01")) is None
+    assert peek.ddl(peek.prewrite_binlog(Tso(1)) + b"\x48\x01") is None  # with an unknown field
