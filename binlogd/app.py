@@ -54,6 +54,7 @@ from binlogd.placement.pd_service import AdvertisedAddress
 from binlogd.placement.stand_in import StandIn
 from binlogd.ports import NodeStatus
 from binlogd.pump.pump import Pump
+from binlogd.pump.reserve import room_in
 from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
 from binlogd.serving.routes.application import application
@@ -120,11 +121,16 @@ def stored_checkpoint(setup: Setup) -> Checkpoint | None:
 
 
 async def _serve(reloading: Reloading) -> int:
-    setup = reloading.setup
     disk = PosixDisk()
-    store = await open_store(setup, disk)
+    await make_data_dir(reloading.setup, disk)
+    async with room_in(reloading.setup.data_dir, disk):
+        return await _serve_in(reloading, disk)
+
+
+async def _serve_in(reloading: Reloading, disk: PosixDisk) -> int:
+    store = await open_store(reloading.setup, disk)
     try:
-        upstream = await open_upstream(setup, store)
+        upstream = await open_upstream(reloading.setup, store)
         try:
             return await _serve_on(reloading, disk, upstream)
         finally:

@@ -283,6 +283,11 @@ class Disk(Protocol):
         """Puts a small file in place durably: afterwards it is the old or the new one, whole."""
         ...
 
+    async def reserve(self, path: Path, size_bytes: int) -> None:
+        """Makes a file that takes that much room, durably, or leaves none. What is in it counts for
+        nothing; whoever is killed leaves a shorter one."""
+        ...
+
     async def compress(self, source: Path, target: Path) -> None:
         """Puts a gzip of a finished file in its place, under another name of the same directory.
 

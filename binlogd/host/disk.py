@@ -95,6 +95,10 @@ class PosixDisk:
                 write_whole(path, content)
                 self._replaced[path] = turn
 
+    async def reserve(self, path: Path, size_bytes: int) -> None:
+        """Takes the room from the file system without writing to it, where it can do that."""
+        await self._hop(lambda: _reserve(path, size_bytes))
+
     async def compress(self, source: Path, target: Path) -> None:
         """Beside it, in steps of some megabytes, then renamed and synced; then the source goes."""
         packing = await self._hop(lambda: _Packing(source, target))
@@ -396,6 +400,19 @@ def _truncate(path: Path, size: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _reserve(path: Path, size_bytes: int) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+        os.fsync(descriptor)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+    sync_directory(path.parent)
 
 
 def _remove(paths: Sequence[Path]) -> None:

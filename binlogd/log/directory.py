@@ -2,6 +2,7 @@
 
     upstream.db                      who is in the cluster, and the DDL history
     .lock                            held by the process that writes here
+    reserve                          room to give up when the disk is full
     pump/shards                      how many shards there are
     pump/shard-N/index.db            the index of a shard
     pump/shard-N/value.gone          how far its log is deleted
@@ -21,6 +22,7 @@ from binlogd.log.index_file import FILES
 from binlogd.log.pointer import FileId, segment_fid, segment_name
 
 LOCK_FILE = ".lock"
+RESERVE_FILE = "reserve"
 STORE_FILE = "upstream.db"
 VALUE = "value"
 _SHARD = re.compile(r"shard-(\d+)")

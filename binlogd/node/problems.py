@@ -269,7 +269,7 @@ def _kept(status: OwnStatus) -> Iterator[Problem]:
             "warn",
             "Garbage collection failed",
             gc.failed,
-            "It tries again in an hour; until then the log only grows.",
+            "It tries again in an hour, sooner if space is short; until then the log only grows.",
         )
     if gc.held_by and status.capacity_bytes and status.free_bytes * 10 < status.capacity_bytes:
         yield Problem(

@@ -21,6 +21,7 @@ from binlogd.ports import Clock, Disk, Space
 from binlogd.pump.admission import Admission
 from binlogd.pump.bases import Bases
 from binlogd.pump.log.gc import GcPlan, Hold
+from binlogd.pump.reserve import Reserve
 from binlogd.pump.shard.shard import Shard
 from binlogd.pump.signal import is_set_within
 from binlogd.tso import Tso, compose, physical_ms
@@ -45,13 +46,15 @@ class CaretakerOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaretakerStatistics:
     """`holds` is who needs what; `held_by` names, by shard, who keeps a segment that is old enough
-    to go, "" where nobody does; `failed` is why the last round did nothing, "" if it went well."""
+    to go, "" where nobody does; `failed` is why the last round did nothing, "" if it went well;
+    `reserve_bytes` lie ready for a full disk."""
 
     holds: tuple[Hold, ...]
     held_by: tuple[str, ...]
     runs: int
     segments_deleted: int
     failed: str
+    reserve_bytes: int
     capacity_bytes: int
 
 
@@ -84,7 +87,7 @@ class Caretaker:
         self._collecting = asyncio.Lock()
         self._runs = self._deleted = 0
         self._failed = ""
-        self._was_short = False
+        self._reserve = Reserve(data_dir, disk)
 
     # --- who needs what ----------------------------------------------------------------------
 
@@ -126,19 +129,35 @@ class Caretaker:
         deleted at all), or Unavailable.
         """
         async with self._collecting:
-            await self.look_for_bases()
-            newest_ms = max(physical_ms(shard.watermark) for shard in self._shards)
-            now_ms = min(self._clock.wall_ms(), newest_ms)
-            age_ts = compose(max(0, now_ms - int(self._options.keep_s * 1000)))
-            plans = []
-            for number, shard in enumerate(self._shards):
-                planned = await shard.collect(age_ts, self._all_holds())
-                self._held_by[number] = planned.held_by
-                self._deleted += len(planned.fids)
-                plans.append(planned)
-            self._runs += 1
-            self._failed = ""
-            return plans
+            try:
+                return await self._collect()
+            except Unavailable:
+                if not await self._gave_up_reserve():
+                    raise
+            return await self._collect()
+
+    async def _collect(self) -> Sequence[GcPlan]:
+        await self.look_for_bases()
+        newest_ms = max(physical_ms(shard.watermark) for shard in self._shards)
+        now_ms = min(self._clock.wall_ms(), newest_ms)
+        age_ts = compose(max(0, now_ms - int(self._options.keep_s * 1000)))
+        plans = []
+        for number, shard in enumerate(self._shards):
+            planned = await shard.collect(age_ts, self._all_holds())
+            self._held_by[number] = planned.held_by
+            self._deleted += len(planned.fids)
+            plans.append(planned)
+        self._runs += 1
+        self._failed = ""
+        return plans
+
+    async def _gave_up_reserve(self) -> bool:
+        """Whether there is room now for a round that has failed."""
+        try:
+            return await self._reserve.give_up()
+        except OSError as error:
+            log.warning("reserve_not_given_up", cause=str(error))
+            return False
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Collects every hour, and when asked; until `stopping` and `wake`."""
@@ -149,8 +168,9 @@ class Caretaker:
             try:
                 await self.collect()
             except (ConfigError, Corrupt, Unavailable) as error:
+                if str(error) != self._failed:
+                    log.warning("gc_refused", cause=str(error))
                 self._failed = str(error)
-                log.warning("gc_refused", cause=str(error))
             finally:
                 self._asked.clear()
 
@@ -174,7 +194,9 @@ class Caretaker:
         )
 
     async def watch_space(self, stopping: asyncio.Event) -> None:
-        """Looks every few seconds, until `stopping`."""
+        """Looks every few seconds, until `stopping`. As long as space is short, garbage is looked
+        for as often: who held it may have let go of it."""
+        short_bytes = _SHORT_OF_SPACE * self._admission.free_bytes_min
         while not await is_set_within(stopping, self._options.space_every_s):
             had_space = self._admission.has_space
             try:
@@ -182,13 +204,11 @@ class Caretaker:
                 self._admission.free_bytes = space.free_bytes
                 self._capacity_bytes = space.capacity_bytes
                 await self.look_for_bases()
+                await self._reserve.keep(free_bytes=space.free_bytes, wanted_bytes=short_bytes)
             except (OSError, ConfigError, Unavailable) as error:
                 log.warning("free_space_unknown", cause=str(error))
-            short_bytes = _SHORT_OF_SPACE * self._admission.free_bytes_min
-            is_short = self._admission.free_bytes <= short_bytes
-            if is_short and not self._was_short:
+            if self._admission.free_bytes <= short_bytes:
                 self.trigger()
-            self._was_short = is_short
             if had_space != self._admission.has_space:
                 self.tell_space()
 
@@ -202,6 +222,7 @@ class Caretaker:
             runs=self._runs,
             segments_deleted=self._deleted,
             failed=self._failed,
+            reserve_bytes=self._reserve.size_bytes,
             capacity_bytes=self._capacity_bytes,
         )
 
@@ -212,8 +233,8 @@ class Caretaker:
         holders = ", ".join(self._holders())
         kept = f"old ones are kept for {holders}" if holders else "none is old enough to be deleted"
         return (
-            f"only {self._admission.free_bytes} bytes are free, binlogs are taken with more than"
-            f" {self._admission.free_bytes_min}; {kept}"
+            f"only {self._admission.free_bytes} bytes are free on the disk of {self._data_dir},"
+            f" binlogs are taken with more than {self._admission.free_bytes_min}; {kept}"
         )
 
     def _holders(self) -> list[str]:

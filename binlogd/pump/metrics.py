@@ -89,6 +89,7 @@ def say_pump(out: Exposition, now: PumpStatistics) -> None:
     out.gauge(
         "binlogd_pump_gc_failed", "1 after a round that did nothing.", int(bool(now.gc.failed))
     )
+    out.gauge("binlogd_pump_reserve_bytes", "To give up on a full disk.", now.gc.reserve_bytes)
     out.gauge(
         "binlogd_pump_writes_refused_now",
         "1 while no prewrite is taken, for want of space or by the state.",

@@ -120,6 +120,9 @@ class SimDisk:
         self._need(path.parent)
         self.files[path] = SimFile(bytearray(content), len(content), is_name_durable=True)
 
+    async def reserve(self, path: Path, size_bytes: int) -> None:
+        await self.write_whole(path, bytes(size_bytes))
+
     async def compress(self, source: Path, target: Path) -> None:
         await self._wait()
         await self.write_whole(target, gzip.compress(bytes(self._file(source).content)))
