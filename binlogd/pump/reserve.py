@@ -91,7 +91,7 @@ class Reserve:
 @asynccontextmanager
 async def room_in(data_dir: Path, disk: Disk) -> AsyncIterator[None]:
     """For a node that lives in a data directory: gives up the reserve before its files are opened,
-    if there is little room; what fails all the same says it where the disk is full, by DataDiskFull."""
+    if there is little room; what fails all the same says where the disk is full: DataDiskFull."""
     try:
         await Reserve(data_dir, disk).give_up()
         yield
