@@ -154,6 +154,8 @@ def _say(result: ExportResult, rows: str) -> None:
         say(f"removed {escape(str(path))}")
     for table in result.left_out:
         say(f"[yellow]left out[/] {escape(str(table))}")
+    for doubt in result.in_doubt:
+        say(f"[yellow]in doubt[/] {escape(str(doubt))}")
 
 
 async def waited(setup: Setup, wanted_ts: Tso, limit_s: float) -> Tso:

@@ -10,14 +10,12 @@ import structlog
 from binlogd.drainer.carry import InDoubt, RowsInDoubt
 from binlogd.drainer.txn import Ddl, TableChange
 from binlogd.tidb.moved_rows import Doubt
+from binlogd.tidb.turns import COMPARE, ROWS_IN_DOUBT, UNKNOWN
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
 
 _EVENT = "values_of_a_coming_column_in_doubt"
-_ROWS_EVENT = "rows_of_a_partition_in_doubt"
-_UNKNOWN = "they were written while it was at work, and no binlog tells whether they saw it"
-_COMPARE = "compare the rows of the table that changed in this time with the upstream"
 
 
 def say_in_doubt(ddl: Ddl, doubt: InDoubt | RowsInDoubt) -> None:
@@ -25,15 +23,15 @@ def say_in_doubt(ddl: Ddl, doubt: InDoubt | RowsInDoubt) -> None:
     a partition."""
     if isinstance(doubt, RowsInDoubt):
         log.warning(
-            _ROWS_EVENT,
+            ROWS_IN_DOUBT,
             database=ddl.database,
             table=ddl.table,
             ddl=ddl.statement,
             rows=doubt.rows,
             after_ts=doubt.after_ts,
             up_to_ts=doubt.up_to_ts,
-            cause=doubt.reason or _UNKNOWN,
-            what_to_do=_COMPARE,
+            cause=doubt.reason or UNKNOWN,
+            what_to_do=COMPARE,
         )
         return
     log.warning(
@@ -80,10 +78,10 @@ def say_late(commit_ts: Tso, doubts: Sequence[Doubt]) -> None:
     """Rows came behind a DDL of partitions that they may not have seen."""
     for doubt in doubts:
         log.warning(
-            _ROWS_EVENT,
+            ROWS_IN_DOUBT,
             table_id=doubt.table_id,
             rows=doubt.rows,
             commit_ts=commit_ts,
-            cause=doubt.reason or _UNKNOWN,
-            what_to_do=_COMPARE,
+            cause=doubt.reason or UNKNOWN,
+            what_to_do=COMPARE,
         )

@@ -44,6 +44,7 @@ from binlogd.snapshot.spec import (
     BaseEntry,
     ChangesOptions,
     ExportSpec,
+    InDoubt,
     Layout,
     LeftOut,
     Manifest,
@@ -55,6 +56,7 @@ from binlogd.snapshot.spec import (
     TypeOptions,
     moment,
 )
+from binlogd.tidb.turns import COMPARE, ROWS_IN_DOUBT
 from binlogd.tso import NO_TS, Tso, compose, plus_ms
 
 JOB_LOG = "job.log"
@@ -103,10 +105,10 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """A published snapshot. `left_out` names tables that the log cannot tell, `base` what it was
-    built on, and why that or nothing; `is_new` is False for one that was there already, `removed`
-    names those that went for it, `registered` are its tables in a lake,
-    `stored` is where it is in an object store."""
+    """A published snapshot. `left_out` names tables that the log cannot tell, `in_doubt` rows of
+    which nobody knows whether a DDL took them, `base` what it was built on, and why that or
+    nothing; `is_new` is False for one that was there already, `removed` names those that went for
+    it, `registered` are its tables in a lake, `stored` is where it is in an object store."""
 
     path: Path
     commit_ts: Tso
@@ -119,6 +121,7 @@ class ExportResult:
     removed: tuple[Path, ...] = ()
     registered: tuple[Registered, ...] = ()
     stored: str = ""
+    in_doubt: tuple[InDoubt, ...] = ()
 
 
 async def export(
@@ -200,6 +203,9 @@ async def _made(
         size_bytes=result.size_bytes,
         left_out=len(result.left_out),
     )
+    for each in result.in_doubt:
+        told = msgspec.structs.asdict(each)
+        log.warning(ROWS_IN_DOUBT, **told, what_to_do=COMPARE)
     return result
 
 
@@ -295,6 +301,7 @@ def _result(path: Path, manifest: Manifest, base: choice.Chosen) -> ExportResult
         rows=sum(table.rows for table in manifest.tables),
         size_bytes=sum(file.size_bytes for table in manifest.tables for file in table.files),
         left_out=manifest.left_out,
+        in_doubt=manifest.in_doubt,
         base=base,
     )
 
@@ -458,6 +465,7 @@ def _manifest(
         layout=options.layout,
         create_databases=report.create_databases,
         extra_files=report.extra_files,
+        in_doubt=report.in_doubt,
         seconds=round(seconds, 3),
     )
 

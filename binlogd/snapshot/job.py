@@ -42,6 +42,7 @@ from binlogd.snapshot.spec import (
     Event,
     ExportSpec,
     Failed,
+    InDoubt,
     Planned,
     Report,
     Staged,
@@ -50,6 +51,7 @@ from binlogd.snapshot.spec import (
 from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.built_on import Base, open_base
 from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, Origin, catalog
+from binlogd.snapshot.tables.doubts import in_doubt
 from binlogd.snapshot.writing import changes, write
 from binlogd.snapshot.writing.files import Target, Written
 from binlogd.tidb.model import jobs_from_json
@@ -81,6 +83,8 @@ class _Plan(NamedTuple):
     resolved_ts: Tso
     known: Catalog
     ddl: list[DdlBinlog]
+    reads: list[bytes]
+    in_doubt: tuple[InDoubt, ...]
 
 
 def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
@@ -91,7 +95,7 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     with progress(spark, "transactions", say):
         log = scan.log(spark, tasks, Path(spec.state, HEADS_FILE) if spec.state else None)
         plan = _planned(spec, log)
-    commit_ts, resolved_ts, known, _ = plan
+    commit_ts, resolved_ts, known = plan.commit_ts, plan.resolved_ts, plan.known
     say(Planned(commit_ts, resolved_ts, len(known.tables), len(tasks)))
     since = {table_id: plan.since_ts for table_id, plan in known.tables.items() if plan.since_ts}
     has_before = spec.changes is not None or any(
@@ -99,10 +103,7 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     )
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
     wanted = Wanted(handles, known.passed_over, since, has_before, known.moves)
-    reads = [
-        each.packed() for each in transactions.reads(log, commit_ts, _read_behind(spec, known))
-    ]
-    rows = scan.Rows(spark, tasks, reads, wanted)
+    rows = scan.Rows(spark, tasks, plan.reads, wanted)
     log_bytes = sum(part.end - part.start for part in log.parts)
     del log
     keys = f"{spec.state or spec.scratch}/keys"
@@ -144,7 +145,10 @@ def _planned(spec: ExportSpec, log: Log) -> _Plan:
     if spec.layout == "dumpling":
         plans = {table_id: dumpling.dumped(plan) for table_id, plan in known.tables.items()}
         known = dataclasses.replace(known, tables=plans)
-    return _Plan(commit_ts, resolved_ts, known, ddl)
+    reads = transactions.reads(log, commit_ts, _read_behind(spec, known))
+    doubts = in_doubt(log, known, reads)
+    packed = [each.packed() for each in reads]
+    return _Plan(commit_ts, resolved_ts, known, ddl, packed, doubts)
 
 
 def _reported(
@@ -167,6 +171,7 @@ def _reported(
         changes=changes.entry(spec.changes, plan.ddl) if spec.changes else None,
         create_databases=databases,
         extra_files=laid_out.extra_files,
+        in_doubt=plan.in_doubt,
     )
 
 

@@ -14,6 +14,7 @@ import msgspec
 from binlogd.errors import ConfigError
 from binlogd.settings.moment import last_ts
 from binlogd.settings.quantities import duration_s
+from binlogd.tidb.turns import COMPARE
 from binlogd.tso import NO_TS, Tso
 
 FORMATS = ("parquet", "delta", "iceberg", "orc", "csv", "json", "sql")
@@ -219,6 +220,30 @@ class LeftOut(msgspec.Struct, frozen=True):
         return f"{self.database}.{self.table}: {self.reason}"
 
 
+class InDoubt(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of a table that a DDL of partitions may have taken along or not: nobody can know.
+
+    `partitions` are the ids of those that went, `keys` some of the rows, `first_ts` and `last_ts`
+    when they were committed.
+    """
+
+    database: str
+    table: str
+    partitions: tuple[int, ...]
+    rows: int
+    first_ts: int
+    last_ts: int
+    keys: tuple[str, ...]
+    cause: str
+
+    def __str__(self) -> str:
+        some = f" (keys: {'; '.join(self.keys)})" if self.keys else ""
+        return (
+            f"{self.database}.{self.table}: {self.rows} rows of commit_ts {self.first_ts} to"
+            f" {self.last_ts}, beside a DDL of partitions: {self.cause}; {COMPARE}{some}"
+        )
+
+
 class DdlEntry(msgspec.Struct, frozen=True):
     """A DDL that committed in between."""
 
@@ -247,6 +272,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     changes: ChangesEntry | None = None
     create_databases: dict[str, str] = {}
     extra_files: tuple[str, ...] = ()
+    in_doubt: tuple[InDoubt, ...] = ()
 
 
 class BaseEntry(msgspec.Struct, frozen=True):
@@ -288,6 +314,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout = "plain"
     create_databases: dict[str, str] = {}
     extra_files: tuple[str, ...] = ()
+    in_doubt: tuple[InDoubt, ...] = ()
     seconds: float = 0.0
 
 

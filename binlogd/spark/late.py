@@ -10,6 +10,8 @@ from typing import Any
 from binlogd.errors import CorruptRow, UnreadableRow
 from binlogd.snapshot.log.moves import Ended
 from binlogd.snapshot.log.rowkey import NUMBER_BYTES, Op, placed
+from binlogd.snapshot.spec import InDoubt
+from binlogd.snapshot.tables.doubts import LOOKED_AT_MAX, Step, waits
 from binlogd.spark.changes import change_batches
 from binlogd.spark.inputs import Input, jobs_with
 from binlogd.spark.lake.book import WAY_PAST, Batch, PipelineStopped
@@ -73,6 +75,33 @@ def latecomers(source: Input, batch: Batch, asked: Request, start: Tso) -> Latec
                 f" told. {WAY_PAST}"
             )
     return late.found
+
+
+def in_doubt(source: Input, batch: Batch, start: Tso) -> tuple[InDoubt, ...]:
+    """Rows of which nobody knows whether they saw a DDL of partitions: of one that is done in this
+    batch all that came until its end, of one before it what came since. Raises what the log raises.
+    """
+
+    def since(step: Step) -> int:
+        is_done_before = step.move.version <= batch.version
+        begin = start if is_done_before else step.turn.published_ts
+        return max(begin, step.turn.published_ts, source.gone_ts())
+
+    found = []
+    for each in waits(batch.after, batch.moves, since):
+        upto = Tso(min(each.turn.settled_ts, batch.end))
+        limit = None
+        for number, binlog in enumerate(source.binlogs(Tso(each.since_ts), upto)):
+            if number == LOOKED_AT_MAX:
+                limit = number
+                break
+            if not binlog.is_fake and not peek.peek(binlog.payload).ddl_job_id:
+                version, tables = peek.changes(binlog.payload, {each.table_id}.__contains__)
+                for change in tables:
+                    each.take(change, version, binlog.commit_ts)
+        if each.rows or limit is not None:
+            found.append(each.told(limit))
+    return tuple(found)
 
 
 class _Late:

@@ -37,10 +37,11 @@ from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.moving import Lake, begin
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
-from binlogd.spark.late import latecomers, newest_version
+from binlogd.spark.late import in_doubt, latecomers, newest_version
 from binlogd.spark.plan import Held, planned, schema_before
 from binlogd.spark.request import Request, request
 from binlogd.spark.source import BinlogdSource
+from binlogd.tidb.turns import COMPARE, ROWS_IN_DOUBT
 from binlogd.tso import Tso
 
 log = structlog.get_logger(__name__)
@@ -159,15 +160,17 @@ class LakeTarget:
             batch = planned(jobs, ddl, held, self.asked, start=start, end=of.end)
             moving.check(now, batch, is_first=of.is_first)
             late = latecomers(source, batch, self.asked, start)
+            doubts = in_doubt(source, batch, start)
             heads = prepare(self.lake, now, batch, late)
             merged = self._merge(rows, batch, heads)
             book.check_claim(claim)
-            moving.finish(
-                self.lake, batch, heads | {each.head.table_id: each.head for each in merged}
-            )
+            heads |= {each.head.table_id: each.head for each in merged}
+            moving.finish(self.lake, batch, heads, doubts)
         finally:
             rows.unpersist()
         put, gone = sum(each.rows_put for each in merged), sum(each.rows_gone for each in merged)
+        for each in doubts:
+            log.warning(ROWS_IN_DOUBT, **msgspec.structs.asdict(each), what_to_do=COMPARE)
         log.info("batch_merged", commit_ts=of.end, tables=len(merged), put=put, gone=gone)
 
     def _merge(

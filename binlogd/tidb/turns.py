@@ -32,6 +32,11 @@ from binlogd.tidb.model import Job
 _STEPS_FROM_END: dict[int, int] = {ActionType.DROP_TABLE_PARTITION: 2}
 """Schema versions of its own that a job makes behind the one that rows see; else it is the last."""
 
+ROWS_IN_DOUBT = "rows_of_a_partition_in_doubt"
+UNKNOWN = "they were written while it was at work, and no binlog tells whether they saw it"
+COMPARE = "compare the rows of the table that changed in this time with the upstream"
+"""What everybody says of rows that are in doubt: the event, its cause, and what to do."""
+
 
 class Turn(NamedTuple):
     """When rows begin to see a DDL: in `version` or, where other jobs ran beside it, in one up to

@@ -14,7 +14,7 @@ from binlogd.spark.lake import moving
 from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.preparing import prepare
-from binlogd.spark.late import latecomers, newest_version
+from binlogd.spark.late import in_doubt, latecomers, newest_version
 from binlogd.spark.pipeline import Range
 from binlogd.spark.plan import Held, planned, schema_before
 from binlogd.spark.request import Request, request
@@ -73,6 +73,7 @@ class Pipeline:
         moving.check(now, batch, is_first=of.is_first)
         step()
         late = latecomers(self._input, batch, self._asked, begin)
+        doubts = in_doubt(self._input, batch, begin)
         heads = prepare(self._lake, now, batch, late)
         step()
         changes = followed(batch.moves, rows.filter(pc.invert(is_ddl)).to_batches())
@@ -83,7 +84,7 @@ class Pipeline:
         for merged in moving.merge(self._lake, heads, batch, winners):
             heads[merged.head.table_id] = merged.head
             step()
-        moving.finish(self._lake, batch, heads)
+        moving.finish(self._lake, batch, heads, doubts)
         return next(steps)
 
     def _changes(self, start: int, end: int) -> pa.Table:

@@ -178,6 +178,7 @@ def _manifest(report: Report, types: TypeOptions, kind: FileKind = PLAIN_PARQUET
         log=(),
         tables=report.tables,
         left_out=report.left_out,
+        in_doubt=report.in_doubt,
         types=types,
         data_format=kind.format,
         layout=kind.layout,

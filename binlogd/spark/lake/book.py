@@ -11,7 +11,7 @@ from binlogd.archive.store import Store
 from binlogd.errors import ConfigError, GaveUp
 from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import HandleKind
-from binlogd.snapshot.spec import TypeOptions
+from binlogd.snapshot.spec import InDoubt, TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.lake.place import Kind, LakeLocation
 
@@ -19,6 +19,7 @@ TABLES_NAME = "tables.json"
 CLAIM_NAME = "_pipeline.json"
 DIRECTORY = "table-"
 _SCHEMAS = "_schema"
+IN_DOUBT_MAX = 100
 
 
 WAY_PAST = (
@@ -47,12 +48,14 @@ class LakeTable(msgspec.Struct, frozen=True):
 
 class LakeTables(msgspec.Struct, frozen=True):
     """Which tables there are, by `database.table`, complete up to `commit_ts`. `placed` are the ids
-    of those whose keys have a partition in them (`HandleKind.PLACED`)."""
+    of those whose keys have a partition in them (`HandleKind.PLACED`). `in_doubt` are the last
+    `IN_DOUBT_MAX` DDL that rows may have seen or not."""
 
     commit_ts: int
     tables: dict[str, LakeTable]
     format: Kind = "delta"
     placed: tuple[int, ...] = ()
+    in_doubt: tuple[InDoubt, ...] = ()
 
     def by_id(self) -> dict[int, LakeTable]:
         """The same by table id."""

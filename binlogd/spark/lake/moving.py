@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,7 +20,9 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
+from binlogd.snapshot.spec import InDoubt
 from binlogd.spark.lake.book import (
+    IN_DOUBT_MAX,
     Batch,
     Book,
     LakeTable,
@@ -148,11 +150,13 @@ def _counted(changes: Iterable[Changes], counts: list[int]) -> Iterator[Changes]
         yield each
 
 
-def finish(lake: Lake, batch: Batch, heads: Heads) -> LakeTables:
-    """Says which versions belong together from now on."""
+def finish(lake: Lake, batch: Batch, heads: Heads, in_doubt: Sequence[InDoubt] = ()) -> LakeTables:
+    """Says which versions belong together from now on, and which rows of the batch are in doubt."""
     tables = {label(plan): heads[table_id] for table_id, plan in batch.after.items()}
-    now = LakeTables(batch.end, tables, lake.place.kind, placed_of(batch.after))
-    lake.book().turn(now, batch.tracker)
+    book = lake.book()
+    doubts = (*book.read().in_doubt, *in_doubt)[-IN_DOUBT_MAX:]
+    now = LakeTables(batch.end, tables, lake.place.kind, placed_of(batch.after), doubts)
+    book.turn(now, batch.tracker)
     show(lake, now)
     return now
 

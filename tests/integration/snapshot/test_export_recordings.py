@@ -28,7 +28,7 @@ from tests.support import recordings_reader, snapshot_reader
 from tests.support.data_directory import write_log
 from tests.support.model_check import check_against_model
 from tests.support.plain_export import PlainExport
-from tests.support.recordings_reader import Row
+from tests.support.recordings_reader import IN_DOUBT, Row
 from tests.support.spark import WarmSpark
 from tests.workload.generator import Options, Workload
 
@@ -59,7 +59,12 @@ def test_the_latest_snapshot_holds_what_the_cluster_held(
     name: str, spark: WarmSpark, tmp_path: Path
 ) -> None:
     history = recordings_reader.history(RECORDINGS / name)
-    check_expected(name, spark.export(data_directory(tmp_path, name), history))
+    snapshot = spark.export(data_directory(tmp_path, name), history)
+    check_expected(name, snapshot)
+    doubts: Counter[str] = Counter()
+    for each in read_manifest(snapshot).in_doubt:
+        doubts[f"{each.database}.{each.table}"] += each.rows
+    assert doubts == IN_DOUBT.get(name, {})
 
 
 def test_a_snapshot_of_random_columns_holds_what_the_cluster_held(tmp_path: Path) -> None:

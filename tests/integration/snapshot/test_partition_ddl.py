@@ -19,9 +19,11 @@ from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.built_on import Base
 from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, Origin, catalog
+from binlogd.snapshot.tables.doubts import in_doubt
 from binlogd.tidb.model import TableAt, jobs_from_json
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.schema import SchemaTracker
+from binlogd.tidb.turns import UNKNOWN
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import body, changes, peek
 from tests.support import recordings_reader
@@ -146,3 +148,26 @@ def test_a_row_behind_a_truncate_is_there_if_it_saw_it_also_for_who_begins_in_be
         home = known.moves.followed().home(104, seen, row) if is_moved else None
         homes.append(not is_moved or (home is not None and home.table_id == 104))
     assert homes == [False, True]
+
+
+def test_a_row_that_may_have_gone_with_its_partition_is_named(tmp_path: Path) -> None:
+    """(307, 5) was committed while TiDB truncated its partition, by a transaction that began before
+    it: a real TiDB does not have it, and no binlog tells."""
+    records = recordings_reader.records(RECORDINGS / "race")
+    write_log(tmp_path / "data", (record.payload for record in records))
+    jobs = jobs_from_json(recordings_reader.history(RECORDINGS / "race"))
+    (tmp_path / "work").mkdir()
+    with pinned(tmp_path / "data", tmp_path / "work") as log_files:
+        parts = reader.slices(log_files.segments, 1 << 20)
+        log = Log(parts, [heads(part) for part in parts])
+        as_of = Tso(int(log.commit_ts.max()))
+        ddl = transactions.ddl_binlogs(log, as_of)
+        begins = Tso(int(log.start_ts.min()))
+        known = catalog(jobs, ddl, log_begins=begins, ignore_schemas=("mysql",))
+        reads = transactions.reads(log, as_of, NO_TS)
+        (found,) = in_doubt(log, known, reads)
+        (unseen,) = in_doubt(log, known, reads, looked_at_max=0)
+    assert (found.database, found.table, found.rows) == ("fahr-plan", "teile", 1)
+    assert (found.keys, found.first_ts) == (("307, 5",), 470611256078237725)
+    assert found.cause == UNKNOWN
+    assert "first 0 alone were looked at" in unseen.cause

@@ -5,6 +5,7 @@ into batches anywhere."""
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -29,7 +30,7 @@ from tests.support.data_directory import collect_garbage, write_log
 from tests.support.lakes import Killed, Pipeline
 from tests.support.logged import Logged, lake_rows, read
 from tests.support.plain_export import PlainExport
-from tests.support.recordings_reader import RECORDINGS
+from tests.support.recordings_reader import IN_DOUBT, RECORDINGS
 
 UNTOLD = {
     "keys": "keys_wrong.*",
@@ -99,6 +100,10 @@ def test_a_lake_holds_every_table_wherever_batches_end_and_die_beside_ddl_of_par
         pipeline.run(start, end)
         start = end
     check_recorded(name, lake, is_whole=True)
+    doubts: Counter[str] = Counter()
+    for each in lake.book().read().in_doubt:
+        doubts[f"{each.database}.{each.table}"] += each.rows
+    assert doubts == IN_DOUBT[name], "wherever batches end, the same as in an export"
 
 
 def beside_partitions(logged: Logged, every: list[int]) -> list[int]:
