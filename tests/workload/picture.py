@@ -67,7 +67,7 @@ async def _picture(file: Path) -> None:
 def _shoot(url: str, file: Path) -> None:
     browser = Browser()
     try:
-        browser.look(width=1280, height=664)
+        browser.look(width=1280, height=720)
         browser.driver.get(url)
         browser.wait(lambda: "Connected" in browser.text("body") or browser.all("svg path"))
         time.sleep(3.0)  # some samples
