@@ -17,7 +17,7 @@ from binlogd.ports import Registry
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
 from binlogd.upstream.skips import SkipList
-from binlogd.upstream.store import Skip, UpstreamStore
+from binlogd.upstream.store import SkipEntry, UpstreamStore
 
 T = TypeVar("T")
 
@@ -35,10 +35,10 @@ def skip(setup: Setup, commit_ts: Tso, reason: str) -> bool:
     return run(record())
 
 
-def decided_skips(setup: Setup) -> list[Skip]:
+def decided_skips(setup: Setup) -> list[SkipEntry]:
     """What was recorded so far, out of the data directory."""
 
-    async def read() -> list[Skip]:
+    async def read() -> list[SkipEntry]:
         store = await open_existing(setup)
         try:
             return await store.skips()

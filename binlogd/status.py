@@ -37,7 +37,7 @@ class Label(Struct, frozen=True):
     labels: Mapping[str, str] | None = None
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class NodeEntry(Struct, frozen=True, kw_only=True):
     """A node as the registry keeps it, in the original's JSON."""
 
     node_id: str = msgspec.field(name="nodeId", default="")
@@ -310,7 +310,7 @@ class Status(OwnStatus, frozen=True, kw_only=True):
     synced: bool = msgspec.field(name="Synced", default=False)
     last_ts: Ts = msgspec.field(name="LastTS", default=NO_TS)
     ts_map: str = msgspec.field(name="TsMap", default="")
-    status: Mapping[str, Entry] | None = None
+    status: Mapping[str, NodeEntry] | None = None
     commit_ts: Ts = msgspec.field(name="CommitTS", default=NO_TS)
     checkpoints: Mapping[str, Any] = msgspec.field(name="Checkpoint", default={})
     error: str = msgspec.field(name="ErrMsg", default="")

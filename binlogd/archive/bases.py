@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from binlogd.archive.store import Store, without_secrets
+from binlogd.archive.store import ArchiveStore, without_secrets
 from binlogd.errors import ConfigError
 from binlogd.snapshot.publishing.publish import LATEST
 from binlogd.snapshot.spec import MANIFEST_NAME, Manifest
@@ -18,10 +18,10 @@ def fetched(url: str, into: Path) -> Path:
     Raises ConfigError where none is there, ArchiveUnavailable.
     """
     try:
-        store = Store.open(url, what="base")
+        store = ArchiveStore.open(url, what="base")
         if MANIFEST_NAME not in store.names():
             name = store.read(LATEST).decode().strip()
-            store = Store.open(_below(url, name), what="base")
+            store = ArchiveStore.open(_below(url, name), what="base")
         manifest = msgspec.json.decode(store.read(MANIFEST_NAME), type=Manifest)
     except (FileNotFoundError, msgspec.DecodeError) as error:
         raise ConfigError(

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from binlogd.archive.store import Store
+from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import CATALOG_NAME as CATALOG_NAME
 from binlogd.errors import Behind, ConfigError, Corrupt, CorruptIndex, Refused
-from binlogd.log.directory import Shard, shards_below
+from binlogd.log.directory import ShardDirectory, shards_below
 from binlogd.log.drive import segment_batches
 from binlogd.log.gone import gone_ts
 from binlogd.log.index_file import MARKS_QUERY, Marks, marks_of
@@ -46,7 +46,7 @@ _COLUMNS = (
 PLACES = pa.schema([(name, pa.int64()) for name in _COLUMNS])
 
 
-class Catalog(msgspec.Struct, frozen=True, kw_only=True):
+class ArchiveCatalog(msgspec.Struct, frozen=True, kw_only=True):
     """What an archive holds; written last, so everything that it names is there."""
 
     format: int = CATALOG_FORMAT
@@ -106,7 +106,7 @@ def encode_places(places: Sequence[Located]) -> bytes:
     return sink.getvalue()
 
 
-def read_catalog(store: Store) -> Catalog:
+def read_catalog(store: ArchiveStore) -> ArchiveCatalog:
     """Raises ConfigError where there is no archive, Corrupt."""
     try:
         content = store.read(CATALOG_NAME)
@@ -118,10 +118,10 @@ def read_catalog(store: Store) -> Catalog:
     return decode_catalog(content, store.url)
 
 
-def decode_catalog(content: bytes, where: str) -> Catalog:
+def decode_catalog(content: bytes, where: str) -> ArchiveCatalog:
     """Raises Corrupt, ConfigError for a newer format."""
     try:
-        catalog = msgspec.json.decode(content, type=Catalog)
+        catalog = msgspec.json.decode(content, type=ArchiveCatalog)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Corrupt(f"{where}/{CATALOG_NAME}: is no catalog: {error}") from error
     if catalog.format != CATALOG_FORMAT:
@@ -132,7 +132,7 @@ def decode_catalog(content: bytes, where: str) -> Catalog:
 class ArchivedPlaces:
     """Where transactions stand, out of the index files of an archive."""
 
-    def __init__(self, store: Store, catalog: Catalog) -> None:
+    def __init__(self, store: ArchiveStore, catalog: ArchiveCatalog) -> None:
         self._store, self._catalog = store, catalog
 
     def resolved_ts(self) -> Tso:
@@ -246,7 +246,7 @@ class DirectoryPlaces:
         self._scanned: dict[int, tuple[SegmentIndex, list[Located]]] = {}
 
     @property
-    def shards(self) -> Sequence[Shard]:
+    def shards(self) -> Sequence[ShardDirectory]:
         """By number."""
         return self._shards
 
@@ -291,10 +291,10 @@ class DirectoryPlaces:
         directory = self._shards[shard].directory.relative_to(self._data_dir)
         return str(directory / segment_name(fid))  # type: ignore[arg-type]  # a FileId in effect
 
-    def _index(self, number: int, shard: Shard) -> _Indexed | None:
+    def _index(self, number: int, shard: ShardDirectory) -> _Indexed | None:
         return None if shard.index is None else _Indexed(number, shard.index)
 
-    def _scan(self, number: int, shard: Shard) -> tuple[SegmentIndex, list[Located]]:
+    def _scan(self, number: int, shard: ShardDirectory) -> tuple[SegmentIndex, list[Located]]:
         """The state at the end of the log, and all commits of it."""
         kept = self._scanned.get(number)
         if kept is None:
@@ -310,7 +310,7 @@ class DirectoryPlaces:
         return kept
 
 
-def gone_from(number: int, shard: Shard) -> Tso:
+def gone_from(number: int, shard: ShardDirectory) -> Tso:
     """Up to when binlogs of a shard may be gone. Raises Refused where nobody knows."""
     return gone_ts(number, shard.directory, min(shard.segments(), default=FIRST.fid))
 
@@ -330,10 +330,10 @@ def catalog_of(
     cluster_id: int | None,
     shards: int,
     is_whole: bool = False,
-) -> Catalog:
+) -> ArchiveCatalog:
     """What describes these segments; `is_whole` as `resolved` has it."""
     ordered = sorted(segments, key=lambda each: (each.shard, each.fid))
-    return Catalog(
+    return ArchiveCatalog(
         cluster_id=cluster_id,
         shards=shards,
         resolved_ts=resolved(newest_of(ordered), shards, is_whole=is_whole),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from binlogd.archive.places import TransactionIndex
-from binlogd.archive.store import Store
+from binlogd.archive.store import ArchiveStore
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import Corrupt, CorruptRecord
 from binlogd.log.joined import joined
@@ -28,7 +28,7 @@ _Record = tuple[int, int, int, int]
 class LogReader:
     """What a store holds, in commit order."""
 
-    def __init__(self, store: Store, places: TransactionIndex) -> None:
+    def __init__(self, store: ArchiveStore, places: TransactionIndex) -> None:
         self._store, self._places = store, places
 
     def binlogs(self, after: Tso, upto: Tso) -> Iterator[CommittedBinlog]:

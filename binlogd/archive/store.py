@@ -43,7 +43,7 @@ class ArchiveUnavailable(Unavailable):
         )
 
 
-class Store:
+class ArchiveStore:
     """Files below one URL. All methods block. They raise ArchiveUnavailable, FileNotFoundError."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Store:
         self._fs = importlib.import_module("pyarrow.fs")
 
     @classmethod
-    def open(cls, url: str, what: str = "archive") -> Store:
+    def open(cls, url: str, what: str = "archive") -> ArchiveStore:
         """A path is a local directory; errors say `what` it is. Raises ConfigError."""
         check_installed(url)
         fs = importlib.import_module("pyarrow.fs")

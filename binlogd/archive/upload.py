@@ -17,7 +17,7 @@ import msgspec
 from binlogd.archive.places import (
     CATALOG_NAME,
     HISTORY_NAME,
-    Catalog,
+    ArchiveCatalog,
     catalog_of,
     decode_catalog,
     encode_places,
@@ -26,11 +26,11 @@ from binlogd.archive.places import (
     places_path,
     segment_path,
 )
-from binlogd.archive.store import Store
+from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import Archived, Task
 from binlogd.binlog import BinlogType
 from binlogd.errors import ConfigError, Corrupt, MalformedBinlog, Refused
-from binlogd.log.directory import STORE_FILE, Shard, shards_below
+from binlogd.log.directory import STORE_FILE, ShardDirectory, shards_below
 from binlogd.log.drive import Reading, of_forward, segment_batches
 from binlogd.log.record import FOOTER_BYTES, FRAMING, HEADER_BYTES, extend, footer_ts
 from binlogd.log.scan import End, Ending, scan
@@ -64,7 +64,7 @@ def archive(task: Task, told: Told = lambda *_: None) -> Archived:
     Raises ConfigError, Refused for an archive of another log or with a gap, Corrupt,
     ArchiveUnavailable, OSError.
     """
-    store = Store.open(task.url)
+    store = ArchiveStore.open(task.url)
     shards = _shards(Path(task.data_dir))
     kept = _kept(store, task, len(shards))
     gone_ts = kept.gone_ts if kept.segments else _gone_ts(shards)
@@ -103,26 +103,26 @@ def archive(task: Task, told: Told = lambda *_: None) -> Archived:
     )
 
 
-def _gone_ts(shards: Sequence[Shard]) -> Tso:
+def _gone_ts(shards: Sequence[ShardDirectory]) -> Tso:
     """What an archive that begins now will never have; where nobody knows, its readers say so."""
     with suppress(Refused):
         return max(gone_from(number, each) for number, each in enumerate(shards))
     return NO_TS
 
 
-def _shards(data_dir: Path) -> Sequence[Shard]:
+def _shards(data_dir: Path) -> Sequence[ShardDirectory]:
     found = shards_below(data_dir)
     if not found:
         raise ConfigError(f"{data_dir}: is no data directory of a Pump")
     return found
 
 
-def _kept(store: Store, task: Task, shards: int) -> Catalog:
+def _kept(store: ArchiveStore, task: Task, shards: int) -> ArchiveCatalog:
     """The archive as it is; an empty one where there is none."""
     try:
         catalog = decode_catalog(store.read(CATALOG_NAME), store.url)
     except FileNotFoundError:
-        return Catalog(cluster_id=task.cluster_id, shards=shards, resolved_ts=0, segments=())
+        return ArchiveCatalog(cluster_id=task.cluster_id, shards=shards, resolved_ts=0, segments=())
     is_other = task.cluster_id is not None and catalog.cluster_id not in (None, task.cluster_id)
     if is_other or catalog.shards != shards:
         raise Refused(
@@ -135,7 +135,7 @@ def _kept(store: Store, task: Task, shards: int) -> Catalog:
 
 def _waiting(
     number: int,
-    shard: Shard,
+    shard: ShardDirectory,
     known: Mapping[tuple[int, int], SegmentIndex],
     *,
     with_open: bool,
@@ -170,7 +170,7 @@ def _has_grown(waiting: Sequence[_Waiting]) -> bool:
 
 
 def _before(
-    store: Store, known: Mapping[tuple[int, int], SegmentIndex], each: _Waiting
+    store: ArchiveStore, known: Mapping[tuple[int, int], SegmentIndex], each: _Waiting
 ) -> SegmentIndex | None:
     """The segment before, with its open prewrites, which the catalog does not have."""
     if (each.shard, each.fid - 1) not in known:
@@ -178,7 +178,7 @@ def _before(
     return _described(store, each.shard, each.fid - 1)
 
 
-def _described(store: Store, shard: int, fid: int) -> SegmentIndex:
+def _described(store: ArchiveStore, shard: int, fid: int) -> SegmentIndex:
     name = index_path(shard, fid)
     try:
         return msgspec.json.decode(store.read(name), type=SegmentIndex)
@@ -189,7 +189,7 @@ def _described(store: Store, shard: int, fid: int) -> SegmentIndex:
 
 
 def _archived(
-    store: Store, each: _Waiting, before: SegmentIndex | None, task: Task
+    store: ArchiveStore, each: _Waiting, before: SegmentIndex | None, task: Task
 ) -> SegmentIndex:
     fold = Fold(each.shard, before)
     fold.begin(each.fid)
@@ -219,13 +219,13 @@ def _checksum(path: Path, size: int) -> int:
 
 
 def _with_open_lists(
-    store: Store,
+    store: ArchiveStore,
     known: Mapping[tuple[int, int], SegmentIndex],
     cluster_id: int | None,
     shards: int,
     *,
     is_whole: bool,
-) -> Catalog:
+) -> ArchiveCatalog:
     """The catalog; up to where it is complete tells the newest segment of each shard."""
     newest = {shard: max(fid for of, fid in known if of == shard) for shard, _ in known}
     whole = dict(known)
@@ -234,7 +234,7 @@ def _with_open_lists(
     return catalog_of(whole.values(), cluster_id=cluster_id, shards=shards, is_whole=is_whole)
 
 
-def _put_history(store: Store, task: Task) -> None:
+def _put_history(store: ArchiveStore, task: Task) -> None:
     """Before the segments that need it."""
     if task.history:
         content = Path(task.history).read_bytes()
@@ -259,7 +259,7 @@ class Verified:
 
 def verify(url: str, told: Told = lambda *_: None) -> Verified:
     """Reads every byte of an archive. Raises ConfigError, Corrupt, ArchiveUnavailable."""
-    store = Store.open(url)
+    store = ArchiveStore.open(url)
     try:
         catalog = decode_catalog(store.read(CATALOG_NAME), url)
     except FileNotFoundError as error:
@@ -278,7 +278,7 @@ def verify(url: str, told: Told = lambda *_: None) -> Verified:
     return Verified(len(catalog.segments), done, tuple(problems))
 
 
-def _problem(store: Store, segment: SegmentIndex) -> str:
+def _problem(store: ArchiveStore, segment: SegmentIndex) -> str:
     name = segment_path(segment.shard, segment.fid)
     content = _Content(store.stretches(name))
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from binlogd.archive.places import HISTORY_NAME, read_catalog, segment_path
-from binlogd.archive.store import Store
+from binlogd.archive.store import ArchiveStore
 from binlogd.errors import Corrupt
 from binlogd.log.directory import segment_file
 from binlogd.log.pointer import FileId
@@ -33,7 +33,7 @@ class View:
 @contextmanager
 def local_view(url: str, parent: Path) -> Iterator[View]:
     """Gone at the end. Raises ConfigError, Corrupt, ArchiveUnavailable."""
-    store = Store.open(url)
+    store = ArchiveStore.open(url)
     catalog = read_catalog(store)
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".archive-", dir=parent) as made:

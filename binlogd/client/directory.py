@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from binlogd.errors import PumpUnavailable
-from binlogd.status import Entry
+from binlogd.status import NodeEntry
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +56,7 @@ class FixedPumps:
 
 
 class _Status(msgspec.Struct, rename={"error": "ErrMsg"}):
-    status: dict[str, Entry] | None
+    status: dict[str, NodeEntry] | None
     error: str
 
 
@@ -100,7 +100,7 @@ async def _told(session: aiohttp.ClientSession, url: str) -> list[tuple[int, Pum
         raise PumpUnavailable(f"{url} is no status of a pump: {error}") from error
 
 
-def _node(said: Entry) -> PumpNode:
+def _node(said: NodeEntry) -> PumpNode:
     """Raises ValueError for a host without a port."""
     host, _, port = said.host.rpartition(":")
     return PumpNode(said.node_id, (host.strip("[]"), int(port)), said.state, said.score)

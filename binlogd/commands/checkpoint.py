@@ -45,7 +45,7 @@ def checkpoint(
     _show(after, as_json=as_json)
 
 
-def _show(stored: tool.Stored, *, as_json: bool) -> None:
+def _show(stored: tool.StoredCheckpoint, *, as_json: bool) -> None:
     document: dict[str, Any] = {
         "cluster_id": stored.cluster_id,
         "commit_ts": stored.checkpoint.commit_ts,

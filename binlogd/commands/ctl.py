@@ -38,7 +38,7 @@ from binlogd.settings import passwords
 from binlogd.settings.config import advertised
 from binlogd.settings.quantities import pd_addresses
 from binlogd.settings.setup import Setup
-from binlogd.status import Entry
+from binlogd.status import NodeEntry
 from binlogd.tso import Tso
 from binlogd.upstream.registry import DRAINER, PUMP
 
@@ -290,7 +290,7 @@ def _reached(setup: Setup, node_id: str, kinds: Sequence[str]) -> Setup | None:
     if node_id in (own[kind] for kind in kinds):
         return setup
     for kind in kinds:
-        for each in msgspec.convert(get_json(setup, f"/{kind}") or (), list[Entry]):
+        for each in msgspec.convert(get_json(setup, f"/{kind}") or (), list[NodeEntry]):
             if each.node_id == node_id:
                 return _at(setup, each.host)
     return None

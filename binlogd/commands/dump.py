@@ -31,7 +31,7 @@ from binlogd.tools.jobs import known_jobs
 from binlogd.tools.reading import Source, find_sources, transactions
 from binlogd.tools.records import RecordLine, records
 from binlogd.tools.shown import VALUE_CHARS_MAX, JsonWriter, TextWriter
-from binlogd.tools.transaction import Meter, Window
+from binlogd.tools.transaction import CommitWindow, Meter
 
 
 def dump(  # noqa: PLR0913 - typer makes each parameter an option
@@ -100,7 +100,7 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
 
 def _dump_records(
     sources: list[Source],
-    window: Window,
+    window: CommitWindow,
     limit: int | None,
     *,
     as_json: bool,
@@ -120,7 +120,7 @@ def _dump_records(
     sys.stdout.flush()
 
 
-def _records(sources: list[Source], window: Window, meter: Meter) -> Iterator[RecordLine]:
+def _records(sources: list[Source], window: CommitWindow, meter: Meter) -> Iterator[RecordLine]:
     for source in sources:
         for line in records(source, meter):
             if window.start <= (line.commit_ts or line.start_ts) <= window.stop:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from binlogd.commands.console import BytesProgress
 from binlogd.commands.replay import server_of
-from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.snapshot.estimate import Estimate
@@ -24,7 +24,7 @@ from binlogd.tso import NO_TS, Tso
 def check_snapshot(snapshot: Path, against: str | None, as_of: str, *, as_json: bool) -> None:
     """`--check`, and `--against`. Exit code 1 where something is not as it should be."""
     try:
-        from binlogd.snapshot.check import Checked, TableCheck, check, opened
+        from binlogd.snapshot.check import CheckedSnapshot, TableCheck, check, opened
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; install binlogd[spark]") from error
     server = server_of(against, "+00:00", "--against") if against is not None else None
@@ -32,7 +32,7 @@ def check_snapshot(snapshot: Path, against: str | None, as_of: str, *, as_json: 
     found: list[TableCheck] = []
     with BytesProgress(Console(stderr=True)) as shown:
 
-        def told(step: Checked) -> None:
+        def told(step: CheckedSnapshot) -> None:
             shown.told(escape(step.table), step.done_bytes, step.total_bytes)
 
         found += check(snapshot, manifest, told)
@@ -53,7 +53,7 @@ def check_snapshot(snapshot: Path, against: str | None, as_of: str, *, as_json: 
 
 
 def _compare(
-    snapshot: Path, manifest: Manifest, server: Server, as_of: str, *, as_json: bool
+    snapshot: Path, manifest: Manifest, server: MySqlServer, as_of: str, *, as_json: bool
 ) -> int:
     """How many tables differ. `--as-of snapshot` reads a TiDB at the snapshot's moment."""
     from binlogd.tools.against import Verdict, compare

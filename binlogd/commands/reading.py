@@ -13,7 +13,7 @@ import typer
 
 from binlogd.errors import ConfigError
 from binlogd.settings.moment import first_ts, last_ts
-from binlogd.tools.transaction import Window
+from binlogd.tools.transaction import CommitWindow
 from binlogd.tso import MAX_TS, NO_TS
 
 PathsArgument = Annotated[
@@ -44,9 +44,9 @@ JsonLinesOption = Annotated[
 ]
 
 
-def window_of(start: str | None, stop: str | None) -> Window:
+def window_of(start: str | None, stop: str | None) -> CommitWindow:
     """The window that two options name, both ends included. Raises ConfigError."""
-    window = Window(
+    window = CommitWindow(
         first_ts(start, "--from") if start else NO_TS, last_ts(stop, "--to") if stop else MAX_TS
     )
     if window.start > window.stop:

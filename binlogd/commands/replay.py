@@ -22,7 +22,7 @@ from binlogd.commands.reading import (
     window_of,
 )
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
-from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.telemetry.logs import set_up_logging
@@ -138,7 +138,7 @@ def _say(done: Replayed, *, as_json: bool) -> None:
         )
 
 
-def server_of(url: str, time_zone: str, option: str = "--into") -> Server:
+def server_of(url: str, time_zone: str, option: str = "--into") -> MySqlServer:
     """The server that a URL names, which `option` gave. Raises ConfigError."""
     parts = urllib.parse.urlsplit(url)
     try:
@@ -156,7 +156,7 @@ def server_of(url: str, time_zone: str, option: str = "--into") -> Server:
     password = os.environ.get("MYSQL_PSWD", "")
     if parts.password is not None:
         password = urllib.parse.unquote(parts.password)
-    return Server(
+    return MySqlServer(
         host=parts.hostname,
         port=port,
         user=urllib.parse.unquote(parts.username or "binlogd"),

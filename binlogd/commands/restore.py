@@ -22,7 +22,7 @@ from binlogd.tools.chosen import chosen
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.restoring import decided_skips
 from binlogd.tools.shown import JsonWriter, TextWriter
-from binlogd.tools.transaction import Window
+from binlogd.tools.transaction import CommitWindow
 from binlogd.tso import MAX_TS, Tso
 
 
@@ -87,7 +87,7 @@ def _print_plan(setup: Setup, end: Tso | None, *, as_json: bool) -> None:
     if checkpoint.consistent and end is None:
         said.print(f"nothing to do: consistent at commit_ts {checkpoint.commit_ts}")
         return
-    window = Window(Tso(checkpoint.commit_ts + 1), MAX_TS if end is None else end)
+    window = CommitWindow(Tso(checkpoint.commit_ts + 1), MAX_TS if end is None else end)
     write = sys.stdout.write
     writer = JsonWriter(write) if as_json else TextWriter(write, is_coloured=is_coloured())
     wanted = table_filter(setup.config.syncer, asyncio.run(decided_skips(setup)))

@@ -29,7 +29,7 @@ from binlogd.telemetry.logs import set_up_logging
 from binlogd.tools.chosen import table_patterns
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.reading import find_sources
-from binlogd.tools.undo import Log, preamble, script, taken_back
+from binlogd.tools.undo import UndoneLog, preamble, script, taken_back
 from binlogd.tools.undo import undo as undo_on
 
 
@@ -67,7 +67,7 @@ def undo(  # noqa: PLR0913 - typer makes each parameter an option
         ignored_databases=DEFAULT_IGNORED_SCHEMAS,
     )
     jobs = known_jobs(sources, schema_history)
-    log = Log(sources, window_of(start, stop), jobs, wanted, table or ())
+    log = UndoneLog(sources, window_of(start, stop), jobs, wanted, table or ())
     set_up_logging("info", sys.stderr)
     with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
         found = taken_back(log, shown.meter)

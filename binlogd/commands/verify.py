@@ -15,13 +15,13 @@ from binlogd.commands.console import VerifyProgress
 from binlogd.commands.options import ConfigOption, load_setup
 from binlogd.commands.replay import server_of
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
-from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.node.assembly import downstream_server, table_filter
 from binlogd.settings.setup import Setup
 from binlogd.tools.chosen import table_patterns
-from binlogd.tools.verify import Request, TableVerdict, saved_checkpoint
+from binlogd.tools.verify import TableVerdict, VerifyRequest, saved_checkpoint
 from binlogd.tools.verify import verify as verify_tables
 from binlogd.tso import NO_TS, Tso
 
@@ -69,7 +69,7 @@ def verify(
         )
     at_ts = loop.run(_moment(at, target, schema))
     own = tuple(each for each in (schema, setup.config.drainer.trash_schema) if each)
-    request = Request(source, target, wanted, at_ts, own)
+    request = VerifyRequest(source, target, wanted, at_ts, own)
     with VerifyProgress(Console(stderr=True)) as shown:
         verdicts = loop.run(_all(request, shown))
     if not verdicts:
@@ -87,7 +87,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def _downstream(url: str | None, setup: Setup) -> Server:
+def _downstream(url: str | None, setup: Setup) -> MySqlServer:
     if url is not None:
         return server_of(url, "+00:00", "--downstream")
     if setup.config.syncer.db_type not in ("mysql", "tidb"):
@@ -98,7 +98,7 @@ def _downstream(url: str | None, setup: Setup) -> Server:
     return downstream_server(setup)
 
 
-async def _moment(at: str, downstream: Server, schema: str) -> Tso:
+async def _moment(at: str, downstream: MySqlServer, schema: str) -> Tso:
     """The timestamp to read the upstream at; NO_TS is now."""
     if at == "now":
         return NO_TS
@@ -110,7 +110,7 @@ async def _moment(at: str, downstream: Server, schema: str) -> Tso:
     return checkpoint.commit_ts if checkpoint is not None and checkpoint.consistent else NO_TS
 
 
-async def _all(request: Request, shown: VerifyProgress) -> list[TableVerdict]:
+async def _all(request: VerifyRequest, shown: VerifyProgress) -> list[TableVerdict]:
     return [each async for each in verify_tables(request, shown.advance)]
 
 

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from binlogd.drainer.filtering.route import Router
+from binlogd.drainer.filtering.route import TableRouter
 from binlogd.drainer.late import WORKS, Before, left_by, mutation_of, rows_of
 from binlogd.drainer.rows.parts import size_of
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
@@ -108,7 +108,7 @@ class RowsInDoubt(NamedTuple):
 class Carry:
     """Fed with every transaction above `after`, in order; asked what is due before each."""
 
-    def __init__(self, schema: SchemaTracker, router: Router, after: Tso) -> None:
+    def __init__(self, schema: SchemaTracker, router: TableRouter, after: Tso) -> None:
         self._schema, self._router = schema, router
         self._kept: deque[_Kept] = deque()
         self._kept_bytes = 0

@@ -20,7 +20,7 @@ from binlogd.tso import Tso
 log = structlog.get_logger(__name__)
 
 
-class LateCommits(Protocol):
+class UndecidedLateCommits(Protocol):
     """Those that nobody has dealt with."""
 
     def unresolved(self) -> Sequence[Late]:
@@ -37,7 +37,7 @@ def reached(sink: Sink, applied_ts: Tso) -> Tso:
     return max(applied_ts, sink.applied_ts(), *sink.statistics().lane_ts)
 
 
-async def begin(late: LateCommits, table_filter: TableFilter, reached_ts: Tso) -> None:
+async def begin(late: UndecidedLateCommits, table_filter: TableFilter, reached_ts: Tso) -> None:
     """Before a session pulls: those that are passed over are dealt with, and so are those beyond
     `reached_ts`, which it gets in their place. Raises LateCommit for the first other one."""
     while found := late.unresolved():  # ends when each is dealt with, some thousands at a time
@@ -55,7 +55,9 @@ async def begin(late: LateCommits, table_filter: TableFilter, reached_ts: Tso) -
             raise LateCommit(*first, others=len(left) - 1)
 
 
-def came(late: LateCommits, table_filter: TableFilter, reached_ts: Tso) -> BinlogdError | None:
+def came(
+    late: UndecidedLateCommits, table_filter: TableFilter, reached_ts: Tso
+) -> BinlogdError | None:
     """Why a session that runs must end: a commit came late since it began."""
     found = late.unresolved()
     if not found:

@@ -34,7 +34,7 @@ class _Item(NamedTuple):
     size_bytes: int
 
 
-class Pending:
+class PendingTransactions:
     """One producer calls `submit` and `flush`, one consumer is in `run`.
 
     Who holds `writing` is alone with what the consumer writes to.

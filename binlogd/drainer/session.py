@@ -132,7 +132,7 @@ class DrainerPorts:
     on_saved: Callable[[Checkpoint], None]
     """Called after each save: nobody needs what lies at or below its commit_ts any more."""
     measures: DrainerMeasures = field(default_factory=DrainerMeasures)
-    late: late_commits.LateCommits | None = None
+    late: late_commits.UndecidedLateCommits | None = None
     """Of the Pump in this process; a remote one tells of none."""
     schema_log: SchemaLog | None = None
     """Where the schema is kept beside the checkpoint; without it every start reads the history."""

@@ -18,7 +18,7 @@ from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay, re
 from binlogd.drainer.ddl.trash_names import Trash
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.filtering.loopback import LoopControl
-from binlogd.drainer.filtering.route import Router
+from binlogd.drainer.filtering.route import TableRouter
 from binlogd.drainer.late import followed, without_repeats
 from binlogd.drainer.txn import BY_DECISION, NO_DDL, Ddl, Decoded, Dml, Skip, TableChange, Txn
 from binlogd.errors import (
@@ -66,7 +66,7 @@ class Translator:
         self._as_of = schema.changes
 
     @property
-    def router(self) -> Router:
+    def router(self) -> TableRouter:
         """How tables are called downstream."""
         return self._router
 

@@ -13,7 +13,7 @@ _LEVEL = 1  # the loop that compresses has writers to serve
 _SLICE_BYTES = 8 << 10
 
 
-class Damaged(ValueError):
+class NotGzip(ValueError):
     """The bytes are no gzip, or end too early."""
 
 
@@ -58,9 +58,9 @@ class Inflater:
         try:
             return self._engine.decompress(data, step_bytes)
         except zlib.error as error:
-            raise Damaged(str(error)) from error
+            raise NotGzip(str(error)) from error
 
     def end(self) -> None:
         """Nothing more comes. Raises Damaged if something should have."""
         if not self._engine.eof:
-            raise Damaged("unexpected EOF")
+            raise NotGzip("unexpected EOF")

@@ -18,7 +18,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.server import Stream
 
 from binlogd.errors import RecordTooLarge
-from binlogd.grpc.compression import Damaged, Inflater, deflated
+from binlogd.grpc.compression import Inflater, NotGzip, deflated
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 
 T = TypeVar("T")
@@ -180,7 +180,7 @@ async def inflated(
                 await asyncio.sleep(0)
                 begun_at = whole.tell()
         inflater.end()
-    except Damaged as error:
+    except NotGzip as error:
         raise GRPCError(
             Status.INTERNAL, f"grpc: failed to decompress the received message: {error}"
         ) from error

@@ -26,7 +26,7 @@ _NICE = 10
 _FIRST_TO_GO = "1000"
 
 
-class Ended(Unavailable):
+class ChildEnded(Unavailable):
     """A child gave no answer: its exit code, and the end of what it said on standard error."""
 
     def __init__(self, code: int, said: str) -> None:
@@ -57,7 +57,7 @@ async def answer_of(
         return await answered(
             command, question, timeout_s=timeout_s, answer_bytes_max=answer_bytes_max
         )
-    except Ended as error:
+    except ChildEnded as error:
         if error.code == CANNOT:
             raise
         raise Died(error.code, error.said) from None
@@ -91,7 +91,7 @@ async def answered(
     if len(answer.result()) > answer_bytes_max:
         raise Unavailable(f"the answer is larger than {answer_bytes_max} bytes")
     if code:
-        raise Ended(code, said.result())
+        raise ChildEnded(code, said.result())
     return answer.result()
 
 

@@ -29,7 +29,7 @@ _SHARD = re.compile(r"shard-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class ShardDirectory:
     """The directory of the segments, and the index beside it if there is one.
 
     `number` is that in the shard's name, 0 where it has none. `chosen` are the segments to read, if
@@ -77,7 +77,7 @@ def data_directory(value: Path) -> Path:
     return value.parent.parent.parent
 
 
-def shards_below(path: Path) -> list[Shard]:
+def shards_below(path: Path) -> list[ShardDirectory]:
     """The shards of a data directory, of its `pump`, or of a directory of segments; none where
     there are none."""
     for pump in (pump_directory(path), path):
@@ -85,11 +85,11 @@ def shards_below(path: Path) -> list[Shard]:
             return found
     for value in (path / VALUE, path):
         if value.is_dir() and any(value.glob("*.vlog")):
-            return [Shard(value, _index(value))]
+            return [ShardDirectory(value, _index(value))]
     return []
 
 
-def shards_of(data_dir: Path) -> list[Shard]:
+def shards_of(data_dir: Path) -> list[ShardDirectory]:
     """Those of a data directory of our own. Raises ConfigError where there is no segment."""
     found = _shards(pump_directory(data_dir))
     if not any(shard.segments() for shard in found):
@@ -97,13 +97,13 @@ def shards_of(data_dir: Path) -> list[Shard]:
     return found
 
 
-def _shards(pump: Path) -> list[Shard]:
+def _shards(pump: Path) -> list[ShardDirectory]:
     found = [
         (int(named[1]), value)
         for value in pump.glob(f"shard-*/{VALUE}")
         if (named := _SHARD.fullmatch(value.parent.name))
     ]
-    return [Shard(value, _index(value), number=number) for number, value in sorted(found)]
+    return [ShardDirectory(value, _index(value), number=number) for number, value in sorted(found)]
 
 
 def _index(value: Path) -> Path | None:

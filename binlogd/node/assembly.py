@@ -25,7 +25,7 @@ from binlogd.drainer.files.sink import FileSink, FileSinkOptions
 from binlogd.drainer.filtering.event_filter import EventFilter, EventRule
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.filtering.loopback import LoopControl
-from binlogd.drainer.filtering.route import Router, RouteRule
+from binlogd.drainer.filtering.route import RouteRule, TableRouter
 from binlogd.drainer.kafka.broker import BrokerOptions
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
@@ -34,7 +34,7 @@ from binlogd.drainer.kafka.original import OriginalMessages
 from binlogd.drainer.kafka.sink import KafkaSink
 from binlogd.drainer.measures import DrainerMeasures, MeasuredSources
 from binlogd.drainer.mysql import catalog
-from binlogd.drainer.mysql.connection import Server, SqlSession
+from binlogd.drainer.mysql.connection import MySqlServer, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.mysql.trash import TrashOptions
@@ -154,13 +154,13 @@ def table_filter(syncer: SyncerConfig, skipped: Container[Tso] = ()) -> TableFil
     )
 
 
-def _router(syncer: SyncerConfig) -> Router:
+def _router(syncer: SyncerConfig) -> TableRouter:
     rules = [
         RouteRule(each.source.schema, each.source.table, each.target.schema, each.target.table)
         for each in syncer.table_migrate_rule
         if each.target is not None
     ]
-    return Router(rules, is_case_sensitive=syncer.case_sensitive)
+    return TableRouter(rules, is_case_sensitive=syncer.case_sensitive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,10 +320,10 @@ def _notation(protocol: str, topic: str) -> Notation:
             return OriginalMessages()
 
 
-def downstream_server(setup: Setup) -> Server:
+def downstream_server(setup: Setup) -> MySqlServer:
     """Where the database downstream is."""
     to = setup.config.syncer.to
-    return Server(
+    return MySqlServer(
         host=to.host,
         port=to.port,
         user=to.user,
@@ -388,13 +388,13 @@ def make_store(setup: Setup, cluster_id: int | None) -> MySqlStore:
     )
 
 
-def _checkpoint_server(setup: Setup) -> Server | None:
+def _checkpoint_server(setup: Setup) -> MySqlServer | None:
     """None where the checkpoint is with the data."""
     place = setup.config.syncer.to.checkpoint
     if not place.host:
         return None
     tls = plain_tls(setup, place.security)
-    return Server(place.host, place.port, place.user, place.password, tls=tls)
+    return MySqlServer(place.host, place.port, place.user, place.password, tls=tls)
 
 
 def trash(setup: Setup) -> Trash | None:

@@ -39,7 +39,7 @@ from binlogd.status import (
     CommonStatus,
     DownstreamStatus,
     DrainerStatus,
-    Entry,
+    NodeEntry,
     OwnStatus,
     SavedCheckpoint,
     Status,
@@ -50,7 +50,7 @@ from binlogd.upstream.entry import entry
 from binlogd.upstream.metrics import say_upstream, upstream_status
 from binlogd.upstream.registry import DRAINER, PUMP
 from binlogd.upstream.skips import SkipList
-from binlogd.upstream.store import Skip
+from binlogd.upstream.store import SkipEntry
 from binlogd.upstream.upstream import UpstreamStatistics
 from binlogd.wire.text import binlog_text
 
@@ -111,7 +111,7 @@ class Node:
 
     async def status(self) -> Status:
         """All of `/status`, for which others are asked: all Pumps, and a timestamp of now."""
-        nodes: dict[str, Entry] | None = None
+        nodes: dict[str, NodeEntry] | None = None
         now, trouble = NO_TS, ""
         try:
             pumps = {node.node_id: node for node in await self.registry.nodes(PUMP)}
@@ -267,7 +267,7 @@ class Node:
             return ""
         return self.receiving.pump.statistics().refuses_because
 
-    async def nodes(self, kind: str) -> Sequence[Entry]:
+    async def nodes(self, kind: str) -> Sequence[NodeEntry]:
         """The registered nodes of a kind. Raises UpstreamUnavailable."""
         return [entry(node) for node in await self.registry.nodes(kind)]
 
@@ -350,7 +350,7 @@ class Node:
             self.drainer.retry()
         return Reply(f"commit_ts {commit_ts} is passed over", DONE_CODE)
 
-    def decided_skips(self) -> Sequence[Skip]:
+    def decided_skips(self) -> Sequence[SkipEntry]:
         """What was skipped so far, by commit_ts."""
         return self.skips.decided()
 

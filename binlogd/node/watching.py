@@ -14,7 +14,7 @@ from binlogd.node.pulse import EVERY_S, Counts, Pulse, Sample
 from binlogd.ports import Clock
 from binlogd.serving.routes.events import Hub, event
 from binlogd.status import OwnStatus, document
-from binlogd.upstream.store import Skip
+from binlogd.upstream.store import SkipEntry
 
 _EXACT_MAX = (1 << 53) - 1
 """What a browser's number holds without rounding; timestamps are larger."""
@@ -27,7 +27,7 @@ class Sight:
 
     status: Callable[[], OwnStatus]
     counts: Callable[[], Counts]
-    skips: Callable[[], Sequence[Skip]]
+    skips: Callable[[], Sequence[SkipEntry]]
 
 
 class Watch:

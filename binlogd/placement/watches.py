@@ -27,7 +27,7 @@ from binlogd.grpc.methods import OpenStreams, bidirectional, requests, send
 from binlogd.placement.calls import MESSAGE_BYTES_MAX
 from binlogd.upstream.keyspace.requests import event, is_empty_range
 from binlogd.upstream.keyspace.store import Changes, KeyspaceStore
-from binlogd.upstream.keyspace.versions import Version
+from binlogd.upstream.keyspace.versions import KeyVersion
 from binlogd.wire.generated.etcdserverpb import (
     WatchCreateRequest,
     WatchCreateRequestFilterType,
@@ -58,7 +58,7 @@ class _Watch:
     told_s: float
     """When something was said of it, by the loop's clock."""
 
-    def shows(self, change: Version) -> bool:
+    def shows(self, change: KeyVersion) -> bool:
         return not (self.hides_puts if change.is_live else self.hides_deletes)
 
 
@@ -211,7 +211,7 @@ class _Session:
         return is_behind
 
     def _told(
-        self, number: int, watch: _Watch, some: Sequence[Version], changes: Changes
+        self, number: int, watch: _Watch, some: Sequence[KeyVersion], changes: Changes
     ) -> WatchResponse:
         before = self._keyspace.before if watch.wants_before else _nothing
         return WatchResponse(
@@ -236,9 +236,9 @@ class _Session:
         await send(self._stream, answer)
 
 
-def _answers(shown: Sequence[Version]) -> list[list[Version]]:
+def _answers(shown: Sequence[KeyVersion]) -> list[list[KeyVersion]]:
     """Cut into answers that are not too large, and never within a revision."""
-    answers: list[list[Version]] = []
+    answers: list[list[KeyVersion]] = []
     size = _ANSWER_BYTES
     for _, same in groupby(shown, key=lambda change: change.mod_revision):
         together = list(same)
@@ -254,5 +254,5 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _nothing(_: Version) -> None:
+def _nothing(_: KeyVersion) -> None:
     """Who did not ask for it is not told what a key was before."""

@@ -30,7 +30,7 @@ class TableCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedSnapshot:
     """What is checked of all tables: bytes of files."""
 
     table: str
@@ -47,16 +47,16 @@ def opened(snapshot: Path) -> Manifest:
 
 
 def check(
-    snapshot: Path, manifest: Manifest, progress: Callable[[Checked], None] = lambda _: None
+    snapshot: Path, manifest: Manifest, progress: Callable[[CheckedSnapshot], None] = lambda _: None
 ) -> Iterator[TableCheck]:
     """Every table, and at the end whatever lies there that no table has."""
     total = sum(file.size_bytes for table in manifest.tables for file in table.files)
     done = 0
     for table in manifest.tables:
-        progress(Checked(f"{table.database}.{table.table}", done, total))
+        progress(CheckedSnapshot(f"{table.database}.{table.table}", done, total))
         yield _table(snapshot, manifest, table)
         done += sum(file.size_bytes for file in table.files)
-    progress(Checked("", total, total))
+    progress(CheckedSnapshot("", total, total))
     odd = sorted(_there(snapshot) - _listed(manifest))
     if odd:
         yield TableCheck("", "", 0, f"files that the manifest does not name: {', '.join(odd)}")

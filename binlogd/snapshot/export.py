@@ -43,14 +43,14 @@ from binlogd.snapshot.spec import (
     PARQUET_KINDS,
     BaseEntry,
     ChangesOptions,
+    DoubtfulRows,
     ExportSpec,
-    InDoubt,
     Layout,
     LeftOut,
     Manifest,
     Moment,
+    PinnedSegment,
     Report,
-    Segment,
     SegmentEntry,
     SessionSpec,
     TypeOptions,
@@ -121,7 +121,7 @@ class ExportResult:
     removed: tuple[Path, ...] = ()
     registered: tuple[Registered, ...] = ()
     stored: str = ""
-    in_doubt: tuple[InDoubt, ...] = ()
+    in_doubt: tuple[DoubtfulRows, ...] = ()
 
 
 async def export(
@@ -443,7 +443,7 @@ def _session(options: ExportOptions, found: preflight.Machine, job: Path) -> Ses
 def _manifest(
     options: ExportOptions,
     report: Report,
-    segments: Sequence[Segment],
+    segments: Sequence[PinnedSegment],
     base: choice.Chosen,
     seconds: float,
 ) -> Manifest:

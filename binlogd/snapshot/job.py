@@ -28,8 +28,8 @@ from binlogd.errors import BinlogdError, ConfigError, Refused
 from binlogd.snapshot import dumpling
 from binlogd.snapshot.formats.file_kinds import FileKind
 from binlogd.snapshot.log import reader, scan
-from binlogd.snapshot.log.events import Wanted
-from binlogd.snapshot.log.heads import Log
+from binlogd.snapshot.log.events import WantedTables
+from binlogd.snapshot.log.heads import LogHeads
 from binlogd.snapshot.log.packets import Spread
 from binlogd.snapshot.process.session import Say, progress
 from binlogd.snapshot.publishing import marks
@@ -39,10 +39,10 @@ from binlogd.snapshot.spec import (
     EXIT_DONE,
     EXIT_SPEC,
     SPEC_VERSION,
+    DoubtfulRows,
     Event,
     ExportSpec,
     Failed,
-    InDoubt,
     Planned,
     Report,
     Staged,
@@ -53,7 +53,7 @@ from binlogd.snapshot.tables.built_on import Base, open_base
 from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, Origin, catalog
 from binlogd.snapshot.tables.doubts import in_doubt
 from binlogd.snapshot.writing import changes, write
-from binlogd.snapshot.writing.files import Target, Written
+from binlogd.snapshot.writing.files import FileTarget, Written
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
 
@@ -84,7 +84,7 @@ class _Plan(NamedTuple):
     known: Catalog
     ddl: list[DdlBinlog]
     reads: list[bytes]
-    in_doubt: tuple[InDoubt, ...]
+    in_doubt: tuple[DoubtfulRows, ...]
 
 
 def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
@@ -102,13 +102,13 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
         plan.carry is not None and plan.carry.is_loose for plan in known.tables.values()
     )
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
-    wanted = Wanted(handles, known.passed_over, since, has_before, known.moves)
-    rows = scan.Rows(spark, tasks, plan.reads, wanted)
+    wanted = WantedTables(handles, known.passed_over, since, has_before, known.moves)
+    rows = scan.RowScan(spark, tasks, plan.reads, wanted)
     log_bytes = sum(part.end - part.start for part in log.parts)
     del log
     keys = f"{spec.state or spec.scratch}/keys"
     kind = FileKind(spec.format, spec.layout)
-    target = Target(spec.staging, spec.types, spec.rows_per_file_max, keys, kind, spec.state)
+    target = FileTarget(spec.staging, spec.types, spec.rows_per_file_max, keys, kind, spec.state)
     _begin(spec, known, commit_ts, resolved_ts)
     to = Spread.of(spec.partitions, log_bytes)
     with progress(spark, "rows", say, _news(spec, known)):
@@ -126,7 +126,7 @@ def build(spark: SparkSession, spec: ExportSpec, say: Say) -> Report:
     return report
 
 
-def _planned(spec: ExportSpec, log: Log) -> _Plan:
+def _planned(spec: ExportSpec, log: LogHeads) -> _Plan:
     log_begins, commit_ts, resolved_ts = transactions.moment(log, spec)
     changes_from = _changes_from(spec, commit_ts)
     if not spec.is_again:
@@ -152,7 +152,7 @@ def _planned(spec: ExportSpec, log: Log) -> _Plan:
 
 
 def _reported(
-    spec: ExportSpec, plan: _Plan, written: list[Written], target: Target, spark_version: str
+    spec: ExportSpec, plan: _Plan, written: list[Written], target: FileTarget, spark_version: str
 ) -> Report:
     schema = write.keep_schema(plan.known, target)
     tables, left_out = write.entries(plan.known, written, target, has_empty=spec.changes is None)

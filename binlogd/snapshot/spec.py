@@ -33,7 +33,7 @@ EXIT_DONE, EXIT_SPEC, EXIT_DATA, EXIT_CANCELLED, EXIT_ENVIRONMENT = 0, 2, 3, 4, 
 """Exit codes of the job."""
 
 
-class Segment(msgspec.Struct, frozen=True):
+class PinnedSegment(msgspec.Struct, frozen=True):
     """A value log file as pinned: bytes beyond `size_bytes` do not belong to the input.
 
     What lies below `seen_bytes` was there before the size of any file was pinned: only timestamps
@@ -120,7 +120,7 @@ class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     version: int = SPEC_VERSION
-    segments: tuple[Segment, ...]
+    segments: tuple[PinnedSegment, ...]
     schema_history: str
     as_of: int
     before_latest_ms: int = 0
@@ -220,7 +220,7 @@ class LeftOut(msgspec.Struct, frozen=True):
         return f"{self.database}.{self.table}: {self.reason}"
 
 
-class InDoubt(msgspec.Struct, frozen=True, kw_only=True):
+class DoubtfulRows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a table that a DDL of partitions may have taken along or not: nobody can know.
 
     `partitions` are the ids of those that went, `keys` some of the rows, `first_ts` and `last_ts`
@@ -272,7 +272,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     changes: ChangesEntry | None = None
     create_databases: dict[str, str] = {}
     extra_files: tuple[str, ...] = ()
-    in_doubt: tuple[InDoubt, ...] = ()
+    in_doubt: tuple[DoubtfulRows, ...] = ()
 
 
 class BaseEntry(msgspec.Struct, frozen=True):
@@ -314,7 +314,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout = "plain"
     create_databases: dict[str, str] = {}
     extra_files: tuple[str, ...] = ()
-    in_doubt: tuple[InDoubt, ...] = ()
+    in_doubt: tuple[DoubtfulRows, ...] = ()
     seconds: float = 0.0
 
 

@@ -21,12 +21,12 @@ from binlogd.snapshot.bases.choice import Needs, choose
 from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.spec import FileEntry, TypeOptions
-from binlogd.snapshot.tables.built_on import Base, Carry, open_base
+from binlogd.snapshot.tables.built_on import Base, BaseReuse, open_base
 from binlogd.snapshot.tables.catalog import DdlBinlog, Origin, TablePlan, catalog
 from binlogd.snapshot.writing.adapt import Losses, ParquetAdapter, dump_chunks, keys_in
 from binlogd.snapshot.writing.writer import arrow_columns, schema_of
 from binlogd.spark.inputs import Input, open_input
-from binlogd.spark.request import HIDDEN_DATABASES, Request
+from binlogd.spark.request import HIDDEN_DATABASES, ReadRequest
 from binlogd.tso import Tso
 from binlogd.wire import peek
 
@@ -53,7 +53,7 @@ class Beginning:
 
 
 def beginning(
-    base: str, zone: str, asked: Request, scratch: Path, wants: Wants, *, needs_keys: bool
+    base: str, zone: str, asked: ReadRequest, scratch: Path, wants: Wants, *, needs_keys: bool
 ) -> Beginning:
     """A base as a pipeline needs it; one in an object store is fetched into `scratch`.
 
@@ -101,7 +101,7 @@ def beginning(
     return Beginning(str(directory), opened.commit_ts, tables, known.tracker, asked.types, losses)
 
 
-def _has_files(carry: Carry) -> bool:
+def _has_files(carry: BaseReuse) -> bool:
     return any(each.rows for each in carry.files) or bool(carry.dumped and carry.dumped.files)
 
 

@@ -23,9 +23,9 @@ from binlogd.snapshot.log.rowkey import (
     last_image,
     updated,
 )
-from binlogd.spark.request import Request
+from binlogd.spark.request import ReadRequest
 from binlogd.spark.rows import BATCH_BYTES, BATCH_ROWS, SEQ_STEP, numbered
-from binlogd.spark.walk import Rows, SchemaChange, Step
+from binlogd.spark.walk import SchemaChange, Step, WalkedRows
 from binlogd.tidb.model import TableAt
 
 CHANGES = pa.schema(
@@ -46,7 +46,7 @@ CHANGES = pa.schema(
 of a DELETE is the row that went. A DDL has a `ddl_job_id` above 0 and no key."""
 
 
-def change_batches(request: Request, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
+def change_batches(request: ReadRequest, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
     """Batches of CHANGES, in commit order. Raises UnreadableRow."""
     handles: dict[int, tuple[TableAt, Handle]] = {}
     held: list[tuple[Any, ...]] = []
@@ -71,7 +71,7 @@ def change_batches(request: Request, steps: Iterable[Step]) -> Iterator[pa.Recor
         yield _batch(held)
 
 
-def _changes(rows: Rows, handle: Handle, seq: int) -> Iterator[tuple[Any, ...]]:
+def _changes(rows: WalkedRows, handle: Handle, seq: int) -> Iterator[tuple[Any, ...]]:
     of, table_id = rows.mutation, rows.table.info.id
     left = {0: iter(of.inserted), 1: iter(of.updated), 4: iter(of.deleted)}
     no_ddl = 0, 0, None
@@ -102,7 +102,9 @@ def _changes(rows: Rows, handle: Handle, seq: int) -> Iterator[tuple[Any, ...]]:
         raise UnreadableRow(label, rows.commit_ts, str(error)) from error
 
 
-def _row(rows: Rows, seq: int, table_id: int, op: Op, key: bytes, row: bytes) -> tuple[Any, ...]:
+def _row(
+    rows: WalkedRows, seq: int, table_id: int, op: Op, key: bytes, row: bytes
+) -> tuple[Any, ...]:
     return rows.commit_ts, seq, table_id, op.value, rows.schema_version, key, row
 
 

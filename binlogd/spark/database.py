@@ -13,7 +13,7 @@ from random import Random
 
 import structlog
 
-from binlogd.archive.store import Store
+from binlogd.archive.store import ArchiveStore
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.drainer import Drainer, DrainerState
@@ -28,7 +28,7 @@ from binlogd.settings.setup import Setup
 from binlogd.spark.beginning import Beginning
 from binlogd.spark.inputs import POLL_S, awaited_until_ms, open_input
 from binlogd.spark.lake.book import Claim, PipelineStopped, claim_place, is_new
-from binlogd.spark.request import Request
+from binlogd.spark.request import ReadRequest
 from binlogd.spark.retold import TOLD_TS_MAX, jobs_of, retold
 from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job
@@ -49,7 +49,7 @@ Joined = tuple[int, int, bytes]
 class DatabaseSink:
     """What `[syncer]` names; one batch at a time."""
 
-    def __init__(self, setup: Setup, asked: Request) -> None:
+    def __init__(self, setup: Setup, asked: ReadRequest) -> None:
         self._setup, self._asked = setup, asked
 
     def apply(
@@ -67,7 +67,7 @@ class DatabaseSink:
             asyncio.run(self._claim_database(mine, takes_over=takes_over))
         elif db_type != "kafka":
             where = self._setup.sink_dir
-            claim_place(Store.open(str(where)), str(where), mine, takes_over=takes_over)
+            claim_place(ArchiveStore.open(str(where)), str(where), mine, takes_over=takes_over)
 
     async def _claim_database(self, mine: Claim, *, takes_over: bool) -> None:
         to = self._setup.config.syncer.to
@@ -250,7 +250,7 @@ class _Jobs(_Made):
     """The DDL history of the input, read anew when a job is not there; one of a batch that ends at
     a young moment is waited for, see `jobs_with`."""
 
-    def __init__(self, asked: Request, jobs: Sequence[Job], end: Tso) -> None:
+    def __init__(self, asked: ReadRequest, jobs: Sequence[Job], end: Tso) -> None:
         super().__init__(jobs)
         self._asked, self._end = asked, end
 

@@ -25,13 +25,13 @@ from binlogd.archive.places import (
     read_catalog,
 )
 from binlogd.archive.reading import LogReader
-from binlogd.archive.store import Store
+from binlogd.archive.store import ArchiveStore
 from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.log.directory import STORE_FILE
 from binlogd.spark.remote import RemotePump
-from binlogd.spark.request import Request
+from binlogd.spark.request import ReadRequest
 from binlogd.tidb.model import Job, job_from_json, jobs_from_json
 from binlogd.tso import Tso, physical_ms
 from binlogd.upstream.store import kept_jobs
@@ -62,7 +62,7 @@ class Input(Protocol):
         """Which cluster wrote it; None where that is not known."""
         ...
 
-    def bounds(self, after: Tso, upto: Tso, wanted: Request) -> list[Tso]:
+    def bounds(self, after: Tso, upto: Tso, wanted: ReadRequest) -> list[Tso]:
         """Where to cut (after, upto] into parts; ascending, the last is `upto`."""
         ...
 
@@ -84,7 +84,7 @@ class Input(Protocol):
         ...
 
 
-def open_input(wanted: Request, pins: str = "") -> Input:
+def open_input(wanted: ReadRequest, pins: str = "") -> Input:
     """`pins` is what `pin` said elsewhere. Raises ConfigError."""
     if wanted.path.startswith(PUMP_SCHEME):
         return RemotePump(wanted)
@@ -132,7 +132,7 @@ def jobs_of_file(path: str) -> list[Job]:
 class _Placed:
     """What an archive and a directory have in common: they know where transactions stand."""
 
-    def __init__(self, wanted: Request, store: Store, places: TransactionIndex) -> None:
+    def __init__(self, wanted: ReadRequest, store: ArchiveStore, places: TransactionIndex) -> None:
         self._wanted, self._places = wanted, places
         self._reader = LogReader(store, places)
 
@@ -142,7 +142,7 @@ class _Placed:
     def gone_ts(self) -> Tso:
         return self._places.gone_ts()
 
-    def bounds(self, after: Tso, upto: Tso, wanted: Request) -> list[Tso]:
+    def bounds(self, after: Tso, upto: Tso, wanted: ReadRequest) -> list[Tso]:
         every = wanted.partition_transactions
         found = [
             Tso(each.commit_ts)
@@ -167,8 +167,8 @@ class _Placed:
 class ArchiveInput(_Placed):
     """An archive; it is never changed, only added to."""
 
-    def __init__(self, wanted: Request) -> None:
-        self._store = Store.open(wanted.path)
+    def __init__(self, wanted: ReadRequest) -> None:
+        self._store = ArchiveStore.open(wanted.path)
         self._catalog = read_catalog(self._store)
         super().__init__(wanted, self._store, ArchivedPlaces(self._store, self._catalog))
 
@@ -190,10 +190,10 @@ class ArchiveInput(_Placed):
 class DirectoryInput(_Placed):
     """A data directory, of a binlogd that runs or not."""
 
-    def __init__(self, wanted: Request, pins: str = "") -> None:
+    def __init__(self, wanted: ReadRequest, pins: str = "") -> None:
         self._data_dir = Path(wanted.path.removeprefix("file://")).absolute()
         self._directory = DirectoryPlaces(self._data_dir)
-        super().__init__(wanted, Store.open(str(pins or self._data_dir)), self._directory)
+        super().__init__(wanted, ArchiveStore.open(str(pins or self._data_dir)), self._directory)
 
     def jobs(self) -> list[Job]:
         """See Input."""

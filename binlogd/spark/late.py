@@ -8,16 +8,16 @@ from functools import partial
 from typing import Any
 
 from binlogd.errors import CorruptRow, UnreadableRow
-from binlogd.snapshot.log.moves import Ended
+from binlogd.snapshot.log.moves import PartitionsEnded
 from binlogd.snapshot.log.rowkey import NUMBER_BYTES, Op, placed
-from binlogd.snapshot.spec import InDoubt
-from binlogd.snapshot.tables.doubts import LOOKED_AT_MAX, Step, waits
+from binlogd.snapshot.spec import DoubtfulRows
+from binlogd.snapshot.tables.doubts import LOOKED_AT_MAX, DoubtStep, waits
 from binlogd.spark.changes import change_batches
 from binlogd.spark.inputs import Input, jobs_with
-from binlogd.spark.lake.book import WAY_PAST, Batch, PipelineStopped
+from binlogd.spark.lake.book import WAY_PAST, LakeBatch, PipelineStopped
 from binlogd.spark.lake.homes import GONE, Latecomers, TwinKeys
-from binlogd.spark.request import Request
-from binlogd.spark.walk import Walk
+from binlogd.spark.request import ReadRequest
+from binlogd.spark.walk import LogWalk
 from binlogd.tso import Tso, plus_ms
 from binlogd.wire import peek
 
@@ -38,7 +38,7 @@ def newest_version(source: Input, end: Tso, before_ts: int) -> int:
     return newest
 
 
-def latecomers(source: Input, batch: Batch, asked: Request, start: Tso) -> Latecomers:
+def latecomers(source: Input, batch: LakeBatch, asked: ReadRequest, start: Tso) -> Latecomers:
     """Looks through the log from the begin of such DDL to the begin of the batch.
 
     Raises PipelineStopped where the log of then is gone, and what the log raises.
@@ -47,7 +47,7 @@ def latecomers(source: Input, batch: Batch, asked: Request, start: Tso) -> Latec
     dropping = {
         move.table_id: move.began_ts
         for move in reversed(moves.moves)
-        if isinstance(move, Ended) and 0 < move.began_ts < start
+        if isinstance(move, PartitionsEnded) and 0 < move.began_ts < start
     }
     writing_twice = {
         each.table_id: each.copied_ts
@@ -64,7 +64,7 @@ def latecomers(source: Input, batch: Batch, asked: Request, start: Tso) -> Latec
             f" {WAY_PAST}"
         )
     late = _Late(batch, frozenset(dropping), frozenset(writing_twice))
-    walk = Walk(source.jobs(), partial(jobs_with, source))
+    walk = LogWalk(source.jobs(), partial(jobs_with, source))
     for rows in change_batches(asked, walk.steps(source.binlogs(after, start))):
         for row in rows.to_pylist():
             late.take(row)
@@ -77,12 +77,12 @@ def latecomers(source: Input, batch: Batch, asked: Request, start: Tso) -> Latec
     return late.found
 
 
-def in_doubt(source: Input, batch: Batch, start: Tso) -> tuple[InDoubt, ...]:
+def in_doubt(source: Input, batch: LakeBatch, start: Tso) -> tuple[DoubtfulRows, ...]:
     """Rows of which nobody knows whether they saw a DDL of partitions: of one that is done in this
     batch all that came until its end, of one before it what came since. Raises what the log raises.
     """
 
-    def since(step: Step) -> int:
+    def since(step: DoubtStep) -> int:
         is_done_before = step.move.version <= batch.version
         begin = start if is_done_before else step.turn.published_ts
         return max(begin, step.turn.published_ts, source.gone_ts())
@@ -107,7 +107,7 @@ def in_doubt(source: Input, batch: Batch, start: Tso) -> tuple[InDoubt, ...]:
 class _Late:
     """Takes the changes of then, in their order."""
 
-    def __init__(self, batch: Batch, dropping: frozenset[int], writing_twice: frozenset[int]):
+    def __init__(self, batch: LakeBatch, dropping: frozenset[int], writing_twice: frozenset[int]):
         self._batch, self._dropping = batch, dropping
         self._follower = batch.moves.followed()
         self._twins = TwinKeys(self._follower)

@@ -25,18 +25,18 @@ from binlogd.snapshot.log.rowkey import (
     primary_key,
     updated,
 )
-from binlogd.spark.request import Request
+from binlogd.spark.request import ReadRequest
 from binlogd.spark.rows import (
     BATCH_ROWS,
     DELETE,
     SEQ_STEP,
     Change,
     Typed,
-    Wanted,
+    TypedTable,
     key_ids,
     numbered,
 )
-from binlogd.spark.walk import Rows, SchemaChange, Step
+from binlogd.spark.walk import SchemaChange, Step, WalkedRows
 from binlogd.tidb.model import TableAt
 from binlogd.tidb.row import RowDecoder
 
@@ -60,7 +60,7 @@ class Net:
     """Part `part` of `parts`; made for one stretch."""
 
     def __init__(
-        self, request: Request, wanted: Wanted, typed: Typed, part: int, parts: int
+        self, request: ReadRequest, wanted: TypedTable, typed: Typed, part: int, parts: int
     ) -> None:
         self._request, self._typed = request, typed
         self._primary = _primary_of(wanted)
@@ -84,7 +84,7 @@ class Net:
             yield marker
         yield from self._decoded()
 
-    def _take(self, rows: Rows, seq: int) -> None:
+    def _take(self, rows: WalkedRows, seq: int) -> None:
         handle = self._handle(rows.table)
         keys = _Keys(handle, self._primary if handle.kind is HandleKind.HIDDEN else None)
         left = {
@@ -111,7 +111,14 @@ class Net:
             raise UnreadableRow(label, rows.commit_ts, str(error)) from error
 
     def _note(
-        self, key: bytes, rows: Rows, seq: int, kind: int, row: bytes, *, is_gone: bool = False
+        self,
+        key: bytes,
+        rows: WalkedRows,
+        seq: int,
+        kind: int,
+        row: bytes,
+        *,
+        is_gone: bool = False,
     ) -> None:
         if self._parts > 1 and zlib.crc32(key) % self._parts != self._part:
             return
@@ -188,7 +195,7 @@ class _Keys:
         return self.primary.deleted(row)
 
 
-def _primary_of(wanted: Wanted) -> PrimaryKey | None:
+def _primary_of(wanted: TypedTable) -> PrimaryKey | None:
     """None where the row handle is the primary key, or there is none. A table's rows have one kind
     of handle from its CREATE TABLE on."""
     if handle_of(wanted.info).kind is not HandleKind.HIDDEN or not key_ids(wanted.info):

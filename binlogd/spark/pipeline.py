@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from binlogd.archive.store import Store
+from binlogd.archive.store import ArchiveStore
 from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import DdlBinlog
@@ -32,14 +32,14 @@ from binlogd.spark.beginning import Beginning
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.inputs import open_input
 from binlogd.spark.lake import moving
-from binlogd.spark.lake.book import Batch, Claim, LakeTable
+from binlogd.spark.lake.book import Claim, LakeBatch, LakeTable
 from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.moving import Lake, begin
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
 from binlogd.spark.late import in_doubt, latecomers, newest_version
-from binlogd.spark.plan import Held, planned, schema_before
-from binlogd.spark.request import Request, request
+from binlogd.spark.plan import LakeState, planned, schema_before
+from binlogd.spark.request import ReadRequest, request
 from binlogd.spark.source import BinlogdSource
 from binlogd.tidb.turns import COMPARE, ROWS_IN_DOUBT
 from binlogd.tso import Tso
@@ -67,7 +67,7 @@ class Range:
     pipeline: str
 
 
-class Target(Protocol):
+class PipelineTarget(Protocol):
     """Where batches go."""
 
     form: str
@@ -78,7 +78,7 @@ class Target(Protocol):
         ...
 
 
-def start(spark: SparkSession, options: PipelineOptions, target: Target) -> StreamingQuery:
+def start(spark: SparkSession, options: PipelineOptions, target: PipelineTarget) -> StreamingQuery:
     """A query that runs until it is stopped or fails."""
     spark.dataSource.register(BinlogdSource)
     source = {**options.source, "form": target.form}
@@ -106,9 +106,9 @@ def start(spark: SparkSession, options: PipelineOptions, target: Target) -> Stre
 class Offsets:
     """The ranges that Spark wrote down in its checkpoint."""
 
-    def __init__(self, checkpoint: str, asked: Request) -> None:
+    def __init__(self, checkpoint: str, asked: ReadRequest) -> None:
         url = checkpoint.replace("s3a://", "s3://", 1)  # Hadoop's word for it
-        self._store, self._first = Store.open(url, what="checkpoint"), asked.after
+        self._store, self._first = ArchiveStore.open(url, what="checkpoint"), asked.after
 
     def of(self, batch_id: int) -> Range:
         """What belongs to the batch."""
@@ -133,7 +133,7 @@ class LakeTarget:
     """A table of a lake for each table upstream."""
 
     lake: Lake
-    asked: Request
+    asked: ReadRequest
     checkpoint: str
     takes_over: bool = False
     form: str = "changes"
@@ -156,7 +156,7 @@ class LakeTarget:
             jobs = source.jobs()  # which has those of all that was found: who read the rows waited
             tracker = book.schema_at(start) or schema_before(jobs, start, of.end, ddl)
             seen = partial(newest_version, source, of.end)
-            held = Held(tracker, frozenset(now.placed), seen)
+            held = LakeState(tracker, frozenset(now.placed), seen)
             batch = planned(jobs, ddl, held, self.asked, start=start, end=of.end)
             moving.check(now, batch, is_first=of.is_first)
             late = latecomers(source, batch, self.asked, start)
@@ -174,7 +174,7 @@ class LakeTarget:
         log.info("batch_merged", commit_ts=of.end, tables=len(merged), put=put, gone=gone)
 
     def _merge(
-        self, rows: DataFrame, batch: Batch, heads: dict[int, LakeTable]
+        self, rows: DataFrame, batch: LakeBatch, heads: dict[int, LakeTable]
     ) -> list[moving.Merged]:
         """One merge a table, side by side."""
         lake = self.lake

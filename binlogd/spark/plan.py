@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from binlogd.snapshot.log.moves import Move, Spread, Swapped, ids_of
+from binlogd.snapshot.log.moves import Move, PartitionsSpread, Swapped, ids_of
 from binlogd.snapshot.spec import LeftOut
 from binlogd.snapshot.tables.built_on import Base
 from binlogd.snapshot.tables.catalog import MAKES, DdlBinlog, Origin, TablePlan, catalog
 from binlogd.snapshot.tables.moving import Seen
-from binlogd.spark.lake.book import WAY_PAST, Batch, PipelineStopped
-from binlogd.spark.request import HIDDEN_DATABASES, Request
+from binlogd.spark.lake.book import WAY_PAST, LakeBatch, PipelineStopped
+from binlogd.spark.request import HIDDEN_DATABASES, ReadRequest
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
@@ -40,7 +40,7 @@ def schema_before(jobs: Sequence[Job], start: Tso, end: Tso, ddl: Sequence[DdlBi
     return tracker.snapshot()
 
 
-class Held(NamedTuple):
+class LakeState(NamedTuple):
     """What is there when a batch begins: the schema, and which tables of the lake have keys with a
     partition in them; `seen` asks the log."""
 
@@ -52,12 +52,12 @@ class Held(NamedTuple):
 def planned(
     jobs: Sequence[Job],
     ddl: Sequence[DdlBinlog],
-    held: Held,
-    asked: Request,
+    held: LakeState,
+    asked: ReadRequest,
     *,
     start: Tso,
     end: Tso,
-) -> Batch:
+) -> LakeBatch:
     """The tables before and after. Raises PipelineStopped where the log cannot tell a table,
     MissingDdlJob, Refused."""
     base, since = Base("", start, asked.types, {}, held.tracker), Tso(max(1, start))
@@ -85,7 +85,7 @@ def planned(
     if lost:
         untold = "; ".join(map(str, lost))
         raise PipelineStopped(f"between commit_ts {start} and {end} {untold}. {WAY_PAST}")
-    return Batch(
+    return LakeBatch(
         end=end,
         before=before.tables,
         after=wanted,
@@ -111,14 +111,14 @@ def _groups(moves: Iterable[Move]) -> dict[int, frozenset[int]]:
 def _brought(moves: Sequence[Move]) -> set[int]:
     """New ids under which tables go on."""
     swapped = {each.partition_id for each in moves if isinstance(each, Swapped)}
-    spread = (each for each in moves if isinstance(each, Spread))
+    spread = (each for each in moves if isinstance(each, PartitionsSpread))
     return swapped | {each.after.id for each in spread if each.after.id != each.table_id}
 
 
 def _strangers(
     ids: frozenset[int],
     jobs: Sequence[Job],
-    asked: Request,
+    asked: ReadRequest,
     known: Mapping[int, TablePlan],
 ) -> list[str]:
     """Tables that are not wanted, among some that rows moved between. `known` are those before and
@@ -139,7 +139,7 @@ def _made(jobs: Sequence[Job], ddl: Sequence[DdlBinlog]) -> set[int]:
     return {info.id for job in own for info in (job.table, *job.tables) if info is not None}
 
 
-def _wanted(tables: Mapping[int, TablePlan], asked: Request) -> dict[int, TablePlan]:
+def _wanted(tables: Mapping[int, TablePlan], asked: ReadRequest) -> dict[int, TablePlan]:
     return {
         table_id: plan
         for table_id, plan in tables.items()

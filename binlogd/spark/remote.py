@@ -20,7 +20,7 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.client.pump_client import RemoteSource
 from binlogd.errors import ConfigError, NotRunning, PumpUnavailable, Refused
 from binlogd.host.tls import ClientTls, TlsFiles
-from binlogd.spark.request import Request
+from binlogd.spark.request import ReadRequest
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tso import Tso
 
@@ -33,7 +33,7 @@ _ANSWER_BYTES_MAX = 1 << 30
 class RemotePump:
     """A binlogd at `binlogd://host:port`."""
 
-    def __init__(self, wanted: Request) -> None:
+    def __init__(self, wanted: ReadRequest) -> None:
         try:
             parts = urlsplit(wanted.path)
             host, port = parts.hostname, parts.port
@@ -72,7 +72,7 @@ class RemotePump:
         found: int | None = self._status()["cluster_id"]
         return found
 
-    def bounds(self, after: Tso, upto: Tso, wanted: Request) -> list[Tso]:
+    def bounds(self, after: Tso, upto: Tso, wanted: ReadRequest) -> list[Tso]:
         """Equal stretches of time; where the log begins is not known before it is pulled."""
         parts = wanted.partitions if after > 0 else 1
         width = (upto - after) // parts

@@ -62,7 +62,7 @@ _NAMES = {name.lower(): name for name in _KNOWN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ReadRequest:
     """What somebody wants to read. `after` NO_TS is the beginning, `upto` NO_TS what is resolved;
     `limit` 0 is no limit."""
 
@@ -111,7 +111,7 @@ def _types(text: str) -> TypeOptions:
     return types
 
 
-def request(options: Mapping[str, str]) -> Request:
+def request(options: Mapping[str, str]) -> ReadRequest:
     """Raises ConfigError that names the option."""
     given = _given(options)
     table = given.get("table", "")
@@ -130,7 +130,7 @@ def request(options: Mapping[str, str]) -> Request:
         )
     if not table and (given.get("net") or given.get("columns")):
         raise ConfigError("options net and columns go with `table` only")
-    return Request(
+    return ReadRequest(
         path=given["path"],
         form=form,  # type: ignore[arg-type]  # one of the three, see above
         database=database,

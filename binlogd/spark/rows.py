@@ -18,8 +18,8 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.errors import ConfigError, CorruptRow, SchemaChanged, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn, arrow_column
 from binlogd.snapshot.spec import TypeOptions
-from binlogd.spark.request import Request
-from binlogd.spark.walk import Rows, SchemaChange, Step
+from binlogd.spark.request import ReadRequest
+from binlogd.spark.walk import SchemaChange, Step, WalkedRows
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.schema import SchemaTracker
@@ -80,7 +80,7 @@ def _binlogs(rows: Sequence[CommittedBinlog]) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TypedTable:
     """The table of a typed read as of the moment that its columns were chosen."""
 
     info: Table
@@ -90,7 +90,7 @@ class Wanted:
     """Whether a column that is added later ends the read."""
 
 
-def wanted_table(schema: SchemaTracker, request: Request) -> Wanted:
+def wanted_table(schema: SchemaTracker, request: ReadRequest) -> TypedTable:
     """Raises ConfigError for a table or column that is not there."""
     name = f"{request.database}.{request.table}"
     for named, info in schema.tables():
@@ -113,7 +113,7 @@ def wanted_table(schema: SchemaTracker, request: Request) -> Wanted:
             )
         columns = [by_name[each.lower()] for each in request.columns]
     is_strict = not (request.columns or request.ignores_new_columns)
-    return Wanted(info, schema.version, tuple(columns), is_strict)
+    return TypedTable(info, schema.version, tuple(columns), is_strict)
 
 
 def key_ids(info: Table) -> tuple[int, ...]:
@@ -124,7 +124,7 @@ def key_ids(info: Table) -> tuple[int, ...]:
     return () if handle is None else (handle.id,)
 
 
-def typed_schema(wanted: Wanted, types: TypeOptions) -> pa.Schema:
+def typed_schema(wanted: TypedTable, types: TypeOptions) -> pa.Schema:
     """The batches of a typed read."""
     columns = [(each.name, arrow_column(each, types).type) for each in wanted.columns]
     return pa.schema([*MARKS, *columns])
@@ -158,24 +158,24 @@ def numbered(steps: Iterable[Step]) -> Iterator[tuple[Step, int]]:
         if step.commit_ts != last_ts:
             last_ts, seq = step.commit_ts, 0
         yield step, seq
-        if isinstance(step, Rows):
+        if isinstance(step, WalkedRows):
             seq += len(step.mutation.sequence)
 
 
-def row_bytes(rows: Rows) -> int:
+def row_bytes(rows: WalkedRows) -> int:
     """Bytes of a row change on the average, for what is held in memory."""
     of = rows.mutation
     size = sum(map(len, of.inserted)) + sum(map(len, of.updated)) + sum(map(len, of.deleted))
     return size // max(1, len(of.sequence))
 
 
-class Decoders:
+class TableDecoders:
     """Row decoders by table; a table's object lives as long as its entry here."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[TableAt, RowDecoder]] = {}
 
-    def changes(self, rows: Rows, seq: int) -> Iterator[Change]:
+    def changes(self, rows: WalkedRows, seq: int) -> Iterator[Change]:
         """The row changes of one table in their order. Raises UnreadableRow."""
         decoder, mutation = self._decoder(rows.table), rows.mutation
         inserted, updated = iter(mutation.inserted), iter(mutation.updated)
@@ -211,10 +211,10 @@ class Typed:
     insert.
     """
 
-    def __init__(self, request: Request, wanted: Wanted, schema: pa.Schema) -> None:
+    def __init__(self, request: ReadRequest, wanted: TypedTable, schema: pa.Schema) -> None:
         self._request, self._wanted, self._schema = request, wanted, schema
         self._key_ids = key_ids(wanted.info)
-        self._decoders = Decoders()
+        self._decoders = TableDecoders()
         self._layouts: dict[int, tuple[TableAt, list[_Source]]] = {}
         self._losses: Counter[str] = Counter()
 
@@ -391,12 +391,12 @@ class _Source:
 # --- rows as JSON ------------------------------------------------------------------------------
 
 
-class Raw:
+class JsonRows:
     """Rows of any table, as JSON."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: ReadRequest) -> None:
         self._request = request
-        self._decoders = Decoders()
+        self._decoders = TableDecoders()
         self._columns: dict[int, tuple[TableAt, list[ArrowColumn]]] = {}
         self._losses: Counter[str] = Counter()
 

@@ -33,18 +33,18 @@ from binlogd.snapshot.formats.columns import spark_type
 from binlogd.spark.changes import CHANGES, change_batches
 from binlogd.spark.inputs import Input, jobs_with, open_input
 from binlogd.spark.net import Net
-from binlogd.spark.request import Request, request
+from binlogd.spark.request import ReadRequest, request
 from binlogd.spark.rows import (
     BINLOG,
     RAW,
-    Raw,
+    JsonRows,
     Typed,
-    Wanted,
+    TypedTable,
     binlog_batches,
     typed_schema,
     wanted_table,
 )
-from binlogd.spark.walk import Walk, schema_as_of
+from binlogd.spark.walk import LogWalk, schema_as_of
 from binlogd.tso import Tso
 
 try:
@@ -59,7 +59,7 @@ _OFFSET = "commit_ts"
 
 
 @dataclass(frozen=True)
-class Part(InputPartition):
+class SourcePart(InputPartition):
     """The transactions in (after, upto]; of a net read the keys of part `number` of `parts`."""
 
     after: Tso
@@ -67,7 +67,7 @@ class Part(InputPartition):
     number: int
     parts: int
     pins: str
-    wanted: Wanted | None
+    wanted: TypedTable | None
 
 
 class BinlogdSource(DataSource):
@@ -101,11 +101,11 @@ class BinlogdSource(DataSource):
 class _Reading:
     """What batch and stream have in common."""
 
-    def __init__(self, asked: Request, schema: StructType) -> None:
+    def __init__(self, asked: ReadRequest, schema: StructType) -> None:
         self._asked, self._schema = asked, schema
-        self._wanted: Wanted | None = None
+        self._wanted: TypedTable | None = None
 
-    def _cut(self, source: Input, after: Tso, upto: Tso) -> list[Part]:
+    def _cut(self, source: Input, after: Tso, upto: Tso) -> list[SourcePart]:
         if after >= upto:
             return []
         if self._asked.form == "rows" and self._wanted is None:
@@ -113,17 +113,17 @@ class _Reading:
         pins = source.pin()
         if self._asked.is_net:
             parts = self._asked.partitions
-            return [Part(after, upto, at, parts, pins, self._wanted) for at in range(parts)]
+            return [SourcePart(after, upto, at, parts, pins, self._wanted) for at in range(parts)]
         bounds = source.bounds(after, upto, self._asked)
         begins = [after, *bounds[:-1]]
         return [
-            Part(begin, end, at, len(bounds), pins, self._wanted)
+            SourcePart(begin, end, at, len(bounds), pins, self._wanted)
             for at, (begin, end) in enumerate(zip(begins, bounds, strict=True))
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The batches of one part. Spark makes a part of its own where there is none."""
-        if not isinstance(partition, Part):
+        if not isinstance(partition, SourcePart):
             return
         asked = self._asked
         source = open_input(asked, partition.pins)
@@ -131,9 +131,9 @@ class _Reading:
         if asked.form == "binlog":
             yield from binlog_batches(binlogs)
             return
-        steps = Walk(source.jobs(), partial(jobs_with, source)).steps(binlogs)
+        steps = LogWalk(source.jobs(), partial(jobs_with, source)).steps(binlogs)
         if asked.form == "raw":
-            yield from Raw(asked).batches(steps)
+            yield from JsonRows(asked).batches(steps)
             return
         if asked.form == "changes":
             yield from change_batches(asked, steps)
@@ -150,7 +150,7 @@ class _Reading:
 class BatchReader(_Reading, DataSourceReader):
     """A range that is there already."""
 
-    def partitions(self) -> list[Part]:
+    def partitions(self) -> list[SourcePart]:
         """Raises Refused for a `to` that is not decided yet."""
         source = open_input(self._asked)
         resolved = source.resolved_ts()
@@ -166,7 +166,7 @@ class BatchReader(_Reading, DataSourceReader):
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Micro-batches, from one commit_ts to the next."""
 
-    def __init__(self, asked: Request, schema: StructType) -> None:
+    def __init__(self, asked: ReadRequest, schema: StructType) -> None:
         super().__init__(asked, schema)
         self._target: Tso | None = None
 
@@ -196,7 +196,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             end = source.reach(begin, end, self._asked.limit)
         return {_OFFSET: end}
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Part]:
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[SourcePart]:
         """The parts of one micro-batch."""
         source = open_input(self._asked)
         return self._cut(source, Tso(start[_OFFSET]), Tso(end[_OFFSET]))
@@ -212,12 +212,12 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 # --- schemas -----------------------------------------------------------------------------------
 
 
-def _wanted(asked: Request, source: Input) -> Wanted:
+def _wanted(asked: ReadRequest, source: Input) -> TypedTable:
     jobs = source.jobs()
     return wanted_table(schema_as_of(jobs, asked.upto), asked)
 
 
-def _of_schema(wanted: Wanted, schema: StructType, asked: Request) -> Wanted:
+def _of_schema(wanted: TypedTable, schema: StructType, asked: ReadRequest) -> TypedTable:
     """The columns that Spark was told, in that order. Raises ConfigError."""
     by_name = {each.name: each for each in wanted.columns}
     names = [field.name for field in schema.fields[3:]]

@@ -22,7 +22,7 @@ from binlogd.wire.mutation import Mutation
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class WalkedRows:
     """What one transaction did to one table."""
 
     start_ts: Tso
@@ -49,10 +49,10 @@ class SchemaChange:
         return self.job.type == ActionType.TRUNCATE_TABLE
 
 
-Step = Rows | SchemaChange
+Step = WalkedRows | SchemaChange
 
 
-class Walk:
+class LogWalk:
     """One pass over a stretch of the log."""
 
     def __init__(self, jobs: Sequence[Job], more_jobs: Callable[[int, Tso], Sequence[Job]]) -> None:
@@ -119,7 +119,7 @@ class Walk:
             if table is None:
                 table = self._late_table(mutation.table_id, version, binlog.commit_ts)
             if table is not None and mutation.sequence:
-                yield Rows(binlog.start_ts, binlog.commit_ts, version, table, mutation)
+                yield WalkedRows(binlog.start_ts, binlog.commit_ts, version, table, mutation)
 
     def _late_table(self, table_id: int, version: int, commit_ts: Tso) -> TableAt | None:
         """None for a table whose rows do not count. Raises UnknownTable."""

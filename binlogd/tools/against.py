@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from binlogd.drainer import sql
-from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession
+from binlogd.drainer.mysql.connection import MySqlServer, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
 from binlogd.snapshot.formats import read_files
 from binlogd.snapshot.spec import ColumnEntry, Manifest, TableEntry
@@ -56,7 +56,7 @@ class _Sums:
 
 
 async def compare(
-    server: Server, at_ts: Tso, snapshot: Path, manifest: Manifest
+    server: MySqlServer, at_ts: Tso, snapshot: Path, manifest: Manifest
 ) -> AsyncIterator[Verdict]:
     """The verdict on each table of a snapshot. `at_ts`: a TiDB is read as of then, NO_TS is now.
 

@@ -23,7 +23,7 @@ from binlogd.tso import Tso
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredCheckpoint:
     """What is downstream. `is_set_back`: somebody changed the checkpoint since it was saved."""
 
     cluster_id: int
@@ -33,13 +33,13 @@ class Stored:
     is_set_back: bool
 
 
-async def look(setup: Setup) -> Stored:
+async def look(setup: Setup) -> StoredCheckpoint:
     """What is stored. Raises ConfigError where there is nothing, DownstreamUnavailable."""
     async with _store(setup) as store:
         return await _found(store)
 
 
-async def set_to(setup: Setup, commit_ts: Tso) -> tuple[Stored, Stored]:
+async def set_to(setup: Setup, commit_ts: Tso) -> tuple[StoredCheckpoint, StoredCheckpoint]:
     """Before and after. Raises ConfigError when a process is at work on this data directory."""
     lock = await PosixDisk().lock(setup.data_dir / LOCK_FILE) if setup.data_dir.exists() else None
     try:
@@ -62,11 +62,13 @@ async def _store(setup: Setup) -> AsyncIterator[MySqlStore]:
         store.close()
 
 
-async def _found(store: MySqlStore) -> Stored:
+async def _found(store: MySqlStore) -> StoredCheckpoint:
     checkpoint, restart = await store.state()
     if checkpoint is None:
         raise ConfigError(
             "the downstream has no checkpoint of this cluster; a first start begins behind"
             " drainer.initial-commit-ts"
         )
-    return Stored(store.cluster_id, checkpoint, restart.lanes, restart.ddl, restart.is_set_back)
+    return StoredCheckpoint(
+        store.cluster_id, checkpoint, restart.lanes, restart.ddl, restart.is_set_back
+    )

@@ -11,7 +11,7 @@ from binlogd.drainer.ddl.names import name_of
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.messages.named import NamedRow
 from binlogd.errors import ConfigError, GaveUp
-from binlogd.tools.transaction import Transaction, Window
+from binlogd.tools.transaction import CommitWindow, Transaction
 from binlogd.tso import NO_TS, Tso
 
 _ANY = "~"
@@ -50,9 +50,9 @@ class Met:
         if len(self.tables) < _TABLES_MAX:
             self.tables.add((database, table))
 
-    def expect_some(self, asked: Sequence[str], window: Window) -> None:
+    def expect_some(self, asked: Sequence[str], window: CommitWindow) -> None:
         """Raises NothingFound where somebody asked for tables or a window and got nothing."""
-        if self.found or (not asked and window == Window()):
+        if self.found or (not asked and window == CommitWindow()):
             return
         if not self.transactions:
             raise NothingFound(

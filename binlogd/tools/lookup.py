@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from binlogd.tidb.model import Job
 from binlogd.tools.reading import Source, SourceKind, transactions
 from binlogd.tools.records import RecordLine, records
-from binlogd.tools.transaction import Meter, Transaction, Window
+from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import Tso
 
 
@@ -18,7 +18,7 @@ def find_transaction(
 
     A commit lies behind its start, so nothing before `ts` is read.
     """
-    for transaction in transactions(sources, Window(start=ts), jobs=jobs, meter=meter):
+    for transaction in transactions(sources, CommitWindow(start=ts), jobs=jobs, meter=meter):
         if ts in (transaction.commit_ts, transaction.start_ts):
             return transaction
     return None

@@ -15,12 +15,12 @@ from binlogd.drainer.messages import secondary
 from binlogd.drainer.messages.named import NamedTransaction
 from binlogd.drainer.messages.pb import PbReader, head_of
 from binlogd.errors import Corrupt, CorruptRelay
-from binlogd.tools.transaction import FilePosition, Meter, Transaction, Window
+from binlogd.tools.transaction import CommitWindow, FilePosition, Meter, Transaction
 from binlogd.tso import NO_TS, Tso
 
 
 def named_transactions(
-    files: Sequence[Path], window: Window, meter: Meter, *, newest: Path
+    files: Sequence[Path], window: CommitWindow, meter: Meter, *, newest: Path
 ) -> Iterator[Transaction]:
     """The transactions of files that are given in order. Raises CorruptRelay, OSError.
 
@@ -69,7 +69,7 @@ def _size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def _needed(files: Sequence[Path], window: Window, newest: Path) -> Sequence[Path]:
+def _needed(files: Sequence[Path], window: CommitWindow, newest: Path) -> Sequence[Path]:
     """From the last file that begins at or before the start, up to one that begins behind the end.
 
     A transaction never spans files, but a DDL may: its statements are records of one commit_ts.

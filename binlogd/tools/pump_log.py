@@ -21,12 +21,12 @@ from typing import NamedTuple
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord
 from binlogd.log import record
-from binlogd.log.directory import Shard
+from binlogd.log.directory import ShardDirectory
 from binlogd.log.drive import segment_batches
 from binlogd.log.index_file import marks_of
 from binlogd.log.joined import joined as joined_records
 from binlogd.log.pointer import FIRST, FileId, segment_name
-from binlogd.tools.transaction import FilePosition, Meter, Window
+from binlogd.tools.transaction import CommitWindow, FilePosition, Meter
 from binlogd.tso import Tso
 from binlogd.wire.peek import peek
 
@@ -75,7 +75,7 @@ def log_records(
     meter.read_bytes += size - done
 
 
-def shard_records(shard: Shard, meter: Meter) -> Iterator[tuple[FilePosition, bytes]]:
+def shard_records(shard: ShardDirectory, meter: Meter) -> Iterator[tuple[FilePosition, bytes]]:
     """Every record of a shard, in the order of writing. Raises CorruptRecord, OSError."""
     segments = shard.segments()
     for fid, path in segments.items():
@@ -84,7 +84,7 @@ def shard_records(shard: Shard, meter: Meter) -> Iterator[tuple[FilePosition, by
             yield FilePosition(path, offset), payload
 
 
-def joined(shard: Shard, window: Window, meter: Meter) -> Iterator[Joined]:
+def joined(shard: ShardDirectory, window: CommitWindow, meter: Meter) -> Iterator[Joined]:
     """The transactions of a shard in commit order; fakes are left out.
 
     Raises Corrupt, OSError.
@@ -118,7 +118,7 @@ _Found = tuple[int, int, int]
 class _Catalogue:
     """Where each commit and prewrite of a shard stands: the index, and what was scanned."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: ShardDirectory) -> None:
         # a temporary database: SQLite keeps it in memory while it is small, then in a file
         self._db = sqlite3.connect("", uri=True, isolation_level=None)
         self._db.execute("PRAGMA journal_mode = OFF")
@@ -174,7 +174,7 @@ class _Catalogue:
         prewrites.clear()
         commits.clear()
 
-    def commits(self, window: Window) -> Iterator[tuple[int, int, _Found, _Found | None]]:
+    def commits(self, window: CommitWindow) -> Iterator[tuple[int, int, _Found, _Found | None]]:
         """commit_ts, start_ts, and where the commit and its prewrite stand; in commit order."""
         names = ("main", "filed") if self._has_index else ("main",)
         commits = " UNION ALL ".join(_COMMITS.format(name) for name in names)

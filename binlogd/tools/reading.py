@@ -29,7 +29,7 @@ from pathlib import Path
 
 from binlogd.drainer.files.log import is_log_file, log_files
 from binlogd.errors import ConfigError, CorruptRelay
-from binlogd.log.directory import Shard, shards_below
+from binlogd.log.directory import ShardDirectory, shards_below
 from binlogd.log.pointer import segment_fid
 from binlogd.relay.position import suffix_of
 from binlogd.tidb.model import Job
@@ -38,7 +38,7 @@ from binlogd.tools.named_files import named_transactions
 from binlogd.tools.pump_log import joined
 from binlogd.tools.raw import RawReader
 from binlogd.tools.relay_log import relay_transactions
-from binlogd.tools.transaction import Meter, Transaction, Window
+from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import NO_TS
 from binlogd.wire.peek import body
 
@@ -59,7 +59,7 @@ class Source:
 
     kind: SourceKind
     path: Path
-    shards: tuple[Shard, ...] = ()
+    shards: tuple[ShardDirectory, ...] = ()
     files: tuple[Path, ...] = ()
     newest: Path | None = None
     """The last file of the log, which `files` may be a part of; only it may end inside a record."""
@@ -86,7 +86,7 @@ def find_sources(paths: Iterable[Path]) -> list[Source]:
 
 
 def transactions(
-    sources: Sequence[Source], window: Window, *, jobs: Sequence[Job] = (), meter: Meter
+    sources: Sequence[Source], window: CommitWindow, *, jobs: Sequence[Job] = (), meter: Meter
 ) -> Iterator[Transaction]:
     """The transactions of all sources whose commit_ts lies in the window, in commit order.
 
@@ -111,7 +111,7 @@ def _numbered(number: int, stream: Iterator[Transaction]) -> Iterator[tuple[int,
         yield transaction.commit_ts, number, transaction
 
 
-def _of_files(source: Source, window: Window, meter: Meter) -> Iterator[Transaction]:
+def _of_files(source: Source, window: CommitWindow, meter: Meter) -> Iterator[Transaction]:
     if source.kind is SourceKind.RELAY:
         return relay_transactions(source.files, window, meter)
     assert source.newest is not None
@@ -119,7 +119,7 @@ def _of_files(source: Source, window: Window, meter: Meter) -> Iterator[Transact
 
 
 def _of_pumps(
-    shards: Sequence[Shard], window: Window, jobs: Sequence[Job], meter: Meter
+    shards: Sequence[ShardDirectory], window: CommitWindow, jobs: Sequence[Job], meter: Meter
 ) -> Iterator[Transaction]:
     by_id = {job.id: job for job in jobs}
     schema = SchemaTracker()
@@ -179,7 +179,9 @@ def _files(directory: Path, chosen: Sequence[Path]) -> Source:
     if all(suffix_of(file.name) is not None for file in chosen):
         return _relay(chosen[0], chosen)
     if all(file.suffix == ".vlog" and segment_fid(file.name) is not None for file in chosen):
-        return Source(SourceKind.PUMP, chosen[0], shards=(Shard(directory, None, tuple(chosen)),))
+        return Source(
+            SourceKind.PUMP, chosen[0], shards=(ShardDirectory(directory, None, tuple(chosen)),)
+        )
     if all(is_log_file(file.name) for file in chosen):
         there = log_files([entry.name for entry in directory.iterdir()])
         wanted = log_files([file.name for file in chosen])

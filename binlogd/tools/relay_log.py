@@ -19,13 +19,13 @@ from binlogd.relay.reader import entries_of, scan
 from binlogd.tidb.model import Job, job_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tools.raw import RawReader
-from binlogd.tools.transaction import FilePosition, Meter, Transaction, Window
+from binlogd.tools.transaction import CommitWindow, FilePosition, Meter, Transaction
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import peek
 
 
 def relay_transactions(
-    files: Sequence[Path], window: Window, meter: Meter
+    files: Sequence[Path], window: CommitWindow, meter: Meter
 ) -> Iterator[Transaction]:
     """The transactions of relay files, which are given in order. Raises CorruptRelay, OSError."""
     wanted = _from_first_needed(files, window.start)

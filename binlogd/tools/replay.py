@@ -12,7 +12,7 @@ from random import Random
 
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.named import NamedTransaction
-from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, NamedOptions
 from binlogd.errors import BinlogdError, ConfigError, GaveUp, StatementRejected
 from binlogd.settings.moment import wall_clock
@@ -67,7 +67,7 @@ def only_named(sources: Sequence[Source]) -> None:
 async def replay(
     found: Iterable[Transaction],
     wanted: TableFilter,
-    server: Server,
+    server: MySqlServer,
     *,
     is_safe: bool,
     progress: Callable[[Transaction], None] = lambda _: None,

@@ -30,7 +30,7 @@ from binlogd.tools.chosen import Met, NothingFound, chosen, table_patterns
 from binlogd.tools.reading import Source, SourceKind, transactions
 from binlogd.tools.records import records
 from binlogd.tools.shown import json_value, printable, value_text
-from binlogd.tools.transaction import Meter, Transaction, Window
+from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import MAX_TS, NO_TS, Tso, compose, physical_ms
 
 ROWS_MAX = 100
@@ -65,7 +65,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class SearchedLog:
     """What is looked through."""
 
     sources: Sequence[Source]
@@ -73,10 +73,10 @@ class Log:
 
     def between(self, start: Tso, stop: Tso) -> Iterator[Transaction]:
         """The transactions of a window. Raises Corrupt, OSError."""
-        return transactions(self.sources, Window(start, stop), jobs=self.jobs, meter=Meter())
+        return transactions(self.sources, CommitWindow(start, stop), jobs=self.jobs, meter=Meter())
 
 
-def by_timestamp(log: Log, ts: Tso, found: Found) -> None:
+def by_timestamp(log: SearchedLog, ts: Tso, found: Found) -> None:
     """The transaction whose commit_ts or start_ts it is; else the records that carry it.
 
     Raises Corrupt, OSError.
@@ -92,7 +92,7 @@ def by_timestamp(log: Log, ts: Tso, found: Found) -> None:
     found.is_complete = True
 
 
-def by_time(log: Log, start: Tso, stop: Tso, limit: int, found: Found) -> None:
+def by_time(log: SearchedLog, start: Tso, stop: Tso, limit: int, found: Found) -> None:
     """The first transactions of a window, in commit order. Raises Corrupt, OSError."""
     found.looked_from = start
     for transaction in islice(log.between(start, stop), limit):
@@ -101,7 +101,7 @@ def by_time(log: Log, start: Tso, stop: Tso, limit: int, found: Found) -> None:
     found.is_complete = True
 
 
-def by_row(log: Log, question: RowQuestion, found: Found) -> None:
+def by_row(log: SearchedLog, question: RowQuestion, found: Found) -> None:
     """The last changes of some rows, or of all, the newest first.
 
     Raises Corrupt, OSError, ConfigError; NothingFound for a table that the schema history does not
@@ -210,7 +210,7 @@ def _says(value: Value, mysql_type: str, text: str) -> bool:
     return text in (str(shown), value_text(value, mysql_type))
 
 
-def _records(log: Log, ts: Tso, found: Found) -> None:
+def _records(log: SearchedLog, ts: Tso, found: Found) -> None:
     for source in log.sources:
         if source.kind is not SourceKind.PUMP:
             continue

@@ -16,7 +16,7 @@ from binlogd.host.child import CANNOT, TimeOver, stop_after, yield_to_others
 from binlogd.serving.finder import Question
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.reading import find_sources
-from binlogd.tools.search import Found, Log, RowQuestion, by_row, by_time, by_timestamp
+from binlogd.tools.search import Found, RowQuestion, SearchedLog, by_row, by_time, by_timestamp
 from binlogd.tso import MAX_TS, Tso
 
 
@@ -44,7 +44,7 @@ def main() -> int:
 def _look(question: Question, found: Found) -> None:
     log_dir, *others = map(Path, question.paths)
     sources = find_sources([log_dir, *(path for path in others if _holds_files(path))])
-    log = Log(sources, known_jobs(sources, None))
+    log = SearchedLog(sources, known_jobs(sources, None))
     start, stop = Tso(question.start), Tso(min(question.stop, MAX_TS))
     if question.ts:
         by_timestamp(log, Tso(question.ts), found)

@@ -24,7 +24,7 @@ class FilePosition(NamedTuple):
         return f"{self.path} at offset {self.offset}"
 
 
-class Window(NamedTuple):
+class CommitWindow(NamedTuple):
     """Commit timestamps that are wanted, both ends included."""
 
     start: Tso = NO_TS

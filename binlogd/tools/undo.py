@@ -16,7 +16,7 @@ from random import Random
 from binlogd.drainer import sql
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.named import NamedColumn, NamedRow, NamedTransaction, RowKind
-from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, NamedOptions
 from binlogd.drainer.mysql.named_sql import is_binary, value_literal
 from binlogd.errors import GaveUp
@@ -25,7 +25,7 @@ from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job
 from binlogd.tools.chosen import Met, chosen
 from binlogd.tools.reading import Source, transactions
-from binlogd.tools.transaction import Meter, Transaction, Window
+from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import NO_TS
 
 CHUNK_BYTES = 32 << 20
@@ -41,11 +41,11 @@ class CannotUndo(GaveUp):
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class UndoneLog:
     """What is taken back, out of which files: everything in the window that the filter wants."""
 
     sources: Sequence[Source]
-    window: Window
+    window: CommitWindow
     jobs: Sequence[Job]
     wanted: TableFilter
     asked: Sequence[str] = ()
@@ -58,7 +58,7 @@ def inverse(row: NamedRow) -> NamedRow:
     return replace(row, kind=_INVERSE[row.kind], columns=columns)
 
 
-def taken_back(log: Log, meter: Meter) -> Iterator[NamedTransaction]:
+def taken_back(log: UndoneLog, meter: Meter) -> Iterator[NamedTransaction]:
     """Transactions that undo the wanted ones, newest first; commit_ts tells which is undone.
 
     Raises before the first one CannotUndo when there is a DDL or a transaction whose rows cannot
@@ -70,27 +70,27 @@ def taken_back(log: Log, meter: Meter) -> Iterator[NamedTransaction]:
             yield _inverted(chunk.pop(), log.wanted)
 
 
-def _wanted(log: Log, window: Window, meter: Meter, met: Met) -> Iterator[Transaction]:
+def _wanted(log: UndoneLog, window: CommitWindow, meter: Meter, met: Met) -> Iterator[Transaction]:
     found = transactions(log.sources, window, jobs=log.jobs, meter=meter)
     for transaction, rows in chosen(found, log.wanted, met):
         del rows
         yield transaction
 
 
-def _chunks(log: Log, meter: Meter) -> list[Window]:
+def _chunks(log: UndoneLog, meter: Meter) -> list[CommitWindow]:
     """Windows of some size each, which hold all of the wanted transactions between them."""
-    chunks: list[Window] = []
+    chunks: list[CommitWindow] = []
     first = last = NO_TS
     size_bytes, met = 0, Met()
     for transaction in _wanted(log, log.window, meter, met):
         _check(transaction)
         if first and size_bytes >= CHUNK_BYTES and transaction.commit_ts > last:
-            chunks.append(Window(first, last))
+            chunks.append(CommitWindow(first, last))
             first, size_bytes = NO_TS, 0
         first, last = first or transaction.commit_ts, transaction.commit_ts
         size_bytes += transaction.size_bytes
     met.expect_some(log.asked, log.window)
-    return [*chunks, Window(first, last)] if first else chunks
+    return [*chunks, CommitWindow(first, last)] if first else chunks
 
 
 def _check(transaction: Transaction) -> None:
@@ -113,7 +113,7 @@ def _inverted(transaction: Transaction, wanted: TableFilter) -> NamedTransaction
     return NamedTransaction(transaction.commit_ts, None, rows)
 
 
-async def undo(found: Iterator[NamedTransaction], server: Server) -> NamedCounters:
+async def undo(found: Iterator[NamedTransaction], server: MySqlServer) -> NamedCounters:
     """Takes them back on a server, each one in one transaction of the server's.
 
     Raises StatementRejected, DownstreamUnavailable; what was undone before stays undone.

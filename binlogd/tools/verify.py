@@ -23,7 +23,7 @@ from binlogd.drainer import sql
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.filtering.loopback import MARK_DATABASE, MARK_TABLE
-from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession
+from binlogd.drainer.mysql.connection import MySqlServer, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
 from binlogd.tidb.schema import Named
 from binlogd.tso import Tso
@@ -44,14 +44,14 @@ Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class VerifyRequest:
     """What is compared: the replicated tables of both servers; `at_ts` 0 is now.
 
     `own_schemas` are those that binlogd keeps downstream for itself.
     """
 
-    upstream: Server
-    downstream: Server
+    upstream: MySqlServer
+    downstream: MySqlServer
     wanted: TableFilter
     at_ts: Tso
     own_schemas: tuple[str, ...]
@@ -100,7 +100,7 @@ class _Both:
 
 
 @asynccontextmanager
-async def _connected(request: Request) -> AsyncIterator[_Both]:
+async def _connected(request: VerifyRequest) -> AsyncIterator[_Both]:
     upstream = await SqlSession.connect(request.upstream)
     try:
         downstream = await SqlSession.connect(request.downstream)
@@ -114,7 +114,7 @@ async def _connected(request: Request) -> AsyncIterator[_Both]:
         upstream.close()
 
 
-async def _read_at(session: SqlSession, request: Request) -> None:
+async def _read_at(session: SqlSession, request: VerifyRequest) -> None:
     try:
         await session.run(b"SET SESSION tidb_snapshot = '%d'" % request.at_ts)
     except SqlRefused as error:
@@ -124,7 +124,7 @@ async def _read_at(session: SqlSession, request: Request) -> None:
         ) from error
 
 
-async def saved_checkpoint(server: Server, schema: str) -> Checkpoint | None:
+async def saved_checkpoint(server: MySqlServer, schema: str) -> Checkpoint | None:
     """The checkpoint that a Drainer keeps on the server, if there is just one."""
     session = await SqlSession.connect(server)
     try:
@@ -140,7 +140,7 @@ async def saved_checkpoint(server: Server, schema: str) -> Checkpoint | None:
 
 
 async def verify(
-    request: Request, progress: Callable[[Step], None] = lambda _: None
+    request: VerifyRequest, progress: Callable[[Step], None] = lambda _: None
 ) -> AsyncIterator[TableVerdict]:
     """The verdict on each replicated table of either server. Raises DownstreamUnavailable."""
     wanted, routes = request.wanted, request.wanted.routes
@@ -172,7 +172,7 @@ def _key(name: Named) -> tuple[str, str]:
     return name.database.lower(), name.table.lower()
 
 
-async def _tables(session: SqlSession, request: Request) -> list[Named]:
+async def _tables(session: SqlSession, request: VerifyRequest) -> list[Named]:
     """All that this user may see, but those of the server and of binlogd."""
     rows = await session.rows(
         b"SELECT table_schema, table_name FROM information_schema.tables"
@@ -192,7 +192,7 @@ class _Pair:
         both: _Both,
         upstream: Named,
         downstream: Named,
-        request: Request,
+        request: VerifyRequest,
         progress: Callable[[Step], None],
     ) -> None:
         self._both, self._request, self._progress = both, request, progress

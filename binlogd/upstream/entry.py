@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from binlogd.ports import NodeStatus
-from binlogd.status import Entry, Label
+from binlogd.status import Label, NodeEntry
 
 PUMP, DRAINER = "pumps", "drainers"
 """Kinds, named as in the keys."""
@@ -25,9 +25,9 @@ def node_key(kind: str, node_id: str) -> bytes:
     return f"{ROOT}/{kind}/{node_id}".encode()
 
 
-def entry(node: NodeStatus) -> Entry:
+def entry(node: NodeStatus) -> NodeEntry:
     """What stands under a node's key, and what /status and the tools of the original show."""
-    return Entry(
+    return NodeEntry(
         node_id=node.node_id,
         host=node.host,
         state=node.state,
@@ -47,7 +47,7 @@ def entry_json(node: NodeStatus) -> bytes:
 def node_of(kind: str, value: bytes) -> NodeStatus:
     """The node of an found. Raises BadEntry."""
     try:
-        found = msgspec.json.decode(value, type=Entry)
+        found = msgspec.json.decode(value, type=NodeEntry)
     except (msgspec.MsgspecError, ValueError) as error:
         raise BadEntry(str(error)) from error
     return NodeStatus(

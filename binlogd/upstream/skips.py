@@ -10,13 +10,13 @@ from collections.abc import Set
 
 from binlogd.ports import Clock
 from binlogd.tso import Tso
-from binlogd.upstream.store import Skip, UpstreamStore
+from binlogd.upstream.store import SkipEntry, UpstreamStore
 
 
 class SkipList:
     """The decisions of one data directory. Methods raise UpstreamUnavailable."""
 
-    def __init__(self, store: UpstreamStore, clock: Clock, decided: list[Skip]) -> None:
+    def __init__(self, store: UpstreamStore, clock: Clock, decided: list[SkipEntry]) -> None:
         self._store, self._clock = store, clock
         self._decided = {each.commit_ts: each for each in decided}
 
@@ -30,7 +30,7 @@ class SkipList:
         """What is passed over; grows with every decision."""
         return self._decided.keys()
 
-    def decided(self) -> list[Skip]:
+    def decided(self) -> list[SkipEntry]:
         """All decisions, by commit_ts."""
         return [self._decided[ts] for ts in sorted(self._decided)]
 
@@ -38,7 +38,7 @@ class SkipList:
         """Records a decision, durably; False if it was made before."""
         if commit_ts in self._decided:
             return False
-        skip = Skip(commit_ts, reason, self._clock.wall_ms())
+        skip = SkipEntry(commit_ts, reason, self._clock.wall_ms())
         await self._store.put_skip(skip)
         self._decided[commit_ts] = skip
         return True

@@ -58,7 +58,7 @@ StoredJob = tuple[JobEntry, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
+class SkipEntry:
     """A transaction that an operator decided to pass over, why, and when by the wall clock."""
 
     commit_ts: Tso
@@ -132,7 +132,7 @@ class UpstreamStore:
 
     # --- skips -----------------------------------------------------------------------------
 
-    async def put_skip(self, skip: Skip) -> None:
+    async def put_skip(self, skip: SkipEntry) -> None:
         """Records a decision; the first reason stays."""
         with self._translated():
             await self._connection.execute(
@@ -140,13 +140,13 @@ class UpstreamStore:
                 (_signed(skip.commit_ts), skip.reason, skip.decided_ms),
             )
 
-    async def skips(self) -> list[Skip]:
+    async def skips(self) -> list[SkipEntry]:
         """All decisions, by commit_ts."""
         with self._translated():
             rows = await self._connection.execute_fetchall(
                 "SELECT commit_ts, reason, decided_ms FROM skips ORDER BY commit_ts"
             )
-        return [Skip(Tso(_unsigned(ts)), reason, at) for ts, reason, at in rows]
+        return [SkipEntry(Tso(_unsigned(ts)), reason, at) for ts, reason, at in rows]
 
     # --- DDL jobs --------------------------------------------------------------------------
 

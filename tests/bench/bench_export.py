@@ -28,16 +28,16 @@ import structlog
 
 from binlogd.snapshot.export import PARTITION_BYTES
 from binlogd.snapshot.log import reader, state
-from binlogd.snapshot.log.events import Wanted, events
-from binlogd.snapshot.log.heads import Log, heads
+from binlogd.snapshot.log.events import WantedTables, events
+from binlogd.snapshot.log.heads import LogHeads, heads
 from binlogd.snapshot.process.jobdir import pinned
 from binlogd.snapshot.process.launcher import JobProcess, running
 from binlogd.snapshot.process.warmup import warm_up
-from binlogd.snapshot.spec import ExportSpec, Segment, SessionSpec, TypeOptions
+from binlogd.snapshot.spec import ExportSpec, PinnedSegment, SessionSpec, TypeOptions
 from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.catalog import DdlBinlog, catalog
 from binlogd.snapshot.writing import writer
-from binlogd.snapshot.writing.files import Target
+from binlogd.snapshot.writing.files import FileTarget
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Table, jobs_from_json, table_to_json
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
@@ -192,7 +192,7 @@ def report(bench: str, value: float, unit: str, **more: Any) -> None:
     print(json.dumps({"bench": bench, "value": round(value, 2), "unit": unit, **rounded}))
 
 
-def spec(segments: tuple[Segment, ...], place: Path, tables: int, cores: int) -> ExportSpec:
+def spec(segments: tuple[PinnedSegment, ...], place: Path, tables: int, cores: int) -> ExportSpec:
     """As `binlogd export` would ask."""
     staging, scratch = place / "out", place / "scratch"
     staging.mkdir(parents=True)
@@ -213,14 +213,14 @@ def spec(segments: tuple[Segment, ...], place: Path, tables: int, cores: int) ->
     )
 
 
-def alone(segments: tuple[Segment, ...], staging: Path, tables: int) -> None:
+def alone(segments: tuple[PinnedSegment, ...], staging: Path, tables: int) -> None:
     """The same snapshot in one process, without a shuffle: all changes are folded at once."""
     parts = reader.slices(segments, 16 << 20)
-    log = Log(parts, [heads(part) for part in parts])
+    log = LogHeads(parts, [heads(part) for part in parts])
     jobs = jobs_from_json(history(tables))
     known = catalog(jobs, ddl(tables), log_begins=Tso(1), ignore_schemas=("mysql",))
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
-    wanted = Wanted(handles, frozenset())
+    wanted = WantedTables(handles, frozenset())
     reads = transactions.reads(log, Tso(1 << 62), NO_TS)
     batches = [
         state.newest(batch)
@@ -228,7 +228,7 @@ def alone(segments: tuple[Segment, ...], staging: Path, tables: int) -> None:
         for batch in events(part, of_part, wanted)
     ]
     winners = state.winners([pa.concat_batches(batches)], ())
-    target = Target(str(staging), TypeOptions(), 5_000_000)
+    target = FileTarget(str(staging), TypeOptions(), 5_000_000)
     list(writer.write(winners, dict(known.tables), known.tracker, target, "0"))
 
 

@@ -16,10 +16,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from binlogd.spark.lake.kinds import Kind
+from binlogd.spark.lake.kinds import LakeKind
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
-from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID, Changes
+from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID, KeyChanges
 
 T = TypeVar("T")
 
@@ -39,12 +39,12 @@ def main() -> None:
             head, spent = timed(lambda: kind.append(head, whole.schema, batches, 2))  # noqa: B023 - called here
             report(f"lake_append_{name}", count / spent, "rows/CPU s")
             for which, ids in (("scattered", scattered), ("recent", recent)):
-                changes = [Changes(rows(ids), nothing)]
+                changes = [KeyChanges(rows(ids), nothing)]
                 head, spent = timed(lambda: kind.merge(head, whole.schema, changes, 3))  # noqa: B023 - called here
                 report(f"lake_merge_{which}_{name}", spent, "CPU s")
 
 
-def opened(name: str, directory: str) -> Kind:
+def opened(name: str, directory: str) -> LakeKind:
     """A lake without its page."""
     return Lake(place_of(f"{name}:{directory}")).kind()
 

@@ -20,7 +20,7 @@ from binlogd.drainer.rows.shape import DownstreamColumn, DownstreamKey, Downstre
 from binlogd.drainer.txn import Dml
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.shown import JsonWriter
-from binlogd.tools.transaction import Meter, Window
+from binlogd.tools.transaction import CommitWindow, Meter
 from binlogd.tso import Tso
 from tests.bench.bench_file_sink import txns_of
 from tests.bench.load import Load, inserts, mixed
@@ -64,7 +64,7 @@ def dump(directory: Path) -> int:
         rows += 1
 
     writer = JsonWriter(write)
-    for transaction in transactions(find_sources([directory]), Window(), meter=Meter()):
+    for transaction in transactions(find_sources([directory]), CommitWindow(), meter=Meter()):
         writer.transaction(transaction, transaction.rows())
     return rows
 
@@ -79,7 +79,7 @@ def statements(directory: Path) -> int:
     writer = NamedTable("d", "t", table, is_safe=True)
     return sum(
         len(piece.item)
-        for transaction in transactions(find_sources([directory]), Window(), meter=Meter())
+        for transaction in transactions(find_sources([directory]), CommitWindow(), meter=Meter())
         for row in transaction.rows()
         for piece in writer.pieces(row)
     )

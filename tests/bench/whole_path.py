@@ -22,7 +22,7 @@ from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.host.disk import PosixDisk
@@ -83,9 +83,9 @@ class Place(Protocol):
     def password(self) -> str: ...
 
 
-def server_of(mariadb: Place) -> Server:
+def server_of(mariadb: Place) -> MySqlServer:
     """Where the sink connects to."""
-    return Server(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
+    return MySqlServer(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
 
 
 def halves(binlog: CommittedBinlog) -> tuple[bytes, bytes]:

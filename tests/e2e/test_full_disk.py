@@ -19,6 +19,9 @@ PATIENT = ClientLimits(deadline_s=60.0, prewrite_retry_s=0.0, outcome_retry_s=0.
 OLD = 12
 
 
+pytestmark = pytest.mark.soak  # it mounts, which only root may, and not everywhere
+
+
 @pytest.fixture
 def appliance(tmp_path: Path) -> Iterator[Appliance]:
     machine = Appliance(tmp_path)

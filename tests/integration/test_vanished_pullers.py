@@ -11,12 +11,12 @@ from h2.connection import H2Connection
 
 from binlogd.binlog import Pulled
 from binlogd.client.pump_client import RemoteSource
-from binlogd.drainer.mysql.connection import Server as MySqlServer
+from binlogd.drainer.mysql.connection import MySqlServer as MySqlServer
 from binlogd.drainer.mysql.connection import SqlSession
 from binlogd.grpc.channel import PlainChannel
 from binlogd.grpc.http2 import Http2Limits
 from binlogd.grpc.prefix import prefixed
-from binlogd.pump.rpc.service import LateWatch, PumpService
+from binlogd.pump.rpc.service import LateCommitFeed, PumpService
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec
@@ -46,7 +46,7 @@ class Silent:
     async def write(self, payloads: object) -> list[None]:
         return []
 
-    def watch_late(self) -> LateWatch:
+    def watch_late(self) -> LateCommitFeed:
         return MemoryPump()
 
     def sources(self) -> list[Mute]:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.errors import DownstreamUnavailable
 
 _HEAD_BYTES = 4
@@ -22,7 +22,9 @@ _HEAD_BYTES = 4
 class DyingProxy:
     """`commands` were seen so far; with `dies_at` 0 it lives until the end of `running`."""
 
-    def __init__(self, target: Server, *, dies_at: int = 0, is_answer_lost: bool = False) -> None:
+    def __init__(
+        self, target: MySqlServer, *, dies_at: int = 0, is_answer_lost: bool = False
+    ) -> None:
         self.commands = 0
         self._target, self._dies_at, self._is_answer_lost = target, dies_at, is_answer_lost
         self.died = asyncio.Event()
@@ -30,7 +32,7 @@ class DyingProxy:
         self._port = 0
 
     @property
-    def server(self) -> Server:
+    def server(self) -> MySqlServer:
         """The target, by this way."""
         return replace(self._target, host="127.0.0.1", port=self._port)
 

@@ -16,8 +16,8 @@ from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.late import in_doubt, latecomers, newest_version
 from binlogd.spark.pipeline import Range
-from binlogd.spark.plan import Held, planned, schema_before
-from binlogd.spark.request import Request, request
+from binlogd.spark.plan import LakeState, planned, schema_before
+from binlogd.spark.request import ReadRequest, request
 from binlogd.spark.source import BinlogdSource
 from binlogd.tso import Tso
 from tests.support.logged import Logged
@@ -39,7 +39,7 @@ class Pipeline:
         self._lake = lake
 
     @property
-    def asked(self) -> Request:
+    def asked(self) -> ReadRequest:
         """What is read."""
         return self._asked
 
@@ -68,7 +68,7 @@ class Pipeline:
         ]
         tracker = book.schema_at(begin) or schema_before(jobs, begin, Tso(end), ddl)
         seen = partial(newest_version, self._input, Tso(end))
-        held = Held(tracker, frozenset(now.placed), seen)
+        held = LakeState(tracker, frozenset(now.placed), seen)
         batch = planned(jobs, ddl, held, self._asked, start=begin, end=Tso(end))
         moving.check(now, batch, is_first=of.is_first)
         step()

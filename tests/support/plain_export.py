@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from binlogd.errors import Refused
 from binlogd.snapshot.log import reader, state
-from binlogd.snapshot.log.events import Reads, Wanted, events
-from binlogd.snapshot.log.heads import Log, heads, packed, unpacked
+from binlogd.snapshot.log.events import Reads, WantedTables, events
+from binlogd.snapshot.log.heads import LogHeads, heads, packed, unpacked
 from binlogd.snapshot.log.packets import PACKETS, Spread
 from binlogd.snapshot.log.packets import unpacked as changes_of
 from binlogd.snapshot.process.jobdir import Pinned, pinned
@@ -28,7 +28,7 @@ from binlogd.snapshot.tables import transactions
 from binlogd.snapshot.tables.built_on import Base, open_base
 from binlogd.snapshot.tables.catalog import Catalog, Origin, catalog, name_in
 from binlogd.snapshot.writing import carried, change_writer, write, writer
-from binlogd.snapshot.writing.files import Target, Written
+from binlogd.snapshot.writing.files import FileTarget, Written
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tso import NO_TS, Tso
 from tests.support.snapshots import manifest
@@ -37,7 +37,7 @@ from tests.support.snapshots import manifest
 class _Wanted(NamedTuple):
     """Which changes of a log are read."""
 
-    log: Log
+    log: LogHeads
     commit_ts: Tso
     since: Tso
     known: Catalog
@@ -48,7 +48,9 @@ class _Wanted(NamedTuple):
         tables = self.known.tables
         handles = {table_id: plan.handle for table_id, plan in tables.items()}
         behind = {table_id: plan.since_ts for table_id, plan in tables.items() if plan.since_ts}
-        wanted = Wanted(handles, self.known.passed_over, behind, self.has_before, self.known.moves)
+        wanted = WantedTables(
+            handles, self.known.passed_over, behind, self.has_before, self.known.moves
+        )
         of_parts = transactions.reads(self.log, self.commit_ts, self.since)
         for part, reads in zip(self.log.parts, of_parts, strict=True):
             yield list(events(part, Reads.unpacked(reads.packed()), wanted))
@@ -85,7 +87,7 @@ class PlainExport:
             log, commit_ts = self._log(log_files, as_of, opened)
             origin = Origin(opened, is_headless)
             known = self._catalog(log, commit_ts, origin)
-            target = Target(str(job / "staging"), TypeOptions(), 1000, str(job / "keys"))
+            target = FileTarget(str(job / "staging"), TypeOptions(), 1000, str(job / "keys"))
             plans = dict(known.tables)
             carried_on = [table_id for table_id, plan in plans.items() if plan.since_ts]
             since = min((plan.since_ts for plan in plans.values()), default=NO_TS)
@@ -115,7 +117,7 @@ class PlainExport:
             log, commit_ts = self._log(log_files, to_ts, None)
             origin = Origin(Base("", from_ts, TypeOptions(), {}), changes_from=from_ts)
             known = self._catalog(log, commit_ts, origin)
-            target = Target(str(job / "staging"), TypeOptions(), 1000)
+            target = FileTarget(str(job / "staging"), TypeOptions(), 1000)
             plans, written = dict(known.tables), list[Written]()
             wanted = _Wanted(log, commit_ts, from_ts, known, has_before=True)
             if options.all_versions:
@@ -140,7 +142,7 @@ class PlainExport:
         (job / "staging").mkdir(parents=True)
         return job
 
-    def _log(self, log_files: Pinned, as_of: Tso, base: Base | None) -> tuple[Log, Tso]:
+    def _log(self, log_files: Pinned, as_of: Tso, base: Base | None) -> tuple[LogHeads, Tso]:
         parts = reader.slices(log_files.segments, self.slice_bytes)
         if not parts:  # as `scan.log` refuses it
             raise Refused("the log holds no binlogs: there is nothing to export")
@@ -148,7 +150,7 @@ class PlainExport:
         for part in parts:  # as they come from a task
             (row,) = packed(0, heads(part)).to_pylist()
             found.append(unpacked(row["heads"], row["ddl"]))
-        log = Log(parts, found)
+        log = LogHeads(parts, found)
         spec = ExportSpec(
             segments=(),
             schema_history="",
@@ -165,7 +167,7 @@ class PlainExport:
         _, commit_ts, _ = transactions.moment(log, spec)
         return log, commit_ts
 
-    def _catalog(self, log: Log, commit_ts: Tso, origin: Origin) -> Catalog:
+    def _catalog(self, log: LogHeads, commit_ts: Tso, origin: Origin) -> Catalog:
         ddl = transactions.ddl_binlogs(log, commit_ts)
         jobs = jobs_from_json(self.history)
         begins = Tso(int(log.start_ts.min()))

@@ -12,8 +12,8 @@ from binlogd.drainer.carry import Carry
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.ddl.trash_names import Trash
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
-from binlogd.drainer.filtering.route import Router
-from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.filtering.route import TableRouter
+from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql.trash import TrashOptions
 from binlogd.drainer.rows.parts import Limits
@@ -47,7 +47,7 @@ SKIPPED: dict[str, tuple[str, ...]] = {
 """What MariaDB cannot hold, or no binlog tells."""
 
 
-def filter_for(skip: Sequence[str], routes: Router | None = None) -> TableFilter:
+def filter_for(skip: Sequence[str], routes: TableRouter | None = None) -> TableFilter:
     """A filter that leaves out what a comparison skips (`db`, or `db.table` with `*`)."""
     tables = [name.split(".", 1) for name in skip if "." in name]
     return TableFilter(
@@ -65,7 +65,7 @@ def translated(
     skip: Sequence[str] = (),
     dialect: Dialect = Dialect.MYSQL,
     trash: Trash | None = None,
-    routes: Router | None = None,
+    routes: TableRouter | None = None,
 ) -> Iterator[Txn]:
     """What a sink is given of a recording, in commit order."""
     jobs = {job.id: job for job in jobs_from_json(history(directory))}
@@ -83,8 +83,8 @@ def translated(
         yield txn
 
 
-def server_of(mariadb: MariaDb) -> Server:
-    return Server(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
+def server_of(mariadb: MariaDb) -> MySqlServer:
+    return MySqlServer(mariadb.host, mariadb.port, mariadb.user, mariadb.password)
 
 
 def sink_for(

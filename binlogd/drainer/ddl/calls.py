@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from binlogd.drainer.ddl.edits import quoted
 from binlogd.drainer.ddl.marks import Edit, applied
-from binlogd.drainer.filtering.route import Router
+from binlogd.drainer.filtering.route import TableRouter
 from binlogd.tidb.ddl_text import Word, words
 from binlogd.tidb.model import Table
 from binlogd.tidb.schema import Named, SchemaTracker
@@ -33,7 +33,7 @@ _BEFORE_A_NAME = (
 class Calls:
     """Looks names up in the schema as it is now."""
 
-    def __init__(self, schema: SchemaTracker, router: Router) -> None:
+    def __init__(self, schema: SchemaTracker, router: TableRouter) -> None:
         self._schema, self._router = schema, router
 
     def exact(

@@ -40,7 +40,7 @@ from binlogd.drainer.ddl.explicit import (
     with_moments_in_utc,
 )
 from binlogd.drainer.ddl.session_clock import ADDS_COLUMNS, has_zone
-from binlogd.drainer.ddl.trash_names import Moves, Trash
+from binlogd.drainer.ddl.trash_names import Trash, TrashMoves
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.errors import CorruptRow, UnsupportedDdl
 from binlogd.tidb.ddl_text import words
@@ -224,7 +224,7 @@ class DdlReplay:
         if reason:
             raise UnsupportedDdl(event.commit_ts, query, reason)
 
-    def _moves(self, event: DdlEvent) -> Moves | None:
+    def _moves(self, event: DdlEvent) -> TrashMoves | None:
         """What is done by the trash; None for everything else."""
         job, effect = event.job, event.effect
         if self._trash is None:

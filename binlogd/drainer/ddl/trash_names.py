@@ -31,7 +31,7 @@ _NAME = re.compile(r"([0-9]{1,19})_[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class TrashMoves:
     """Statements, and the table that each of them makes or takes away (for `catalog`)."""
 
     statements: tuple[str, ...]
@@ -57,7 +57,7 @@ class Trash:
 
     def put_aside(
         self, job: Job, tables: Sequence[tuple[Named, Table]], then: Sequence[str] = ()
-    ) -> Moves | None:
+    ) -> TrashMoves | None:
         """What to do instead of a DROP or TRUNCATE of these tables; None where it is done as ever.
 
         `then` drops what is left of a database.
@@ -70,8 +70,8 @@ class Trash:
         if job.type == ActionType.TRUNCATE_TABLE:
             ((name, place),) = pairs
             again = f"CREATE TABLE {quoted(name)} LIKE {quoted(place)}"
-            return Moves((*renames, again), (name, name))
-        return Moves((*renames, *then), (*names, *(Named("") for _ in then)))
+            return TrashMoves((*renames, again), (name, name))
+        return TrashMoves((*renames, *then), (*names, *(Named("") for _ in then)))
 
     def taken_back(
         self,
@@ -79,7 +79,7 @@ class Trash:
         effect: Effect,
         wanted: Sequence[Named],
         called: Callable[[Named], Named],
-    ) -> Moves | str:
+    ) -> TrashMoves | str:
         """What brings back the tables of a RECOVER or FLASHBACK; or why that cannot be told.
 
         `called` is what an upstream's name is downstream.
@@ -108,7 +108,7 @@ class Trash:
         if job.database is not None:
             charset = f" CHARACTER SET = {job.database.charset} COLLATE = {job.database.collate}"
         creates = [f"CREATE DATABASE IF NOT EXISTS {quoted(each)}{charset}" for each in databases]
-        return Moves(
+        return TrashMoves(
             (*creates, *statements, *(text for _, text in views)),
             (*(Named(each) for each in databases), *targets, *(name for name, _ in views)),
         )

@@ -25,7 +25,7 @@ NAME = "savepoint"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class DurableUpTo:
     """Everything before `offset` of this file, and all files before it, is durable.
 
     `commit_ts` is the last transaction of it.
@@ -41,7 +41,7 @@ class Savepoint:
     """A checkpoint of a file sink; `written` is None where the original wrote it."""
 
     checkpoint: Checkpoint
-    written: Written | None = None
+    written: DurableUpTo | None = None
 
     def to_toml(self) -> bytes:
         """The text of the file."""
@@ -89,8 +89,8 @@ class _StoredWritten(msgspec.Struct):
     offset: int
     commit_ts: int = msgspec.field(name="commitTS", default=NO_TS)
 
-    def value(self) -> Written:
-        return Written(self.file, self.offset, Tso(self.commit_ts))
+    def value(self) -> DurableUpTo:
+        return DurableUpTo(self.file, self.offset, Tso(self.commit_ts))
 
 
 class _Stored(msgspec.Struct):

@@ -24,7 +24,7 @@ import structlog
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.files.archive import ArchiveOptions, FileArchive
-from binlogd.drainer.files.checkpoint import Savepoint, Written
+from binlogd.drainer.files.checkpoint import DurableUpTo, Savepoint
 from binlogd.drainer.files.log import LOCK_NAME, LogFile, encode_record, file_name
 from binlogd.drainer.files.tail import find_tail
 from binlogd.drainer.measures import FileMeasures
@@ -310,7 +310,7 @@ class FileSink:
         assert is_behind, "a checkpoint ahead of the files"
         assert self._file is not None, "save before open"
         name = self._name
-        written = Written(name.name, self._file.size, self._written_ts)
+        written = DurableUpTo(name.name, self._file.size, self._written_ts)
         try:
             text = Savepoint(checkpoint, written).to_toml()
             await self._disk.write_whole(self._savepoint, text)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from binlogd.drainer.files.checkpoint import Savepoint, Written
+from binlogd.drainer.files.checkpoint import DurableUpTo, Savepoint
 from binlogd.drainer.files.log import (
     COMPRESSED_SUFFIX,
     FRAMING,
@@ -32,7 +32,7 @@ WINDOW_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class FileTail:
     """The place to write on at; `file` is None where a new one must be begun.
 
     `commit_ts` is the last transaction before it, as far as is known.
@@ -53,7 +53,7 @@ class _Mark:
     commit_ts: Tso
 
 
-async def find_tail(disk: Disk, directory: Path, savepoint: Savepoint | None) -> Tail:
+async def find_tail(disk: Disk, directory: Path, savepoint: Savepoint | None) -> FileTail:
     """Verifies what the savepoint does not cover. Raises CorruptRelay, OSError; changes nothing.
 
     A DDL at the end that the savepoint does not cover counts as not whole: it may be one of several
@@ -66,11 +66,11 @@ async def find_tail(disk: Disk, directory: Path, savepoint: Savepoint | None) ->
     first, mark = _start(directory, files, sizes, written)
     if not files:
         number = log_files([written.file])[0].number + 1 if written else 0
-        return Tail(None, number, 0, 0, mark.commit_ts)
+        return FileTail(None, number, 0, 0, mark.commit_ts)
     if files[-1].name.endswith(
         COMPRESSED_SUFFIX
     ):  # copied here from elsewhere: nothing to append to
-        return Tail(None, files[-1].number + 1, 0, 0, mark.commit_ts)
+        return FileTail(None, files[-1].number + 1, 0, 0, mark.commit_ts)
     for file in files[first:]:
         path, size_bytes = directory / file.name, sizes[file.name]
         before, ends_in_ddl = mark, False
@@ -92,11 +92,13 @@ async def find_tail(disk: Disk, directory: Path, savepoint: Savepoint | None) ->
     if ends_in_ddl:
         mark = before
     newest, size_bytes = files[-1], sizes[files[-1].name]
-    return Tail(newest, newest.number + 1, mark.offset, size_bytes - mark.offset, mark.commit_ts)
+    return FileTail(
+        newest, newest.number + 1, mark.offset, size_bytes - mark.offset, mark.commit_ts
+    )
 
 
 def _start(
-    directory: Path, files: Sequence[LogFile], sizes: dict[str, int], written: Written | None
+    directory: Path, files: Sequence[LogFile], sizes: dict[str, int], written: DurableUpTo | None
 ) -> tuple[int, _Mark]:
     """The first file to verify, and from where on."""
     if written is None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from binlogd.drainer.filtering.event_filter import EventFilter
 from binlogd.drainer.filtering.loopback import LoopControl
-from binlogd.drainer.filtering.route import Router
+from binlogd.drainer.filtering.route import TableRouter
 from binlogd.errors import ConfigError
 from binlogd.tso import Tso
 
@@ -50,11 +50,11 @@ class TableFilter:
         ignored_tables: Iterable[TablePattern] = (),
         ignored_commit_ts: Container[Tso] = (),
         events: EventFilter | None = None,
-        routes: Router | None = None,
+        routes: TableRouter | None = None,
         loop: LoopControl | None = None,
         executes_ddl: bool = True,
     ) -> None:
-        self.routes = routes or Router()
+        self.routes = routes or TableRouter()
         self.events = events or EventFilter()
         self.loop = loop
         """The channel of which nothing is replicated; None: there is no loop."""

@@ -31,7 +31,7 @@ class RouteRule:
     target_table: str = ""
 
 
-class Router:
+class TableRouter:
     """Raises ConfigError when made of a pattern that is none."""
 
     def __init__(self, rules: Iterable[RouteRule] = (), *, is_case_sensitive: bool = False) -> None:

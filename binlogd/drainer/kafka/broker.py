@@ -28,7 +28,7 @@ from aiokafka.errors import (
 )
 from aiokafka.partitioner import murmur2
 
-from binlogd.drainer.kafka.message import FIRST_PARTITION, Message
+from binlogd.drainer.kafka.message import FIRST_PARTITION, KafkaMessage
 from binlogd.errors import ConfigError, DownstreamUnavailable
 
 IN_FLIGHT_MAX = 1000
@@ -113,7 +113,7 @@ class Broker:
             async with asyncio.timeout(PROGRESS_WAIT_S):
                 return await self._last_progress()
 
-    async def publish(self, messages: Iterable[Message], progress: bytes) -> int:
+    async def publish(self, messages: Iterable[KafkaMessage], progress: bytes) -> int:
         """All of them or none; returns the bytes sent. Raises TooLarge, and what iterating does."""
         async with self._errors():
             async with asyncio.timeout(ANSWER_WAIT_S):
@@ -131,7 +131,7 @@ class Broker:
         return sent_bytes
 
     async def _sent(
-        self, messages: Iterable[Message], progress: bytes, unconfirmed: deque[Any]
+        self, messages: Iterable[KafkaMessage], progress: bytes, unconfirmed: deque[Any]
     ) -> int:
         """Everything, confirmed. Raises TimeoutError when nothing moves for ANSWER_WAIT_S."""
         clock = asyncio.get_running_loop().time
@@ -194,7 +194,7 @@ class Broker:
             await unconfirmed.popleft()
         return size
 
-    async def _placed(self, message: Message) -> list[_Placed]:
+    async def _placed(self, message: KafkaMessage) -> list[_Placed]:
         topic = _topic_name(self._options.topic, message.database, message.table)
         count = await self._topic(topic, self._options.partitions, {})
         if message.route is None:

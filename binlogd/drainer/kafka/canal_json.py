@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
-from binlogd.drainer.kafka.message import Message
+from binlogd.drainer.kafka.message import KafkaMessage
 from binlogd.drainer.kafka.row_events import (
     ColumnWriters,
+    EventKind,
     PerTable,
     RowEvent,
-    RowKind,
     RowReader,
     key_columns,
     visible_columns,
@@ -81,12 +81,12 @@ class CanalJson:
         self._reader = RowReader()
         self._shapes = PerTable(_Shape)
 
-    def rows(self, dml: Dml) -> Iterator[Message]:
+    def rows(self, dml: Dml) -> Iterator[KafkaMessage]:
         """One message for each row."""
         for event in self._reader.events(dml):
             yield self._message(event, dml.commit_ts)
 
-    def ddl(self, ddl: Ddl) -> Iterator[Message]:
+    def ddl(self, ddl: Ddl) -> Iterator[KafkaMessage]:
         """One message for each statement, to every partition."""
         for statement in ddl.statements:
             document = _document(ddl.database, ddl.table, ddl.commit_ts) | {
@@ -95,9 +95,9 @@ class CanalJson:
                 "sql": statement,
             }
             value = msgspec.json.encode(document)
-            yield Message(ddl.database, ddl.table, None, None, value)
+            yield KafkaMessage(ddl.database, ddl.table, None, None, value)
 
-    def _message(self, event: RowEvent, commit_ts: Tso) -> Message:
+    def _message(self, event: RowEvent, commit_ts: Tso) -> KafkaMessage:
         shape = self._shapes.of(event.table)
         database, table = event.table.database, event.table.info.name
         document = _document(database, table, commit_ts) | {
@@ -107,11 +107,11 @@ class CanalJson:
             "mysqlType": shape.mysql_types,
             "data": [shape.columns.values(event.present)],
         }
-        if event.kind is RowKind.UPDATE and event.old is not None:
+        if event.kind is EventKind.UPDATE and event.old is not None:
             document["old"] = [shape.columns.values(event.old)]
         key = shape.columns.key(event.present)
         route = key or f"{database}.{table}".encode()
-        return Message(database, table, route, key, msgspec.json.encode(document))
+        return KafkaMessage(database, table, route, key, msgspec.json.encode(document))
 
 
 def _document(database: str, table: str, commit_ts: Tso) -> dict[str, Any]:

@@ -32,12 +32,12 @@ from typing import Any
 import msgspec
 
 from binlogd import __version__
-from binlogd.drainer.kafka.message import Message
+from binlogd.drainer.kafka.message import KafkaMessage
 from binlogd.drainer.kafka.row_events import (
     ColumnWriters,
+    EventKind,
     PerTable,
     RowEvent,
-    RowKind,
     RowReader,
 )
 from binlogd.drainer.kafka.text import text_of
@@ -49,7 +49,7 @@ from binlogd.tidb.singles import shortest_single
 from binlogd.tidb.times import duration_ns
 from binlogd.tso import Tso, physical_ms
 
-_OPS = {RowKind.INSERT: "c", RowKind.UPDATE: "u", RowKind.DELETE: "d"}
+_OPS = {EventKind.INSERT: "c", EventKind.UPDATE: "u", EventKind.DELETE: "d"}
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _DAY_US = 86_400_000_000
 _MILLIS_DIGITS_MAX = 3
@@ -66,7 +66,7 @@ class DebeziumJson:
         self._reader = RowReader()
         self._columns = PerTable(_columns)
 
-    def rows(self, dml: Dml) -> Iterator[Message]:
+    def rows(self, dml: Dml) -> Iterator[KafkaMessage]:
         """A message for each row, and one without a value after each delete."""
         orders: dict[str, int] = {}
         for total, event in enumerate(self._reader.events(dml), 1):
@@ -79,7 +79,7 @@ class DebeziumJson:
             }
             yield from self._messages(event, dml.commit_ts, transaction)
 
-    def ddl(self, ddl: Ddl) -> Iterator[Message]:
+    def ddl(self, ddl: Ddl) -> Iterator[KafkaMessage]:
         """A schema change event for each statement, to every partition."""
         for statement in ddl.statements:
             value = msgspec.json.encode(
@@ -92,11 +92,11 @@ class DebeziumJson:
                     "tableChanges": [],
                 }
             )
-            yield Message(ddl.database, ddl.table, None, None, value)
+            yield KafkaMessage(ddl.database, ddl.table, None, None, value)
 
     def _messages(
         self, event: RowEvent, commit_ts: Tso, transaction: Mapping[str, Any]
-    ) -> Iterator[Message]:
+    ) -> Iterator[KafkaMessage]:
         columns, info = self._columns.of(event.table), event.table.info
         database = event.table.database
         value = msgspec.json.encode(
@@ -111,9 +111,9 @@ class DebeziumJson:
         )
         key = columns.key(event.present)
         route = key or f"{database}.{info.name}".encode()
-        yield Message(database, info.name, route, key, value)
-        if event.kind is RowKind.DELETE and key is not None:
-            yield Message(database, info.name, route, key, None)
+        yield KafkaMessage(database, info.name, route, key, value)
+        if event.kind is EventKind.DELETE and key is not None:
+            yield KafkaMessage(database, info.name, route, key, None)
 
     def _source(self, database: str, table: str, commit_ts: Tso) -> dict[str, Any]:
         return {

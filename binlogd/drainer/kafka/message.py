@@ -16,7 +16,7 @@ FIRST_PARTITION = b""
 """The `route` of what belongs into partition 0, whatever else there is."""
 
 
-class Message(NamedTuple):
+class KafkaMessage(NamedTuple):
     """One record for Kafka; `database` and `table` choose the topic."""
 
     database: str
@@ -29,10 +29,10 @@ class Message(NamedTuple):
 class Notation(Protocol):
     """How changes are written down. Raises CorruptRow for a row that cannot be."""
 
-    def rows(self, dml: Dml) -> Iterator[Message]:
+    def rows(self, dml: Dml) -> Iterator[KafkaMessage]:
         """The messages of a transaction, in the order of execution."""
         ...
 
-    def ddl(self, ddl: Ddl) -> Iterator[Message]:
+    def ddl(self, ddl: Ddl) -> Iterator[KafkaMessage]:
         """The messages of a DDL that is not skipped."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from binlogd.drainer.kafka.message import FIRST_PARTITION, Message
+from binlogd.drainer.kafka.message import FIRST_PARTITION, KafkaMessage
 from binlogd.drainer.kafka.row_events import PerTable
 from binlogd.drainer.messages.secondary_write import SecondaryEncoder, ddl_message, dml_message
 from binlogd.drainer.txn import Ddl, Dml
@@ -21,7 +21,7 @@ class OriginalMessages:
     def __init__(self) -> None:
         self._encoders = PerTable(SecondaryEncoder)
 
-    def rows(self, dml: Dml) -> Iterator[Message]:
+    def rows(self, dml: Dml) -> Iterator[KafkaMessage]:
         """One message."""
         tables = []
         for change in dml.changes:
@@ -29,11 +29,11 @@ class OriginalMessages:
             tables.append(encoder.table(encoder.mutations(change.mutation)))
         first = dml.changes[0].table
         value = dml_message(dml.commit_ts, tables)
-        yield Message(first.database, first.info.name, FIRST_PARTITION, None, value)
+        yield KafkaMessage(first.database, first.info.name, FIRST_PARTITION, None, value)
 
-    def ddl(self, ddl: Ddl) -> Iterator[Message]:
+    def ddl(self, ddl: Ddl) -> Iterator[KafkaMessage]:
         """One message for each statement."""
         for statement in ddl.statements:
             query = statement.encode("utf-8", "surrogateescape")
             value = ddl_message(ddl.commit_ts, ddl.database, ddl.table, query)
-            yield Message(ddl.database, ddl.table, FIRST_PARTITION, None, value)
+            yield KafkaMessage(ddl.database, ddl.table, FIRST_PARTITION, None, value)

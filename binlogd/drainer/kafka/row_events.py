@@ -22,7 +22,7 @@ T = TypeVar("T")
 W = TypeVar("W")
 
 
-class RowKind(Enum):
+class EventKind(Enum):
     """What happened to a row."""
 
     INSERT = 0
@@ -35,7 +35,7 @@ class RowEvent:
     """One row; `old` is None for an insert, `new` for a delete; values by column id."""
 
     table: TableAt
-    kind: RowKind
+    kind: EventKind
     old: Mapping[int, Value] | None
     new: Mapping[int, Value] | None
 
@@ -125,13 +125,13 @@ class RowReader:
             key = [each.id for each in key_columns(table.info)]
             for kind in rows.sequence:
                 if kind == 0:
-                    yield RowEvent(table, RowKind.INSERT, None, decoder.insert(next(inserted)))
+                    yield RowEvent(table, EventKind.INSERT, None, decoder.insert(next(inserted)))
                 elif kind == 1:
                     old, new = decoder.update(next(updated))
                     if any(old.get(each) != new.get(each) for each in key):
-                        yield RowEvent(table, RowKind.DELETE, old, None)
-                        yield RowEvent(table, RowKind.INSERT, None, new)
+                        yield RowEvent(table, EventKind.DELETE, old, None)
+                        yield RowEvent(table, EventKind.INSERT, None, new)
                     else:
-                        yield RowEvent(table, RowKind.UPDATE, old, new)
+                        yield RowEvent(table, EventKind.UPDATE, old, new)
                 else:
-                    yield RowEvent(table, RowKind.DELETE, decoder.delete(next(deleted)), None)
+                    yield RowEvent(table, EventKind.DELETE, decoder.delete(next(deleted)), None)

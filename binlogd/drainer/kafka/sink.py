@@ -13,8 +13,8 @@ import msgspec
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.kafka.broker import Broker, BrokerOptions, TooLarge
-from binlogd.drainer.kafka.message import Message, Notation
-from binlogd.drainer.pending import Pending, PendingLimits
+from binlogd.drainer.kafka.message import KafkaMessage, Notation
+from binlogd.drainer.pending import PendingLimits, PendingTransactions
 from binlogd.drainer.sink import SinkStatistics
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.errors import ConfigError, CorruptRow, RowMismatch, StatementRejected
@@ -29,7 +29,7 @@ class KafkaSink:
     def __init__(self, options: BrokerOptions, notation: Notation) -> None:
         self._broker, self._notation = Broker(options), notation
         self._checkpoint: Checkpoint | None = None
-        self._pending = Pending(_LIMITS)
+        self._pending = PendingTransactions(_LIMITS)
         self._at = NO_TS
         self._bytes = 0
 
@@ -77,7 +77,7 @@ class KafkaSink:
             reason = f"it holds text that is no UTF-8, which JSON cannot hold: {error}"
             raise RowMismatch("a message to Kafka", self._at, reason) from error
 
-    def _messages(self, group: Sequence[Txn]) -> Iterator[Message]:
+    def _messages(self, group: Sequence[Txn]) -> Iterator[KafkaMessage]:
         for txn in group:
             self._at = txn.commit_ts
             match txn:

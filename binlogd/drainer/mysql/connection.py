@@ -152,7 +152,7 @@ class QueryTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class MySqlServer:
     """Where the downstream is, and what its sessions are to be like.
 
     `sql_mode` None is the mode under which all that TiDB may hold can be written. `params` are
@@ -205,7 +205,7 @@ class SqlSession:
     """A connection. `connect` makes one, `close` ends it at once and is safe to call again."""
 
     def __init__(
-        self, connection: MysqlConnection, server: Server, answer_timeout_s: float
+        self, connection: MysqlConnection, server: MySqlServer, answer_timeout_s: float
     ) -> None:
         self._connection = connection
         self._server = server
@@ -216,7 +216,7 @@ class SqlSession:
     @classmethod
     async def connect(
         cls,
-        server: Server,
+        server: MySqlServer,
         *,
         for_rows: bool = False,
         wishes: Sequence[bytes] = (),
@@ -397,7 +397,7 @@ def session_mode(sql_mode: str | None, *, for_rows: bool) -> str:
     return ",".join(modes)
 
 
-def _ours(error: BaseException, server: Server) -> BinlogdError:
+def _ours(error: BaseException, server: MySqlServer) -> BinlogdError:
     if isinstance(error, TimeoutError):
         return DownstreamUnavailable(f"{server} does not answer")
     if not isinstance(error, MySQLError):

@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 import structlog
 
 from binlogd.drainer.mysql import catalog
-from binlogd.drainer.mysql.connection import Server, SqlSession
+from binlogd.drainer.mysql.connection import MySqlServer, SqlSession
 from binlogd.errors import BinlogdError
 from binlogd.status import DdlAtWork
 from binlogd.tso import Tso
@@ -31,7 +31,7 @@ IDLE_MAX = 2
 class DdlWatch:
     """Watches one statement at a time."""
 
-    def __init__(self, server: Server, *, look_every_s: float = LOOK_EVERY_S) -> None:
+    def __init__(self, server: MySqlServer, *, look_every_s: float = LOOK_EVERY_S) -> None:
         self._server, self._look_every_s = server, look_every_s
         self._began_s = 0.0
         self._running: DdlAtWork | None = None

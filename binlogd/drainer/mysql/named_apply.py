@@ -24,7 +24,13 @@ from binlogd.drainer.ddl.comments import TwoReadings, check_escapes
 from binlogd.drainer.ddl.edits import Dialect, alter_parts, begins, edited, split
 from binlogd.drainer.messages.named import NamedDdl, NamedRow, NamedTransaction
 from binlogd.drainer.mysql import catalog
-from binlogd.drainer.mysql.connection import NO_SUCH_TABLE, Server, SqlRefused, SqlSession, TryAgain
+from binlogd.drainer.mysql.connection import (
+    NO_SUCH_TABLE,
+    MySqlServer,
+    SqlRefused,
+    SqlSession,
+    TryAgain,
+)
 from binlogd.drainer.mysql.named_sql import NamedTable, Piece
 from binlogd.drainer.mysql.refusals import FORGIVEN, is_lax_enough
 from binlogd.drainer.mysql.warned import changed_by_server
@@ -63,7 +69,7 @@ class NamedCounters:
 class NamedApplier:
     """Used by one task: `open`, `apply`..., `flush`, `close`."""
 
-    def __init__(self, server: Server, options: NamedOptions, rng: Random) -> None:
+    def __init__(self, server: MySqlServer, options: NamedOptions, rng: Random) -> None:
         self.applied_ts = NO_TS
         self.counters = NamedCounters()
         self._server, self._options, self._rng = server, options, rng

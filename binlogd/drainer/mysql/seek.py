@@ -24,7 +24,7 @@ from binlogd.drainer.late import rows_of
 from binlogd.drainer.mysql.connection import SqlSession
 from binlogd.drainer.rows.parts import Part, RunKind, Statement
 from binlogd.drainer.rows.shape import Mode
-from binlogd.drainer.rows.target import Change, Reader, Target, key_text
+from binlogd.drainer.rows.target import Reader, RowStatement, Target, key_text
 from binlogd.errors import RowNotFound
 from binlogd.tidb.columns import Value
 from binlogd.tidb.kinds import Tp
@@ -58,7 +58,7 @@ class Sought(NamedTuple):
     is_update: bool
 
     @property
-    def change(self) -> Change:
+    def change(self) -> RowStatement:
         """What its statement is made of."""
         reader = self.reader
         return reader.update(self.row) if self.is_update else reader.deletion(self.row)

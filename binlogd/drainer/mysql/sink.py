@@ -31,7 +31,7 @@ from binlogd.drainer.doubt import say_cut
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.mysql import catalog, ddl_note
 from binlogd.drainer.mysql.apply import Applier, LaneApplier, LaneWriter
-from binlogd.drainer.mysql.connection import Done, Server, SqlRefused, SqlSession, TryAgain
+from binlogd.drainer.mysql.connection import Done, MySqlServer, SqlRefused, SqlSession, TryAgain
 from binlogd.drainer.mysql.ddl_watch import DdlWatch
 from binlogd.drainer.mysql.ordered import LOCK_WAIT, OrderedApplier
 from binlogd.drainer.mysql.positions import Positions
@@ -78,7 +78,7 @@ class MySqlSinkOptions:
     loop: LoopControl | None = None
     schema: str = "tidb_binlog"
     checkpoint_table: str = "checkpoint"
-    checkpoint_server: Server | None = None
+    checkpoint_server: MySqlServer | None = None
     """Where the checkpoint is, if not with the data."""
     trash: TrashOptions | None = None
     limits: Limits = field(default_factory=Limits)
@@ -101,7 +101,7 @@ class MySqlSink:
     """A `Sink`; see the module."""
 
     def __init__(
-        self, server: Server, cluster_id: int, options: MySqlSinkOptions, rng: Random
+        self, server: MySqlServer, cluster_id: int, options: MySqlSinkOptions, rng: Random
     ) -> None:
         self._server, self._options, self._rng = server, options, rng
         self._trash = TrashBin(server, options.trash) if options.trash is not None else None

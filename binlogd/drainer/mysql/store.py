@@ -19,7 +19,7 @@ import structlog
 
 from binlogd.drainer import sql
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.mysql.connection import NO_TABLE, Server, SqlRefused, SqlSession
+from binlogd.drainer.mysql.connection import NO_TABLE, MySqlServer, SqlRefused, SqlSession
 from binlogd.drainer.rows.progress import (
     SAVED_LANE,
     LanePosition,
@@ -45,7 +45,7 @@ class _Place:
     Every method raises DownstreamUnavailable, and ConfigError for what the server refuses.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: MySqlServer) -> None:
         self._server = server
         self._session: SqlSession | None = None
         self._lock = asyncio.Lock()
@@ -112,11 +112,11 @@ class MySqlStore:
 
     def __init__(
         self,
-        server: Server,
+        server: MySqlServer,
         schema: str,
         cluster_id: int,
         table: str = "checkpoint",
-        elsewhere: Server | None = None,
+        elsewhere: MySqlServer | None = None,
     ) -> None:
         self.cluster_id = cluster_id
         self._schema, self._table = schema, table

@@ -14,7 +14,7 @@ import structlog
 
 from binlogd.drainer import sql
 from binlogd.drainer.ddl.trash_names import TrashStatistics, dropped_by
-from binlogd.drainer.mysql.connection import Server, SqlRefused, SqlSession
+from binlogd.drainer.mysql.connection import MySqlServer, SqlRefused, SqlSession
 from binlogd.errors import BinlogdError
 from binlogd.tso import NO_TS, Tso, physical_ms
 
@@ -34,7 +34,7 @@ class TrashOptions:
 class TrashBin:
     """Drops what is too old, one table at a time, on a connection of its own."""
 
-    def __init__(self, server: Server, options: TrashOptions) -> None:
+    def __init__(self, server: MySqlServer, options: TrashOptions) -> None:
         self._server, self._options = server, options
         self._now = TrashStatistics()
 

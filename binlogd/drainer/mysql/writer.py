@@ -24,7 +24,7 @@ from binlogd.drainer.mysql.connection import (
     PACKET_TOO_LARGE,
     UNKNOWN_COLUMN,
     Done,
-    Server,
+    MySqlServer,
     SqlRefused,
     SqlSession,
     TryAgain,
@@ -71,7 +71,7 @@ class LaneCounters:
 class LaneContext:
     """What all writers of a sink have in common."""
 
-    server: Server
+    server: MySqlServer
     progress: ProgressTable
     limits: Limits
     packet_bytes_max: int

@@ -19,18 +19,18 @@ from binlogd.drainer.rows.plan import Key
 from binlogd.drainer.rows.target import Target
 
 
-class Split(NamedTuple):
+class StatementSplit(NamedTuple):
     """See the module. Both are for their statements only."""
 
     early: Part
     late: Part
 
 
-def split(part: Part, ahead: Iterable[Part], bound: Set[bytes]) -> Split:
+def split(part: Part, ahead: Iterable[Part], bound: Set[bytes]) -> StatementSplit:
     """`bound` are tables (quoted names) of which two parts never write at once."""
     others = list(ahead)
     if any(_reaches_far(each) for each in [part, *others]):
-        return Split(Part(), part)
+        return StatementSplit(Part(), part)
     early, late = Part(), Part()
     for target, runs in part.runs.items():
         place = late if any(target.name in _tables(each) for each in others) else early
@@ -47,7 +47,7 @@ def split(part: Part, ahead: Iterable[Part], bound: Set[bytes]) -> Split:
             rest = {key: row for key, row in states.items() if key not in met}
             if rest:
                 early.merged[target] = rest
-    return Split(early, late)
+    return StatementSplit(early, late)
 
 
 def _keys_met(

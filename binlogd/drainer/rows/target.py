@@ -80,7 +80,7 @@ class Target:
         return sql.exists_one(self.name, [each.column.name for each in self.shape.key], key)
 
 
-class Change(NamedTuple):
+class RowStatement(NamedTuple):
     """What an UPDATE or a DELETE of one row is made of: all up to WHERE, the old values, and the
     columns that find the row."""
 
@@ -154,7 +154,7 @@ class Reader:
         """DELETE of one row by its key, or by all its values. Raises CorruptRow."""
         return self._statement(self.deletion(row))
 
-    def update(self, row: bytes) -> Change:
+    def update(self, row: bytes) -> RowStatement:
         """What an UPDATE is made of. Raises CorruptRow."""
         old, new = self._rows.update(row)
         held = None
@@ -169,7 +169,7 @@ class Reader:
         head = b"UPDATE " + self.target.name + b" SET " + sql.assignments(pairs)
         return self._change(head, present)
 
-    def deletion(self, row: bytes) -> Change:
+    def deletion(self, row: bytes) -> RowStatement:
         """What a DELETE is made of. Raises CorruptRow."""
         return self._change(b"DELETE FROM " + self.target.name, self._rows.delete(row))
 
@@ -180,15 +180,15 @@ class Reader:
         is_json = column.name.lower() in self.target.shape.json_names
         return sql.equals(column, self._renderers[column.id](value), is_json=is_json)
 
-    def _change(self, head: bytes, values: dict[int, Value]) -> Change:
+    def _change(self, head: bytes, values: dict[int, Value]) -> RowStatement:
         shape = self.target.shape
         for key in shape.rows_by:
             if all(values.get(column.id) is not None for column in key):
-                return Change(head, values, key, is_by_key=True)
+                return RowStatement(head, values, key, is_by_key=True)
         present = tuple(column for column in shape.columns if column.id in values)
-        return Change(head, values, present, is_by_key=False)
+        return RowStatement(head, values, present, is_by_key=False)
 
-    def _statement(self, change: Change) -> bytes:
+    def _statement(self, change: RowStatement) -> bytes:
         conditions = [
             self.equals(column, change.values[column.id], is_key=change.is_by_key)
             for column in change.found_by

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from binlogd.drainer.sqlite.partitions import Gone
+from binlogd.drainer.sqlite.partitions import PartitionsGone
 from binlogd.drainer.sqlite.replica import (
-    Changes,
     Function,
     NotStorable,
+    ReplicaChanges,
     Stored,
     create,
     quoted,
@@ -44,7 +44,7 @@ _RENAMES = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ReplicaTable:
     """A table of the replica: its name there, and what it was when it was last shaped."""
 
     name: str
@@ -53,19 +53,19 @@ class Held:
     """The replica has made it, and all that was ever written to it."""
 
 
-class Catalog:
+class ReplicaCatalog:
     """The tables of a replica by upstream id."""
 
-    def __init__(self, tables: Mapping[int, Held]) -> None:
+    def __init__(self, tables: Mapping[int, ReplicaTable]) -> None:
         self._changed: set[int] = set()
         self._tables = dict(tables)
         self._ids = {held.name.lower(): each for each, held in tables.items()}
 
-    def get(self, table_id: int) -> Held | None:
+    def get(self, table_id: int) -> ReplicaTable | None:
         """The table of an id."""
         return self._tables.get(table_id)
 
-    def put(self, held: Held) -> None:
+    def put(self, held: ReplicaTable) -> None:
         """Takes a table in, or its new name or shape; whatever had its name is forgotten."""
         self.remove(held.info.id)
         namesake = self.named(held.name)
@@ -82,17 +82,17 @@ class Catalog:
             self._ids.pop(held.name.lower(), None)
             self._changed.add(table_id)
 
-    def changes(self) -> dict[int, Held | None]:
+    def changes(self) -> dict[int, ReplicaTable | None]:
         """What is to be kept anew since this was last asked; None for what is gone."""
         changed, self._changed = self._changed, set()
         return {each: self._tables.get(each) for each in sorted(changed)}
 
-    def named(self, name: str) -> Held | None:
+    def named(self, name: str) -> ReplicaTable | None:
         """The table of a name, whatever its case."""
         table_id = self._ids.get(name.lower())
         return None if table_id is None else self._tables[table_id]
 
-    def of_database(self, database: str) -> list[Held]:
+    def of_database(self, database: str) -> list[ReplicaTable]:
         """All tables of a database."""
         prefix = name_of(database, "").lower()
         return [held for held in self._tables.values() if held.name.lower().startswith(prefix)]
@@ -106,7 +106,7 @@ def name_of(database: str, table: str) -> str:
     return f"{database.replace('%', '%25').replace('.', '%2E')}.{table}"
 
 
-def changes_of(ddl: Ddl, catalog: Catalog) -> Changes:
+def changes_of(ddl: Ddl, catalog: ReplicaCatalog) -> ReplicaChanges:
     """Moves the catalog; returns what to execute. Raises NotStorable."""
     kind = ddl.job.type
     if kind in _PARTITION_ROWS:
@@ -125,13 +125,13 @@ def changes_of(ddl: Ddl, catalog: Catalog) -> Changes:
     return _shaped(ddl, catalog)
 
 
-def follow(ddl: Ddl, catalog: Catalog) -> None:
+def follow(ddl: Ddl, catalog: ReplicaCatalog) -> None:
     """A DDL that an operator passed over, and does here by hand: what is held is so now."""
     for old, new in ddl.renamed:
         held = catalog.named(name_of(old.database, old.table))
         if held is not None:
             name = name_of(new.database, new.table)
-            catalog.put(Held(name, replace(held.info, name=new.table), held.is_whole))
+            catalog.put(ReplicaTable(name, replace(held.info, name=new.table), held.is_whole))
     info = ddl.job.table
     if info is None:
         return
@@ -139,20 +139,20 @@ def follow(ddl: Ddl, catalog: Catalog) -> None:
     if held is None and ddl.job.type in _NEW_IDS:
         held = catalog.named(name_of(ddl.database, ddl.table))
     if held is not None:
-        catalog.put(Held(held.name, info))
+        catalog.put(ReplicaTable(held.name, info))
 
 
-def _plain(texts: Iterable[str], *functions: Function) -> Changes:
-    return Changes([(text, ()) for text in texts], functions)
+def _plain(texts: Iterable[str], *functions: Function) -> ReplicaChanges:
+    return ReplicaChanges([(text, ()) for text in texts], functions)
 
 
-def _dropped(catalog: Catalog, tables: list[Held]) -> list[str]:
+def _dropped(catalog: ReplicaCatalog, tables: list[ReplicaTable]) -> list[str]:
     for held in tables:
         catalog.remove(held.info.id)
     return [f"DROP TABLE {quoted(held.name)}" for held in tables]
 
 
-def _renamed(ddl: Ddl, catalog: Catalog) -> list[str]:
+def _renamed(ddl: Ddl, catalog: ReplicaCatalog) -> list[str]:
     """A table that is not held yet is taken in under its new name when a row of it comes."""
     texts = []
     for old, new in ddl.renamed:
@@ -160,19 +160,19 @@ def _renamed(ddl: Ddl, catalog: Catalog) -> list[str]:
         if held is not None:
             name = name_of(new.database, new.table)
             texts += renamed(held.name, name, held.info)
-            catalog.put(Held(name, replace(held.info, name=new.table), held.is_whole))
+            catalog.put(ReplicaTable(name, replace(held.info, name=new.table), held.is_whole))
     return texts
 
 
-def _of_partitions(ddl: Ddl, catalog: Catalog) -> Changes:
+def _of_partitions(ddl: Ddl, catalog: ReplicaCatalog) -> ReplicaChanges:
     """Rows that go with partitions, or change places with those of another table."""
     info = ddl.job.table
     held = catalog.get(info.id) if info is not None else None
     if info is None or held is None:
-        return Changes([])
-    gone = Gone(held.info, info)
+        return ReplicaChanges([])
+    gone = PartitionsGone(held.info, info)
     if ddl.job.type != ActionType.EXCHANGE_TABLE_PARTITION:
-        catalog.put(Held(held.name, info, held.is_whole))
+        catalog.put(ReplicaTable(held.name, info, held.is_whole))
         return _plain(gone.dropped(held.name), gone.function)
     plain = catalog.get(ddl.job.table_id)
     freed = set(held.info.partition_ids) - set(info.partition_ids)
@@ -181,22 +181,22 @@ def _of_partitions(ddl: Ddl, catalog: Catalog) -> Changes:
     texts = gone.exchanged(held.name, plain.name, stored_columns(held.info))
     catalog.remove(plain.info.id)
     is_whole = held.is_whole and plain.is_whole
-    catalog.put(Held(plain.name, replace(plain.info, id=freed.pop()), is_whole))
-    catalog.put(Held(held.name, info, is_whole))
+    catalog.put(ReplicaTable(plain.name, replace(plain.info, id=freed.pop()), is_whole))
+    catalog.put(ReplicaTable(held.name, info, is_whole))
     return _plain(texts, gone.function)
 
 
-def _truncated(ddl: Ddl, catalog: Catalog) -> list[str]:
+def _truncated(ddl: Ddl, catalog: ReplicaCatalog) -> list[str]:
     held = catalog.named(name_of(ddl.database, ddl.table))
     if held is None:
         return []
     info = held.info if ddl.job.table is None else ddl.job.table
     catalog.remove(held.info.id)
-    catalog.put(Held(held.name, info, is_whole=True))
+    catalog.put(ReplicaTable(held.name, info, is_whole=True))
     return [f"DELETE FROM {quoted(held.name)}"]
 
 
-def _shaped(ddl: Ddl, catalog: Catalog) -> Changes:
+def _shaped(ddl: Ddl, catalog: ReplicaCatalog) -> ReplicaChanges:
     """Whatever made tables, or changed one."""
     job = ddl.job
     if job.type == ActionType.CREATE_TABLES:
@@ -221,5 +221,5 @@ def _shaped(ddl: Ddl, catalog: Catalog) -> Changes:
             statements += shaped.statements
             functions = shaped.functions  # of the one table that is there: CREATE TABLES needs none
             name = held.name
-        catalog.put(Held(name, info, is_whole))
-    return Changes(statements, functions)
+        catalog.put(ReplicaTable(name, info, is_whole))
+    return ReplicaChanges(statements, functions)

@@ -20,7 +20,7 @@ _LIES_THERE = "binlogd_lies_there"
 _ASIDE = "temp.binlogd_aside"
 
 
-class Gone:
+class PartitionsGone:
     """The rows in the partitions that a DDL took from a table."""
 
     def __init__(self, before: Table, after: Table) -> None:

@@ -64,7 +64,7 @@ class Function:
             raise
 
 
-class Changes(NamedTuple):
+class ReplicaChanges(NamedTuple):
     """Statements to execute, with their values, and the functions that they call."""
 
     statements: list[tuple[str, tuple[Stored, ...]]]
@@ -154,7 +154,7 @@ def _indexes(name: str, info: Table) -> Iterator[tuple[str, str]]:
         yield label, f"CREATE {unique}INDEX {quoted(label)} ON {quoted(name)} ({of})"
 
 
-def reshape(name: str, old: Table, new: Table, changed: Mapping[str, str]) -> Changes:
+def reshape(name: str, old: Table, new: Table, changed: Mapping[str, str]) -> ReplicaChanges:
     """What brings a table with its rows from one TableInfo to the next.
 
     `changed` gives the old name to the new one, both in lower case, of columns that the DDL's text
@@ -163,7 +163,7 @@ def reshape(name: str, old: Table, new: Table, changed: Mapping[str, str]) -> Ch
     before, after = stored_columns(old), stored_columns(new)
     is_same = create(name, old) == create(name, new) and all(map(_is_kept, before, after))
     if is_same and [each.id for each in before] == [each.id for each in after]:
-        return Changes([])
+        return ReplicaChanges([])
     fresh = f"..{name}"
     sources: list[str] = []
     functions: list[Function] = []
@@ -189,7 +189,7 @@ def reshape(name: str, old: Table, new: Table, changed: Mapping[str, str]) -> Ch
         (f"ALTER TABLE {quoted(fresh)} RENAME TO {quoted(name)}", ()),
         *((text, ()) for text in creates[1:]),
     ]
-    return Changes(statements, tuple(functions))
+    return ReplicaChanges(statements, tuple(functions))
 
 
 # --- one column ------------------------------------------------------------------------------

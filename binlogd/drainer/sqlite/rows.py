@@ -30,7 +30,7 @@ _VALUES_SHOWN_MAX = 1000
 _ROW_ID_NAMES = ("rowid", "_rowid_", "oid")
 
 
-class Change(NamedTuple):
+class SqliteStatement(NamedTuple):
     """One statement; `must_match` says that exactly one row has to be changed by it."""
 
     sql: str
@@ -38,7 +38,7 @@ class Change(NamedTuple):
     must_match: bool
 
 
-class RowWriter:
+class SqliteRowWriter:
     """Makes the statements for one table as the rows of one moment see it, stored as `stored`."""
 
     def __init__(
@@ -67,7 +67,7 @@ class RowWriter:
         self._update = self._statements.update(self._found_by)
         self._deletes: dict[frozenset[int], str] = {}
 
-    def changes(self, mutation: Mutation) -> Iterator[Change]:
+    def changes(self, mutation: Mutation) -> Iterator[SqliteStatement]:
         """In the order of execution. Raises CorruptRow."""
         inserted, updated = iter(mutation.inserted), iter(mutation.updated)
         deleted = iter(mutation.deleted)
@@ -75,7 +75,7 @@ class RowWriter:
         for kind in mutation.sequence:
             if kind == 0:
                 values = self._decoder.insert(next(inserted))
-                yield Change(self._put, _stored(self._storers, values), must_match=False)
+                yield SqliteStatement(self._put, _stored(self._storers, values), must_match=False)
                 last = b""
                 continue
             row = next(updated) if kind == 1 else next(deleted)
@@ -109,25 +109,29 @@ class RowWriter:
         """Of an update that finds no row: what puts the row there that the upstream holds now."""
         return (self._put, values[: len(self._ids)]) if sql == self._update else None
 
-    def _changed(self, old: Mapping[int, Value], new: Mapping[int, Value]) -> Iterator[Change]:
+    def _changed(
+        self, old: Mapping[int, Value], new: Mapping[int, Value]
+    ) -> Iterator[SqliteStatement]:
         after = _stored(self._storers, new)
         if not self.has_key:
-            yield Change(self._update, after + _stored(self._storers, old), must_match=True)
+            yield SqliteStatement(
+                self._update, after + _stored(self._storers, old), must_match=True
+            )
         elif any(old[each] != new[each] for each, _ in self._key if each in old):
             yield self._deleted(old)
-            yield Change(self._put, after, must_match=False)
+            yield SqliteStatement(self._put, after, must_match=False)
         elif self._must_match:
-            yield Change(self._update, after + _stored(self._key, old), must_match=True)
+            yield SqliteStatement(self._update, after + _stored(self._key, old), must_match=True)
         else:
-            yield Change(self._put, after, must_match=False)
+            yield SqliteStatement(self._put, after, must_match=False)
 
-    def _deleted(self, values: Mapping[int, Value]) -> Change:
+    def _deleted(self, values: Mapping[int, Value]) -> SqliteStatement:
         """A column on its way out may be missing: what is there must do to find the row."""
         known = self._key or tuple(pair for pair in self._storers if pair[0] in values)
         ids = frozenset(each for each, _ in known)
         if ids not in self._deletes:
             self._deletes[ids] = self._statements.delete(ids)
-        return Change(self._deletes[ids], _stored(known, values), self._must_match)
+        return SqliteStatement(self._deletes[ids], _stored(known, values), self._must_match)
 
 
 def _stored(

@@ -25,14 +25,14 @@ import aiosqlite
 import structlog
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.pending import Pending, PendingLimits
+from binlogd.drainer.pending import PendingLimits, PendingTransactions
 from binlogd.drainer.rows.parts import size_of
 from binlogd.drainer.rows.shape import tells_missing
 from binlogd.drainer.sink import RowNotFoundRule, SinkStatistics
 from binlogd.drainer.sqlite import replica
-from binlogd.drainer.sqlite.ddl import Catalog, Held, changes_of, follow, name_of
+from binlogd.drainer.sqlite.ddl import ReplicaCatalog, ReplicaTable, changes_of, follow, name_of
 from binlogd.drainer.sqlite.replica import NotStorable, Stored
-from binlogd.drainer.sqlite.rows import RowWriter
+from binlogd.drainer.sqlite.rows import SqliteRowWriter
 from binlogd.drainer.txn import BY_HAND, Ddl, Dml, TableChange, Txn
 from binlogd.errors import (
     BinlogdError,
@@ -77,7 +77,7 @@ class _Run(NamedTuple):
 
     commit_ts: Tso
     sql: str
-    writer: RowWriter
+    writer: SqliteRowWriter
     must_match: bool
     values: list[tuple[Stored, ...]]
 
@@ -100,9 +100,9 @@ class SqliteSink:
         self._row_not_found, self._rows_not_found = row_not_found, 0
         self._tells_missing, self._passed_over = tells_missing, passed_over
         self._connection: aiosqlite.Connection | None = None
-        self._catalog = Catalog({})
-        self._writers: dict[tuple[int, int], tuple[TableAt, RowWriter]] = {}
-        self._pending = Pending(_LIMITS)
+        self._catalog = ReplicaCatalog({})
+        self._writers: dict[tuple[int, int], tuple[TableAt, SqliteRowWriter]] = {}
+        self._pending = PendingTransactions(_LIMITS)
         self._made: list[_Run] = []
         self._rows_made = 0
 
@@ -131,8 +131,10 @@ class SqliteSink:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING:
                 raise DownstreamUnavailable(f"{self._path}: {error}") from error
             raise ConfigError(f"{self._path}: cannot be opened as a replica: {error}") from error
-        held = [Held(name, table_from_json(info), bool(whole)) for name, info, whole in tables]
-        self._catalog = Catalog({each.info.id: each for each in held})
+        held = [
+            ReplicaTable(name, table_from_json(info), bool(whole)) for name, info, whole in tables
+        ]
+        self._catalog = ReplicaCatalog({each.info.id: each for each in held})
         self._pending.begin(Tso(progress[0]))
         return Checkpoint.from_json(progress[1]) if progress[1] else None
 
@@ -210,7 +212,7 @@ class SqliteSink:
             if self._rows_not_found <= WARNINGS_SHOWN_MAX:
                 log.warning("row_not_found", rule=self._row_not_found.value, cause=error.told)
 
-    async def _writer(self, table: TableAt, commit_ts: Tso) -> RowWriter:
+    async def _writer(self, table: TableAt, commit_ts: Tso) -> SqliteRowWriter:
         key = table.info.id, table.version
         kept = self._writers.get(key)
         if kept is not None and kept[0] is table:
@@ -221,17 +223,17 @@ class SqliteSink:
         if len(self._writers) >= WRITERS_MAX:
             self._writers.clear()
         is_told = held.is_whole and self._tells_missing and tells_missing(held.info)
-        writer = RowWriter(held.name, held.info, table, tells_missing=is_told)
+        writer = SqliteRowWriter(held.name, held.info, table, tells_missing=is_told)
         self._writers[key] = table, writer
         return writer
 
-    async def _take_in(self, table: TableAt, commit_ts: Tso) -> Held:
+    async def _take_in(self, table: TableAt, commit_ts: Tso) -> ReplicaTable:
         """A table that was there before this replica began.
 
         Where one of this name is held it has got another id by a DDL that was left out here, such
         as a TRUNCATE: it goes on with the rows that it has.
         """
-        held = Held(name_of(table.database, table.info.name), table.info)
+        held = ReplicaTable(name_of(table.database, table.info.name), table.info)
         if self._catalog.named(held.name) is None:
             for text in replica.create(held.name, held.info):
                 await self._execute(text, (), commit_ts)

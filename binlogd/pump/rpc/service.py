@@ -68,7 +68,7 @@ _COMPLAINT_INTERVAL_S = 1.0
 _RPC_SECONDS = doubling(0.00005, 18)
 
 
-class LateWatch(Protocol):
+class LateCommitFeed(Protocol):
     """Commits that came too late since it was last asked."""
 
     def news(self) -> Sequence[Late]:
@@ -90,7 +90,7 @@ class BinlogWriter(Protocol):
         """One for each shard."""
         ...
 
-    def watch_late(self) -> LateWatch:
+    def watch_late(self) -> LateCommitFeed:
         """What comes below what was handed out already, from now on."""
         ...
 

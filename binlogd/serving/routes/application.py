@@ -26,8 +26,8 @@ from binlogd.serving.routes.page import add_page
 from binlogd.serving.routes.pd_api import Pd, add_pd
 from binlogd.serving.routes.profiling import add_profiling
 from binlogd.snapshot.desk import Desk
-from binlogd.status import Entry, Status, document
-from binlogd.upstream.store import Skip
+from binlogd.status import NodeEntry, Status, document
+from binlogd.upstream.store import SkipEntry
 
 _TS_MAX = (1 << 63) - 1
 _BODY_BYTES_MAX = 64 << 10
@@ -51,7 +51,7 @@ class Operations(Protocol):
         """Why no prewrite is taken now; empty if all is well."""
         ...
 
-    async def nodes(self, kind: str) -> Sequence[Entry]:
+    async def nodes(self, kind: str) -> Sequence[NodeEntry]:
         """The registered "pumps" or "drainers". Raises UpstreamUnavailable."""
         ...
 
@@ -91,7 +91,7 @@ class Operations(Protocol):
         """Takes note of a fault that nobody foresaw; what to say of it."""
         ...
 
-    def decided_skips(self) -> Sequence[Skip]:
+    def decided_skips(self) -> Sequence[SkipEntry]:
         """What was skipped so far."""
         ...
 

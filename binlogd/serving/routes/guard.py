@@ -70,7 +70,7 @@ HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ActionRefusal:
     """Of an action: the status and the reason of the answer, and for this node's operator the
     setting that would have let it through."""
 
@@ -92,15 +92,15 @@ class Guard:
         self._operators = operators
         self._names = names
 
-    def refusal(self, request: web.Request) -> Refusal | None:
+    def refusal(self, request: web.Request) -> ActionRefusal | None:
         """None lets a request pass."""
         if request.path not in _UNNAMED and not self._is_by_name(request):
             host = request.headers.get(hdrs.HOST, "")[:100]
-            return Refusal(403, _ANOTHER_NAME.format(host=host), "security.host-names")
+            return ActionRefusal(403, _ANOTHER_NAME.format(host=host), "security.host-names")
         if request.method in _READS and not request.path.startswith(INSIDE):
             return None
         if _is_of_another_site(request):
-            return Refusal(403, _ANOTHER_SITE)
+            return ActionRefusal(403, _ANOTHER_SITE)
         is_direct = _is_direct(request)
         if is_direct and self._is_of_an_operator(request):
             return None
@@ -189,14 +189,14 @@ async def add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers[hdrs.SERVER] = "binlogd"  # aiohttp would tell its version
 
 
-def _told(reason: str, request: web.Request) -> Refusal:
+def _told(reason: str, request: web.Request) -> ActionRefusal:
     """With the setting that is for binlogctl, where it would have let the request through."""
     peer = _peer(request)
     has_tried = hdrs.AUTHORIZATION in request.headers
     if peer is None or has_tried or not _is_direct(request) or not _is_binlogctl_like(request):
-        return Refusal(401, reason + _NEEDS_TOKEN)
+        return ActionRefusal(401, reason + _NEEDS_TOKEN)
     setting = f'security.operators-from = ["{peer}"]'
-    return Refusal(
+    return ActionRefusal(
         401,
         f"{_NEEDS_TOKEN}. The original's binlogctl sends none: {setting} lets {peer} change states",
         f"{setting}, or binlogd ctl",
@@ -209,7 +209,7 @@ def _is_gos_binlogctl(request: web.Request) -> bool:
     return _is_binlogctl_like(request) and agent.startswith(_GO) and not has_tried
 
 
-def _nowhere(refused: Refusal) -> str:
+def _nowhere(refused: ActionRefusal) -> str:
     return quote(f"refused:set-{refused.way_past}", safe=":-.,/()[]=")
 
 

@@ -20,8 +20,8 @@ from binlogd import __version__
 from binlogd.serving.answers import REF, LookUp, Reply, Trouble, component_schemas
 from binlogd.serving.routes.guard import INSIDE
 from binlogd.snapshot.desk import Ticket
-from binlogd.status import PARTLY, Entry, Status, Ts
-from binlogd.upstream.store import Skip
+from binlogd.status import PARTLY, NodeEntry, Status, Ts
+from binlogd.upstream.store import SkipEntry
 
 _Schema = Mapping[str, Any]
 
@@ -128,7 +128,7 @@ _FOUND = _json("What was found; `complete` is false when the time was over befor
     }
 )
 _DONE = _json("Done or refused, see `code`", Reply)
-_NODES = _json("Registry entries", list[Entry] | None)
+_NODES = _json("Registry entries", list[NodeEntry] | None)
 _GUARD = _json("The admin token is missing or another", Reply, 401) | _json(
     "Not from there: without a token from this machine only", Reply, 403
 )
@@ -146,7 +146,7 @@ _SEEN = (
     Route("/pumps", "The registered Pumps", _NODES),
     Route("/drainers", "The registered Drainers", _NODES),
     Route("/commit_ts", "Up to where the downstream has everything", _DONE),
-    Route("/skips", "What was skipped by decision", _json("By commit_ts", list[Skip])),
+    Route("/skips", "What was skipped by decision", _json("By commit_ts", list[SkipEntry])),
     Route("/debug/binlog/{ts}", "A binlog as text", _text("Text")),
     Route("/openapi.json", "This description", _json("OpenAPI 3.1", dict[str, Any])),
     Route(

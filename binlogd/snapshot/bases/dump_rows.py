@@ -28,14 +28,14 @@ Raw = bytes | None
 """A value as the file has it, without quotes and escapes; None is NULL."""
 
 
-class Rows(NamedTuple):
+class DumpRows(NamedTuple):
     """Some rows of a file; `names` is None where the file names no columns."""
 
     names: Sequence[str] | None
     rows: list[list[Raw]]
 
 
-def rows_of(directory: str, file: DumpFile, rows_max: int) -> Iterator[Rows]:
+def rows_of(directory: str, file: DumpFile, rows_max: int) -> Iterator[DumpRows]:
     """The rows of a data file, so many at a time. Raises Corrupt, OSError."""
     path = Path(directory, file.name)
     with pa.input_stream(str(path), compression="detect") as stream:
@@ -126,7 +126,7 @@ _SQL_EACH = re.compile(_SQL_VALUE, re.DOTALL)
 _QUOTED_NAME = re.compile(rb"`((?:[^`]|``)*)`")
 
 
-def _sql_rows(scanner: _Scanner, rows_max: int) -> Iterator[Rows]:
+def _sql_rows(scanner: _Scanner, rows_max: int) -> Iterator[DumpRows]:
     while True:
         scanner.match(_SQL_SPACE, COMMENT_BYTES_MAX)
         if scanner.is_at_end():
@@ -146,7 +146,7 @@ def _sql_rows(scanner: _Scanner, rows_max: int) -> Iterator[Rows]:
             rows.append([_literal(each) for each in _SQL_EACH.findall(row[1])])
             is_over = row[2] == b";"
             if len(rows) >= rows_max or is_over:
-                yield Rows(names, rows)
+                yield DumpRows(names, rows)
                 rows = []
 
 
@@ -163,7 +163,7 @@ _CSV_LINE = re.compile(rb"(" + _CSV_FIELD + rb"(?:," + _CSV_FIELD + rb")*+)(?:\r
 _CSV_EACH = re.compile(rb"(" + _CSV_FIELD + rb")(?:,|\Z)", re.DOTALL)
 
 
-def _csv_rows(scanner: _Scanner, rows_max: int) -> Iterator[Rows]:
+def _csv_rows(scanner: _Scanner, rows_max: int) -> Iterator[DumpRows]:
     names: list[str] | None = None
     rows: list[list[Raw]] = []
     while not scanner.is_at_end():
@@ -176,10 +176,10 @@ def _csv_rows(scanner: _Scanner, rows_max: int) -> Iterator[Rows]:
             continue
         rows.append(fields)
         if len(rows) >= rows_max:
-            yield Rows(names, rows)
+            yield DumpRows(names, rows)
             rows = []
     if rows:
-        yield Rows(names, rows)
+        yield DumpRows(names, rows)
 
 
 def _fields(line: bytes) -> Iterator[bytes]:

@@ -41,7 +41,7 @@ Encoding = Literal["", "base64", "time"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ColumnForm:
     """How a file keeps a column.
 
     `type` is what a reader of the file has to ask for. `encoding` says what its text stands for:
@@ -76,20 +76,20 @@ class FileKind:
             return self.format
         return _SUFFIXES.get(self.format, _PARQUET_SUFFIX)
 
-    def kept(self, type_: pa.DataType, mysql_type: str) -> Kept:
+    def kept(self, type_: pa.DataType, mysql_type: str) -> ColumnForm:
         """How it keeps a column of this Arrow type."""
         is_time = mysql_type.split("(")[0] == "time" and type_ in (pa.int64(), pa.duration("us"))
         if is_time and (self.layout == "dumpling" or self.format in ("csv", "json")):
-            return Kept(pa.string(), "time")
+            return ColumnForm(pa.string(), "time")
         if self.format == "orc" and type_ in (pa.date32(), pa.timestamp("us"), pa.time64("us")):
-            return Kept(pa.string())
+            return ColumnForm(pa.string())
         if self.format == "orc" and type_ == pa.duration("us"):
-            return Kept(pa.int64())
+            return ColumnForm(pa.int64())
         if self.format in ("csv", "json") and type_ == pa.binary() and self.layout == "plain":
-            return Kept(pa.string(), "base64")
+            return ColumnForm(pa.string(), "base64")
         if self.format == "csv" and pa.types.is_list(type_):
-            return Kept(pa.string())
-        return Kept(type_)
+            return ColumnForm(pa.string())
+        return ColumnForm(type_)
 
 
 PLAIN_PARQUET = FileKind()
@@ -177,7 +177,7 @@ def _spark_json(type_: pa.DataType) -> object:
     return _SPARK_NAMES.get(name, name)
 
 
-def _as_kept(column: pa.ChunkedArray, kept: Kept) -> pa.ChunkedArray:
+def _as_kept(column: pa.ChunkedArray, kept: ColumnForm) -> pa.ChunkedArray:
     if column.type == kept.type:
         return column
     if kept.type == pa.int64():

@@ -42,7 +42,7 @@ _NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowSpans:
     """Some rows in one stretch of bytes: where each begins and ends."""
 
     raw: bytes
@@ -52,13 +52,13 @@ class Rows:
     ends: Longs
 
     @classmethod
-    def joined(cls, rows: list[bytes]) -> Rows:
+    def joined(cls, rows: list[bytes]) -> RowSpans:
         """These, one behind the other."""
         raw, places = b"".join(rows), offsets(lengths(rows))
         return cls(raw, padded(raw), places[:-1], places[1:])
 
     @classmethod
-    def of(cls, rows: pa.Array) -> Rows:
+    def of(cls, rows: pa.Array) -> RowSpans:
         """Those of a binary array without NULLs."""
         _, places, data = rows.buffers()
         ends = np.frombuffer(places, np.int32, len(rows) + 1, 4 * rows.offset).astype(np.int64)
@@ -66,9 +66,9 @@ class Rows:
         ends -= ends[0]
         return cls(raw, padded(raw), ends[:-1], ends[1:])
 
-    def within(self, begins: Longs, ends: Longs) -> Rows:
+    def within(self, begins: Longs, ends: Longs) -> RowSpans:
         """Others in the same bytes."""
-        return Rows(self.raw, self.data, begins, ends)
+        return RowSpans(self.raw, self.data, begins, ends)
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -77,7 +77,7 @@ class Rows:
         return self.raw[self.begins[number] : self.ends[number]]
 
 
-def stretches(rows: Rows, begins: Longs, ends: Longs, is_null: Mask | None = None) -> pa.Array:
+def stretches(rows: RowSpans, begins: Longs, ends: Longs, is_null: Mask | None = None) -> pa.Array:
     """Stretches of the bytes that follow each other, as binary values.
 
     What lies between two of them is a value as well, and is not taken.
@@ -105,7 +105,7 @@ class Columns:
     is_odd: Mask
 
 
-def columns(rows: Rows, at: Longs) -> Columns:
+def columns(rows: RowSpans, at: Longs) -> Columns:
     """The pairs of column id and datum from `at` on, to the end of each row."""
     data = rows.data
     size = len(rows)
@@ -166,7 +166,7 @@ def integers(data: Bytes, at: Longs) -> tuple[npt.NDArray[np.uint64], Longs]:
     return values, np.where(is_signed | (flag == _UVARINT), ends, _NOWHERE)
 
 
-def datum_ends(rows: Rows, at: Longs, limits: Longs) -> Longs:
+def datum_ends(rows: RowSpans, at: Longs, limits: Longs) -> Longs:
     """Where datums end, -1 for one that is cut, or none. Positions before 0 are none."""
     data = rows.data
     found = np.full(len(at), _NOWHERE, np.int64)
@@ -178,7 +178,7 @@ def datum_ends(rows: Rows, at: Longs, limits: Longs) -> Longs:
     return found
 
 
-def _ends_of(rows: Rows, flag: int, at: Longs) -> Longs | int:
+def _ends_of(rows: RowSpans, flag: int, at: Longs) -> Longs | int:
     if flag in _SIZES:
         return at + _SIZES[flag]
     if flag in _SELDOM:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, UnreadableRow
 from binlogd.snapshot.log import numbers
-from binlogd.snapshot.log.datums import Rows
+from binlogd.snapshot.log.datums import RowSpans
 from binlogd.snapshot.log.keys import KEY_BYTES
 from binlogd.snapshot.log.moves import Home, Moves
 from binlogd.snapshot.log.prewrites import DELETE, INSERT, UPDATE, Told, told
@@ -81,7 +81,7 @@ class Reads(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedTables:
     """Which tables' rows are read: handles by table id, and ids whose rows are passed over.
 
     `since`: of these tables, what was committed behind it only. With `has_before`, `CHANGES` are
@@ -111,7 +111,7 @@ class Wanted:
         return CHANGES if self.has_before else EVENTS
 
 
-def events(part: Slice, reads: Reads, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def events(part: Slice, reads: Reads, wanted: WantedTables) -> Iterator[pa.RecordBatch]:
     """`EVENTS` of some prewrites of a slice, in any order.
 
     Raises CorruptRecord, UnreadableRow.
@@ -143,11 +143,11 @@ class _Prewrite(NamedTuple):
 
 
 def _together(
-    part: Slice, prewrites: list[_Prewrite], wanted: Wanted, one_by_one: _Events
+    part: Slice, prewrites: list[_Prewrite], wanted: WantedTables, one_by_one: _Events
 ) -> Iterator[pa.RecordBatch]:
     """Tables whose handle is a number are read together; prewrites with others, and odd ones, are
     gone through one by one for those."""
-    found = told(Rows.joined([each.payload for each in prewrites]), wanted.has)
+    found = told(RowSpans.joined([each.payload for each in prewrites]), wanted.has)
     commit_ts = np.fromiter((each.commit_ts for each in prewrites), np.int64, len(prewrites))
     batches, done = [], set()
     for table_id, rows in _tables(found, commit_ts, wanted):
@@ -165,7 +165,7 @@ def _together(
         yield from one_by_one.take_from(part, prewrites[number], passed)
 
 
-def _tables(found: Told, commit_ts: Longs, wanted: Wanted) -> Iterator[tuple[int, TableRows]]:
+def _tables(found: Told, commit_ts: Longs, wanted: WantedTables) -> Iterator[tuple[int, TableRows]]:
     """The tables that are read together, with what counts of them."""
     commit_ts = commit_ts[found.of_prewrite]
     versions = found.schema_version[found.of_prewrite]
@@ -236,7 +236,7 @@ _Run = tuple[int, int, int]
 class _Events:
     """Row changes on their way into Arrow, as columns. What a run of them shares stands once."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: WantedTables) -> None:
         self._wanted = wanted
         self._followed = wanted.moves.followed()
         self._clear()

@@ -18,7 +18,7 @@ import pyarrow as pa
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord, MalformedBinlog
 from binlogd.snapshot.log import numbers
-from binlogd.snapshot.log.datums import Rows
+from binlogd.snapshot.log.datums import RowSpans
 from binlogd.snapshot.log.reader import Slice, payloads
 from binlogd.snapshot.log.vectors import Bytes, Longs, Mask, offsets, uvarints
 from binlogd.wire.peek import NO_DDL, body, peek
@@ -35,7 +35,7 @@ _LEAST_BYTES = 10
 """Of a canonical payload."""
 
 
-class Ddl(msgspec.Struct, array_like=True, frozen=True):
+class DdlCommit(msgspec.Struct, array_like=True, frozen=True):
     """The Commit of a DDL."""
 
     commit_ts: int
@@ -53,7 +53,7 @@ class Heads:
     at: Longs
     start_ts: Longs
     commit_ts: Longs
-    ddl: tuple[Ddl, ...] = ()
+    ddl: tuple[DdlCommit, ...] = ()
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -62,7 +62,7 @@ class Heads:
 def heads(part: Slice) -> Heads:
     """The heads of a slice. Raises CorruptRecord, also for a payload that is no binlog."""
     records = list(payloads(part))
-    found = canonical(Rows.joined([payload for _, payload in records]))
+    found = canonical(RowSpans.joined([payload for _, payload in records]))
     at = np.fromiter((each for each, _ in records), np.int64, len(records))
     ddl = []
     for number in np.flatnonzero(~found.is_plain).tolist():
@@ -76,7 +76,7 @@ def heads(part: Slice) -> Heads:
         if told is not None:
             kind = DDL_COMMIT
             ddl.append(
-                Ddl(
+                DdlCommit(
                     head.commit_ts,
                     head.start_ts,
                     head.ddl_job_id,
@@ -122,11 +122,11 @@ def unpacked(told: bytes, ddl: bytes) -> Heads:
         at,
         start_ts,
         commit_ts,
-        msgspec.msgpack.decode(ddl, type=tuple[Ddl, ...]),
+        msgspec.msgpack.decode(ddl, type=tuple[DdlCommit, ...]),
     )
 
 
-class Log:
+class LogHeads:
     """The heads of all slices, in the order of the slices: by shard, file and place."""
 
     def __init__(self, parts: Sequence[Slice], of_parts: Sequence[Heads]) -> None:
@@ -160,7 +160,7 @@ class Canonical:
     """Where the row changes of a Prewrite are."""
 
 
-def canonical(payloads_of: Rows) -> Canonical:
+def canonical(payloads_of: RowSpans) -> Canonical:
     """The heads of payloads that are canonical and no DDL."""
     data, begins, ends = payloads_of.data, payloads_of.begins, payloads_of.ends
     kind = data[begins + 1].astype(np.int8)

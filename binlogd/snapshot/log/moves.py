@@ -30,7 +30,7 @@ from binlogd.tidb.turns import Turn
 from binlogd.wire.mutation import Mutation
 
 
-class Ended(NamedTuple):
+class PartitionsEnded(NamedTuple):
     """DROP or TRUNCATE PARTITION: rows in these partitions are no more. Where rows came to other
     partitions while it was at work, `began_ts` says since when, and `hidden_version` from which
     schema version on; else both are 0."""
@@ -42,7 +42,7 @@ class Ended(NamedTuple):
     hidden_version: int = 0
 
 
-class Spread(NamedTuple):
+class PartitionsSpread(NamedTuple):
     """REORGANIZE PARTITION, or another partitioning under a new table id: rows in these partitions
     (None: all rows) lie where `after` has them."""
 
@@ -65,7 +65,7 @@ class Swapped(NamedTuple):
     after: Table
 
 
-Move = Ended | Spread | Swapped
+Move = PartitionsEnded | PartitionsSpread | Swapped
 
 
 class Twice(NamedTuple):
@@ -91,7 +91,7 @@ def ids_of(move: Move) -> tuple[int, ...]:
     """The tables that a move is about."""
     if isinstance(move, Swapped):
         return move.table_id, move.plain_id, move.partition_id
-    if isinstance(move, Spread):
+    if isinstance(move, PartitionsSpread):
         return move.table_id, move.after.id
     return (move.table_id,)
 
@@ -124,7 +124,9 @@ class Moves:
         hidden = (
             each.hidden_version - 1
             for each in self.moves
-            if isinstance(each, Ended) and each.table_id == table_id and each.hidden_version
+            if isinstance(each, PartitionsEnded)
+            and each.table_id == table_id
+            and each.hidden_version
             if each.version > version
         )
         return min(version, *hidden, version)
@@ -192,7 +194,7 @@ class Followed:
         """The ids of the columns that `home_of` may look at."""
         places = [self._at_version(table_id, version).places]
         for number, move in enumerate(self._moves.moves):
-            if move.version <= version or isinstance(move, Ended):
+            if move.version <= version or isinstance(move, PartitionsEnded):
                 continue
             if move.after.partitioning is not None:
                 places.append(self._places(number, move.after))
@@ -227,14 +229,14 @@ class Followed:
                         return None
             elif owner != move.table_id or (move.ids is not None and place not in move.ids):
                 continue
-            elif isinstance(move, Ended):
+            elif isinstance(move, PartitionsEnded):
                 return None
             else:
                 owner = move.after.id
                 place = self._spread(number, move, values)
         return Home(owner, place)
 
-    def _spread(self, number: int, move: Spread, values: Mapping[int, Value]) -> int:
+    def _spread(self, number: int, move: PartitionsSpread, values: Mapping[int, Value]) -> int:
         if move.after.partitioning is None:
             return move.after.id
         return self._places(number, move.after).find(values)

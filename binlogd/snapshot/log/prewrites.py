@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from binlogd.snapshot.log.datums import Rows
+from binlogd.snapshot.log.datums import RowSpans
 from binlogd.snapshot.log.heads import canonical
 from binlogd.snapshot.log.vectors import Bytes, Longs, Mask, uvarints
 
@@ -45,7 +45,7 @@ class Stretches(NamedTuple):
 class Told:
     """The rows of wanted tables, in the order of their lists; each mutation is one table's."""
 
-    prewrites: Rows
+    prewrites: RowSpans
     is_odd: Mask
     """Of each prewrite; mutations are of those that are not."""
     schema_version: Longs
@@ -61,7 +61,7 @@ class Told:
     """Of each kind there, the number of its mutation."""
 
 
-def told(prewrites: Rows, is_wanted: Callable[[int], bool]) -> Told:
+def told(prewrites: RowSpans, is_wanted: Callable[[int], bool]) -> Told:
     """The rows of the tables of which it is said that they are wanted."""
     data = prewrites.data
     found = canonical(prewrites)

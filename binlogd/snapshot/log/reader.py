@@ -17,7 +17,7 @@ from binlogd.errors import CorruptRecord
 from binlogd.log.drive import Reading, of_bytes
 from binlogd.log.record import FRAMING, HEADER_BYTES, payload_at, strides, wrong_at
 from binlogd.log.scan import scan
-from binlogd.snapshot.spec import Segment
+from binlogd.snapshot.spec import PinnedSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Slice:
     seen: int
 
 
-def slices(segments: Sequence[Segment], slice_bytes: int) -> list[Slice]:
+def slices(segments: Sequence[PinnedSegment], slice_bytes: int) -> list[Slice]:
     """The files cut into slices of about this size. Raises CorruptRecord."""
     newest: dict[int, int] = {}
     for segment in segments:
@@ -58,7 +58,7 @@ def tasks(parts: Sequence[Slice], slice_bytes: int) -> list[tuple[Slice, ...]]:
     return [tuple(each) for each in found]
 
 
-def _cut(segment: Segment, slice_bytes: int, *, is_last: bool) -> list[Slice]:
+def _cut(segment: PinnedSegment, slice_bytes: int, *, is_last: bool) -> list[Slice]:
     with _mapped(segment.path) as log:
         size = min(segment.size_bytes, len(log))
         bounds, reached = strides(log, size, bytes_min=slice_bytes)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlogd.snapshot.log.datums import Columns, Rows, columns, integers, stretches
+from binlogd.snapshot.log.datums import Columns, RowSpans, columns, integers, stretches
 from binlogd.snapshot.log.prewrites import DELETE, INSERT, UPDATE
 from binlogd.snapshot.log.rowkey import Handle, deleted, inserted, updated
 from binlogd.snapshot.log.vectors import Longs, Mask, offsets
@@ -26,9 +26,9 @@ Numbers = npt.NDArray[np.uint64]
 class TableRows(NamedTuple):
     """The rows of one table in some transactions; `of` is the number of each kind's transaction."""
 
-    inserts: Rows
-    updates: Rows
-    deletes: Rows
+    inserts: RowSpans
+    updates: RowSpans
+    deletes: RowSpans
     sequence: npt.NDArray[np.uint8]
     """The kinds of rows in the order of execution, transaction after transaction."""
     of: Longs
@@ -83,14 +83,14 @@ def changed(handle: Handle, table: TableRows) -> Changed:
     )
 
 
-def _inserted(handle: Handle, many: Rows) -> Numbers:
+def _inserted(handle: Handle, many: RowSpans) -> Numbers:
     keys, ends = integers(many.data, many.begins)
     for odd in np.flatnonzero((ends < 0) | (ends > many.ends)).tolist():
         keys[odd] = int.from_bytes(inserted(handle, many[odd]).key, "big")
     return keys
 
 
-def _deleted(handle: Handle, many: Rows) -> Numbers:
+def _deleted(handle: Handle, many: RowSpans) -> Numbers:
     found = columns(many, many.begins)
     keys, is_plain = _keys(many, handle, found)
     for odd in np.flatnonzero(found.is_odd | ~is_plain).tolist():
@@ -106,7 +106,7 @@ class _News(NamedTuple):
     old_keys: Numbers
 
 
-def _updated(handle: Handle, many: Rows) -> _News:
+def _updated(handle: Handle, many: RowSpans) -> _News:
     found = columns(many, many.begins)
     keys, old_keys = np.zeros(len(many), np.uint64), np.zeros(len(many), np.uint64)
     is_odd = found.is_odd | (found.count % 2 == 1) | (found.count == 0)
@@ -144,7 +144,7 @@ class _Plain(NamedTuple):
     rows: pa.Array
 
 
-def _plain_updates(handle: Handle, many: Rows, found: Columns, numbers: Longs) -> _Plain:
+def _plain_updates(handle: Handle, many: RowSpans, found: Columns, numbers: Longs) -> _Plain:
     """Updates that have the same columns twice."""
     old, new = _halves(found)
     keys, is_number = _keys(many, handle, new)
@@ -179,7 +179,7 @@ def _halves(found: Columns) -> tuple[Columns, Columns]:
     return old, new
 
 
-def _keys(many: Rows, handle: Handle, found: Columns) -> tuple[Numbers, Mask]:
+def _keys(many: RowSpans, handle: Handle, found: Columns) -> tuple[Numbers, Mask]:
     """The handles of rows that have one column of it, which is a number; and which these are."""
     is_handle = (found.ids == handle.column_ids[0]) & (found.begins >= 0)
     if not len(is_handle):

@@ -93,7 +93,7 @@ class Put(NamedTuple):
     row: bytes
 
 
-class Gone(NamedTuple):
+class EmptiedKey(NamedTuple):
     """The key holds nothing from now on."""
 
     key: bytes
@@ -116,7 +116,7 @@ def inserted(handle: Handle, row: bytes) -> Put:
     return Put(b"".join(parts.values()), row)
 
 
-def updated(handle: Handle, row: bytes) -> tuple[Gone | None, Put]:
+def updated(handle: Handle, row: bytes) -> tuple[EmptiedKey | None, Put]:
     """What an updated row does; the key it leaves, if it leaves one. Raises CorruptRow."""
     if handle.kind is not HandleKind.COMMON:
         plain = _plain_update(row, handle.column_ids[0])
@@ -125,12 +125,12 @@ def updated(handle: Handle, row: bytes) -> tuple[Gone | None, Put]:
     boundary, old, new = _halves(row)
     old_key, new_key = _key(handle, row, old), _key(handle, row, new)
     put = Put(new_key, _prefix(handle, row, new) + row[boundary:])
-    return (None if old_key == new_key else Gone(old_key)), put
+    return (None if old_key == new_key else EmptiedKey(old_key)), put
 
 
-def deleted(handle: Handle, row: bytes) -> Gone:
+def deleted(handle: Handle, row: bytes) -> EmptiedKey:
     """What a deleted row does. Raises CorruptRow."""
-    return Gone(_key(handle, row, _spans(pairs(row, 0))))
+    return EmptiedKey(_key(handle, row, _spans(pairs(row, 0))))
 
 
 def key_of_values(kind: HandleKind, columns: Sequence[Column], values: Sequence[Value]) -> bytes:
@@ -260,7 +260,7 @@ def _spans(found: Sequence[Pair]) -> _Spans:
 
 def _plain_update(  # noqa: C901, PLR0912 - two loops for every column that comes
     row: bytes, handle_id: int
-) -> tuple[Gone | None, Put] | None:
+) -> tuple[EmptiedKey | None, Put] | None:
     """An update as TiDB writes it: both halves have the same columns in the same order, and most
     are the same. None for any other form, and for ids from 64 on. Hot: few calls."""
     handle, first = handle_id << 1 ^ handle_id >> 63, row[1:2]
@@ -306,7 +306,7 @@ def _plain_update(  # noqa: C901, PLR0912 - two loops for every column that come
     if old_is == new_is:
         return None, put
     old_key = _integer(row, old)[0]
-    return (None if old_key == key else Gone(old_key.to_bytes(8, "big"))), put
+    return (None if old_key == key else EmptiedKey(old_key.to_bytes(8, "big"))), put
 
 
 def _halves(row: bytes) -> tuple[int, _Spans, _Spans]:

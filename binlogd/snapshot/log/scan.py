@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from binlogd.errors import Refused
 from binlogd.snapshot.formats.columns import spark_type
 from binlogd.snapshot.log import state
-from binlogd.snapshot.log.events import Reads, Wanted, events
-from binlogd.snapshot.log.heads import PACKED, Log, heads, packed, unpacked
+from binlogd.snapshot.log.events import Reads, WantedTables, events
+from binlogd.snapshot.log.heads import PACKED, LogHeads, heads, packed, unpacked
 from binlogd.snapshot.log.kept_heads import keep_heads, kept_heads
 from binlogd.snapshot.log.packets import PACKETS, Spread
 from binlogd.snapshot.log.reader import Slice
@@ -22,7 +22,7 @@ Task = tuple[Slice, ...]
 Take = Callable[[Iterator[pa.RecordBatch], int], Iterator[pa.RecordBatch]]
 
 
-def log(spark: SparkSession, tasks: Sequence[Task], kept: Path | None = None) -> Log:
+def log(spark: SparkSession, tasks: Sequence[Task], kept: Path | None = None) -> LogHeads:
     """The heads of all binlogs of the log. Raises Refused where there is none.
 
     What an earlier run of the same export found is in `kept`, and put there where it is not.
@@ -37,7 +37,7 @@ def log(spark: SparkSession, tasks: Sequence[Task], kept: Path | None = None) ->
             keep_heads(kept, parts, found)
     numbers, told, ddl = (found.column(name).to_pylist() for name in PACKED.names)
     order = sorted(range(len(numbers)), key=numbers.__getitem__)
-    return Log(parts, [unpacked(told[each], ddl[each]) for each in order])
+    return LogHeads(parts, [unpacked(told[each], ddl[each]) for each in order])
 
 
 def _read_heads(spark: SparkSession, tasks: Sequence[Task]) -> pa.Table:
@@ -56,14 +56,14 @@ def _read_heads(spark: SparkSession, tasks: Sequence[Task]) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowScan:
     """The row changes of the wanted tables in what is read of each slice."""
 
     spark: SparkSession
     tasks: Sequence[Task]
     reads: Sequence[bytes]
     """`events.Reads` of each slice, packed: every task is handed all of them."""
-    wanted: Wanted
+    wanted: WantedTables
 
     def spread(self, to: Spread) -> DataFrame:
         """As `PACKETS`, each partition by table and piece.

@@ -20,7 +20,7 @@ from binlogd.errors import ConfigError, Refused
 from binlogd.log.directory import pump_directory, shard_name, shards_of, value_directory
 from binlogd.log.gone import gone_ts
 from binlogd.log.pointer import FIRST, FileId
-from binlogd.snapshot.spec import Segment
+from binlogd.snapshot.spec import PinnedSegment
 from binlogd.tso import NO_TS, Tso
 
 STAGING_PREFIX = ".staging-"
@@ -125,7 +125,7 @@ class Pinned:
     """The input of an export. Transactions with a commit_ts above `gone_ts` are in it whole; GC
     may have removed others. With NO_TS it goes back to the first file."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[PinnedSegment, ...]
     gone_ts: Tso
 
 
@@ -171,12 +171,12 @@ def _link(data_dir: Path, into: Path, seen: dict[tuple[int, int], int]) -> Pinne
         with suppress(FileNotFoundError):  # GC took it meanwhile, and has said so before
             link.hardlink_to(path)
             segments.append(
-                Segment(shard, fid, str(link), link.stat().st_size, seen.get((shard, fid), 0))
+                PinnedSegment(shard, fid, str(link), link.stat().st_size, seen.get((shard, fid), 0))
             )
     return Pinned(tuple(segments), _gone_ts(data_dir, segments))
 
 
-def _gone_ts(data_dir: Path, segments: Sequence[Segment]) -> Tso:
+def _gone_ts(data_dir: Path, segments: Sequence[PinnedSegment]) -> Tso:
     """Up to where binlogs may be gone: what GC wrote down before it removed a file."""
     found = NO_TS
     for shard in {each.shard for each in segments}:

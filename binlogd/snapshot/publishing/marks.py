@@ -21,7 +21,7 @@ from binlogd.snapshot.spec import Report
 PLAN_FILE, REPORT_FILE, PARTS = "plan.json", "report.json", "parts"
 
 
-class Part(msgspec.Struct, frozen=True):
+class TablePart(msgspec.Struct, frozen=True):
     """A part of a table: what Spark's partition of this number, or a file of the base, gives."""
 
     table_id: int
@@ -78,12 +78,12 @@ def read_plan(state: Path) -> Plan | None:
         return None
 
 
-def mark(state: Path, part: Part, files: list[FileMark]) -> None:
+def mark(state: Path, part: TablePart, files: list[FileMark]) -> None:
     """Says that a part is finished; its files are synced."""
     _write(state / PARTS / part.file_name, msgspec.json.encode(files))
 
 
-def marked(state: Path, staging: Path, part: Part) -> list[FileMark] | None:
+def marked(state: Path, staging: Path, part: TablePart) -> list[FileMark] | None:
     """The files of a part that is finished, and still what it was; None otherwise."""
     try:
         content = (state / PARTS / part.file_name).read_bytes()

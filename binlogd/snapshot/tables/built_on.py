@@ -139,7 +139,7 @@ def open_base(directory: Path, types: TypeOptions, zone: str) -> Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ColumnSource:
     """A column of the base, and what happened to its values since."""
 
     name: str
@@ -147,7 +147,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Carry:
+class BaseReuse:
     """How rows of the base become rows of a table: a source for each of its columns, None where
     the column is newer. `is_same`: files without a changed row can be taken as they are.
     `is_loose`: not every row tells its handle, so that rows which changed are found by their values
@@ -155,7 +155,7 @@ class Carry:
 
     directory: str
     files: tuple[FileEntry, ...]
-    sources: tuple[Source | None, ...]
+    sources: tuple[ColumnSource | None, ...]
     is_same: bool
     is_loose: bool
     dumped: Dumped | None = None
@@ -169,14 +169,14 @@ def carry(
     columns: Sequence[Column],
     rewritten: Sequence[Rewritten],
     handle: Handle,
-) -> Carry:
+) -> BaseReuse:
     """What a table of the base becomes. Raises UnusableBase."""
     entry = table.entry
     if entry.handle_columns != handle.column_ids or entry.handle != handle.kind.name.lower():
         raise UnusableBase("its rows are told apart in another way since")
     held = {column.id: column for column in entry.columns}
     replaced = {each.new.id: each for each in rewritten}
-    sources: list[Source | None] = []
+    sources: list[ColumnSource | None] = []
     for column in columns:
         steps: list[Rewritten] = []
         column_id = column.id
@@ -199,12 +199,12 @@ def carry(
             raise UnusableBase(
                 f"column {column.name} was rewritten, and values of {was.name} are lost there"
             )
-        sources.append(Source(was.name, tuple(steps)))
+        sources.append(ColumnSource(was.name, tuple(steps)))
     is_same = [(each.id, each.name, each.arrow_type) for each in entry.columns] == [
         (each.id, each.name, str(arrow_column(each, base.types).type)) for each in columns
     ]
     is_told = table.dumped is None and all(each.keys for each in entry.files if each.rows)
-    return Carry(
+    return BaseReuse(
         base.directory,
         entry.files,
         tuple(sources),

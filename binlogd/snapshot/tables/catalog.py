@@ -22,7 +22,7 @@ from binlogd.snapshot.bases.choice import UnusableBase
 from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import Handle, HandleKind, handle_of
 from binlogd.snapshot.spec import LeftOut
-from binlogd.snapshot.tables.built_on import Base, BaseTable, Carry, carry
+from binlogd.snapshot.tables.built_on import Base, BaseReuse, BaseTable, carry
 from binlogd.snapshot.tables.moving import MOVING, Moving, Seen
 from binlogd.tidb.ddl_text import changed_columns
 from binlogd.tidb.kinds import ActionType, SchemaState
@@ -57,7 +57,7 @@ class TablePlan:
     left_out_columns: tuple[str, ...]
     rewritten: tuple[Rewritten, ...]
     since_ts: Tso = NO_TS
-    carry: Carry | None = None
+    carry: BaseReuse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def _check_told(walk: _Walk, table_id: int, origin: Origin) -> None:
         raise _Lost(_MOVED)
 
 
-def _carried(plan: TablePlan, walk: _Walk, base: Base | None) -> Carry | None:
+def _carried(plan: TablePlan, walk: _Walk, base: Base | None) -> BaseReuse | None:
     """What the base brings of a table, None where it has none of it. Raises UnusableBase."""
     entry = walk.base_tables.get(plan.info.id)
     if base is None or entry is None:

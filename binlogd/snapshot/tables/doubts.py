@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from binlogd.errors import CorruptRecord, CorruptRow, MalformedBinlog, UnreadableRow
 from binlogd.snapshot.log.events import Reads
-from binlogd.snapshot.log.heads import Log
-from binlogd.snapshot.log.moves import Ended, Move, Moves, Spread
+from binlogd.snapshot.log.heads import LogHeads
+from binlogd.snapshot.log.moves import Move, Moves, PartitionsEnded, PartitionsSpread
 from binlogd.snapshot.log.reader import payloads_at
-from binlogd.snapshot.spec import InDoubt
+from binlogd.snapshot.spec import DoubtfulRows
 from binlogd.snapshot.tables.catalog import Catalog, TablePlan
 from binlogd.tidb.model import Table
 from binlogd.tidb.moved_rows import DELETE, INSERT, UPDATE, decoder_of
@@ -31,8 +31,8 @@ KEYS_SHOWN_MAX = 20
 
 
 def in_doubt(
-    log: Log, known: Catalog, reads: Sequence[Reads], looked_at_max: int = LOOKED_AT_MAX
-) -> tuple[InDoubt, ...]:
+    log: LogHeads, known: Catalog, reads: Sequence[Reads], looked_at_max: int = LOOKED_AT_MAX
+) -> tuple[DoubtfulRows, ...]:
     """What is in doubt of the tables of a snapshot, DDL by DDL; `reads` are its prewrites.
 
     Raises CorruptRecord, UnreadableRow.
@@ -56,7 +56,7 @@ def in_doubt(
 
 
 def _prewrites(
-    log: Log, waits: Sequence[Wait], reads: Sequence[Reads]
+    log: LogHeads, waits: Sequence[DoubtWait], reads: Sequence[Reads]
 ) -> Iterator[tuple[str, int, bytes, int]]:
     """Those that were committed while one of them was at work."""
     for part, of_part in zip(log.parts, reads, strict=True):
@@ -71,7 +71,7 @@ def _prewrites(
             yield str(part.path), at, payload, commit_ts
 
 
-class Step(NamedTuple):
+class DoubtStep(NamedTuple):
     """A move with its turn, and the table that it is about before and after."""
 
     move: Move
@@ -85,7 +85,7 @@ class Step(NamedTuple):
         return self.before.id
 
 
-def _steps(moves: Moves) -> Iterator[Step]:
+def _steps(moves: Moves) -> Iterator[DoubtStep]:
     """Each move with its turn: of one table both are kept in the order of schema versions."""
     for table_id, turns in moves.turns.items():
         of_table = (each for each in moves.moves if _owner(each) == table_id)
@@ -95,16 +95,16 @@ def _steps(moves: Moves) -> Iterator[Step]:
             before = [info for version, info in states if version < begins]
             after = [info for version, info in states if version >= begins]
             if before and after:
-                yield Step(move, turn, before[-1], after[0])
+                yield DoubtStep(move, turn, before[-1], after[0])
 
 
 def _owner(move: Move) -> int:
-    return move.after.id if isinstance(move, Spread) else move.table_id
+    return move.after.id if isinstance(move, PartitionsSpread) else move.table_id
 
 
 def waits(
-    tables: Mapping[int, TablePlan], moves: Moves, since_of: Callable[[Step], int]
-) -> list[Wait]:
+    tables: Mapping[int, TablePlan], moves: Moves, since_of: Callable[[DoubtStep], int]
+) -> list[DoubtWait]:
     """The DDL that took rows of these tables, and for each behind which commit_ts rows count."""
     twice = {(each.table_id, each.version) for each in moves.twice}
     found = []
@@ -112,15 +112,15 @@ def waits(
         move, plan = step.move, tables.get(step.table_id)
         if plan is None or step.turn.settled_ts <= since_of(step):
             continue
-        if isinstance(move, Spread) and (move.table_id, move.version) not in twice:
+        if isinstance(move, PartitionsSpread) and (move.table_id, move.version) not in twice:
             continue  # rows are where they belong, whatever they saw
         with suppress(Unplaceable):  # such a table is left out, with the reason
-            found.append(Wait.of(step, plan, since_of(step)))
+            found.append(DoubtWait.of(step, plan, since_of(step)))
     return found
 
 
 @dataclass(slots=True)
-class Wait:
+class DoubtWait:
     """A DDL whose steps rows may have seen or not."""
 
     turn: Turn
@@ -139,11 +139,11 @@ class Wait:
     keys: dict[str, None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, step: Step, plan: TablePlan, since_ts: int) -> Wait:
+    def of(cls, step: DoubtStep, plan: TablePlan, since_ts: int) -> DoubtWait:
         """Raises Unplaceable."""
         move, turn, before, after = step
         gone = frozenset(before.partition_ids) - frozenset(after.partition_ids)
-        is_drop = isinstance(move, Ended) and move.hidden_version > 0
+        is_drop = isinstance(move, PartitionsEnded) and move.hidden_version > 0
         following = PartitionLookup(after) if is_drop else None
         places = PartitionLookup(before)
         decoder = decoder_of(before)
@@ -188,12 +188,12 @@ class Wait:
         if has_key and len(self.keys) < KEYS_SHOWN_MAX:
             self.keys[", ".join(_shown(values[each]) for each in ids)] = None
 
-    def told(self, looked_at_max: int | None = None) -> InDoubt:
+    def told(self, looked_at_max: int | None = None) -> DoubtfulRows:
         """For a snapshot; with `looked_at_max`, there was more than that to look at."""
         cause = UNKNOWN
         if looked_at_max is not None:
             cause += f"; of its transactions the first {looked_at_max} alone were looked at"
-        return InDoubt(
+        return DoubtfulRows(
             database=self.plan.database,
             table=self.plan.info.name,
             partitions=tuple(sorted(self.partitions)),

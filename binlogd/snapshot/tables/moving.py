@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from binlogd.snapshot.log.moves import Ended, Move, Moves, Spread, Swapped, Twice, ids_of
+from binlogd.snapshot.log.moves import (
+    Move,
+    Moves,
+    PartitionsEnded,
+    PartitionsSpread,
+    Swapped,
+    Twice,
+    ids_of,
+)
 from binlogd.snapshot.log.rowkey import Handle, HandleKind, handle_of
 from binlogd.tidb.kinds import ActionType
 from binlogd.tidb.model import Job, Table
@@ -85,10 +93,12 @@ class Moving:
             moved = Swapped(job.schema_version, before.id, past.heir, plain.id, after)
             self._moves.append(moved)
         elif job.type == ActionType.TRUNCATE_TABLE_PARTITION:
-            self._moves.append(Ended(job.schema_version, before.id, past.gone.ids))
+            self._moves.append(PartitionsEnded(job.schema_version, before.id, past.gone.ids))
         else:
             self._note_twice(job, before, past.gone.ids)
-            self._moves.append(Spread(job.schema_version, before.id, past.gone.ids, after))
+            self._moves.append(
+                PartitionsSpread(job.schema_version, before.id, past.gone.ids, after)
+            )
 
     def take(
         self, job: Job, after: Table, is_rewritten: Mapping[int, object], commit_ts: int
@@ -105,7 +115,7 @@ class Moving:
             return Touched(frozenset({after.id}), reason, _heirs(job, after))
         if move is None:
             return Touched(frozenset())
-        if isinstance(move, Ended) and job.type == ActionType.DROP_TABLE_PARTITION:
+        if isinstance(move, PartitionsEnded) and job.type == ActionType.DROP_TABLE_PARTITION:
             move = move._replace(began_ts=job.began_ts, hidden_version=turn.version)
             self.know(after, turn.version)
         self._moves.append(move)
@@ -138,7 +148,9 @@ class Moving:
     def are_elsewhere(self, table_id: int, version: int) -> bool:
         """Whether rows of a table came to other partitions behind a schema version."""
         behind = (move for move in self._moves if move.version > version)
-        return any(not isinstance(each, Ended) and table_id in ids_of(each) for each in behind)
+        return any(
+            not isinstance(each, PartitionsEnded) and table_id in ids_of(each) for each in behind
+        )
 
     def ended_in(self, table_id: int, version: int) -> Moves | None:
         """The moves behind a schema version, if they took rows of a table away and brought it none
@@ -160,13 +172,13 @@ class Moving:
                 raise Unplaceable("its rows have no key to be followed by")
             if after.partitioning is not None:
                 PartitionLookup(after)
-            return Spread(job.schema_version, before.id, None, after)
+            return PartitionsSpread(job.schema_version, before.id, None, after)
         gone = frozenset(before.partition_ids) - frozenset(after.partition_ids)
         if job.type == ActionType.REORGANIZE_PARTITION:
             return self._reorganized(job, before, after, gone)
         PartitionLookup(before)
         PartitionLookup(after)
-        return Ended(job.schema_version, before.id, gone)
+        return PartitionsEnded(job.schema_version, before.id, gone)
 
     def _turn(self, job: Job, commit_ts: int) -> Turn:
         """The log is asked only where jobs beside it leave more than one version."""
@@ -192,7 +204,7 @@ class Moving:
         except Unplaceable:
             return None
         self._note_twice(job, before, gone)
-        return Spread(job.schema_version, before.id, gone, after)
+        return PartitionsSpread(job.schema_version, before.id, gone, after)
 
     def _note_twice(self, job: Job, before: Table, gone: frozenset[int]) -> None:
         if handle_of(before).kind is HandleKind.HIDDEN and job.snapshot_ts:

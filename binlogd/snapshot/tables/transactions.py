@@ -9,7 +9,7 @@ import numpy as np
 from binlogd.errors import Corrupt, CorruptRecord, MalformedBinlog, Refused
 from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.log.events import Reads
-from binlogd.snapshot.log.heads import COMMIT, DDL_COMMIT, PREWRITE, ROLLBACK, Log
+from binlogd.snapshot.log.heads import COMMIT, DDL_COMMIT, PREWRITE, ROLLBACK, LogHeads
 from binlogd.snapshot.log.reader import payloads_at
 from binlogd.snapshot.log.vectors import Longs, Mask
 from binlogd.snapshot.spec import ExportSpec
@@ -18,7 +18,7 @@ from binlogd.tso import Tso, plus_ms
 from binlogd.wire.peek import changes, peek
 
 
-def moment(log: Log, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
+def moment(log: LogHeads, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
     """Where the log begins, the commit_ts of the snapshot, and up to where the log is complete.
 
     Whatever commits at or below a commit_ts that lay in the log before its files were pinned had
@@ -55,7 +55,7 @@ def moment(log: Log, spec: ExportSpec) -> tuple[Tso, Tso, Tso]:
     return begins, commit_ts, resolved
 
 
-def _floors(log: Log) -> Longs:
+def _floors(log: LogHeads) -> Longs:
     """What the commit_ts of each prewrite without an outcome would be above."""
     is_fake = (log.kind == ROLLBACK) & (log.start_ts == log.commit_ts)
     outcomes = np.unique(log.start_ts[(log.kind != PREWRITE) & ~is_fake])
@@ -73,7 +73,7 @@ def _floors(log: Log) -> Longs:
     return np.concatenate(found)
 
 
-def check_pairs(log: Log, commit_ts: Tso, since_ts: Tso) -> None:
+def check_pairs(log: LogHeads, commit_ts: Tso, since_ts: Tso) -> None:
     """Every commit above `since_ts` has its prewrite, and a transaction one commit_ts.
 
     Raises Corrupt.
@@ -94,7 +94,7 @@ def check_pairs(log: Log, commit_ts: Tso, since_ts: Tso) -> None:
         )
 
 
-def ddl_binlogs(log: Log, commit_ts: Tso) -> list[DdlBinlog]:
+def ddl_binlogs(log: LogHeads, commit_ts: Tso) -> list[DdlBinlog]:
     """The DDL that is committed at the moment, oldest first."""
     found = {
         (each.commit_ts, each.start_ts): DdlBinlog(
@@ -112,7 +112,7 @@ def ddl_binlogs(log: Log, commit_ts: Tso) -> list[DdlBinlog]:
 _LOOKED_AT = 64
 
 
-def newest_version(log: Log, before_ts: int) -> int:
+def newest_version(log: LogHeads, before_ts: int) -> int:
     """The highest schema version of the last transactions with rows that began before a time; 0
     where there are none. Raises CorruptRecord."""
     numbers = np.flatnonzero((log.kind == PREWRITE) & (log.start_ts < before_ts))
@@ -130,7 +130,7 @@ def newest_version(log: Log, before_ts: int) -> int:
     return newest
 
 
-def reads(log: Log, commit_ts: Tso, since_ts: Tso) -> list[Reads]:
+def reads(log: LogHeads, commit_ts: Tso, since_ts: Tso) -> list[Reads]:
     """Of each slice the prewrites of rows that were committed behind `since_ts`, up to the
     moment; of one that was sent again the first."""
     start_ts, first, _ = _extremes(log, (log.kind == COMMIT) & (log.commit_ts <= commit_ts))
@@ -147,7 +147,7 @@ def reads(log: Log, commit_ts: Tso, since_ts: Tso) -> list[Reads]:
     ]
 
 
-def _extremes(log: Log, counts: Mask) -> tuple[Longs, Longs, Longs]:
+def _extremes(log: LogHeads, counts: Mask) -> tuple[Longs, Longs, Longs]:
     """Each start_ts of some heads, ascending, with the least and the largest commit_ts."""
     start_ts, commit_ts = log.start_ts[counts], log.commit_ts[counts]
     order = np.argsort(start_ts, kind="stable")

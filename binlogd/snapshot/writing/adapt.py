@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 
 from binlogd.errors import Corrupt, CorruptRow
 from binlogd.snapshot.bases.dump import DumpFile
-from binlogd.snapshot.bases.dump_rows import Raw, Rows, rows_of
+from binlogd.snapshot.bases.dump_rows import DumpRows, Raw, rows_of
 from binlogd.snapshot.bases.dump_values import Read, reader_of, time_zone
 from binlogd.snapshot.bases.read_back import values_of
 from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.rowkey import HandleKind, key_of_values
 from binlogd.snapshot.spec import FileEntry
-from binlogd.snapshot.tables.built_on import Dumped, Source
+from binlogd.snapshot.tables.built_on import ColumnSource, Dumped
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.changed import keys_as, keys_of, type_of_keys
 from binlogd.snapshot.writing.files import KEY_COLUMN
@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
     size_bytes: int
 
 
-def sources_of(plan: TablePlan) -> tuple[Source | None, ...]:
+def sources_of(plan: TablePlan) -> tuple[ColumnSource | None, ...]:
     """Where each column of a table that has a base comes from."""
     assert plan.carry is not None, "the table has a base"
     return plan.carry.sources
@@ -109,7 +109,7 @@ class ParquetAdapter:
 _Adapt = Callable[[pa.Table, Losses], pa.Array]
 
 
-def adapter(column: ArrowColumn, source: Source | None) -> _Adapt:
+def adapter(column: ArrowColumn, source: ColumnSource | None) -> _Adapt:
     """What makes a column out of the rows of a base."""
     if source is None:
         value = missing_value(column.column)
@@ -125,7 +125,7 @@ def adapter(column: ArrowColumn, source: Source | None) -> _Adapt:
     return converted
 
 
-def _conversion(source: Source) -> Convert:
+def _conversion(source: ColumnSource) -> Convert:
     steps = [converter(step.old, step.new) for step in source.conversions]
 
     def convert(value: Value) -> Value:
@@ -181,7 +181,7 @@ def dump_chunks(
         yield Chunk(batch, _dumped_keys(plan, carry.dumped, rows, readers), batch.nbytes), losses
 
 
-def _places(dumped: Dumped, rows: Rows, file: DumpFile) -> dict[str, int]:
+def _places(dumped: Dumped, rows: DumpRows, file: DumpFile) -> dict[str, int]:
     """Where each column stands in a row."""
     names = [column.name for column in dumped.columns]
     given = list(rows.names) if rows.names is not None else names
@@ -199,7 +199,11 @@ _Readers = dict[str, tuple[int, Read]]
 
 
 def _dumped_column(
-    column: ArrowColumn, source: Source | None, rows: Rows, readers: _Readers, losses: Losses
+    column: ArrowColumn,
+    source: ColumnSource | None,
+    rows: DumpRows,
+    readers: _Readers,
+    losses: Losses,
 ) -> pa.Array:
     if source is None:
         return _repeated(column, missing_value(column.column), len(rows.rows), losses)
@@ -215,7 +219,9 @@ def _read(reader: tuple[int, Read], rows: list[list[Raw]]) -> list[Value]:
     return [read(row[place]) for row in rows]
 
 
-def _dumped_keys(plan: TablePlan, dumped: Dumped, rows: Rows, readers: _Readers) -> pa.Array | None:
+def _dumped_keys(
+    plan: TablePlan, dumped: Dumped, rows: DumpRows, readers: _Readers
+) -> pa.Array | None:
     if plan.handle.kind in (HandleKind.HIDDEN, HandleKind.PLACED):
         return None
     by_id: dict[int, Column] = {column.id: column for column in dumped.columns}

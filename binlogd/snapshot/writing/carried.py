@@ -23,11 +23,11 @@ from binlogd.snapshot.bases.dump import DumpFile
 from binlogd.snapshot.bases.read_back import values_of
 from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.spec import FileEntry
-from binlogd.snapshot.tables.built_on import Carry
+from binlogd.snapshot.tables.built_on import BaseReuse
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.adapt import Chunk, Losses, ParquetAdapter, dump_chunks, keys_in
 from binlogd.snapshot.writing.changed import changed_keys, is_kept
-from binlogd.snapshot.writing.files import TableFiles, Target, Written, keys_name
+from binlogd.snapshot.writing.files import FileTarget, TableFiles, Written, keys_name
 from binlogd.snapshot.writing.loose import LooseRows
 from binlogd.snapshot.writing.writer import arrow_columns, directory_name, schema_of, table_files
 from binlogd.tidb.rewrite import Unconvertible
@@ -57,7 +57,7 @@ def tasks(plans: dict[int, TablePlan]) -> list[CarryTask]:
     return found
 
 
-def take_over(task: CarryTask, plan: TablePlan, target: Target, part: str) -> list[Written]:
+def take_over(task: CarryTask, plan: TablePlan, target: FileTarget, part: str) -> list[Written]:
     """Writes what is left of some files. Raises UnreadableRow, ConfigError, Corrupt for a base that
     is damaged."""
     assert plan.carry is not None, "only tables that have a base are taken over"
@@ -87,8 +87,8 @@ def take_over(task: CarryTask, plan: TablePlan, target: Target, part: str) -> li
 class _TakeOver:
     task: CarryTask
     plan: TablePlan
-    carry: Carry
-    target: Target
+    carry: BaseReuse
+    target: FileTarget
     part: str
     columns: list[ArrowColumn] = field(init=False)
     schema: pa.Schema = field(init=False)

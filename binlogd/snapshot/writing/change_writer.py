@@ -18,8 +18,8 @@ from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.spec import ChangesOptions
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.snapshot.writing.files import TableFiles, Target, Written, results
-from binlogd.snapshot.writing.rows import Rows
+from binlogd.snapshot.writing.files import FileTarget, TableFiles, Written, results
+from binlogd.snapshot.writing.rows import RowsAsOf
 from binlogd.snapshot.writing.writer import (
     CHUNK_BYTES,
     CHUNK_ROWS,
@@ -35,7 +35,7 @@ OP, COMMIT_TS, SEQ, BEFORE = "_op", "_commit_ts", "_seq", "_before"
 _LETTERS = {Op.PUT: "I", Op.UPDATE: "U", Op.DELETE: "D"}
 
 
-class Change(NamedTuple):
+class KeyChange(NamedTuple):
     """One change of a row; `row` is empty when it went, `before` when it came."""
 
     table_id: int
@@ -52,7 +52,7 @@ def write_changes(
     batches: Iterable[pa.RecordBatch],
     tables: dict[int, TablePlan],
     tracker: bytes,
-    target: Target,
+    target: FileTarget,
     part: str,
     options: ChangesOptions,
 ) -> Iterator[pa.RecordBatch]:
@@ -64,8 +64,8 @@ def write_changes(
     current: _ChangeWriter | None = None
     done: list[Written] = []
     for batch in batches:
-        columns = (batch.column(name).to_pylist() for name in Change._fields)
-        for change in map(Change._make, zip(*columns, strict=True)):
+        columns = (batch.column(name).to_pylist() for name in KeyChange._fields)
+        for change in map(KeyChange._make, zip(*columns, strict=True)):
             table_id = change.table_id
             if current is None or current.table_id != table_id:
                 if table_id not in tables:
@@ -84,25 +84,25 @@ class _ChangeWriter:
         self,
         plan: TablePlan,
         schemas: SchemaTracker,
-        target: Target,
+        target: FileTarget,
         part: str,
         options: ChangesOptions,
     ) -> None:
         self.table_id = plan.info.id
         self._label = f"{plan.database}.{plan.info.name}"
-        self._rows = Rows(plan, schemas)
+        self._rows = RowsAsOf(plan, schemas)
         self._columns = arrow_columns(plan, target.types)
         self._ids = [each.id for each in plan.columns]
         self._options = options
         self._schema = _schema(self._columns, options)
         self._files = TableFiles(self.table_id, directory_name(plan), self._schema, target, part)
-        self._changes: list[Change] = []
+        self._changes: list[KeyChange] = []
         self._images: list[dict[int, Value]] = []
         self._befores: list[dict[int, Value] | None] = []
         self._bytes = 0
         self._problem = _taken(self._columns, options)
 
-    def add(self, change: Change) -> None:
+    def add(self, change: KeyChange) -> None:
         """Takes a change. Raises UnreadableRow."""
         if self._problem:
             return

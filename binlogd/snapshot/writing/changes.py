@@ -15,15 +15,15 @@ from pyspark.sql import DataFrame
 
 from binlogd.snapshot.log import state
 from binlogd.snapshot.log.packets import unpacked
-from binlogd.snapshot.log.scan import Rows, ddl_of
+from binlogd.snapshot.log.scan import RowScan, ddl_of
 from binlogd.snapshot.spec import ChangesEntry, ChangesOptions, DdlEntry
 from binlogd.snapshot.tables.catalog import Catalog, DdlBinlog, name_in
 from binlogd.snapshot.writing.change_writer import write_changes
-from binlogd.snapshot.writing.files import RESULTS, Target, Written
+from binlogd.snapshot.writing.files import RESULTS, FileTarget, Written
 
 
 def net(
-    packets: DataFrame, known: Catalog, target: Target, options: ChangesOptions
+    packets: DataFrame, known: Catalog, target: FileTarget, options: ChangesOptions
 ) -> list[Written]:
     """Writes what each row of all tables came to, as files below the staging directory.
 
@@ -41,7 +41,9 @@ def net(
     return [Written(**row.asDict()) for row in rows]
 
 
-def every(rows: Rows, known: Catalog, target: Target, options: ChangesOptions) -> list[Written]:
+def every(
+    rows: RowScan, known: Catalog, target: FileTarget, options: ChangesOptions
+) -> list[Written]:
     """Writes all changes of all tables as files below the staging directory."""
     tables, tracker = dict(known.tables), known.tracker
 

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlogd.snapshot.formats.columns import ArrowColumn
-from binlogd.snapshot.log.datums import Rows, stretches
+from binlogd.snapshot.log.datums import RowSpans, stretches
 from binlogd.snapshot.log.vectors import Longs, Mask, signed, uvarints
 from binlogd.tidb.datum import Flag
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
 
-Way = Callable[[Rows, Longs], pa.Array | None]
+Way = Callable[[RowSpans, Longs], pa.Array | None]
 """From rows, and where the datum of each begins."""
 
 _NIL = Flag.NIL.value
@@ -76,7 +76,7 @@ _WAYS: dict[int, Callable[[Column, pa.DataType], Way | None]] = (
 )
 
 
-def _of_flag(rows: Rows, at: Longs, flag: Flag) -> Mask | None:
+def _of_flag(rows: RowSpans, at: Longs, flag: Flag) -> Mask | None:
     """Which datums are NULL, if all others are of this flag."""
     flags = rows.data[at]
     is_null: Mask = flags == _NIL
@@ -90,7 +90,7 @@ def _array(values: npt.NDArray[np.generic], is_null: Mask) -> pa.Array:
 def _integers(type_: pa.DataType, *, is_unsigned: bool) -> Way:
     flag = Flag.UVARINT if is_unsigned else Flag.VARINT
 
-    def way(rows: Rows, at: Longs) -> pa.Array | None:
+    def way(rows: RowSpans, at: Longs) -> pa.Array | None:
         is_null = _of_flag(rows, at, flag)
         if is_null is None:
             return None
@@ -106,7 +106,7 @@ def _integers(type_: pa.DataType, *, is_unsigned: bool) -> Way:
 
 
 def _uint64s(type_: pa.DataType) -> Way:
-    def way(rows: Rows, at: Longs) -> pa.Array | None:
+    def way(rows: RowSpans, at: Longs) -> pa.Array | None:
         is_null = _of_flag(rows, at, Flag.UVARINT)
         if is_null is None:
             return None
@@ -119,7 +119,7 @@ def _uint64s(type_: pa.DataType) -> Way:
 def _labels(elems: tuple[str, ...]) -> Way:
     labels = pa.array(["", *elems], pa.string())
 
-    def way(rows: Rows, at: Longs) -> pa.Array | None:
+    def way(rows: RowSpans, at: Longs) -> pa.Array | None:
         is_null = _of_flag(rows, at, Flag.UVARINT)
         if is_null is None:
             return None
@@ -133,7 +133,7 @@ def _labels(elems: tuple[str, ...]) -> Way:
 
 
 def _texts(type_: pa.DataType) -> Way:
-    def way(rows: Rows, at: Longs) -> pa.Array | None:
+    def way(rows: RowSpans, at: Longs) -> pa.Array | None:
         is_null = _of_flag(rows, at, Flag.COMPACT_BYTES)
         if is_null is None:
             return None
@@ -150,7 +150,7 @@ def _texts(type_: pa.DataType) -> Way:
 
 
 def _floats(type_: pa.DataType) -> Way:
-    def way(rows: Rows, at: Longs) -> pa.Array | None:
+    def way(rows: RowSpans, at: Longs) -> pa.Array | None:
         is_null = _of_flag(rows, at, Flag.FLOAT)
         if is_null is None:
             return None
@@ -164,7 +164,7 @@ def _floats(type_: pa.DataType) -> Way:
     return way
 
 
-def _bytes_at(rows: Rows, at: Longs, size: int) -> npt.NDArray[np.uint8]:
+def _bytes_at(rows: RowSpans, at: Longs, size: int) -> npt.NDArray[np.uint8]:
     """So many bytes of each, row by row; what is NULL at the very end reads what is behind."""
     return np.ascontiguousarray(rows.data[at[:, None] + np.arange(size)])
 
@@ -173,7 +173,7 @@ def _bytes_at(rows: Rows, at: Longs, size: int) -> npt.NDArray[np.uint8]:
 
 
 def _decimals(type_: pa.Decimal128Type) -> Way:
-    def way(rows: Rows, at: Longs) -> pa.Array | None:
+    def way(rows: RowSpans, at: Longs) -> pa.Array | None:
         is_null = _of_flag(rows, at, Flag.DECIMAL)
         if is_null is None or is_null.all():
             return None
@@ -189,7 +189,7 @@ def _decimals(type_: pa.Decimal128Type) -> Way:
     return way
 
 
-def _unscaled(rows: Rows, at: Longs, precision: int, scale: int) -> Longs | None:
+def _unscaled(rows: RowSpans, at: Longs, precision: int, scale: int) -> Longs | None:
     """Decimals of up to 18 digits as integers; None where a group of digits has too many."""
     groups = _groups(precision, scale)
     body = _bytes_at(rows, at, sum(size for size, _ in groups))
@@ -227,7 +227,7 @@ def _decimal_array(unscaled: Longs, is_null: Mask, type_: pa.Decimal128Type) -> 
 
 
 def _moments(type_: pa.DataType, fsp: int) -> Way:
-    def way(rows: Rows, at: Longs) -> pa.Array | None:
+    def way(rows: RowSpans, at: Longs) -> pa.Array | None:
         is_null = _of_flag(rows, at, Flag.UVARINT)
         if is_null is None:
             return None

@@ -44,7 +44,7 @@ RESULTS = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class FileTarget:
     """Where and how files are written; `keys` is where the keys that changed are put down, `state`
     where marks of what is finished are, "" without any."""
 
@@ -59,14 +59,14 @@ class Target:
         """What an earlier run of this export wrote for a part, if it came to its end."""
         if not self.state:
             return None
-        of = marks.Part(table_id, marks.part_of(part))
+        of = marks.TablePart(table_id, marks.part_of(part))
         found = marks.marked(Path(self.state), Path(self.staging), of)
         return None if found is None else [Written.of(table_id, each) for each in found]
 
     def finish(self, table_id: int, part: str, done: list[Written]) -> None:
         """Notes that a part is finished, for whoever goes on after a crash."""
         if self.state and done:
-            of = marks.Part(table_id, marks.part_of(part))
+            of = marks.TablePart(table_id, marks.part_of(part))
             marks.mark(Path(self.state), of, [each.marked() for each in done])
 
 
@@ -148,7 +148,7 @@ class TableFiles:
     table_id: int
     directory: str
     schema: pa.Schema
-    target: Target
+    target: FileTarget
     part: str
     key_type: pa.DataType | None = None
     mysql_types: tuple[str, ...] = ()

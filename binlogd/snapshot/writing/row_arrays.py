@@ -1,9 +1,9 @@
 """Rows of one table into Arrow, column by column instead of row by row.
 
-Invariant. The arrays hold what `Rows.decode` and `ArrowColumn.build` give for each row. Why it
+Invariant. The arrays hold what `RowSpans.decode` and `ArrowColumn.build` give for each row. Why it
 holds. Where a datum begins is found for all rows at once; then each column has a way for all of its
 datums, or the reader of its type for each. A row in another form than TiDB's, one with a column of
-a coming schema, and every row of a table that has stand-ins goes through `Rows.decode`.
+a coming schema, and every row of a table that has stand-ins goes through `RowSpans.decode`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from binlogd.errors import CorruptRow
 from binlogd.snapshot.formats.columns import ArrowColumn
-from binlogd.snapshot.log.datums import Columns, Rows, columns, datum_ends
+from binlogd.snapshot.log.datums import Columns, RowSpans, columns, datum_ends
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.log.vectors import Longs, Mask
 from binlogd.snapshot.tables.catalog import TablePlan
@@ -61,7 +61,7 @@ class RowArrays:
 
         Raises CorruptRow.
         """
-        many = Rows.of(rows)
+        many = RowSpans.of(rows)
         at, handles = self._behind_handle(many)
         found = columns(many, at)
         is_odd = found.is_odd | (at < 0) | (at >= many.ends)  # one without columns says so
@@ -82,7 +82,7 @@ class RowArrays:
             for column, (start, _), lost in zip(self._columns, starts, losses, strict=True)
         ]
 
-    def _behind_handle(self, many: Rows) -> tuple[Longs, dict[int, Longs]]:
+    def _behind_handle(self, many: RowSpans) -> tuple[Longs, dict[int, Longs]]:
         """Where the columns of each row begin, and where whole key columns are in its handle."""
         at, handles = many.begins, {}
         for column_id in self._handle.column_ids:
@@ -104,7 +104,7 @@ class RowArrays:
 class _Of(NamedTuple):
     """What a chunk of rows is made of."""
 
-    many: Rows
+    many: RowSpans
     versions: Longs
     decoders: Mapping[int, Decoder]
     odd: Mapping[int, Mapping[int, Value]]
@@ -134,7 +134,7 @@ def _array(column: _Column, start: Longs, of: _Of, losses: Losses) -> pa.Array:
     return pa.concat_arrays(parts).take(pa.array(order))
 
 
-def _of_datums(column: _Column, many: Rows, at: Longs, losses: Losses) -> pa.Array:
+def _of_datums(column: _Column, many: RowSpans, at: Longs, losses: Losses) -> pa.Array:
     array = column.way(many, at) if column.way is not None else None
     if array is not None:
         return array

@@ -17,7 +17,7 @@ from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.schema import SchemaTracker
 
 
-class Rows:
+class RowsAsOf:
     """Decodes rows of one table as of the moment, whatever schema version wrote them."""
 
     def __init__(self, plan: TablePlan, schemas: SchemaTracker) -> None:

@@ -24,7 +24,14 @@ from binlogd.snapshot.log.scan import ddl_of
 from binlogd.snapshot.spec import ColumnEntry, FileEntry, LeftOut, TableEntry
 from binlogd.snapshot.tables.catalog import Catalog, TablePlan, name_in
 from binlogd.snapshot.writing import carried, writer
-from binlogd.snapshot.writing.files import RESULTS, Target, Written, checksum_text, results, synced
+from binlogd.snapshot.writing.files import (
+    RESULTS,
+    FileTarget,
+    Written,
+    checksum_text,
+    results,
+    synced,
+)
 from binlogd.tidb.model import Column
 from binlogd.tidb.schema import SchemaTracker
 
@@ -33,7 +40,7 @@ CARRY_TASKS_MAX = 256
 """Tasks that files of a base are spread over; many small files share one."""
 
 
-def write(packets: DataFrame, known: Catalog, target: Target) -> list[Written]:
+def write(packets: DataFrame, known: Catalog, target: FileTarget) -> list[Written]:
     """Writes the rows of all tables as files below the staging directory, synced and hashed.
 
     `packets` as `scan.spread` gives them.
@@ -51,7 +58,7 @@ def write(packets: DataFrame, known: Catalog, target: Target) -> list[Written]:
     return [Written(**row.asDict()) for row in rows]
 
 
-def carry(spark: SparkSession, known: Catalog, target: Target) -> list[Written]:
+def carry(spark: SparkSession, known: Catalog, target: FileTarget) -> list[Written]:
     """Takes over what the base holds and nobody changed; `write` has put down what was."""
     tables, todo = dict(known.tables), carried.tasks(dict(known.tables))
     if not todo:
@@ -73,7 +80,7 @@ def carry(spark: SparkSession, known: Catalog, target: Target) -> list[Written]:
     return [Written(**row.asDict()) for row in rows]
 
 
-def keep_schema(known: Catalog, target: Target) -> FileEntry:
+def keep_schema(known: Catalog, target: FileTarget) -> FileEntry:
     """Puts the schema at the moment beside the tables, for who builds on this snapshot."""
     path = Path(target.staging, SCHEMA_FILE)
     path.write_bytes(known.tracker)
@@ -88,7 +95,7 @@ def create_databases(known: Catalog) -> dict[str, str]:
 
 
 def entries(
-    known: Catalog, written: Sequence[Written], target: Target, *, has_empty: bool = True
+    known: Catalog, written: Sequence[Written], target: FileTarget, *, has_empty: bool = True
 ) -> tuple[tuple[TableEntry, ...], list[LeftOut]]:
     """What was staged, table by table; tables with a problem are removed again.
 
@@ -117,7 +124,7 @@ def entries(
     return tuple(tables), left_out
 
 
-def _entry(plan: TablePlan, files: Sequence[Written], target: Target) -> TableEntry:
+def _entry(plan: TablePlan, files: Sequence[Written], target: FileTarget) -> TableEntry:
     losses: dict[str, Counter[str]] = {}
     for each in files:
         for column, lost in json.loads(each.losses).items():

@@ -26,10 +26,10 @@ from binlogd.snapshot.log.rowkey import HandleKind, Op
 from binlogd.snapshot.spec import MANIFEST_NAME, TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.changed import ChangedKeys, keys_of_changes
-from binlogd.snapshot.writing.files import TableFiles, Target, Written, results
+from binlogd.snapshot.writing.files import FileTarget, TableFiles, Written, results
 from binlogd.snapshot.writing.loose import GoneRows
 from binlogd.snapshot.writing.row_arrays import RowArrays
-from binlogd.snapshot.writing.rows import Rows
+from binlogd.snapshot.writing.rows import RowsAsOf
 from binlogd.tidb.rewrite import Unconvertible
 from binlogd.tidb.row import Value
 from binlogd.tidb.schema import SchemaTracker
@@ -57,7 +57,7 @@ def write(
     batches: Iterable[pa.RecordBatch],
     tables: dict[int, TablePlan],
     tracker: bytes,
-    target: Target,
+    target: FileTarget,
     part: str,
 ) -> Iterator[pa.RecordBatch]:
     """Writes the rows of one partition; `part` makes its file names its own. Yields `RESULTS`.
@@ -79,7 +79,7 @@ def write(
     yield results(done)
 
 
-def write_empty(plan: TablePlan, target: Target) -> list[Written]:
+def write_empty(plan: TablePlan, target: FileTarget) -> list[Written]:
     """The file of a table without rows, so that its columns are there to be read."""
     return TableWriter(plan, SchemaTracker(), target, "empty").close_empty()
 
@@ -137,10 +137,12 @@ class TableWriter:
     that was killed had finished is taken as it is; its rows are only counted.
     """
 
-    def __init__(self, plan: TablePlan, schemas: SchemaTracker, target: Target, part: str) -> None:
+    def __init__(
+        self, plan: TablePlan, schemas: SchemaTracker, target: FileTarget, part: str
+    ) -> None:
         self.table_id = plan.info.id
         self._plan = plan
-        self._rows = Rows(plan, schemas)
+        self._rows = RowsAsOf(plan, schemas)
         self._columns = arrow_columns(plan, target.types)
         self._schema = schema_of(self._columns)
         self._files = table_files(plan, self._columns, target, part)
@@ -251,7 +253,7 @@ class TableWriter:
 def table_files(
     plan: TablePlan,
     columns: Sequence[ArrowColumn],
-    target: Target,
+    target: FileTarget,
     part: str,
     *,
     has_keys: bool = True,
@@ -273,7 +275,7 @@ class _GoneRows:
     """The rows that keys of a table held before they changed, on their way to `loose`."""
 
     def __init__(
-        self, directory: str, plan: TablePlan, part: str, rows: Rows, columns: list[ArrowColumn]
+        self, directory: str, plan: TablePlan, part: str, rows: RowsAsOf, columns: list[ArrowColumn]
     ) -> None:
         self._file = GoneRows(directory, plan.info.id, part)
         self._rows, self._columns, self._schema = rows, columns, schema_of(columns)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from binlogd.archive.store import Store
+from binlogd.archive.store import ArchiveStore
 from binlogd.errors import ConfigError, GaveUp
 from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import HandleKind
-from binlogd.snapshot.spec import InDoubt, TypeOptions
+from binlogd.snapshot.spec import DoubtfulRows, TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.lake.place import Kind, LakeLocation
 
@@ -55,7 +55,7 @@ class LakeTables(msgspec.Struct, frozen=True):
     tables: dict[str, LakeTable]
     format: Kind = "delta"
     placed: tuple[int, ...] = ()
-    in_doubt: tuple[InDoubt, ...] = ()
+    in_doubt: tuple[DoubtfulRows, ...] = ()
 
     def by_id(self) -> dict[int, LakeTable]:
         """The same by table id."""
@@ -87,7 +87,7 @@ def is_new(found: Claim | None, mine: Claim, where: str, *, takes_over: bool) ->
     )
 
 
-def claim_place(store: Store, where: str, mine: Claim, *, takes_over: bool) -> None:
+def claim_place(store: ArchiveStore, where: str, mine: Claim, *, takes_over: bool) -> None:
     """Notes in a directory whose it is. Raises PipelineStopped where it is another's."""
     try:
         found = msgspec.json.decode(store.read(CLAIM_NAME), type=Claim)
@@ -98,7 +98,7 @@ def claim_place(store: Store, where: str, mine: Claim, *, takes_over: bool) -> N
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class LakeBatch:
     """A range of commit_ts: all tables before it, those that are wanted after it, and the schema
     that explains its rows.
 
@@ -140,7 +140,7 @@ class Book:
 
     def __init__(self, place: LakeLocation) -> None:
         self._place = place
-        self.store = Store.open(place.url, what="lake")
+        self.store = ArchiveStore.open(place.url, what="lake")
 
     def read(self) -> LakeTables:
         """What stands there; nothing where nothing was written yet. Raises ConfigError."""

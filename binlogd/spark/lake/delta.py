@@ -25,7 +25,7 @@ from pyarrow.fs import SubTreeFileSystem
 from binlogd.spark.lake.book import LakeTable, LakeTables
 from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
 from binlogd.spark.lake.place import LakeLocation
-from binlogd.spark.lake.rows import KEY_COLUMN, Adapt, Changes
+from binlogd.spark.lake.rows import KEY_COLUMN, Adapt, KeyChanges
 
 APP_ID = "binlogd"
 TIDY_EVERY = 100
@@ -102,7 +102,7 @@ class Delta:
         return _head(head, table)
 
     def merge(
-        self, head: LakeTable, schema: pa.Schema, changes: Iterable[Changes], end: int
+        self, head: LakeTable, schema: pa.Schema, changes: Iterable[KeyChanges], end: int
     ) -> LakeTable:
         """See Kind. A MERGE for each of `changes`; done again they come to the same."""
         table = self._at(head, end)
@@ -180,7 +180,7 @@ def _properties(end: int) -> CommitProperties:
     )
 
 
-def _source(schema: pa.Schema, changes: Changes) -> pa.Table:
+def _source(schema: pa.Schema, changes: KeyChanges) -> pa.Table:
     """Rows put, and behind them the keys of rows gone."""
     count = len(changes.gone)
     nothing = [pa.nulls(count, field.type) for field in schema if field.name != KEY_COLUMN]

@@ -27,7 +27,7 @@ from binlogd.snapshot.log.moves import Followed, Home, Moves, Twins
 from binlogd.snapshot.log.rowkey import HandleKind, Op
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.spark.lake.book import WAY_PAST, Batch, PipelineStopped, label
+from binlogd.spark.lake.book import WAY_PAST, LakeBatch, PipelineStopped, label
 from binlogd.spark.lake.rows import KEY_COLUMN
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
@@ -143,7 +143,7 @@ class Residents:
         self._columns = [each for each in self.plan.columns if each.id in ids]
 
     @classmethod
-    def of(cls, batch: Batch, table_id: int, late: Latecomers) -> Residents:
+    def of(cls, batch: LakeBatch, table_id: int, late: Latecomers) -> Residents:
         """Those of one table. Raises PipelineStopped."""
         plan, of_table = batch.before[table_id], late.get(table_id, {})
         return cls(plan, batch.moves, batch.version_of(table_id), batch.types, of_table)

@@ -38,7 +38,7 @@ from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema
 from binlogd.spark.lake.book import LakeTable, LakeTables
 from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
 from binlogd.spark.lake.place import LakeLocation
-from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID, Adapt, Changes
+from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID, Adapt, KeyChanges
 
 FILE_BYTES = 128 << 20
 """About where a data file ends."""
@@ -120,7 +120,7 @@ class Iceberg:
             return self._committed(head, table, schema, files, writer.close(), end)
 
     def merge(
-        self, head: LakeTable, schema: pa.Schema, changes: Iterable[Changes], end: int
+        self, head: LakeTable, schema: pa.Schema, changes: Iterable[KeyChanges], end: int
     ) -> LakeTable:
         """See Kind. All of `changes` are one commit; their keys are in memory together."""
         with self._opened(head) as table:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from binlogd.errors import GaveUp
 from binlogd.spark.lake.book import LakeTable, LakeTables
-from binlogd.spark.lake.rows import Adapt, Changes
+from binlogd.spark.lake.rows import Adapt, KeyChanges
 
 COMMIT_TS_KEY = "binlogd.commit_ts"
 """The property of a commit that tells the end of its batch."""
@@ -22,7 +22,7 @@ class LakeFailed(GaveUp):
     """A library of a lake cannot do what it is asked; in its words, with the place."""
 
 
-class Kind(Protocol):
+class LakeKind(Protocol):
     """Delta or Iceberg; to be closed. All methods raise LakeFailed."""
 
     def create(
@@ -48,7 +48,7 @@ class Kind(Protocol):
         ...
 
     def merge(
-        self, head: LakeTable, schema: pa.Schema, changes: Iterable[Changes], end: int
+        self, head: LakeTable, schema: pa.Schema, changes: Iterable[KeyChanges], end: int
     ) -> LakeTable:
         """Rows put and rows gone, by key."""
         ...

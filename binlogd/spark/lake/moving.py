@@ -20,20 +20,20 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from binlogd.snapshot.spec import InDoubt
+from binlogd.snapshot.spec import DoubtfulRows
 from binlogd.spark.lake.book import (
     IN_DOUBT_MAX,
-    Batch,
     Book,
+    LakeBatch,
     LakeTable,
     LakeTables,
     PipelineStopped,
     label,
     placed_of,
 )
-from binlogd.spark.lake.kinds import Kind, LakeFailed
+from binlogd.spark.lake.kinds import LakeFailed, LakeKind
 from binlogd.spark.lake.place import LakeLocation
-from binlogd.spark.lake.rows import Changes, by_table, decoded, lake_schema
+from binlogd.spark.lake.rows import KeyChanges, by_table, decoded, lake_schema
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 
@@ -50,7 +50,7 @@ class Lake:
         """Raises ConfigError."""
         return Book(self.place)
 
-    def kind(self) -> Kind:
+    def kind(self) -> LakeKind:
         """What makes versions of its tables. Raises ConfigError."""
         if self.place.kind == "delta":
             from binlogd.spark.lake.delta import Delta
@@ -105,7 +105,7 @@ def begin(now: LakeTables, of: Span, gone_ts: Tso, where: str) -> Tso:
     )
 
 
-def check(now: LakeTables, batch: Batch, *, is_first: bool) -> None:
+def check(now: LakeTables, batch: LakeBatch, *, is_first: bool) -> None:
     """Whether rows from before the batch are in the lake. Raises PipelineStopped."""
     there = now.by_id()
     needed = set(batch.after).union(*batch.origins.values())
@@ -124,7 +124,7 @@ def check(now: LakeTables, batch: Batch, *, is_first: bool) -> None:
 
 
 def merge(
-    lake: Lake, heads: Heads, batch: Batch, batches: Iterable[pa.RecordBatch]
+    lake: Lake, heads: Heads, batch: LakeBatch, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Merged]:
     """Puts the winners of some tables in place; they come sorted by table, with all of a table.
 
@@ -143,14 +143,16 @@ def merge(
             yield Merged(head, *counts)
 
 
-def _counted(changes: Iterable[Changes], counts: list[int]) -> Iterator[Changes]:
+def _counted(changes: Iterable[KeyChanges], counts: list[int]) -> Iterator[KeyChanges]:
     for each in changes:
         counts[0] += each.puts.num_rows
         counts[1] += len(each.gone)
         yield each
 
 
-def finish(lake: Lake, batch: Batch, heads: Heads, in_doubt: Sequence[InDoubt] = ()) -> LakeTables:
+def finish(
+    lake: Lake, batch: LakeBatch, heads: Heads, in_doubt: Sequence[DoubtfulRows] = ()
+) -> LakeTables:
     """Says which versions belong together from now on, and which rows of the batch are in doubt."""
     tables = {label(plan): heads[table_id] for table_id, plan in batch.after.items()}
     book = lake.book()

@@ -8,21 +8,21 @@ from itertools import count
 import pyarrow as pa
 
 from binlogd.errors import CorruptRow
-from binlogd.snapshot.log.moves import Ended, ids_of
+from binlogd.snapshot.log.moves import PartitionsEnded, ids_of
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.lake.book import (
     DIRECTORY,
-    Batch,
+    LakeBatch,
     LakeTable,
     LakeTables,
     PipelineStopped,
     label,
 )
 from binlogd.spark.lake.homes import Latecomers, Residents
-from binlogd.spark.lake.kinds import Kind, LakeFailed
+from binlogd.spark.lake.kinds import LakeFailed, LakeKind
 from binlogd.spark.lake.moving import Lake
-from binlogd.spark.lake.rows import KEY_COLUMN, Adapt, Changes, adaptation, lake_schema
+from binlogd.spark.lake.rows import KEY_COLUMN, Adapt, KeyChanges, adaptation, lake_schema
 from binlogd.tidb.rewrite import Unconvertible
 
 GONE_MAX = 250_000
@@ -31,7 +31,7 @@ is written anew."""
 
 
 def prepare(
-    lake: Lake, now: LakeTables, batch: Batch, late: Latecomers | None = None
+    lake: Lake, now: LakeTables, batch: LakeBatch, late: Latecomers | None = None
 ) -> dict[int, LakeTable]:
     """Makes the tables that are new, and takes the others to their new columns and partitions.
 
@@ -43,7 +43,7 @@ def prepare(
 
 
 class _Preparing:
-    def __init__(self, kind: Kind, now: LakeTables, batch: Batch, late: Latecomers) -> None:
+    def __init__(self, kind: LakeKind, now: LakeTables, batch: LakeBatch, late: Latecomers) -> None:
         self._kind, self._batch, self._late = kind, batch, late
         self._there = now.by_id()
 
@@ -81,7 +81,7 @@ class _Preparing:
         if adapt is not None:
             return self._kind.rewrite(head, schema, adapt, batch.end)
         if len(gone):
-            changes = Changes(schema.empty_table(), gone)
+            changes = KeyChanges(schema.empty_table(), gone)
             return self._kind.merge(head, schema, [changes], batch.end)
         return head
 
@@ -92,7 +92,7 @@ class _Preparing:
         if plan.handle.kind is not HandleKind.PLACED:
             return False
         is_elsewhere = any(
-            table_id in ids_of(move) and not isinstance(move, Ended)
+            table_id in ids_of(move) and not isinstance(move, PartitionsEnded)
             for move in batch.moves.moves
             if move.version > batch.version
         )

@@ -14,10 +14,10 @@ from binlogd.errors import CorruptRow, UnreadableRow
 from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.spec import TypeOptions
-from binlogd.snapshot.tables.built_on import Source
+from binlogd.snapshot.tables.built_on import ColumnSource
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.adapt import adapter
-from binlogd.snapshot.writing.rows import Rows
+from binlogd.snapshot.writing.rows import RowsAsOf
 from binlogd.snapshot.writing.writer import arrow_columns, schema_of
 from binlogd.spark.lake.book import PipelineStopped, label
 from binlogd.tidb.model import Column
@@ -35,7 +35,7 @@ PIECE_ROWS = 250_000
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class KeyChanges:
     """What some keys of a table hold at the end of a batch; `puts` ends with the key column."""
 
     puts: pa.Table
@@ -81,7 +81,9 @@ def adaptation(before: TablePlan, after: TablePlan, types: TypeOptions) -> Adapt
     return adapt
 
 
-def _source(column: Column, before: TablePlan, rewritten: Sequence[Rewritten]) -> Source | None:
+def _source(
+    column: Column, before: TablePlan, rewritten: Sequence[Rewritten]
+) -> ColumnSource | None:
     """The column that it was, and what MODIFY COLUMN did to its values; None for a new one."""
     held = {each.id: each for each in before.columns}
     replaced = {each.new.id: each for each in rewritten}
@@ -91,7 +93,7 @@ def _source(column: Column, before: TablePlan, rewritten: Sequence[Rewritten]) -
         steps.insert(0, replaced[column_id])
         column_id = replaced[column_id].old.id
     was = held.get(column_id)
-    return Source(was.name, tuple(steps)) if was is not None else None
+    return ColumnSource(was.name, tuple(steps)) if was is not None else None
 
 
 # --- rows that changed -------------------------------------------------------------------------
@@ -147,10 +149,10 @@ def decoded(
     schemas: SchemaTracker,
     pieces: Iterable[Sequence[_Winner]],
     types: TypeOptions,
-) -> Iterator[Changes]:
+) -> Iterator[KeyChanges]:
     """Raises UnreadableRow, PipelineStopped."""
     rows, columns, schema = (
-        Rows(plan, schemas),
+        RowsAsOf(plan, schemas),
         arrow_columns(plan, types),
         lake_schema(plan, types),
     )
@@ -164,11 +166,11 @@ def decoded(
             raise UnreadableRow(label(plan), puts[-1][5], str(error)) from error
         keys = pa.array([each[3] for each in puts], pa.binary())
         gone = pa.array([each[3] for each in winners if each[1] == Op.DELETE], pa.binary())
-        yield Changes(pa.Table.from_arrays([*arrays, keys], schema=schema), gone)
+        yield KeyChanges(pa.Table.from_arrays([*arrays, keys], schema=schema), gone)
 
 
 def _values(
-    plan: TablePlan, rows: Rows, columns: Sequence[ArrowColumn], puts: Sequence[_Winner]
+    plan: TablePlan, rows: RowsAsOf, columns: Sequence[ArrowColumn], puts: Sequence[_Winner]
 ) -> list[list[Value]]:
     values: list[list[Value]] = [[] for _ in columns]
     for _, _, version, _, row, commit_ts in puts:

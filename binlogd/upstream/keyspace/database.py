@@ -24,7 +24,7 @@ from binlogd.errors import ConfigError, UpstreamUnavailable
 from binlogd.host.threads import Threads
 from binlogd.ports import NodeStatus
 from binlogd.upstream.entry import entry_json, node_key
-from binlogd.upstream.keyspace.versions import FIRST_REVISION, Version
+from binlogd.upstream.keyspace.versions import FIRST_REVISION, KeyVersion
 
 T = TypeVar("T")
 
@@ -55,18 +55,18 @@ class Content:
 
     revision: int
     compacted: int
-    versions: Sequence[Version]
+    versions: Sequence[KeyVersion]
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class EtcdIdentity:
     """By which numbers an etcd client knows the cluster and its one member."""
 
     cluster: int
     member: int
 
 
-class Database:
+class KeyspaceDatabase:
     """One connection, in a thread of its own. Methods raise UpstreamUnavailable."""
 
     def __init__(self, path: Path, thread: Threads, connection: sqlite3.Connection) -> None:
@@ -74,7 +74,7 @@ class Database:
         self._is_closed = False
 
     @classmethod
-    async def open(cls, path: Path) -> Database:
+    async def open(cls, path: Path) -> KeyspaceDatabase:
         """Opens or makes the tables. Raises ConfigError when the file is no such database."""
         thread = Threads(1, name="keyspace")
         try:
@@ -89,16 +89,16 @@ class Database:
         await self._thread.run(self._connection.close)
         self._thread.close()
 
-    async def identity(self, make: Callable[[], int]) -> Identity:
+    async def identity(self, make: Callable[[], int]) -> EtcdIdentity:
         """Made at the first call, and kept."""
 
-        def read() -> Identity:
+        def read() -> EtcdIdentity:
             for name in ("cluster", "member"):
                 self._connection.execute(
                     "INSERT INTO keyspace_marks VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
                     (name, make()),
                 )
-            return Identity(self._mark("cluster", 0), self._mark("member", 0))
+            return EtcdIdentity(self._mark("cluster", 0), self._mark("member", 0))
 
         return await self._run(read)
 
@@ -116,7 +116,7 @@ class Database:
         )
 
     def write(
-        self, before: int, compacted: int, after: int, versions: Sequence[Version]
+        self, before: int, compacted: int, after: int, versions: Sequence[KeyVersion]
     ) -> asyncio.Future[Content | None]:
         """Adds versions to a keyspace that is at `before`, which is then at `after`, durably.
 
@@ -187,7 +187,7 @@ class Database:
             f"SELECT {_COLUMNS} FROM keyspace WHERE mod_revision > ? ORDER BY mod_revision, sub",
             (since,),
         )
-        return Content(revision, now_compacted, [Version(*row) for row in rows])
+        return Content(revision, now_compacted, [KeyVersion(*row) for row in rows])
 
     def _mark(self, name: str, absent: int) -> int:
         row = self._connection.execute(
@@ -250,7 +250,7 @@ def _take_over(connection: sqlite3.Connection) -> None:
         raise
 
 
-def _row(version: Version) -> tuple[object, ...]:
+def _row(version: KeyVersion) -> tuple[object, ...]:
     return (
         version.key,
         version.mod_revision,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from operator import attrgetter
 
 from binlogd.errors import EtcdRefused
-from binlogd.upstream.keyspace.versions import EVERYTHING, Version, Writing, is_within
+from binlogd.upstream.keyspace.versions import EVERYTHING, KeyVersion, Writing, is_within
 from binlogd.wire.generated.etcdserverpb import (
     Compare,
     CompareCompareResult,
@@ -48,12 +48,12 @@ _ATTRIBUTES = {
     RangeRequestSortTarget.MOD: attrgetter("mod_revision"),
     RangeRequestSortTarget.VALUE: attrgetter("value"),
 }
-_ABSENT = Version(key=b"", mod_revision=0)
+_ABSENT = KeyVersion(key=b"", mod_revision=0)
 
 _Span = tuple[bytes, bytes]
 
 
-def key_value(version: Version) -> KeyValue:
+def key_value(version: KeyVersion) -> KeyValue:
     """A version as it goes over the wire; of a deletion etcd says the key and the revision."""
     return KeyValue(
         key=version.key,
@@ -65,7 +65,7 @@ def key_value(version: Version) -> KeyValue:
     )
 
 
-def event(change: Version, before: Version | None = None) -> Event:
+def event(change: KeyVersion, before: KeyVersion | None = None) -> Event:
     """A change as a watch tells it; `before` is for those who asked for it."""
     return Event(
         type=EventEventType(EventEventType.PUT if change.is_live else EventEventType.DELETE),
@@ -295,7 +295,7 @@ def _chosen(request: TxnRequest, branch: Callable[[], bool]) -> Iterator[Request
             yield op
 
 
-def ranged(request: RangeRequest, found: list[Version], revision: int) -> RangeResponse:
+def ranged(request: RangeRequest, found: list[KeyVersion], revision: int) -> RangeResponse:
     """The answer to a read, of all that its range has."""
     answer = RangeResponse(header=ResponseHeader(revision=revision), count=len(found))
     if request.count_only:
@@ -324,7 +324,7 @@ def ranged(request: RangeRequest, found: list[Version], revision: int) -> RangeR
 
 
 def _is_between(
-    version: Version, min_mod: int, max_mod: int, min_create: int, max_create: int
+    version: KeyVersion, min_mod: int, max_mod: int, min_create: int, max_create: int
 ) -> bool:
     return (
         (not max_mod or version.mod_revision <= max_mod)
@@ -334,7 +334,7 @@ def _is_between(
     )
 
 
-def _compares(compare: Compare, version: Version) -> bool:
+def _compares(compare: Compare, version: KeyVersion) -> bool:
     match compare.target:
         case CompareCompareTarget.VALUE:
             order = _order(version.value, compare.value or b"")

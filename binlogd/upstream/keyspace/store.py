@@ -25,10 +25,10 @@ import structlog
 
 from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
 from binlogd.upstream.keyspace import requests
-from binlogd.upstream.keyspace.database import Content, Database, Identity
+from binlogd.upstream.keyspace.database import Content, EtcdIdentity, KeyspaceDatabase
 from binlogd.upstream.keyspace.leases import Leases
 from binlogd.upstream.keyspace.requests import Deciding
-from binlogd.upstream.keyspace.versions import Keyspace, Version, Writing
+from binlogd.upstream.keyspace.versions import Keyspace, KeyVersion, Writing
 from binlogd.wire.generated.etcdserverpb import (
     DeleteRangeRequest,
     DeleteRangeResponse,
@@ -87,7 +87,7 @@ class KeyspaceStatistics:
 class Changes:
     """What a watch sees next: changes in order, and from where to look the next time."""
 
-    versions: Sequence[Version]
+    versions: Sequence[KeyVersion]
     next_revision: int
     revision: int
     """The newest of the keyspace at that moment."""
@@ -97,7 +97,11 @@ class KeyspaceStore:
     """The open keyspace of one data directory. Methods raise EtcdRefused, UpstreamUnavailable."""
 
     def __init__(
-        self, database: Database, identity: Identity, random: Random, limits: KeyspaceLimits
+        self,
+        database: KeyspaceDatabase,
+        identity: EtcdIdentity,
+        random: Random,
+        limits: KeyspaceLimits,
     ) -> None:
         self._database, self._random, self._limits = database, random, limits
         self.identity = identity
@@ -115,7 +119,7 @@ class KeyspaceStore:
         cls, path: Path, random: Random, limits: KeyspaceLimits | None = None
     ) -> KeyspaceStore:
         """Opens or makes it in a database file. Raises ConfigError."""
-        database = await Database.open(path)
+        database = await KeyspaceDatabase.open(path)
         try:
             identity = await database.identity(lambda: random.getrandbits(62) | 1)
             store = cls(database, identity, random, limits or KeyspaceLimits())
@@ -296,7 +300,7 @@ class KeyspaceStore:
         )
         return Changes(versions, following, self._keyspace.revision)
 
-    def before(self, change: Version) -> Version | None:
+    def before(self, change: KeyVersion) -> KeyVersion | None:
         """What a key was before a change, if that is still known."""
         return self._keyspace.before(change)
 

@@ -22,7 +22,7 @@ _of_revision = attrgetter("mod_revision")
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class KeyVersion:
     """What a key became at `mod_revision`; `version` 0 says that it was deleted then."""
 
     key: bytes
@@ -59,23 +59,23 @@ class Keyspace:
         """What was before this revision cannot be read any more."""
         self.live_bytes = 0
         self._keys: list[bytes] = []
-        self._versions: dict[bytes, list[Version]] = {}
-        self._log: list[Version] = []
+        self._versions: dict[bytes, list[KeyVersion]] = {}
+        self._log: list[KeyVersion] = []
 
     # --- reading ---------------------------------------------------------------------------
 
-    def range(self, start: bytes, end: bytes, revision: int) -> list[Version]:
+    def range(self, start: bytes, end: bytes, revision: int) -> list[KeyVersion]:
         """What was there at a revision, by key. The caller has checked the revision."""
         found = (self._at(key, revision) for key in self._keys_within(start, end))
         return [version for version in found if version is not None]
 
-    def before(self, change: Version) -> Version | None:
+    def before(self, change: KeyVersion) -> KeyVersion | None:
         """What a key was before a change; None if it was not there, or nobody knows any more."""
         return self._at(change.key, change.mod_revision - 1)
 
     def changes(
         self, start: bytes, end: bytes, since: int, revisions_max: int
-    ) -> tuple[list[Version], int]:
+    ) -> tuple[list[KeyVersion], int]:
         """The durable changes of a range from revision `since` on, of at most so many revisions;
         and the first revision that was not looked at."""
         until = min(self.revision, since + revisions_max - 1)
@@ -94,7 +94,7 @@ class Keyspace:
             if (last := self._versions[key][-1]).is_live and last.lease == lease
         ]
 
-    def log(self) -> Sequence[Version]:
+    def log(self) -> Sequence[KeyVersion]:
         """Every version that is kept, in the order of their revisions. Not to be changed."""
         return self._log
 
@@ -110,7 +110,7 @@ class Keyspace:
         stop = len(self._keys) if end == EVERYTHING else bisect_left(self._keys, end)
         return iter(self._keys[begin:stop])
 
-    def _at(self, key: bytes, revision: int) -> Version | None:
+    def _at(self, key: bytes, revision: int) -> KeyVersion | None:
         versions = self._versions.get(key, ())
         at = bisect_right(versions, revision, key=_of_revision)
         return versions[at - 1] if at and versions[at - 1].is_live else None
@@ -121,7 +121,7 @@ class Keyspace:
         """One write at a time: it is committed or undone before the next begins."""
         return Writing(self)
 
-    def add(self, version: Version) -> None:
+    def add(self, version: KeyVersion) -> None:
         """Takes in a version that stands at the end of the log."""
         versions = self._versions.get(version.key)
         if versions is None:
@@ -146,7 +146,7 @@ class Keyspace:
         Of each key the newest version up to it stays, unless that is a deletion.
         """
         self.compacted = revision
-        kept: list[Version] = []
+        kept: list[KeyVersion] = []
         for version in self._log:
             if version.mod_revision > revision or self._at(version.key, revision) is version:
                 kept.append(version)
@@ -167,14 +167,14 @@ class Writing:
     def __init__(self, keyspace: Keyspace) -> None:
         self._keyspace = keyspace
         self._target = keyspace.revision + 1
-        self.changes: list[Version] = []
+        self.changes: list[KeyVersion] = []
 
     @property
     def revision(self) -> int:
         """Of an answer at this moment: the next one as soon as something has changed."""
         return self._target if self.changes else self._keyspace.revision
 
-    def range(self, start: bytes, end: bytes, revision: int = 0) -> list[Version]:
+    def range(self, start: bytes, end: bytes, revision: int = 0) -> list[KeyVersion]:
         """As `Keyspace.range`; revision 0 sees what this write has done."""
         return self._keyspace.range(start, end, revision or self._target)
 
@@ -182,7 +182,7 @@ class Writing:
         """Sets a key."""
         before = next(iter(self.range(key, b"")), None)
         self._add(
-            Version(
+            KeyVersion(
                 key=key,
                 mod_revision=self._target,
                 create_revision=before.create_revision if before else self._target,
@@ -192,11 +192,11 @@ class Writing:
             )
         )
 
-    def delete(self, start: bytes, end: bytes) -> list[Version]:
+    def delete(self, start: bytes, end: bytes) -> list[KeyVersion]:
         """Removes the keys of a range; returns what they were."""
         found = self.range(start, end)
         for each in found:
-            self._add(Version(key=each.key, mod_revision=self._target))
+            self._add(KeyVersion(key=each.key, mod_revision=self._target))
         return found
 
     def commit(self) -> None:
@@ -209,10 +209,10 @@ class Writing:
             self._keyspace.take_back()
         self.changes = []
 
-    def _add(self, version: Version) -> None:
+    def _add(self, version: KeyVersion) -> None:
         self._keyspace.add(version)
         self.changes.append(version)
 
 
-def _live_size(version: Version) -> int:
+def _live_size(version: KeyVersion) -> int:
     return version.size if version.is_live else 0

@@ -19,7 +19,7 @@ from binlogd.grpc.channel import woken_cleanly
 from binlogd.host.tls import ClientTls
 from binlogd.status import UpstreamPart
 from binlogd.tso import NO_TS, Tso
-from binlogd.upstream.pd.leader import NO_ANSWER, Leader, Message, PdLimits, Way, parsed, reason
+from binlogd.upstream.pd.leader import NO_ANSWER, Leader, PdLimits, PdMessage, Way, parsed, reason
 from binlogd.upstream.pd.members import Address, shown
 from binlogd.upstream.tikv.places import LocatedRegion
 from binlogd.wire.generated import metapb, pdpb
@@ -39,7 +39,7 @@ _NOBODY = "binlogd_look"
 T = TypeVar("T")
 
 
-class _Answer(Message, Protocol):
+class _Answer(PdMessage, Protocol):
     header: pdpb.ResponseHeader
 
 

@@ -201,7 +201,7 @@ class Leader:
             channel.close()
 
 
-class Message(Protocol):
+class PdMessage(Protocol):
     """A message of PD."""
 
     def parse(self, data: bytes) -> Any:
@@ -209,7 +209,7 @@ class Message(Protocol):
         ...
 
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=PdMessage)
 
 
 def parsed(empty: M, raw: bytes) -> M:

@@ -22,7 +22,7 @@ from binlogd.tso import Tso, physical_ms
 from binlogd.upstream.tikv.pairs import Pair, ScanAnswer
 from binlogd.upstream.tikv.places import RegionDirectory
 from binlogd.upstream.tikv.reaction import LOCKED, NOT_READY, Patience
-from binlogd.upstream.tikv.router import Router, RouterStatistics
+from binlogd.upstream.tikv.router import RegionRouter, RouterStatistics
 from binlogd.upstream.tikv.stores import Stores
 from binlogd.wire.generated import kvrpcpb
 from binlogd.wire.generated.kvrpcpb import (
@@ -84,7 +84,7 @@ class TikvClient:
     ) -> None:
         self._tso, self._stores, self._rng = tso, stores, rng
         self._limits = limits or TikvLimits()
-        self._router = Router(places, stores, call_s=self._limits.call_s)
+        self._router = RegionRouter(places, stores, call_s=self._limits.call_s)
         self._locks_met = self._locks_resolved = self._overdue = 0
         self._trouble = ""
 

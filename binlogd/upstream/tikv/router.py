@@ -39,7 +39,7 @@ _LOOK_UPS = 8  # at PD at once
 _AROUND = 4  # so often stores are believed who send on to each other, then PD is asked
 
 
-class Request(Protocol):
+class RegionRequest(Protocol):
     """What goes to a region."""
 
     context: kvrpcpb.Context
@@ -79,7 +79,7 @@ class _Silent(Exception):  # says what a store did, and goes no further than thi
     """A store gave no answer."""
 
 
-class Router:
+class RegionRouter:
     """One for a process; requests may be made at the same time."""
 
     def __init__(self, places: RegionDirectory, stores: Stores, *, call_s: float) -> None:
@@ -93,7 +93,7 @@ class Router:
         self._look_ups = 0
 
     async def ask(
-        self, key: bytes, request: Request, answer: type[A], method: str, patience: Patience
+        self, key: bytes, request: RegionRequest, answer: type[A], method: str, patience: Patience
     ) -> tuple[A, Region]:
         """The answer, without a region error, and the region that gave it; the request's context is
         filled in. Ends with the caller's deadline.
@@ -170,7 +170,7 @@ class Router:
 
     # --- parts of a request ----------------------------------------------------------------
 
-    async def _call(self, store_id: int, request: Request, answer: type[A], method: str) -> A:
+    async def _call(self, store_id: int, request: RegionRequest, answer: type[A], method: str) -> A:
         """One call, with a region error or without. Raises _Silent, UpstreamUnavailable."""
         try:
             connection = await self._stores.connection(store_id)

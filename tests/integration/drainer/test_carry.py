@@ -13,7 +13,7 @@ import pytest
 from binlogd.binlog import CommittedBinlog
 from binlogd.drainer.carry import Carry, InDoubt, RowsInDoubt
 from binlogd.drainer.ddl.edits import Dialect
-from binlogd.drainer.filtering.route import Router
+from binlogd.drainer.filtering.route import TableRouter
 from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.tidb.model import ActionType, Table, jobs_from_json
@@ -68,7 +68,7 @@ class Ahead(Upstream):
 def carried(txns: Sequence[Txn]) -> Iterator[tuple[Txn, InDoubt | RowsInDoubt | None]]:
     """What the sink is given, as the walk does it, and what was said to be in doubt."""
     upstream = Upstream()
-    carry = Carry(upstream.schema, Router(), Tso(100))
+    carry = Carry(upstream.schema, TableRouter(), Tso(100))
     for txn in txns:
         due = carry.due(txn.commit_ts)
         if due is not None:
@@ -130,7 +130,7 @@ def test_no_checkpoint_stands_between_a_ddl_and_the_values_behind_it() -> None:
     upstream.rows(inserted=[[3, b"a", 30]])
     upstream.ddl(ActionType.MULTI_SCHEMA_CHANGE, ALTER, AFTER, start_ts=121)
     walked = Upstream()
-    carry = Carry(walked.schema, Router(), Tso(100))
+    carry = Carry(walked.schema, TableRouter(), Tso(100))
     for txn in upstream.txns:
         if not isinstance(txn, Dml):
             walked.schema.apply(txn.job, 5)  # type: ignore[union-attr] # the others are DDL
@@ -154,7 +154,7 @@ def test_a_large_transaction_ahead_of_its_schema_is_not_held_for_what_may_be_car
     upstream.ddl(ActionType.CREATE_TABLE, CREATE, BEFORE)
     at = upstream.schema.table_at(10, 1000)
     assert at is not None
-    carry = Carry(upstream.schema, Router(), Tso(100))
+    carry = Carry(upstream.schema, TableRouter(), Tso(100))
     tracemalloc.start()
     try:
         binlog = bytes(24 << 20)
@@ -179,7 +179,7 @@ def _walk(last: int, after: Tso = NO_TS) -> tuple[Tso, dict[int, Mutation]]:
     schema = SchemaTracker()
     schema.load(jobs.values())
     translator = Translator(schema, filter_for(SKIPPED["windows"]), Dialect.MYSQL)
-    carry = Carry(schema, Router(), after)
+    carry = Carry(schema, TableRouter(), after)
     found: dict[int, Mutation] = {}
     ddl_ts = applied_ts = NO_TS
     for binlog in _binlogs()[:last]:
@@ -225,7 +225,7 @@ def test_what_goes_behind_a_ddl_has_one_place_whatever_follows_when(gap: int) ->
     upstream.rows(inserted=[[3, b"a", 30]])
     upstream.ddl(ActionType.MULTI_SCHEMA_CHANGE, ALTER, AFTER, start_ts=121)
     walked = Upstream()
-    carry = Carry(walked.schema, Router(), Tso(100))
+    carry = Carry(walked.schema, TableRouter(), Tso(100))
     for txn in upstream.txns:
         if not isinstance(txn, Dml):
             walked.schema.apply(txn.job, 5)  # type: ignore[union-attr] # the others are DDL

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.errors import ConfigError
@@ -224,7 +224,7 @@ async def test_the_checkpoint_may_be_on_another_server(mariadb: MariaDb) -> None
         "CREATE OR REPLACE USER keeper@'%'",
         "GRANT ALL ON tidb_binlog.* TO keeper@'%'",
     )
-    keeper = Server(mariadb.host, mariadb.port, "keeper", "")
+    keeper = MySqlServer(mariadb.host, mariadb.port, "keeper", "")
     options = MySqlSinkOptions(lanes=2, checkpoint_server=keeper)
 
     def sink() -> MySqlSink:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from binlogd.drainer.ddl.edits import Dialect, edited
 from binlogd.drainer.messages.named import NamedDdl, NamedTransaction
 from binlogd.drainer.mysql import catalog, ddl_note
-from binlogd.drainer.mysql.connection import Server, SqlSession
+from binlogd.drainer.mysql.connection import MySqlServer, SqlSession
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedOptions
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql.warned import Warned
@@ -112,7 +112,7 @@ async def test_a_moment_is_the_same_under_any_time_zone_of_the_session(
 ) -> None:
     db.execute("CREATE TABLE s.m (id BIGINT PRIMARY KEY, b TIMESTAMP NULL)")
     base = server_of(db)
-    server = Server(base.host, base.port, base.user, base.password, params={"time_zone": zone})
+    server = MySqlServer(base.host, base.port, base.user, base.password, params={"time_zone": zone})
     sink = MySqlSink(server, CLUSTER_ID, MySqlSinkOptions(lanes=1), Random(1))
     async with running(sink):
         await sink.submit([dml(5, inserted(MOMENT, (1, "2024-01-02 03:04:05")))])
@@ -124,7 +124,7 @@ async def test_a_moment_is_the_same_under_any_time_zone_of_the_session(
 @pytest.mark.parametrize("mode", [None, "", "STRICT_TRANS_TABLES,ANSI_QUOTES,NO_BACKSLASH_ESCAPES"])
 async def test_text_is_the_same_under_any_sql_mode(db: MariaDb, mode: str | None) -> None:
     base = server_of(db)
-    server = Server(base.host, base.port, base.user, base.password, sql_mode=mode)
+    server = MySqlServer(base.host, base.port, base.user, base.password, sql_mode=mode)
     db.execute("ALTER TABLE s.t ADD COLUMN b BIGINT")
     sink = MySqlSink(server, CLUSTER_ID, MySqlSinkOptions(lanes=1), Random(1))
     async with running(sink):
@@ -146,7 +146,7 @@ def test_a_time_zone_without_a_name_is_refused_as_the_original_does() -> None:
 
 async def test_a_variable_that_the_server_lacks_is_named(db: MariaDb) -> None:
     base = server_of(db)
-    server = Server(base.host, base.port, base.user, base.password, params={"no_such": "1"})
+    server = MySqlServer(base.host, base.port, base.user, base.password, params={"no_such": "1"})
     with pytest.raises(ConfigError, match="no_such"):
         await SqlSession.connect(server)
 
@@ -177,7 +177,7 @@ async def test_a_missing_privilege_stops_with_what_to_grant(db: MariaDb) -> None
         "GRANT SELECT ON s.* TO poor@'%'",
         "ALTER TABLE s.t ADD COLUMN b BIGINT",
     )
-    server = Server("127.0.0.1", db.port, "poor", "")
+    server = MySqlServer("127.0.0.1", db.port, "poor", "")
     sink = MySqlSink(server, CLUSTER_ID, MySqlSinkOptions(lanes=1), Random(1))
     error = await failing(sink, dml(5, inserted(T, (1, 1, b"a"))))
     assert isinstance(error, StatementRejected)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from binlogd.drainer.mysql.catalog import fingerprint
-from binlogd.drainer.mysql.connection import Server, SqlSession
+from binlogd.drainer.mysql.connection import MySqlServer, SqlSession
 from binlogd.drainer.mysql.ddl_watch import DdlWatch
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.rows.parts import Limits
@@ -45,7 +45,7 @@ def sink_at(
     options = MySqlSinkOptions(
         lanes=3, is_transactional=is_transactional, limits=limits or Limits()
     )
-    return MySqlSink(Server("127.0.0.1", port, user, ""), CLUSTER_ID, options, Random(1))
+    return MySqlSink(MySqlServer("127.0.0.1", port, user, ""), CLUSTER_ID, options, Random(1))
 
 
 @asynccontextmanager
@@ -108,7 +108,7 @@ async def test_a_session_that_ends_in_good_order_is_none_that_broke(db: MariaDb)
         return int(db.execute(f"SHOW GLOBAL STATUS LIKE '{name}'")[0][1] or 0)
 
     before = asked("Aborted_clients")
-    session = await SqlSession.connect(Server("127.0.0.1", db.port, "root", ""))
+    session = await SqlSession.connect(MySqlServer("127.0.0.1", db.port, "root", ""))
     connected = asked("Threads_connected")
     assert await session.rows(b"SELECT 1") == [(1,)]
     session.close()
@@ -118,7 +118,7 @@ async def test_a_session_that_ends_in_good_order_is_none_that_broke(db: MariaDb)
 
 async def test_a_default_that_is_no_text_is_read_like_any_other(db: MariaDb) -> None:
     db.execute("CREATE TABLE s.b (a INT, b VARBINARY(9) DEFAULT x'ff00fe')")
-    session = await SqlSession.connect(Server("127.0.0.1", db.port, "root", ""))
+    session = await SqlSession.connect(MySqlServer("127.0.0.1", db.port, "root", ""))
     try:
         before = await fingerprint(session, "s", "b")
         db.execute("ALTER TABLE s.b ALTER b SET DEFAULT x'fe00ff'")
@@ -264,7 +264,7 @@ async def test_too_many_connections_are_waited_for(db: MariaDb) -> None:
 
 
 def watched(sink: MySqlSink, port: int) -> MySqlSink:
-    sink._watch = DdlWatch(Server("127.0.0.1", port, "root", ""), look_every_s=0.05)
+    sink._watch = DdlWatch(MySqlServer("127.0.0.1", port, "root", ""), look_every_s=0.05)
     return sink
 
 

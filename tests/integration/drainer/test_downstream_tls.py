@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from binlogd.drainer.mysql.connection import Server, SqlSession
+from binlogd.drainer.mysql.connection import MySqlServer, SqlSession
 from binlogd.errors import DownstreamUnavailable
 from binlogd.host.tls import ClientTls, TlsFiles
 from tests.support.certificates import Authority
@@ -45,7 +45,9 @@ def asked(server: MariaDb, user: str, files: TlsFiles | None) -> str:
 
     async def ask() -> str:
         tls = ClientTls(files) if files else None
-        target = Server("127.0.0.1", server.port, user, "secret" if user != "root" else "", tls=tls)
+        target = MySqlServer(
+            "127.0.0.1", server.port, user, "secret" if user != "root" else "", tls=tls
+        )
         session = await SqlSession.connect(target)
         try:
             ((_, cipher),) = await session.rows(b"SHOW STATUS LIKE 'Ssl_cipher'")
@@ -67,7 +69,7 @@ def test_a_session_is_encrypted_where_that_is_configured(
 
 def test_a_password_is_in_utf_8_as_the_server_has_it(database: MariaDb) -> None:
     async def log_in() -> None:
-        target = Server("127.0.0.1", database.port, "utf8", PASSWORD)
+        target = MySqlServer("127.0.0.1", database.port, "utf8", PASSWORD)
         (await SqlSession.connect(target)).close()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

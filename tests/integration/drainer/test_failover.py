@@ -14,7 +14,7 @@ import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.drainer import Drainer, DrainerState
-from binlogd.drainer.mysql.connection import Done, Server, SqlSession
+from binlogd.drainer.mysql.connection import Done, MySqlServer, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.sink import Sink
 from binlogd.drainer.txn import Skip
@@ -51,7 +51,9 @@ class IntoServers(Place):
 
     def sink(self) -> Sink:
         options = MySqlSinkOptions(lanes=3, is_transactional=self.is_transactional)
-        return MySqlSink(Server("127.0.0.1", self.port, "root", ""), CLUSTER_ID, options, Random(1))
+        return MySqlSink(
+            MySqlServer("127.0.0.1", self.port, "root", ""), CLUSTER_ID, options, Random(1)
+        )
 
 
 @pytest.fixture
@@ -173,7 +175,7 @@ async def test_a_copy_with_the_note_of_a_ddl_and_without_the_ddl_gets_it(
         return Fate.PASS
 
     async with MySqlProxy(mariadb.port, decide).running() as proxy:
-        server = Server("127.0.0.1", proxy.port, "root", "")
+        server = MySqlServer("127.0.0.1", proxy.port, "root", "")
         with suppress(ExceptionGroup):
             await apply(MySqlSink(server, CLUSTER_ID, MySqlSinkOptions(lanes=2), Random(1)), event)
         await apply(MySqlSink(server, CLUSTER_ID, MySqlSinkOptions(lanes=2), Random(1)), event)

@@ -11,7 +11,7 @@ import pytest
 from binlogd.drainer.kafka.broker import Broker, BrokerOptions
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
-from binlogd.drainer.kafka.message import FIRST_PARTITION, Message
+from binlogd.drainer.kafka.message import FIRST_PARTITION, KafkaMessage
 from binlogd.drainer.kafka.sink import KafkaSink
 from binlogd.drainer.txn import Ddl
 from binlogd.errors import DownstreamUnavailable, RowMismatch
@@ -65,7 +65,7 @@ async def test_progress_is_found_behind_any_number_of_broken_off_transactions(ka
 async def test_a_topic_for_a_table_with_letters_that_kafka_has_not(kafka: Kafka) -> None:
     broker = Broker(replace(options(kafka, "odd"), topic="odd.{schema}.{table}"))
     await broker.start()
-    message = Message("a b", "größe$`", FIRST_PARTITION, None, b"row")
+    message = KafkaMessage("a b", "größe$`", FIRST_PARTITION, None, b"row")
     await broker.publish([message], b"1")
     await broker.stop()
     after = Broker(options(kafka, "odd"))
@@ -95,7 +95,7 @@ async def test_whoever_writes_can_stop_while_kafka_is_away(
     try:
         broker = Broker(options(kafka, "away"))
         await broker.start()
-        message = Message("s", "t", FIRST_PARTITION, None, b"x")
+        message = KafkaMessage("s", "t", FIRST_PARTITION, None, b"x")
         await broker.publish([message], b"1")
         kafka.kill()
         monkeypatch.setattr("binlogd.drainer.kafka.broker.ANSWER_WAIT_S", 0.5)

@@ -15,7 +15,7 @@ import pytest
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
-from binlogd.drainer.kafka.message import FIRST_PARTITION, Message, Notation
+from binlogd.drainer.kafka.message import FIRST_PARTITION, KafkaMessage, Notation
 from binlogd.drainer.kafka.original import OriginalMessages
 from binlogd.drainer.messages.named import RowKind
 from binlogd.drainer.messages.secondary import decode
@@ -37,7 +37,7 @@ SKIPPED: dict[str, tuple[str, ...]] = {"types": ("types_tidb.bad_utf8",), "keys"
 Read = Callable[[Column, Any], Canonical]
 
 
-def row_messages(name: str, notation: Notation) -> Iterator[Message]:
+def row_messages(name: str, notation: Notation) -> Iterator[KafkaMessage]:
     for txn in translated(RECORDINGS / name, SKIPPED[name], Dialect.FILE):
         if isinstance(txn, Dml):
             yield from notation.rows(txn)

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.mysql.connection import Done, Server, SqlSession
+from binlogd.drainer.mysql.connection import Done, MySqlServer, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.rows.parts import Limits
 from binlogd.drainer.txn import Dml, Skip
@@ -97,7 +97,7 @@ async def test_a_row_above_the_packet_limit_says_what_to_raise(db: MariaDb) -> N
 
 
 async def test_a_downstream_that_cannot_be_reached_is_unavailable() -> None:
-    server = Server("127.0.0.1", 1, "root", "hidden")
+    server = MySqlServer("127.0.0.1", 1, "root", "hidden")
     sink = MySqlSink(server, CLUSTER_ID, MySqlSinkOptions(), Random(1))
     with pytest.raises(DownstreamUnavailable, match=r"127\.0\.0\.1:1") as raised:
         await sink.open()

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from binlogd.drainer.mysql.connection import Done, Server, SqlSession
+from binlogd.drainer.mysql.connection import Done, MySqlServer, SqlSession
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.txn import Ddl, Dml, Skip, TableChange, Txn
 from binlogd.errors import BinlogdError, DdlOutcomeUnknown, DownstreamUnavailable
@@ -132,7 +132,7 @@ SWAPS = pytest.mark.parametrize(
 )
 
 
-async def begun(server: Server, event: Ddl) -> None:
+async def begun(server: MySqlServer, event: Ddl) -> None:
     """The DDL is noted, and not done."""
     dying = DiesAtDdl(server, CLUSTER_ID, MySqlSinkOptions(lanes=1), Random(1))
     await dying.open()

@@ -11,7 +11,7 @@ import pytest
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
-from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.restore import Restored, restore
 from binlogd.drainer.rows.parts import Limits
@@ -82,11 +82,11 @@ class Scene:
         self.mariadb.reset()
         self.mariadb.execute("CREATE DATABASE `keys`")
 
-    def sink(self, server: Server) -> MySqlSink:
+    def sink(self, server: MySqlServer) -> MySqlSink:
         limits = Limits(changes_max=8, cut_changes_max=16)
         return MySqlSink(server, CLUSTER_ID, MySqlSinkOptions(LANES, limits=limits), Random(1))
 
-    async def replicate(self, server: Server) -> None:
+    async def replicate(self, server: MySqlServer) -> None:
         """As the Drainer does it, saving its checkpoint now and then; until it dies."""
         sink = self.sink(server)
         async with running(sink):
@@ -105,7 +105,7 @@ class Scene:
         await sink.save(Checkpoint(Tso(1)))
         await sink.close()
 
-    async def restore(self, server: Server) -> Restored:
+    async def restore(self, server: MySqlServer) -> Restored:
         return await restore(
             disk=self.disk,
             relay_directory=self.relay,

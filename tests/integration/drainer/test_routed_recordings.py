@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from binlogd.drainer.filtering.route import Router, RouteRule
+from binlogd.drainer.filtering.route import RouteRule, TableRouter
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS, compare
 from tests.support.replay import SKIPPED, apply_all, sink_for, translated
 
-ROUTES = Router([RouteRule("ddl_a", "", "first"), RouteRule("ddl_b", "", "second")])
+ROUTES = TableRouter([RouteRule("ddl_a", "", "first"), RouteRule("ddl_b", "", "second")])
 NAMES = {"first": "ddl_a", "second": "ddl_b"}
 
 

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.grpc.compression import Damaged, Inflater, deflated
+from binlogd.grpc.compression import Inflater, NotGzip, deflated
 from binlogd.grpc.messages import compressed, inflated
 from binlogd.grpc.prefix import prefixed
 from binlogd.pump.rpc.service import PumpService, ServiceLimits
@@ -187,7 +187,7 @@ def test_what_is_no_gzip_or_ends_early_is_damaged(damage: bytes) -> None:
         list(inflater.steps(damage, 100))
         inflater.end()
 
-    with pytest.raises(Damaged):
+    with pytest.raises(NotGzip):
         read()
 
 

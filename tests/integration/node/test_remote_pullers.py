@@ -9,7 +9,7 @@ from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.client.pump_client import RemoteSource
 from binlogd.errors import BinlogdError
 from binlogd.ports import BinlogSource
-from binlogd.pump.rpc.service import CisternService, LateWatch, PumpService
+from binlogd.pump.rpc.service import CisternService, LateCommitFeed, PumpService
 from binlogd.serving.server import Server
 from binlogd.tso import Tso
 from binlogd.wire import peek
@@ -54,7 +54,7 @@ class Shards:
     async def write(self, payloads: Sequence[bytes]) -> Sequence[BinlogdError | None]:
         return [None for _ in payloads]
 
-    def watch_late(self) -> LateWatch:
+    def watch_late(self) -> LateCommitFeed:
         return MemoryPump()
 
     def sources(self) -> Sequence[BinlogSource]:

@@ -96,6 +96,7 @@ def test_a_process_that_is_killed_at_it_leaves_nothing_in_the_way(
     assert list(home.iterdir()) == []
 
 
+@pytest.mark.soak  # it mounts, which only root may, and not everywhere
 async def test_a_round_on_a_full_disk_takes_the_reserve_and_deletes_what_may_go(
     tmp_path: Path,
 ) -> None:

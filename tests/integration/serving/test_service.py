@@ -33,11 +33,11 @@ from binlogd.serving.routes.application import application
 from binlogd.serving.routes.events import Hub, event
 from binlogd.serving.routes.guard import Guard
 from binlogd.serving.server import Server, ServerLimits
-from binlogd.status import Entry
+from binlogd.status import NodeEntry
 from binlogd.status import Status as NodeStands
 from binlogd.telemetry.faults import unforeseen
 from binlogd.tso import Tso
-from binlogd.upstream.store import Skip
+from binlogd.upstream.store import SkipEntry
 from binlogd.wire import codec, peek
 from binlogd.wire.generated import binlog as pb
 from tests.support.memory_pump import Cluster, MemoryPump, nothing_to_do
@@ -67,8 +67,8 @@ class Operations:
     def unready(self) -> str:
         return self.reason
 
-    async def nodes(self, kind: str) -> list[Entry]:
-        return [Entry(node_id=kind)] if kind == "pumps" else []
+    async def nodes(self, kind: str) -> list[NodeEntry]:
+        return [NodeEntry(node_id=kind)] if kind == "pumps" else []
 
     async def change_state(self, node_id: str, action: str) -> Reply:
         if action != "pause":
@@ -100,8 +100,8 @@ class Operations:
         self.failed.append(route)
         return unforeseen(route, error)
 
-    def decided_skips(self) -> list[Skip]:
-        return [Skip(Tso(7), "", 0)]
+    def decided_skips(self) -> list[SkipEntry]:
+        return [SkipEntry(Tso(7), "", 0)]
 
 
 @dataclass

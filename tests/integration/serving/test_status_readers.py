@@ -13,7 +13,7 @@ import pytest
 import binlogd.serving
 from binlogd.node.problems import Problem
 from binlogd.status import PARTLY, DrainerStatus, Status, document
-from binlogd.upstream.store import Skip
+from binlogd.upstream.store import SkipEntry
 from tests.support.statuses import well
 
 PAGE = Path(binlogd.serving.__file__).parent / "page"
@@ -61,7 +61,7 @@ def test_the_page_reads_no_key_that_a_status_has_not(script: str) -> None:
 def test_what_the_page_reads_of_each_is_a_key_of_something_that_is_sent() -> None:
     known = {name for kind in HELD.values() for name in fields(kind)}
     known |= fields(Problem) | {"decided_ms", "reason"}
-    assert "decided_ms" in Skip.__dataclass_fields__
+    assert "decided_ms" in SkipEntry.__dataclass_fields__
     for script in ("page.js", "acting.js"):
         read = set(_OF_EACH.findall((PAGE / script).read_text())) - _OF_ELEMENTS
         assert read - known == set(), script

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from binlogd.archive.bases import fetched
-from binlogd.archive.store import Store
+from binlogd.archive.store import ArchiveStore
 from binlogd.errors import ConfigError, Refused
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.tso import NO_TS, Tso
@@ -52,7 +52,7 @@ def test_a_snapshot_is_built_on_one_in_an_object_store(spark: WarmSpark, tmp_pat
         with pytest.raises(ConfigError, match=r"no snapshot of `binlogd export` is there") as told:
             fetched(url, tmp_path / "nothing")
         assert "testing" not in str(told.value)
-        store = Store.open(url)
+        store = ArchiveStore.open(url)
         for path in (each for each in made.rglob("*") if each.is_file()):
             store.put_file(f"snapshot-1/{path.relative_to(made)}", path, path.stat().st_size)
         store.put("LATEST", b"snapshot-1\n")

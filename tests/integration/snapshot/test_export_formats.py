@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from binlogd.drainer.mysql.connection import Server
+from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.host import loop
 from binlogd.snapshot import job as job_module
 from binlogd.snapshot.formats.file_kinds import FileKind, quoted
@@ -76,7 +76,7 @@ IMPORTED = "types"
 
 def verdicts(server: MariaDb, path: Path, manifest: Manifest) -> list[Verdict]:
     async def all_of_them() -> list[Verdict]:
-        address = Server(host=server.host, port=server.port, user=server.user, password="")
+        address = MySqlServer(host=server.host, port=server.port, user=server.user, password="")
         return [each async for each in compare(address, NO_TS, path, manifest)]
 
     return loop.run(all_of_them())

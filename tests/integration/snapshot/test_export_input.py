@@ -13,7 +13,7 @@ from binlogd.snapshot.log.heads import heads
 from binlogd.snapshot.log.reader import payloads, slices, tasks
 from binlogd.snapshot.process.jobdir import STAGING_PREFIX, job_directory, pinned
 from binlogd.snapshot.publishing.publish import AlreadyThere, publish, read_manifest
-from binlogd.snapshot.spec import Manifest, Segment
+from binlogd.snapshot.spec import Manifest, PinnedSegment
 from binlogd.tso import Tso
 from binlogd.wire.peek import commit_binlog, prewrite_binlog
 from tests.support.data_directory import write_log
@@ -27,13 +27,13 @@ def binlogs(count: int) -> list[bytes]:
     ]
 
 
-def segment(path: Path, content: bytes, fid: int = 0) -> Segment:
+def segment(path: Path, content: bytes, fid: int = 0) -> PinnedSegment:
     file = path / f"{fid:06d}.vlog"
     file.write_bytes(content)
-    return Segment(0, fid, str(file), len(content), len(content))
+    return PinnedSegment(0, fid, str(file), len(content), len(content))
 
 
-def read(segments: Sequence[Segment], slice_bytes: int = 1 << 20) -> list[bytes]:
+def read(segments: Sequence[PinnedSegment], slice_bytes: int = 1 << 20) -> list[bytes]:
     return [payload for part in slices(segments, slice_bytes) for _, payload in payloads(part)]
 
 

@@ -15,7 +15,7 @@ import pytest
 from binlogd.errors import ConfigError, CorruptRow
 from binlogd.snapshot.formats.columns import Losses, arrow_column, spark_type
 from binlogd.snapshot.spec import TypeOptions, type_options
-from binlogd.snapshot.writing.files import TableFiles, Target
+from binlogd.snapshot.writing.files import FileTarget, TableFiles
 from binlogd.tidb.kinds import FLAG_UNSIGNED, Tp
 from binlogd.tidb.model import Column, FieldType
 from binlogd.tidb.row import Value
@@ -149,7 +149,7 @@ def test_limits_come_back_from_pyarrow_and_from_spark(spark: WarmSpark, tmp_path
         for number, (name, kind, options, _) in enumerate(CASES, 1)
     ]
     schema = pa.schema([(way.column.name, way.type) for way in ways])
-    files = TableFiles(1, "a.limits", schema, Target(str(tmp_path), DEFAULT, 1000), "0")
+    files = TableFiles(1, "a.limits", schema, FileTarget(str(tmp_path), DEFAULT, 1000), "0")
     losses: dict[str, Losses] = {way.column.name: Counter() for way in ways}
     arrays = [
         way.build([*(value for value, _ in case[3]), None], losses[way.column.name])
@@ -194,7 +194,7 @@ def test_json_is_a_variant_that_spark_takes_apart(spark: WarmSpark, tmp_path: Pa
     documents = ['{"a": [1, 2.5, "é"], "b": null}', "null", "18446744073709551615", "[]", None]
     way = arrow_column(Column(1, "doc", 0, of(Tp.JSON)), TypeOptions(json="variant"))
     schema = pa.schema([("doc", way.type)])
-    files = TableFiles(1, "a.docs", schema, Target(str(tmp_path), DEFAULT, 1000), "0")
+    files = TableFiles(1, "a.docs", schema, FileTarget(str(tmp_path), DEFAULT, 1000), "0")
     array = way.build(documents, Counter())
     files.add(pa.RecordBatch.from_arrays([array], schema=schema), None, 1)
     (written,) = files.close()

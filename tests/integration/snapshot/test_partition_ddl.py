@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binlogd.snapshot.log import reader, state
-from binlogd.snapshot.log.events import Wanted, events
-from binlogd.snapshot.log.heads import Log, heads
+from binlogd.snapshot.log.events import WantedTables, events
+from binlogd.snapshot.log.heads import LogHeads, heads
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.process.jobdir import pinned
 from binlogd.snapshot.spec import TypeOptions
@@ -55,10 +55,10 @@ def catalog_at(history: Partitioned, as_of: int) -> Catalog:
 def folded(data_dir: Path, work: Path, known: Catalog, as_of: int) -> dict[str, set[Shown]]:
     """What the tables hold by the last change of each key, without Spark."""
     handles = {table_id: plan.handle for table_id, plan in known.tables.items()}
-    wanted = Wanted(handles, known.passed_over, moves=known.moves)
+    wanted = WantedTables(handles, known.passed_over, moves=known.moves)
     with pinned(data_dir, work) as log_files:
         parts = reader.slices(log_files.segments, 1 << 20)
-        log = Log(parts, [heads(part) for part in parts])
+        log = LogHeads(parts, [heads(part) for part in parts])
         reads = transactions.reads(log, Tso(as_of), NO_TS)
         changes = [
             batch
@@ -159,7 +159,7 @@ def test_a_row_that_may_have_gone_with_its_partition_is_named(tmp_path: Path) ->
     (tmp_path / "work").mkdir()
     with pinned(tmp_path / "data", tmp_path / "work") as log_files:
         parts = reader.slices(log_files.segments, 1 << 20)
-        log = Log(parts, [heads(part) for part in parts])
+        log = LogHeads(parts, [heads(part) for part in parts])
         as_of = Tso(int(log.commit_ts.max()))
         ddl = transactions.ddl_binlogs(log, as_of)
         begins = Tso(int(log.start_ts.min()))

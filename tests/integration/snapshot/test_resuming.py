@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from binlogd.snapshot.publishing import marks, resume
-from binlogd.snapshot.spec import ChangesOptions, ExportSpec, Moment, Segment, TypeOptions
+from binlogd.snapshot.spec import ChangesOptions, ExportSpec, Moment, PinnedSegment, TypeOptions
 from binlogd.tso import NO_TS, Tso
 
 MOMENT = Tso(100)
@@ -21,7 +21,7 @@ def job(tmp_path: Path) -> Path:
     log = tmp_path / "000000.vlog"
     log.touch()
     marks.begin(tmp_path / resume.STATE, marks.Plan(MOMENT, 110, 8, "schema"))
-    resume.save(tmp_path, asked(segments=(Segment(0, 0, str(log), 5, 5),)))
+    resume.save(tmp_path, asked(segments=(PinnedSegment(0, 0, str(log), 5, 5),)))
     return tmp_path
 
 

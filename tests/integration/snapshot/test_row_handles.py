@@ -13,11 +13,11 @@ from binlogd.errors import Corrupt
 from binlogd.snapshot.formats.file_kinds import ROW_GROUP_ROWS
 from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.spec import FileEntry, KeysEntry, TypeOptions
-from binlogd.snapshot.tables.built_on import Carry, Source
+from binlogd.snapshot.tables.built_on import BaseReuse, ColumnSource
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.carried import CarryTask, take_over
 from binlogd.snapshot.writing.changed import ChangedKeys
-from binlogd.snapshot.writing.files import TableFiles, Target, Written
+from binlogd.snapshot.writing.files import FileTarget, TableFiles, Written
 from binlogd.spark.beginning import rows_of
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType, Table
@@ -28,7 +28,7 @@ INFO = Table(7, "loose", (Column(1, "a", 0, FieldType(Tp.LONGLONG)),))
 
 
 def plan(base: Path, files: tuple[FileEntry, ...]) -> TablePlan:
-    carry = Carry(str(base), files, (Source("a"),), is_same=True, is_loose=False)
+    carry = BaseReuse(str(base), files, (ColumnSource("a"),), is_same=True, is_loose=False)
     return TablePlan("s", INFO, handle_of(INFO), INFO.columns, (), (), Tso(1), carry)
 
 
@@ -43,7 +43,7 @@ def group_sizes(path: Path) -> list[int]:
 
 
 def test_row_groups_of_handles_are_those_of_the_rows(tmp_path: Path) -> None:
-    target = Target(str(tmp_path), TypeOptions(), 5_000_000)
+    target = FileTarget(str(tmp_path), TypeOptions(), 5_000_000)
     files = TableFiles(7, "s.loose", SCHEMA, target, "0", key_type=pa.int64())
     for count in (1, ROW_GROUP_ROWS, 5):
         numbers = pa.array(np.arange(count))
@@ -88,7 +88,7 @@ def test_handles_in_other_row_groups_than_their_rows_are_found(
     keys_of = ChangedKeys(str(tmp_path / "keys"), of_table, "0")
     keys_of.add(pa.array([(104).to_bytes(8, "big"), (109).to_bytes(8, "big")]))
     keys_of.close()
-    target = Target(str(staging), TypeOptions(), 5_000_000, keys=str(tmp_path / "keys"))
+    target = FileTarget(str(staging), TypeOptions(), 5_000_000, keys=str(tmp_path / "keys"))
     (written,) = take_over(CarryTask(7, (entry(10),)), of_table, target, "base-0")
     assert written.keys is not None
     expected = [(row, 100 + row) for row in rows if row not in (4, 9)]
@@ -100,7 +100,9 @@ def test_a_base_with_another_number_of_handles_than_rows_is_named(
     count: int, tmp_path: Path
 ) -> None:
     base = base_of(tmp_path / "base", list(range(10)), list(range(count)), 4, 4)
-    target = Target(str(tmp_path / "new"), TypeOptions(), 5_000_000, keys=str(tmp_path / "keys"))
+    target = FileTarget(
+        str(tmp_path / "new"), TypeOptions(), 5_000_000, keys=str(tmp_path / "keys")
+    )
     with pytest.raises(Corrupt, match=r"s\.loose/_keys-f: .*handles"):
         take_over(CarryTask(7, (entry(10),)), plan(base, (entry(10),)), target, "base-0")
 
@@ -108,7 +110,7 @@ def test_a_base_with_another_number_of_handles_than_rows_is_named(
 def test_what_was_written_last_time_can_be_built_on_again(tmp_path: Path) -> None:
     """Rows that went make row groups of any size; the third generation still knows its rows."""
     base, count = tmp_path / "0", ROW_GROUP_ROWS + 10
-    target = Target(str(base), TypeOptions(), 5_000_000)
+    target = FileTarget(str(base), TypeOptions(), 5_000_000)
     files = TableFiles(7, "s.loose", SCHEMA, target, "0", key_type=pa.int64())
     numbers = pa.array(np.arange(count))
     files.add(pa.RecordBatch.from_arrays([numbers], schema=SCHEMA), numbers, 0)
@@ -121,7 +123,7 @@ def test_what_was_written_last_time_can_be_built_on_again(tmp_path: Path) -> Non
         gone.add(pa.array([generation.to_bytes(8, "big")]))
         gone.close()
         base = tmp_path / str(generation)
-        target = Target(str(base), TypeOptions(), 5_000_000, keys=str(keys))
+        target = FileTarget(str(base), TypeOptions(), 5_000_000, keys=str(keys))
         done = take_over(CarryTask(7, entries), of_table, target, "base-0")
     (written,) = done
     assert written.keys is not None

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from binlogd.errors import Corrupt
 from binlogd.snapshot.log import reader
-from binlogd.snapshot.log.events import Wanted, events
-from binlogd.snapshot.log.heads import Log, heads
+from binlogd.snapshot.log.events import WantedTables, events
+from binlogd.snapshot.log.heads import LogHeads, heads
 from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.process.jobdir import pinned
-from binlogd.snapshot.spec import ExportSpec, Segment
+from binlogd.snapshot.spec import ExportSpec, PinnedSegment
 from binlogd.snapshot.tables.transactions import check_pairs, moment, reads
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, Tp
 from binlogd.tidb.model import Column, FieldType, Table
@@ -35,7 +35,7 @@ from tests.support.data_directory import write_log
 
 KEY = FieldType(Tp.LONGLONG, FLAG_PRIMARY_KEY | FLAG_NOT_NULL)
 INFO = Table(7, "t", (Column(1, "a", 0, KEY),), pk_is_handle=True)
-WANTED = Wanted({7: handle_of(INFO)}, frozenset())
+WANTED = WantedTables({7: handle_of(INFO)}, frozenset())
 
 Changes = list[tuple[int, int]]
 """Key and commit_ts."""
@@ -52,11 +52,11 @@ def commit(start_ts: int, commit_ts: int) -> bytes:
 
 
 @pytest.fixture
-def logged(tmp_path: Path) -> Iterator[Callable[[Sequence[bytes]], Log]]:
+def logged(tmp_path: Path) -> Iterator[Callable[[Sequence[bytes]], LogHeads]]:
     """The heads of a log of these binlogs, in small slices of small files."""
     with ExitStack() as stack:
 
-        def made(payloads: Sequence[bytes]) -> Log:
+        def made(payloads: Sequence[bytes]) -> LogHeads:
             directory = tmp_path / str(len(list(tmp_path.iterdir())))
             write_log(directory / "data", payloads, shards=2, segment_bytes=120)
             found = stack.enter_context(pinned(directory / "data", directory / "job"))
@@ -65,12 +65,12 @@ def logged(tmp_path: Path) -> Iterator[Callable[[Sequence[bytes]], Log]]:
         yield made
 
 
-def log_of(segments: Sequence[Segment]) -> Log:
+def log_of(segments: Sequence[PinnedSegment]) -> LogHeads:
     parts = reader.slices(segments, 60)
-    return Log(parts, [heads(part) for part in parts])
+    return LogHeads(parts, [heads(part) for part in parts])
 
 
-def changes(log: Log, upto: int, since: int = NO_TS) -> Changes:
+def changes(log: LogHeads, upto: int, since: int = NO_TS) -> Changes:
     def found() -> Iterator[tuple[int, int]]:
         for part, read in zip(log.parts, reads(log, Tso(upto), Tso(since)), strict=True):
             for batch in events(part, read, WANTED):
@@ -80,7 +80,7 @@ def changes(log: Log, upto: int, since: int = NO_TS) -> Changes:
     return sorted(found())
 
 
-Made = Callable[[Sequence[bytes]], Log]
+Made = Callable[[Sequence[bytes]], LogHeads]
 
 
 def test_a_transaction_that_was_sent_again_counts_once(logged: Made) -> None:
@@ -126,7 +126,7 @@ def test_a_rollback_that_names_a_time_commits_nothing(logged: Made) -> None:
     assert changes(log, 30) == [(2, 25)]
 
 
-def latest(log: Log) -> int:
+def latest(log: LogHeads) -> int:
     spec = ExportSpec(
         segments=(),
         schema_history="",
@@ -164,9 +164,9 @@ def test_what_came_after_the_sizes_were_taken_bounds_no_moment(tmp_path: Path) -
     with pinned(tmp_path / "data", tmp_path / "job") as found:
         parts = reader.slices(found.segments, 1 << 20)
         heads_of = [heads(part) for part in parts]
-        assert latest(Log(parts, heads_of)) == 25
+        assert latest(LogHeads(parts, heads_of)) == 25
         seen = [replace(part, seen=int(heads_of[0].at[2])) for part in parts]
-        assert latest(Log(seen, heads_of)) == 15
+        assert latest(LogHeads(seen, heads_of)) == 15
 
 
 def _more() -> list[bytes]:

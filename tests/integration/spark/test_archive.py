@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from binlogd.archive.places import read_catalog
-from binlogd.archive.store import Store
+from binlogd.archive.store import ArchiveStore
 from binlogd.archive.task import Mark, Task
 from binlogd.archive.upload import archive, verify
 from binlogd.archive.view import local_view
@@ -66,7 +66,7 @@ def test_a_round_goes_on_where_the_last_one_stopped(logged: Logged, tmp_path: Pa
         for half in ("shard-0/000099.vlog.new", "catalog.json.new"):  # of one that was killed
             (tmp_path / "many" / half).write_bytes(b"half")
     assert rounds > 2
-    one, many = (read_catalog(Store.open(url)) for url in (at_once, by_rounds))
+    one, many = (read_catalog(ArchiveStore.open(url)) for url in (at_once, by_rounds))
     assert one == many
     assert archive(task(logged, by_rounds)).segments == 0
 
@@ -119,7 +119,7 @@ def test_a_place_that_is_no_archive_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no archive"):
         verify(str(tmp_path))
     with pytest.raises(ConfigError, match='no file system for "gopher"'):
-        Store.open("gopher://there/it/is")
+        ArchiveStore.open("gopher://there/it/is")
 
 
 def prewrite(start_ts: int) -> bytes:

@@ -24,7 +24,7 @@ from binlogd.spark.lake.book import LakeTable
 from binlogd.spark.lake.kinds import LakeFailed
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
-from binlogd.spark.lake.rows import KEY_COLUMN, Changes
+from binlogd.spark.lake.rows import KEY_COLUMN, KeyChanges
 from binlogd.spark.submit import check_speculation
 
 ID = {b"PARQUET:field_id": b"1"}
@@ -133,12 +133,12 @@ def rows(**values: int) -> pa.Table:
     return pa.Table.from_arrays(list(map(pa.array, columns, SCHEMA.types)), schema=SCHEMA)
 
 
-def changes(pieces: int) -> Iterator[Changes]:
+def changes(pieces: int) -> Iterator[KeyChanges]:
     """In one piece, or as if they were larger than memory in two."""
     first, second = (rows(a=2, c=3), rows(d=4)) if pieces > 1 else (rows(a=2, c=3, d=4), None)
-    yield Changes(first, pa.array([b"b"], pa.binary()))
+    yield KeyChanges(first, pa.array([b"b"], pa.binary()))
     if second is not None:
-        yield Changes(second, pa.array([], pa.binary()))
+        yield KeyChanges(second, pa.array([], pa.binary()))
 
 
 BEFORE, AFTER = {b"a": 1, b"b": 1}, {b"a": 2, b"c": 3, b"d": 4}

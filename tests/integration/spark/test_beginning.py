@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.archive.store import Store
+from binlogd.archive.store import ArchiveStore
 from binlogd.errors import Refused
 from binlogd.settings import config
 from binlogd.settings.setup import Setup
@@ -135,7 +135,7 @@ def test_spark_puts_a_snapshot_of_an_object_store_into_a_lake_in_one_and_goes_on
 ) -> None:
     with s3_server() as s3:
         exports = s3.url("exports")
-        store = Store.open(exports)
+        store = ArchiveStore.open(exports)
         for path in snapshot.rglob("*"):
             if path.is_file():
                 name = f"snapshot-1/{path.relative_to(snapshot)}"

@@ -23,7 +23,7 @@ from binlogd.spark.lake import delta, iceberg, rows
 from binlogd.spark.lake.book import Claim, LakeTables, PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
-from binlogd.spark.plan import Held, planned, schema_before
+from binlogd.spark.plan import LakeState, planned, schema_before
 from binlogd.spark.request import request
 from binlogd.tidb.kinds import ActionType, SchemaState
 from binlogd.tidb.model import jobs_from_json
@@ -118,7 +118,7 @@ def test_a_table_that_comes_back_with_its_rows_is_told(logged: Logged) -> None:
     asked = request(logged.options(form="changes"))
     for job, came_back in ((made, False), (back, True)):
         ddl = [DdlBinlog(Tso(made.finished_ts), job.id, int(SchemaState.PUBLIC), job.query)]
-        words = ([*jobs, back], ddl, Held(before), asked)
+        words = ([*jobs, back], ddl, LakeState(before), asked)
         if not came_back:
             assert made.table_id in planned(*words, start=Tso(1), end=MAX_TS).after
             continue

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlogd.snapshot.log.moves import Ended, Home, Moves
+from binlogd.snapshot.log.moves import Home, Moves, PartitionsEnded
 from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
@@ -141,7 +141,7 @@ def test_rows_whose_partition_the_lake_has_lost_stop_the_pipeline() -> None:
     parts = Partition(8, ("738000",)), Partition(9, ("MAXVALUE",))
     told = Partitioning(PartitionKind.RANGE, "to_days(`day`)", (), parts)
     info = Table(7, "t", (day,), partition_ids=(8, 9), partitioning=told)
-    ended = Ended(5, 7, frozenset({8}))
+    ended = PartitionsEnded(5, 7, frozenset({8}))
     moves = Moves((ended,), {7: ((0, info),)}, {7: handle_of(info)})
     plan = TablePlan("s", info, handle_of(info), (day,), (), ())
     residents = Residents(plan, moves, 1, TypeOptions())

@@ -20,7 +20,7 @@ from binlogd.relay.log import RelayWriter
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tools.reading import SourceKind, find_sources, transactions
-from binlogd.tools.transaction import Meter, Transaction, Window
+from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import Tso
 from binlogd.wire import peek
 from tests.support.data_directory import write_log
@@ -36,9 +36,11 @@ def extracted(name: str, to: Path) -> Path:
     return to
 
 
-def read(*paths: Path, window: Window | None = None, jobs: Sequence[Job] = ()) -> list[Transaction]:
+def read(
+    *paths: Path, window: CommitWindow | None = None, jobs: Sequence[Job] = ()
+) -> list[Transaction]:
     found = find_sources(paths)
-    return list(transactions(found, window or Window(), jobs=jobs, meter=Meter()))
+    return list(transactions(found, window or CommitWindow(), jobs=jobs, meter=Meter()))
 
 
 def shape(transaction: Transaction) -> tuple[Tso, str, list[NamedRow]]:
@@ -143,13 +145,13 @@ def test_a_window_cuts_at_both_ends_inclusive(tmp_path: Path) -> None:
     start, stop = binlogs[100].commit_ts, binlogs[200].commit_ts
     everything = [shape(each) for each in read(tmp_path / "relay")]
     wanted = [each for each in everything if start <= each[0] <= stop]
-    window = Window(start, stop)
+    window = CommitWindow(start, stop)
     assert [shape(each) for each in read(tmp_path / "relay", window=window)] == wanted
     cut = read(tmp_path / "data", window=window, jobs=jobs_of("types"))
     assert [shape(each) for each in cut] == wanted
     root = extracted("drainer_file_ddl", tmp_path / "files")
     named = read(root / "last" / "out")
-    window = Window(named[10].commit_ts, named[20].commit_ts)
+    window = CommitWindow(named[10].commit_ts, named[20].commit_ts)
     found = read(root / "last" / "out", window=window)
     assert [each.commit_ts for each in found] == [each.commit_ts for each in named[10:21]]
 
@@ -180,11 +182,11 @@ def test_a_file_that_is_compressed_while_it_is_read_is_found_under_its_new_name(
     packed = file.with_name(compressed_name(file.name, plain[0].commit_ts))
     packed.write_bytes(gzip.compress(file.read_bytes()))
     file.unlink()
-    found = transactions([source], Window(), meter=Meter())
+    found = transactions([source], CommitWindow(), meter=Meter())
     assert [each.commit_ts for each in found] == [each.commit_ts for each in plain]
     packed.unlink()
     with pytest.raises(FileNotFoundError):
-        next(transactions([source], Window(), meter=Meter()))
+        next(transactions([source], CommitWindow(), meter=Meter()))
 
 
 def test_damage_is_named_with_path_and_offset_after_all_that_is_whole(tmp_path: Path) -> None:
@@ -195,7 +197,7 @@ def test_damage_is_named_with_path_and_offset_after_all_that_is_whole(tmp_path: 
     content = bytearray(file.read_bytes())
     content[offset + 20] ^= 1
     file.write_bytes(content)
-    stream = transactions(find_sources([file]), Window(), meter=Meter())
+    stream = transactions(find_sources([file]), CommitWindow(), meter=Meter())
     seen = [next(stream).commit_ts for _ in range(50)]
     assert seen == [each.commit_ts for each in whole[:50]]
     with pytest.raises(CorruptRelay, match=f"{file.name} at offset {offset}: checksum mismatch"):

@@ -11,14 +11,14 @@ import pytest
 
 from binlogd.archive.places import DirectoryPlaces
 from binlogd.archive.reading import LogReader
-from binlogd.archive.store import Store
+from binlogd.archive.store import ArchiveStore
 from binlogd.errors import Corrupt
-from binlogd.log.directory import Shard
+from binlogd.log.directory import ShardDirectory
 from binlogd.tidb.model import jobs_from_json
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.pump_log import joined
 from binlogd.tools.reading import find_sources, transactions
-from binlogd.tools.transaction import Meter, Transaction, Window
+from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.history import SchemaHistory
 from binlogd.upstream.job_sources import job_source
@@ -30,10 +30,10 @@ from tests.support.recordings_reader import RECORDINGS, committed, history, reco
 NAME = "types"
 
 
-def read(directory: Path, window: Window | None = None) -> tuple[list[Transaction], Meter]:
+def read(directory: Path, window: CommitWindow | None = None) -> tuple[list[Transaction], Meter]:
     sources, meter = find_sources([directory]), Meter()
     jobs = known_jobs(sources, None)
-    return list(transactions(sources, window or Window(), jobs=jobs, meter=meter)), meter
+    return list(transactions(sources, window or CommitWindow(), jobs=jobs, meter=meter)), meter
 
 
 def tss(found: Sequence[Transaction]) -> list[Tso]:
@@ -70,7 +70,7 @@ async def test_a_running_pump_and_one_that_ended_tell_the_same(tmp_path: Path) -
     assert not any(each.note for each in ended if each.ddl is None)
     assert meter.total_bytes < log_bytes(tmp_path) / 10, "the index tells where transactions stand"
     middle = known[len(known) // 2].commit_ts
-    late, _ = read(tmp_path, Window(start=middle))
+    late, _ = read(tmp_path, CommitWindow(start=middle))
     assert tss(late) == [each.commit_ts for each in known if each.commit_ts >= middle]
 
 
@@ -81,11 +81,11 @@ async def test_without_an_index_or_with_a_broken_one_the_log_is_scanned(tmp_path
         async with world.pump() as pump:
             await written(pump, *payloads)
     shard = tmp_path / "pump" / "shard-0"
-    with_index = [each.commit_ts for each in joined(_shard(shard), Window(), Meter())]
+    with_index = [each.commit_ts for each in joined(_shard(shard), CommitWindow(), Meter())]
     (shard / "index.db").write_bytes(b"no database" * 100)
     for name in ("index.db-wal", "index.db-shm"):
         (shard / name).unlink(missing_ok=True)
-    assert [each.commit_ts for each in joined(_shard(shard), Window(), Meter())] == with_index
+    assert [each.commit_ts for each in joined(_shard(shard), CommitWindow(), Meter())] == with_index
     (shard / "index.db").unlink()
     assert tss(read(tmp_path)[0]) == with_index
 
@@ -103,14 +103,14 @@ async def test_rows_of_the_index_that_lead_elsewhere_are_believed_by_no_reader(
             f" (SELECT fid, offset, length FROM {table} WHERE start_ts = {at(1)})"
         )
     with pytest.raises(Corrupt, match=f"{at(3)} at commit_ts {at(4)}: .* another binlog"):
-        list(joined(_shard(tmp_path / "pump" / "shard-0"), Window(), Meter()))
+        list(joined(_shard(tmp_path / "pump" / "shard-0"), CommitWindow(), Meter()))
     places = DirectoryPlaces(tmp_path)
     with pytest.raises(Corrupt, match=f"{at(3)} at commit_ts {at(4)}: .* another binlog"):
-        list(LogReader(Store.open(str(tmp_path)), places).binlogs(NO_TS, at(4)))
+        list(LogReader(ArchiveStore.open(str(tmp_path)), places).binlogs(NO_TS, at(4)))
 
 
-def _shard(shard: Path) -> Shard:
-    return Shard(shard / "value", shard / "index.db")
+def _shard(shard: Path) -> ShardDirectory:
+    return ShardDirectory(shard / "value", shard / "index.db")
 
 
 @pytest.mark.parametrize("table", ["ddl_history", "ddl_jobs"])

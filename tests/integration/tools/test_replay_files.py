@@ -13,7 +13,7 @@ from binlogd.drainer.messages.named import RowKind
 from binlogd.errors import ConfigError
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import Replayed, ReplayStopped, only_named, replay
-from binlogd.tools.transaction import Meter, Transaction, Window
+from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import Tso
 from tests.support.file_logs import written
 from tests.support.mariadb import MariaDb
@@ -21,8 +21,8 @@ from tests.support.recordings_reader import RECORDINGS, compare
 from tests.support.replay import SKIPPED, filter_for, server_of
 
 
-def read(*paths: Path, window: Window | None = None) -> Iterator[Transaction]:
-    return transactions(find_sources(paths), window or Window(), meter=Meter())
+def read(*paths: Path, window: CommitWindow | None = None) -> Iterator[Transaction]:
+    return transactions(find_sources(paths), window or CommitWindow(), meter=Meter())
 
 
 async def into(
@@ -60,8 +60,8 @@ async def test_a_replay_that_was_cut_short_goes_on_safely_from_before_its_end(
     wanted = filter_for((*SKIPPED["keys"], "keys.no_key"))
     everything = [each.commit_ts for each in read(directory)]
     middle, before = everything[len(everything) // 2], everything[len(everything) // 2 - 60]
-    await into(mariadb, read(directory, window=Window(stop=middle)), wanted)
-    await into(mariadb, read(directory, window=Window(start=before)), wanted, is_safe=True)
+    await into(mariadb, read(directory, window=CommitWindow(stop=middle)), wanted)
+    await into(mariadb, read(directory, window=CommitWindow(start=before)), wanted, is_safe=True)
     assert differences("keys", mariadb, (*SKIPPED["keys"], "keys.no_key")) == []
 
 
@@ -79,7 +79,7 @@ async def test_what_the_target_refuses_is_named_with_the_way_on_and_the_way_past
     assert re.search(way_on, str(stopped.value))
     assert 0 < stopped.value.applied_ts < at
     with pytest.raises(ReplayStopped, match="nothing was applied"):
-        await into(mariadb, read(directory, window=Window(start=at)), lacking)
+        await into(mariadb, read(directory, window=CommitWindow(start=at)), lacking)
 
 
 def first_change(directory: Path, table: str) -> Tso:

@@ -27,10 +27,10 @@ from binlogd.pump.kept_routing import SHARDS_FILE
 from binlogd.pump.log.valuelog import Acknowledged, LogLimits, ValueLog
 from binlogd.pump.route import Routing
 from binlogd.snapshot.log.reader import payloads, slices
-from binlogd.snapshot.spec import Segment
+from binlogd.snapshot.spec import PinnedSegment
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.records import records
-from binlogd.tools.transaction import Meter, Window
+from binlogd.tools.transaction import CommitWindow, Meter
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.wire.peek import commit_binlog, prewrite_binlog
 
@@ -64,13 +64,13 @@ def listed(value: Path) -> int:
 
 
 def told(value: Path) -> int:
-    return len(list(transactions(find_sources([value]), Window(), meter=Meter())))
+    return len(list(transactions(find_sources([value]), CommitWindow(), meter=Meter())))
 
 
 def exported(value: Path) -> int:
     files = sorted(value.glob("*.vlog"))
     size = files[0].stat().st_size
-    parts = slices([Segment(0, 0, str(files[0]), size, size)], 1 << 20)
+    parts = slices([PinnedSegment(0, 0, str(files[0]), size, size)], 1 << 20)
     return sum(1 for part in parts for _ in payloads(part)) // 2
 
 
@@ -229,7 +229,7 @@ def shown_of_sink(directory: Path) -> int:
 
 
 def told_of_sink(directory: Path) -> int:
-    return len(list(transactions(find_sources([directory]), Window(), meter=Meter())))
+    return len(list(transactions(find_sources([directory]), CommitWindow(), meter=Meter())))
 
 
 def relayed(directory: Path) -> int:

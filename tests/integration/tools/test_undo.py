@@ -17,8 +17,8 @@ from binlogd.drainer.messages.named import NamedColumn, NamedRow, NamedTransacti
 from binlogd.errors import ConfigError
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import replay
-from binlogd.tools.transaction import Meter, Window
-from binlogd.tools.undo import CannotUndo, Log, inverse, preamble, script, taken_back, undo
+from binlogd.tools.transaction import CommitWindow, Meter
+from binlogd.tools.undo import CannotUndo, UndoneLog, inverse, preamble, script, taken_back, undo
 from binlogd.tso import Tso
 from tests.integration.tools.test_reading import extracted
 from tests.support.file_logs import written
@@ -34,7 +34,7 @@ def only(database: str, table: str) -> TableFilter:
 def lives(directory: Path, wanted: TableFilter) -> dict[tuple[str, str], Tso]:
     """The tables that had one DDL only, and the commit_ts behind it."""
     ddls: dict[tuple[str, str], list[Tso]] = {}
-    for transaction in transactions(find_sources([directory]), Window(), meter=Meter()):
+    for transaction in transactions(find_sources([directory]), CommitWindow(), meter=Meter()):
         if transaction.ddl is not None:
             ddls.setdefault(name_of(transaction.ddl), []).append(transaction.commit_ts)
     return {
@@ -49,11 +49,11 @@ async def test_a_table_is_what_it_was_before(
     tmp_path: Path, mariadb: MariaDb, *, is_script: bool
 ) -> None:
     directory, wanted = await written("keys", tmp_path), filter_for(SKIPPED["keys"])
-    found = transactions(find_sources([directory]), Window(), meter=Meter())
+    found = transactions(find_sources([directory]), CommitWindow(), meter=Meter())
     await replay(found, wanted, server_of(mariadb), is_safe=False)
     for name, start in sorted(lives(directory, wanted).items())[::6]:
         rows = f"SELECT COUNT(*) FROM `{name[0]}`.`{name[1]}`"
-        log = Log(find_sources([directory]), Window(start=start), (), only(*name))
+        log = UndoneLog(find_sources([directory]), CommitWindow(start=start), (), only(*name))
         back = taken_back(log, Meter())
         if is_script:
             lines = [*preamble(), *(line for each in back for line in script(each))]
@@ -65,12 +65,14 @@ async def test_a_table_is_what_it_was_before(
 
 async def test_newest_first_and_nothing_where_a_ddl_stands(tmp_path: Path) -> None:
     directory = await written("ddl", tmp_path)
-    everything = Log(find_sources([directory]), Window(), (), TableFilter())
+    everything = UndoneLog(find_sources([directory]), CommitWindow(), (), TableFilter())
     with pytest.raises(CannotUndo, match=r"is a DDL, which cannot be taken back: .*--from"):
         next(taken_back(everything, Meter()))
-    found = list(transactions(find_sources([directory]), Window(), meter=Meter()))
+    found = list(transactions(find_sources([directory]), CommitWindow(), meter=Meter()))
     last_ddl = max(each.commit_ts for each in found if each.ddl)
-    late = Log(find_sources([directory]), Window(start=Tso(last_ddl + 1)), (), TableFilter())
+    late = UndoneLog(
+        find_sources([directory]), CommitWindow(start=Tso(last_ddl + 1)), (), TableFilter()
+    )
     order = [each.commit_ts for each in taken_back(late, Meter())]
     assert order == sorted(order, reverse=True)
     assert order == [each.commit_ts for each in reversed(found) if each.commit_ts > last_ddl]

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from binlogd.cli import command_line
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
-from binlogd.drainer.filtering.route import Router, RouteRule
+from binlogd.drainer.filtering.route import RouteRule, TableRouter
 from binlogd.errors import ConfigError
-from binlogd.tools.verify import Request, TableVerdict, verify
+from binlogd.tools.verify import TableVerdict, VerifyRequest, verify
 from binlogd.tso import NO_TS, Tso
 from tests.support.mariadb import MariaDb
 from tests.support.recordings_reader import RECORDINGS
@@ -50,7 +50,7 @@ async def verdicts(
     at_ts: Tso = NO_TS,
     part_bytes: int = 64 << 20,
 ) -> dict[str, TableVerdict]:
-    request = Request(
+    request = VerifyRequest(
         server_of(upstream),
         server_of(replica),
         wanted or TableFilter(),
@@ -146,7 +146,7 @@ async def test_tables_are_looked_for_under_the_names_that_routes_give_them(
         "CREATE TABLE store.left_out (a INT)",
         "CREATE TABLE store.surplus (a INT)",
     )
-    routes = Router([RouteRule("shop", "", "store")])
+    routes = TableRouter([RouteRule("shop", "", "store")])
     wanted = TableFilter(ignored_tables=[TablePattern("shop", "left_out")], routes=routes)
     found = await verdicts(mariadb, replica, wanted)
     assert {name: each.reason for name, each in found.items()} == {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from binlogd.drainer.mysql.connection import Server, SqlSession
+from binlogd.drainer.mysql.connection import MySqlServer, SqlSession
 from binlogd.errors import DownstreamUnavailable, UpstreamUnavailable
 from binlogd.ports import Committed, OpenPrewrite, Pending, RolledBack
 from binlogd.tso import Tso, compose
@@ -169,7 +169,7 @@ async def test_a_tidb_that_takes_such_a_password_by_tls_only_is_named(
     asked = TidbSql(("127.0.0.1", server.sql_port), SqlLogin("binlogd", "secret"))
     with pytest.raises(UpstreamUnavailable, match=r"1045.*a TiDB needs TLS"):
         await asked.rows("SHOW MASTER STATUS")
-    downstream = Server("127.0.0.1", server.sql_port, "binlogd", "secret")
+    downstream = MySqlServer("127.0.0.1", server.sql_port, "binlogd", "secret")
     with pytest.raises(DownstreamUnavailable, match=r"1045.*a TiDB needs TLS"):
         await SqlSession.connect(downstream)
 

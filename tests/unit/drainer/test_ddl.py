@@ -9,7 +9,7 @@ import pytest
 from binlogd.drainer.ddl.edits import Dialect, edited
 from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Omit, Replay
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
-from binlogd.drainer.filtering.route import Router, RouteRule
+from binlogd.drainer.filtering.route import RouteRule, TableRouter
 from binlogd.errors import UnsupportedDdl
 from binlogd.tidb.kinds import PartitionKind, Tp
 from binlogd.tidb.model import (
@@ -419,7 +419,7 @@ def test_a_default_of_an_added_column_is_what_the_job_says_wherever_the_table_is
     exact = "ADD COLUMN `at` TIME NULL DEFAULT '01:02:04' FIRST"
     plain = said(_adding("01:02:04"), ADDED)
     assert statement(plain) == f"ALTER TABLE `orders` {exact}"
-    routes = Router([RouteRule("shop", "orders", "attic", "o")])
+    routes = TableRouter([RouteRule("shop", "orders", "attic", "o")])
     routed = said(_adding("01:02:04"), ADDED, table_filter=TableFilter(routes=routes))
     assert statement(routed) == f"ALTER TABLE `attic`.`o` {exact}"
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.files.checkpoint import Savepoint, Written
+from binlogd.drainer.files.checkpoint import DurableUpTo, Savepoint
 from binlogd.errors import ConfigError
 from binlogd.tso import Tso
 
@@ -24,12 +24,12 @@ checkpoints = st.builds(
     st.dictionaries(st.sampled_from(["primary-ts", "secondary-ts"]), ts),
 )
 places = st.none() | st.builds(
-    Written, st.just("binlog-0000000000000003-20240101000000"), st.integers(0, 2**40), ts
+    DurableUpTo, st.just("binlog-0000000000000003-20240101000000"), st.integers(0, 2**40), ts
 )
 
 
 @given(checkpoints, places)
-def test_what_was_saved_is_loaded(checkpoint: Checkpoint, written: Written | None) -> None:
+def test_what_was_saved_is_loaded(checkpoint: Checkpoint, written: DurableUpTo | None) -> None:
     savepoint = Savepoint(checkpoint, written)
     assert Savepoint.from_toml(savepoint.to_toml(), "savepoint") == savepoint
 

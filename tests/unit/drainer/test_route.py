@@ -9,7 +9,7 @@ import pytest
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.ddl.replicated import DdlEvent, DdlReplay, Replay
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.drainer.filtering.route import Router, RouteRule
+from binlogd.drainer.filtering.route import RouteRule, TableRouter
 from binlogd.errors import ConfigError
 from binlogd.tidb.model import (
     ActionType,
@@ -46,11 +46,11 @@ RULES = (
     ],
 )
 def test_a_rule_for_a_table_goes_before_one_for_its_schema(name: Named, downstream: Named) -> None:
-    assert Router(RULES).name(name) == downstream
+    assert TableRouter(RULES).name(name) == downstream
 
 
 def test_several_rules_for_one_table_are_refused() -> None:
-    router = Router([RouteRule("a*", "t", "x"), RouteRule("ab", "t*", "y")])
+    router = TableRouter([RouteRule("a*", "t", "x"), RouteRule("ab", "t*", "y")])
     assert router.name(Named("ac", "t")) == Named("x", "t")
     with pytest.raises(ConfigError, match="several rules of a kind match ab"):
         router.name(Named("ab", "t"))
@@ -58,14 +58,14 @@ def test_several_rules_for_one_table_are_refused() -> None:
 
 def test_rows_go_to_a_table_of_the_other_name() -> None:
     table = TableAt("shop", Table(7, "log_1", ()), 1, None, {}, may_lack_columns=False)
-    router = Router(RULES)
+    router = TableRouter(RULES)
     routed = router.table(table)
     assert (routed.database, routed.info.name) == ("archive", "log")
     assert router.table(table) is routed
 
 
 def test_two_tables_are_never_one_unless_the_first_is_gone() -> None:
-    router, there = Router(RULES), {Named("shop", "log_1"), Named("shop", "log_2")}
+    router, there = TableRouter(RULES), {Named("shop", "log_1"), Named("shop", "log_2")}
     router.claim(Named("shop", "log_1"), there.__contains__)
     router.claim(Named("shop", "log_1"), there.__contains__)
     with pytest.raises(ConfigError, match="would both be archive"):
@@ -98,7 +98,7 @@ def texts(made: Job, query: str, dialect: Dialect = Dialect.TIDB) -> tuple[str, 
     schema.apply(job(ActionType.CREATE_SCHEMA, 1, database=Database(2, "shop")), 0)
     schema.apply(job(ActionType.CREATE_TABLE, 2, 10, table=Table(10, "orders", COLUMNS)), 0)
     schema.apply(job(ActionType.CREATE_TABLE, 3, 11, table=Table(11, "log_1", COLUMNS)), 0)
-    table_filter = TableFilter(routes=Router(RULES))
+    table_filter = TableFilter(routes=TableRouter(RULES))
     effect = schema.apply(made, 5)
     replay = DdlReplay(dialect, schema, table_filter).of(DdlEvent(Tso(9), made, query, effect))
     assert isinstance(replay, Replay)

@@ -14,7 +14,7 @@ from binlogd.errors import Refused
 from binlogd.log.pointer import FileId, Place
 from binlogd.log.segment_index import Fold, SegmentIndex
 from binlogd.pump.shard.sorter import Sorter
-from binlogd.snapshot.log.heads import Heads, Log
+from binlogd.snapshot.log.heads import Heads, LogHeads
 from binlogd.snapshot.log.reader import Slice
 from binlogd.snapshot.spec import ExportSpec
 from binlogd.snapshot.tables.transactions import moment
@@ -111,7 +111,7 @@ def exported_upto(log: Sequence[Record]) -> int:
     part = Slice(0, 0, "", 0, len(log), len(log))
     heads = Heads(kind.astype(np.int8), np.arange(len(log)), start_ts, commit_ts)
     try:
-        return moment(Log([part], [heads]), LATEST)[2]
+        return moment(LogHeads([part], [heads]), LATEST)[2]
     except Refused:  # nothing is complete
         return NO_TS
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from binlogd.errors import CorruptRow, MalformedBinlog
 from binlogd.snapshot.log import numbers
-from binlogd.snapshot.log.datums import Rows, columns
+from binlogd.snapshot.log.datums import RowSpans, columns
 from binlogd.snapshot.log.events import Run
 from binlogd.snapshot.log.heads import OTHER as OTHER_KIND
-from binlogd.snapshot.log.heads import Ddl, Heads, packed, unpacked
+from binlogd.snapshot.log.heads import DdlCommit, Heads, packed, unpacked
 from binlogd.snapshot.log.prewrites import told
 from binlogd.snapshot.log.row_changes import TableRows, changed
 from binlogd.snapshot.log.rowkey import (
@@ -145,7 +145,7 @@ def table_rows(runs: list[Run]) -> TableRows:
         )
         for each in runs
     ]
-    found = told(Rows.joined(prewrites), lambda table_id: table_id != OTHER.table_id)
+    found = told(RowSpans.joined(prewrites), lambda table_id: table_id != OTHER.table_id)
     assert not found.is_odd.any()
     assert set(found.table_id.tolist()) <= {runs[0].change.table_id}
     lists = [
@@ -229,7 +229,7 @@ def test_a_damaged_row_is_told_as_it_is_by_itself(
     )
 )
 def test_pairs_are_what_they_are_one_by_one(rows: list[bytes]) -> None:
-    many = Rows.joined(rows)
+    many = RowSpans.joined(rows)
     found = columns(many, many.begins)
     for number, row in enumerate(rows):
         if found.is_odd[number]:
@@ -288,7 +288,7 @@ def by_itself(payload: bytes) -> tuple[int, list[Mutation]] | None:
 @settings(max_examples=80)
 @given(prewrites())
 def test_rows_of_prewrites_are_what_they_are_one_by_one(payloads: list[bytes]) -> None:
-    found = told(Rows.joined(payloads), lambda table_id: table_id != 2)
+    found = told(RowSpans.joined(payloads), lambda table_id: table_id != 2)
     for number, payload in enumerate(payloads):
         ours = np.flatnonzero(found.of_prewrite == number).tolist()
         if found.is_odd[number]:
@@ -315,7 +315,7 @@ def test_packed_columns_come_back(pairs_of: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("commit_ts", [0, 1, 76, 77, 2**62])
 def test_packed_heads_come_back(commit_ts: int) -> None:
-    ddl = (Ddl(9, 8, 7, 5, b"create \xff"),)
+    ddl = (DdlCommit(9, 8, 7, 5, b"create \xff"),)
     for kind in range(OTHER_KIND + 1):
         one = np.array([77], np.int64)
         told_of = Heads(np.array([kind], np.int8), one, one, np.array([commit_ts], np.int64), ddl)
