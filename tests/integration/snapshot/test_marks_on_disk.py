@@ -17,13 +17,13 @@ from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.changed import ChangedKeys
-from binlogd.snapshot.writing.files import TableFiles, Target
+from binlogd.snapshot.writing.files import FileTarget, TableFiles
 from binlogd.snapshot.writing.loose import GoneRows
 from binlogd.tidb.model import Table
 import pyarrow as pa
 work = Path(sys.argv[1])
 (work / "state" / "parts").mkdir(parents=True)
-target = Target(str(work / "staging"), TypeOptions(), 10, state=str(work / "state"))
+target = FileTarget(str(work / "staging"), TypeOptions(), 10, state=str(work / "state"))
 info = Table(7, "t", ())
 keys = ChangedKeys(str(work / "changed"), TablePlan("s", info, handle_of(info), (), (), ()), "0.0")
 gone = GoneRows(str(work / "gone"), 7, "0.0")
