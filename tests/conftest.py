@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 import structlog
@@ -19,6 +20,9 @@ from tests.support.kafka import Kafka
 from tests.support.mariadb import MariaDb
 from tests.support.mysql_server import MySql
 from tests.support.real_pd import pd_server
+
+if TYPE_CHECKING:
+    from tests.support.browser import Browser
 
 # how long an example takes says something about the machine only
 settings.register_profile("binlogd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -89,13 +93,19 @@ def _logging() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-@pytest.fixture(scope="session")
-def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
-    """One private server for the whole run; tests take `mariadb`."""
-    server = MariaDb(tmp_path_factory.mktemp("mariadb"))
+ServerT = TypeVar("ServerT", bound=MariaDb)
+
+
+def _running(server: ServerT) -> Iterator[ServerT]:
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
+    """One private server for the whole run; tests take `mariadb`."""
+    yield from _running(MariaDb(tmp_path_factory.mktemp("mariadb")))
 
 
 @pytest.fixture
@@ -108,10 +118,7 @@ def mariadb(mariadb_server: MariaDb) -> MariaDb:
 @pytest.fixture(scope="session")
 def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySql]:
     """One private server for the whole run; tests take `mysql`."""
-    server = MySql(tmp_path_factory.mktemp("mysql"))
-    server.start()
-    yield server
-    server.stop()
+    yield from _running(MySql(tmp_path_factory.mktemp("mysql")))
 
 
 @pytest.fixture
@@ -127,6 +134,16 @@ def each_server(request: pytest.FixtureRequest) -> MariaDb:
     server = request.getfixturevalue(request.param)
     assert isinstance(server, MariaDb)
     return server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium for the tests of a file."""
+    from tests.support.browser import Browser  # selenium is slow to import
+
+    made = Browser()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -77,13 +77,6 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    made = Browser()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def scene(
     tmp_path_factory: pytest.TempPathFactory, mariadb_server: MariaDb, browser: Browser
 ) -> Iterator[Scene]:

@@ -20,13 +20,6 @@ _LEAVING = (Path(__file__).parents[1] / "support" / "leaving.js").read_text()
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    made = Browser()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def recorded(
     tmp_path_factory: pytest.TempPathFactory, mariadb_server: MariaDb
 ) -> Iterator[Appliance]:

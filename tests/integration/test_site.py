@@ -52,18 +52,14 @@ def test_nothing_is_loaded_from_elsewhere_and_all_that_is_loaded_is_there(site: 
                 assert (page.parent / target.split("?")[0]).exists(), f"{page.name}: {target}"
 
 
-def test_the_search_finds_things_in_pages_on_a_disk(site: Path) -> None:
-    browser = Browser()
-    try:
-        browser.driver.get((site / "howto" / "tidb.html").as_uri())
-        browser.one("input.md-search__input").send_keys("BINLOGD_SYNCER__TO__PASSWORD")
-        found = "a.md-search-result__link[href*='/reference/config.html']"
-        browser.wait(lambda: browser.all(found))
-        browser.driver.get(str(browser.one(found).get_attribute("href")))
-        assert "BINLOGD_SYNCER__TO__PASSWORD" in browser.text("article")
-        assert browser.complaints() == []
-    finally:
-        browser.close()
+def test_the_search_finds_things_in_pages_on_a_disk(site: Path, browser: Browser) -> None:
+    browser.driver.get((site / "howto" / "tidb.html").as_uri())
+    browser.one("input.md-search__input").send_keys("BINLOGD_SYNCER__TO__PASSWORD")
+    found = "a.md-search-result__link[href*='/reference/config.html']"
+    browser.wait(lambda: browser.all(found))
+    browser.driver.get(str(browser.one(found).get_attribute("href")))
+    assert "BINLOGD_SYNCER__TO__PASSWORD" in browser.text("article")
+    assert browser.complaints() == []
 
 
 def test_every_key_is_in_the_reference(site: Path) -> None:
