@@ -60,7 +60,7 @@ from binlogd.pump.state import Action, NodeState
 from binlogd.serving.routes.application import application
 from binlogd.serving.routes.awaiting import Awaiting
 from binlogd.serving.routes.guard import Guard
-from binlogd.serving.server import Server, ServerLimits
+from binlogd.serving.server import Server, ServerLimits, check_address
 from binlogd.settings.config import Config
 from binlogd.settings.effects import without_effect
 from binlogd.settings.made_token import made_token
@@ -110,18 +110,17 @@ def serve(setup: Setup, read_again: Callable[[], Setup]) -> int:
 
 def restore(setup: Setup, to_ts: Tso | None = None) -> Restored:
     """Brings the downstream to a consistent state from the relay log alone."""
-    set_up_logging(setup.config.log_level, sys.stderr)
     return run(_restore(setup, to_ts))
 
 
 def stored_checkpoint(setup: Setup) -> Checkpoint | None:
     """The checkpoint that the downstream holds; nothing is changed there. Raises ConfigError."""
-    set_up_logging(setup.config.log_level, sys.stderr)
     return run(read_checkpoint(setup))
 
 
 async def _serve(reloading: Reloading) -> int:
     disk = PosixDisk()
+    await check_address(*listen_address(reloading.setup.config.addr))
     await make_data_dir(reloading.setup, disk)
     async with room_in(reloading.setup.data_dir, disk):
         return await _serve_in(reloading, disk)

@@ -1,6 +1,7 @@
 """The command line: words in, exit codes out.
 
-Exit codes: 0 done, 1 something differs or failed, 2 the configuration or the command is wrong.
+Exit codes: 0 done, 1 something differs or failed, 2 the configuration or the command is wrong, 130
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from binlogd import __version__, native
+from binlogd.commands.manner import INTERRUPTED_EXIT, with_manners
 from binlogd.errors import BinlogdError, ConfigError
+from binlogd.host.loop import Cancelled
 from binlogd.host.privacy import keep_files_from_others
 
 _RUN = "Run and watch"
@@ -66,17 +69,20 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
         rich_markup_mode="markdown",
         name="binlogd",
         no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
-        help="A TiDB cluster's changes, somewhere else: receives binlogs, replicates them into"
-        " MySQL, MariaDB, TiDB or files, and exports snapshots. Start with `binlogd serve`.",
-        epilog="Exit codes: 0 done, 1 something failed or differs, 2 configuration.",
+        help="Receives the changes of a TiDB cluster as binlogs, replicates them into MySQL,"
+        " MariaDB, TiDB, SQLite, Kafka or files, and exports snapshots. Start with"
+        " `binlogd serve`.",
+        epilog="Exit codes: 0 done, 1 something failed or differs, 2 configuration, 130 Ctrl-C.",
     )
     cli.callback(invoke_without_command=True)(_version)
     named = [word for word in words[:1] if word in COMMANDS or word == "--version"]
     for name in COMMANDS.keys() & named if named else COMMANDS:
         function = name.replace("-", "_")
         module = import_module(f"binlogd.commands.{_MODULES.get(name, function)}")
-        cli.command(name, rich_help_panel=COMMANDS[name])(getattr(module, function))
+        command = with_manners(name, getattr(module, function))
+        cli.command(name, rich_help_panel=COMMANDS[name])(command)
     return cli
 
 
@@ -88,6 +94,8 @@ def main() -> None:
         command_line(words)(words, standalone_mode=True)
     except ConfigError as error:
         _fail(error, code=2)
+    except Cancelled as error:
+        _fail(error, code=INTERRUPTED_EXIT)
     except BinlogdError as error:
         _fail(error, code=1)
     except OSError as error:  # of files that a command reads or writes

@@ -85,6 +85,8 @@ async def make_data_dir(setup: Setup, disk: PosixDisk) -> None:
         await disk.make_directory(setup.data_dir)
     except OSError as error:
         raise _not_ours(setup.data_dir, error.strerror or str(error)) from error
+    if not setup.data_dir.is_dir():
+        raise _not_ours(setup.data_dir, "is a file")
     if not os.access(setup.data_dir, os.W_OK | os.X_OK):
         raise _not_ours(setup.data_dir, "no permission to write")
 

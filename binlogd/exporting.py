@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -26,7 +25,6 @@ from binlogd.snapshot.process.jobdir import job_directory, log_files
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
 from binlogd.snapshot.publication import Destination, published
 from binlogd.snapshot.spec import ChangesOptions, Layout, TypeOptions
-from binlogd.telemetry.logs import set_up_logging
 from binlogd.tidb.model import job_from_json
 from binlogd.tools.archive_log import write_archive_log
 from binlogd.tso import Tso
@@ -65,16 +63,12 @@ class ExportRequest:
 def export(
     setup: Setup, request: ExportRequest, progress: Callable[[Progress], None]
 ) -> ExportResult:
-    """Publishes what is asked for of the data directory's log. On a terminal bars say how it goes,
-    elsewhere the log."""
-    level = "warn" if sys.stderr.isatty() else setup.config.log_level
-    set_up_logging(level, sys.stderr)
+    """Publishes what is asked for of the data directory's log."""
     return run(ended_by_term(export_for(setup, request, progress)))
 
 
 def plan_export(setup: Setup, request: ExportRequest) -> Estimate:
     """What `export` would do, and how long it would take. Raises ConfigError."""
-    set_up_logging("warn", sys.stderr)
     return run(plan_for(setup, request))
 
 

@@ -22,7 +22,6 @@ from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.shard import ShardOptions
 from binlogd.settings.quantities import size_bytes
 from binlogd.settings.setup import Setup
-from binlogd.telemetry.logs import set_up_logging
 
 
 def adopt(
@@ -44,7 +43,6 @@ def adopt(
     its shard. Records that a crash cut short were never acknowledged; they are left out and named.
     """
     setup = load_setup(config_file, data_dir)
-    set_up_logging(setup.config.log_level, sys.stderr)
     with BytesProgress(Console(stderr=True)) as shown:
         done = loop.run(_adopted(setup, directories, shown.told, skip_damaged=skip_damaged))
     if as_json:

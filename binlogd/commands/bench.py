@@ -15,7 +15,6 @@ from rich.table import Table
 from binlogd.commands.options import JsonOption
 from binlogd.errors import ConfigError
 from binlogd.host import loop
-from binlogd.telemetry.logs import set_up_logging
 from binlogd.tools.measure import Measured, Measurement, measure
 
 
@@ -41,7 +40,6 @@ def bench(
     """
     if directory is not None and not directory.is_dir():
         raise ConfigError(f"--dir {directory}: is no directory")
-    set_up_logging("error", sys.stderr)
     errors = Console(stderr=True)
     wanted = Measurement(seconds, writers, row_bytes)
     with (

@@ -23,7 +23,6 @@ from binlogd.pump.log.valuelog import LogLimits
 from binlogd.pump.shard.shard import ShardOptions
 from binlogd.settings.quantities import size_bytes
 from binlogd.settings.setup import Setup
-from binlogd.telemetry.logs import set_up_logging
 
 _SHOWN_MAX = 40
 
@@ -54,7 +53,6 @@ def check(
     if copy_to is not None and not repair:
         raise ConfigError("--copy-to says where --repair may copy to: give both, or none")
     setup = load_setup(config_file, data_dir)
-    set_up_logging(setup.config.log_level, sys.stderr)
     with BytesProgress(Console(stderr=True)) as shown:
         checked = loop.run(_checked(setup, shown.told, repairs=repair, copy_to=copy_to))
     if as_json:

@@ -28,7 +28,6 @@ from binlogd.settings.effects import flattened, without_effect
 from binlogd.settings.setup import Setup, server_tls
 from binlogd.settings.sources import Settings, shown
 from binlogd.status import UpstreamStatus
-from binlogd.telemetry.logs import set_up_logging
 from binlogd.upstream.metrics import upstream_status
 
 _DEFAULT = "default"
@@ -125,7 +124,6 @@ class _Asked(NamedTuple):
 
 
 def _ask(setup: Setup) -> _Asked:
-    set_up_logging(setup.config.log_level, sys.stderr)
     cluster_id, _, statistics = loop.run(look(setup))
     warning = loop.run(downstream_warning(setup))
     return _Asked(cluster_id, upstream_status(statistics), warning)

@@ -43,9 +43,14 @@ def nodes(
         raise ConfigError("a node id and --mark go together; without both, all nodes are listed")
 
     async def act(registry: Registry) -> list[NodeStatus]:
-        if node_id:
-            return list(await mark_node(registry, node_id, mark))
-        return [node for kind in (PUMP, DRAINER) for node in await registry.nodes(kind)]
+        known = [node for kind in (PUMP, DRAINER) for node in await registry.nodes(kind)]
+        if not node_id:
+            return known
+        names = [each.node_id for each in known]
+        if node_id not in names:
+            there = ", ".join(names) or "nobody"
+            raise ConfigError(f"{node_id} is not in the registry; registered: {there}")
+        return list(await mark_node(registry, node_id, mark))
 
     found = errands.with_registry(load_setup(config_file, data_dir), act)
     show_nodes(found, as_json=as_json)

@@ -25,7 +25,6 @@ from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilte
 from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.errors import ConfigError
 from binlogd.host import loop
-from binlogd.telemetry.logs import set_up_logging
 from binlogd.tools.chosen import chosen, table_patterns
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import Replayed, only_named
@@ -85,7 +84,6 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
     )
     window, sources = window_of(start, stop), find_sources(paths)
     only_named(sources)
-    set_up_logging("info", sys.stderr)
     with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
         found = transactions(sources, window, meter=shown.meter)
         if into is None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from binlogd import app
 from binlogd.commands.options import AddrOption, ConfigOption, DataDirOption, load_setup
+from binlogd.commands.running import page_address
 from binlogd.settings.setup import Setup
 
 
@@ -18,9 +21,14 @@ def serve(
     ten seconds. SIGHUP reads the configuration again: filters, workers, log level and admin token
     change at once, the rest is named and waits for a restart. Nothing that was acknowledged is lost
     by kill -9.
+
+        binlogd serve --config binlogd.toml
     """
 
     def read() -> Setup:
         return load_setup(config_file, data_dir, addr)
 
-    raise typer.Exit(app.serve(read(), read))
+    setup = read()
+    if sys.stdout.isatty():  # the log alone goes to files and collectors
+        sys.stdout.write(f"page: {page_address(setup)}/\n")
+    raise typer.Exit(app.serve(setup, read))

@@ -13,7 +13,6 @@ from binlogd.commands.options import JsonOption
 from binlogd.errors import ConfigError
 from binlogd.host import loop
 from binlogd.snapshot.process.warmup import warm_up
-from binlogd.telemetry.logs import set_up_logging
 
 WARMUP = "warmup"
 
@@ -31,7 +30,6 @@ def spark(
     """
     if action != WARMUP:
         raise ConfigError(f"binlogd spark {action}: there is only {WARMUP}")
-    set_up_logging("warn", sys.stderr)
     console = Console(stderr=True)
     with console.status("starting Spark once, at low priority"):
         archive = loop.run(warm_up(anew=anew))

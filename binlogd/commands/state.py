@@ -22,6 +22,10 @@ from binlogd.status import Status
 _ACTIONS = ("pause", "close", "resume")
 _DONE = 200
 _POLL_S = 0.3
+_ENDED = {
+    "pause": "the node has ended, as it was asked to; `binlogd serve` starts it again",
+    "close": "the node has ended; where somebody still needs it, it is paused and its log says who",
+}
 _SETTLED = {"pause": "paused", "close": "offline", "resume": "online"}
 
 
@@ -77,7 +81,7 @@ async def _wait(setup: Setup, action: str, *, is_drainer: bool, wait_s: float) -
             try:
                 now = get_status(setup)
             except NotRunning:
-                return f"the node has ended; {reason or 'its log has the last word'}"
+                return f"{_ENDED[action]}{f'; {reason}' if reason else ''}"
             if is_drainer and now.drainer.node_state == _SETTLED[action]:
                 return f"the drainer is {_SETTLED[action]}"
             reason = _show(spinner, now)

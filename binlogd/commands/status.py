@@ -12,7 +12,7 @@ import typer
 from binlogd.commands.console import StatusScreen, print_status
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
 from binlogd.commands.running import get_json, get_status
-from binlogd.errors import NotRunning
+from binlogd.errors import ConfigError, NotRunning
 from binlogd.host import loop
 from binlogd.settings.setup import Setup
 
@@ -24,6 +24,10 @@ def status(
     interval: Annotated[
         float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between two looks.")
     ] = 1.0,
+    fail_if_stuck: Annotated[
+        bool,
+        typer.Option("--fail-if-stuck", help="Exit code 1 where replication waits for somebody."),
+    ] = False,
     config_file: ConfigOption = None,
     addr: AddrOption = None,
     as_json: JsonOption = False,
@@ -31,8 +35,12 @@ def status(
     """Show how a running binlogd stands: lag, watermarks, checkpoint, lanes, who blocks.
 
     With --watch the screen follows it, over restarts too, until Ctrl-C; with --json as well, that
-    is one document a line.
+    is one document a line. For cron and scripts there is --fail-if-stuck.
+
+        binlogd status --fail-if-stuck || mail -s "replication is stuck" dba@example.com
     """
+    if watch and fail_if_stuck:
+        raise ConfigError("--fail-if-stuck goes with one look: leave --watch out")
     setup = load_asking(config_file, addr)
     if watch:
         try:
@@ -40,9 +48,15 @@ def status(
         except KeyboardInterrupt:
             return
     if as_json:
-        sys.stdout.write(json.dumps(get_json(setup, "/status")) + "\n")
-        return
-    print_status(get_status(setup))
+        found = get_json(setup, "/status")
+        sys.stdout.write(json.dumps(found) + "\n")
+        state = found.get("drainer", {}).get("state", "")
+    else:
+        shown = get_status(setup)
+        print_status(shown)
+        state = shown.drainer.state
+    if fail_if_stuck and state == "stuck":
+        raise typer.Exit(1)
 
 
 async def _watch(setup: Setup, interval_s: float) -> None:

@@ -25,7 +25,6 @@ from binlogd.commands.replay import server_of
 from binlogd.drainer.filtering.filter import DEFAULT_IGNORED_SCHEMAS, TableFilter
 from binlogd.errors import ConfigError
 from binlogd.host import loop
-from binlogd.telemetry.logs import set_up_logging
 from binlogd.tools.chosen import table_patterns
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.reading import find_sources
@@ -68,7 +67,6 @@ def undo(  # noqa: PLR0913 - typer makes each parameter an option
     )
     jobs = known_jobs(sources, schema_history)
     log = UndoneLog(sources, window_of(start, stop), jobs, wanted, table or ())
-    set_up_logging("info", sys.stderr)
     with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
         found = taken_back(log, shown.meter)
         if into is not None:

@@ -178,20 +178,18 @@ class Caretaker:
 
     def tell_space(self) -> None:
         """Says in the log how much is free, and what follows from it."""
-        has_space = self._admission.has_space
-        (log.info if has_space else log.warning)(
-            "free_space_checked" if has_space else "free_space_short",
-            directory=str(self._data_dir),
-            free_bytes=self._admission.free_bytes,
-            capacity_bytes=self._capacity_bytes,
-            stop_write_at_available_space=self._admission.free_bytes_min,
-            gc_held_by=self._holders(),
-            consequence=(
-                "binlogs are refused while no more than the limit is free"
-                if has_space
-                else "binlogs are refused until there is more, or the setting is lowered"
-            ),
-        )
+        told = {
+            "directory": str(self._data_dir),
+            "free_bytes": self._admission.free_bytes,
+            "capacity_bytes": self._capacity_bytes,
+            "stop_write_at_available_space": self._admission.free_bytes_min,
+            "gc_held_by": self._holders(),
+        }
+        if self._admission.has_space:
+            log.info("free_space_checked", **told)
+            return
+        consequence = "binlogs are refused until there is more, or the setting is lowered"
+        log.warning("free_space_short", **told, consequence=consequence)
 
     async def watch_space(self, stopping: asyncio.Event) -> None:
         """Looks every few seconds, until `stopping`. As long as space is short, garbage is looked

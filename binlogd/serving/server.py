@@ -441,6 +441,18 @@ def _is_whole(request: bytes) -> bool:
     return is_ended or len(request) >= _HEAD_BYTES_MAX
 
 
+async def check_address(host: str, port: int) -> None:
+    """Before anything else is begun. Raises ConfigError for an address that cannot be had."""
+    try:
+        server = await asyncio.get_running_loop().create_server(
+            asyncio.Protocol, host, port, start_serving=False
+        )
+    except OSError as error:
+        raise ConfigError(_why_not_listening(host, port, error)) from error
+    server.close()
+    await server.wait_closed()
+
+
 def _why_not_listening(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"addr: {host}:{port} is in use by another process; stop it or choose another port"

@@ -8,7 +8,7 @@ import sys
 from typing import TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -49,6 +49,33 @@ def set_up_logging(level: str, stream: TextIO = sys.stdout) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=max(_LEVELS[level], logging.WARNING), force=True)
+
+
+def set_up_log_of_command(level: str | None) -> None:
+    """The log of a command that answers people, or scripts by its answer: none.
+
+    Only what warns is shown, as a line of text on the standard error stream, where Python puts
+    warnings of libraries too: a doubt about data is no noise. A `level` asks for all of it, in the
+    form of a service.
+    """
+    if level is not None:
+        set_up_logging(level, sys.stderr)
+        return
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, _as_a_line],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _as_a_line(_: WrappedLogger, name: str, event: EventDict) -> str:
+    """As `warning: ddl_changed: commit_ts 7, left_out …`."""
+    del name
+    level, what = event.pop("level"), event.pop("event")
+    event.pop("exc_info", None)
+    told = ", ".join(f"{key} {value}" for key, value in event.items())
+    return f"{level}: {what}: {told}" if told else f"{level}: {what}"
 
 
 class Seldom:

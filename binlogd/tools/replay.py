@@ -6,6 +6,7 @@ later, without the upstream. Source: tidb-binlog reparo/reparo.go.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -15,6 +16,7 @@ from binlogd.drainer.messages.named import NamedTransaction
 from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, NamedOptions
 from binlogd.errors import BinlogdError, ConfigError, GaveUp, StatementRejected
+from binlogd.host.loop import Cancelled
 from binlogd.settings.moment import wall_clock
 from binlogd.tools.chosen import chosen
 from binlogd.tools.reading import Source, SourceKind
@@ -36,13 +38,17 @@ class ReplayStopped(GaveUp):
         past = ""
         if cause.skip_ts:
             past = f"; to pass over this transaction, add --ignore-commit-ts {cause.skip_ts}"
-        begun = "nothing was applied"
-        if applied_ts > NO_TS:
-            begun = (
-                f"applied up to commit_ts {applied_ts} ({wall_clock(applied_ts)}); go on with"
-                f" --from {applied_ts + 1} --safe-mode"
-            )
-        super().__init__(told, todo=f"{begun}{past}")
+        super().__init__(told, todo=f"{_go_on(applied_ts)}{past}")
+
+
+def _go_on(applied_ts: Tso) -> str:
+    """What was under way may be applied as well: safely, it is done once more."""
+    if applied_ts == NO_TS:
+        return "nothing was applied"
+    return (
+        f"applied up to commit_ts {applied_ts} ({wall_clock(applied_ts)}); go on with"
+        f" --from {applied_ts + 1} --safe-mode"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ async def replay(
     is_safe: bool,
     progress: Callable[[Transaction], None] = lambda _: None,
 ) -> Replayed:
-    """Applies what is wanted, in commit order. Raises ReplayStopped, ConfigError."""
+    """Applies what is wanted, in commit order. Raises ReplayStopped, ConfigError, Cancelled."""
     applier = NamedApplier(server, NamedOptions(is_safe=is_safe), Random())
     try:
         await applier.open()
@@ -83,6 +89,11 @@ async def replay(
         await applier.flush()
     except ConfigError:
         raise
+    except asyncio.CancelledError:
+        unsure = (
+            "" if applier.applied_ts else ", but for what was under way; repeat it with --safe-mode"
+        )
+        raise Cancelled("cancelled", todo=_go_on(applier.applied_ts) + unsure) from None
     except BinlogdError as error:
         raise ReplayStopped(applier.applied_ts, error) from error
     finally:

@@ -9,6 +9,7 @@ one transaction's rows are held at a time.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -19,14 +20,15 @@ from binlogd.drainer.messages.named import NamedColumn, NamedRow, NamedTransacti
 from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.named_apply import NamedApplier, NamedCounters, NamedOptions
 from binlogd.drainer.mysql.named_sql import is_binary, value_literal
-from binlogd.errors import GaveUp
+from binlogd.errors import DownstreamUnavailable, GaveUp, StatementRejected
+from binlogd.host.loop import Cancelled
 from binlogd.settings.moment import wall_clock
 from binlogd.tidb.columns import Value
 from binlogd.tidb.model import Job
 from binlogd.tools.chosen import Met, chosen
 from binlogd.tools.reading import Source, transactions
 from binlogd.tools.transaction import CommitWindow, Meter, Transaction
-from binlogd.tso import NO_TS
+from binlogd.tso import NO_TS, Tso
 
 CHUNK_BYTES = 32 << 20
 _INVERSE = {
@@ -38,6 +40,10 @@ _INVERSE = {
 
 class CannotUndo(GaveUp):
     """Something in the window has no way back; the text says what, and what to do."""
+
+
+class UndoStopped(GaveUp):
+    """It ended in the middle, for what the server says; the text tells up to where it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,7 @@ def _inverted(transaction: Transaction, wanted: TableFilter) -> NamedTransaction
 async def undo(found: Iterator[NamedTransaction], server: MySqlServer) -> NamedCounters:
     """Takes them back on a server, each one in one transaction of the server's.
 
-    Raises StatementRejected, DownstreamUnavailable; what was undone before stays undone.
+    Raises UndoStopped and Cancelled; what was undone before stays undone.
     """
     options = NamedOptions(is_safe=False, batch_txns_max=1)
     applier = NamedApplier(server, options, Random())
@@ -124,10 +130,23 @@ async def undo(found: Iterator[NamedTransaction], server: MySqlServer) -> NamedC
         await applier.open()
         for transaction in found:
             await applier.apply(transaction, 0)
-        await applier.flush()
+    except asyncio.CancelledError:
+        unsure = "; whether the one that was under way is taken back, its rows tell"
+        raise Cancelled("cancelled", todo=_go_on(applier.applied_ts) + unsure) from None
+    except (StatementRejected, DownstreamUnavailable) as error:
+        raise UndoStopped(str(error), todo=_go_on(applier.applied_ts)) from error
     finally:
         applier.close()
     return applier.counters
+
+
+def _go_on(undone_ts: Tso) -> str:
+    if undone_ts == NO_TS:
+        return "nothing was taken back"
+    return (
+        f"what was committed from {undone_ts} ({wall_clock(undone_ts)}) on is taken back; go on"
+        f" with --to {undone_ts - 1}"
+    )
 
 
 # --- as text -----------------------------------------------------------------------------

@@ -115,6 +115,7 @@ def test_a_port_in_use_is_named(appliance: Appliance) -> None:
         appliance.start(is_ready=False)
         assert appliance.end() == 2
     assert f"127.0.0.1:{appliance.port}" in appliance.log()
+    assert not appliance.data_dir.exists(), "nothing is begun before"
 
 
 def test_a_data_directory_has_one_process(appliance: Appliance, tmp_path: Path) -> None:

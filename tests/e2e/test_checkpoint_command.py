@@ -33,6 +33,7 @@ def test_a_copy_of_an_earlier_moment_is_brought_up_to_date(
         after = run(tmp_path, "checkpoint", "--config", config, "--set", start)
         assert after.returncode == 0, after.stderr
         assert f"to {start}" in after.stdout
+        assert after.stderr == "", "a command for people logs nothing"
         appliance.start()
         appliance.wait_until_applied(bank.commit_ts_of(COUNT - 1))
         assert appliance.stop() == 0

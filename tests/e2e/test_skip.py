@@ -37,6 +37,9 @@ def test_what_is_stuck_goes_on_at_once_and_the_decision_outlives_a_restart(tmp_p
         write(appliance, (1, EMPTY), (10, UNKNOWN), (20, EMPTY), (30, UNKNOWN), (40, EMPTY))
         said = appliance.wait(lambda status: status["drainer"]["state"] == "stuck")
         assert f"`binlogd skip {stuck} --reason" in said["drainer"]["error"]
+        watched = run(tmp_path, "status", "--fail-if-stuck", "--config", "binlogd.toml")
+        assert watched.returncode == 1
+        assert str(stuck) in watched.stdout
         refused = run(tmp_path, "skip", str(stuck), "--config", "binlogd.toml")
         assert refused.returncode == 2
         assert "--reason is missing" in refused.stderr

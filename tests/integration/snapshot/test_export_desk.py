@@ -161,7 +161,8 @@ async def test_a_command_asks_follows_and_tells_as_one_of_its_own_would(tmp_path
         assert "running: rows 50 %" in listed.out.read_text()
         given_up.program.send_signal(signal.SIGINT)
         await until(desk.tickets()[2], "cancelled")
-        assert await given_up.ended() != 0
+        assert await given_up.ended() == 130
+        assert given_up.err.read_text().startswith("cancelled: nothing was published")
         exporter.let_go.release()
         exporter.let_go.release()
         assert await bad.ended() == 1

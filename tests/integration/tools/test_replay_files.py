@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.messages.named import RowKind
 from binlogd.errors import ConfigError
+from binlogd.host.loop import Cancelled
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import Replayed, ReplayStopped, only_named, replay
 from binlogd.tools.transaction import CommitWindow, Meter, Transaction
@@ -80,6 +82,31 @@ async def test_what_the_target_refuses_is_named_with_the_way_on_and_the_way_past
     assert 0 < stopped.value.applied_ts < at
     with pytest.raises(ReplayStopped, match="nothing was applied"):
         await into(mariadb, read(directory, window=CommitWindow(start=at)), lacking)
+
+
+async def test_a_replay_that_is_cancelled_tells_how_to_go_on(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    directory = await written("keys", tmp_path)
+    wanted = filter_for((*SKIPPED["keys"], "keys.no_key"))
+    found = list(read(directory))
+
+    def until_ctrl_c() -> Iterator[Transaction]:
+        task = asyncio.current_task()
+        assert task is not None
+        yield from found[:-40]
+        task.cancel()
+        yield from found[-40:]
+
+    with pytest.raises(Cancelled) as cancelled:
+        await into(mariadb, until_ctrl_c(), wanted)
+    way_on = re.search(
+        r"applied up to commit_ts \d+ .*--from (\d+) --safe-mode", str(cancelled.value)
+    )
+    assert way_on
+    rest = read(directory, window=CommitWindow(start=Tso(int(way_on[1]))))
+    await into(mariadb, rest, wanted, is_safe=True)
+    assert differences("keys", mariadb, (*SKIPPED["keys"], "keys.no_key")) == []
 
 
 def first_change(directory: Path, table: str) -> Tso:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +18,7 @@ from binlogd.drainer.ddl.names import name_of
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.messages.named import NamedColumn, NamedRow, NamedTransaction, RowKind
 from binlogd.errors import ConfigError
+from binlogd.host.loop import Cancelled
 from binlogd.tools.reading import find_sources, transactions
 from binlogd.tools.replay import replay
 from binlogd.tools.transaction import CommitWindow, Meter
@@ -61,6 +65,30 @@ async def test_a_table_is_what_it_was_before(
         else:
             assert (await undo(back, server_of(mariadb))).rows_missing == 0
         assert mariadb.execute(rows) == [(b"0",)], name
+
+
+async def test_what_is_cancelled_tells_how_far_it_came(tmp_path: Path, mariadb: MariaDb) -> None:
+    directory, wanted = await written("keys", tmp_path), filter_for(SKIPPED["keys"])
+    found = transactions(find_sources([directory]), CommitWindow(), meter=Meter())
+    await replay(found, wanted, server_of(mariadb), is_safe=False)
+    start = lives(directory, wanted)["keys", "int_pk"]
+    log = UndoneLog(find_sources([directory]), CommitWindow(start), (), only("keys", "int_pk"))
+
+    def until_ctrl_c() -> Iterator[NamedTransaction]:
+        task = asyncio.current_task()
+        assert task is not None
+        for count, each in enumerate(taken_back(log, Meter())):
+            if count == 3:
+                task.cancel()
+            yield each
+
+    with pytest.raises(Cancelled) as cancelled:
+        await undo(until_ctrl_c(), server_of(mariadb))
+    way_on = re.search(r"is taken back; go on with --to (\d+);", str(cancelled.value))
+    assert way_on, cancelled.value
+    rest = replace(log, window=CommitWindow(start, Tso(int(way_on[1]))))
+    assert (await undo(taken_back(rest, Meter()), server_of(mariadb))).rows_missing == 0
+    assert mariadb.execute("SELECT COUNT(*) FROM `keys`.int_pk") == [(b"0",)]
 
 
 async def test_newest_first_and_nothing_where_a_ddl_stands(tmp_path: Path) -> None:

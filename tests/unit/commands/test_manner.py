@@ -1,0 +1,55 @@
+"""What every command does towards people: no log unless asked for, and a word after Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import structlog
+import typer
+from typer.testing import CliRunner
+
+from binlogd.cli import COMMANDS, command_line
+from binlogd.commands.manner import KEEP_A_LOG, with_manners
+
+
+def worked() -> None:
+    log = structlog.get_logger("work")
+    log.info("segment_linked", fid=3)
+    log.warning("ddl_changed", commit_ts=7, left_out="TTL")
+    sys.stdout.write("done\n")
+
+
+def stopped() -> None:
+    raise KeyboardInterrupt
+
+
+def said(function: object, name: str, *words: str) -> tuple[int, str, str]:
+    cli = typer.Typer()
+    assert callable(function)
+    cli.command()(with_manners(name, function))
+    done = CliRunner().invoke(cli, list(words))
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_a_command_says_its_answer_and_what_is_doubtful_and_logs_when_asked() -> None:
+    warned = "warning: ddl_changed: commit_ts 7, left_out TTL\n"
+    assert said(worked, "restore") == (0, "done\n", warned)
+    code, out, log = said(worked, "restore", "--log-level", "info")
+    assert (code, out) == (0, "done\n")
+    assert [line[:10] for line in log.splitlines()] == ['{"fid": 3,', '{"commit_t']
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"serve"}))
+def test_ctrl_c_says_in_a_sentence_what_is_left(name: str) -> None:
+    code, out, told = said(stopped, name)
+    assert (code, out) == (130, "")
+    assert told.startswith("cancelled: ")
+    assert len(told.splitlines()) == 1
+
+
+def test_every_command_has_a_short_help_and_those_that_answer_can_be_made_to_log() -> None:
+    for name in COMMANDS:
+        shown = CliRunner().invoke(command_line([name]), [name, "-h"], env={"COLUMNS": "120"})
+        assert shown.exit_code == 0, shown.output
+        assert ("--log-level" in shown.output) == (name not in KEEP_A_LOG), name
