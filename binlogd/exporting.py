@@ -169,7 +169,7 @@ def desk_for(setup: Setup, upstream: Upstream, vouched_ts: Callable[[], Tso]) ->
         jobs = await upstream.history.known_jobs()
         options = ExportOptions(
             data_dir=setup.data_dir,
-            out=setup.directory / wanted.dir,
+            out=Path(wanted.dir),
             schema_history=b"[" + b",".join(jobs) + b"]",
             as_of=wish.as_of,
             format=wish.format,

@@ -21,9 +21,9 @@ def archiving(
 
     Raises ConfigError.
     """
-    if not setup.archive_url:
+    if not setup.config.archive.url:
         return None
-    check_installed(setup.archive_url)
+    check_installed(setup.config.archive.url)
 
     async def refresh() -> int | None:
         await upstream.history.known_jobs()
@@ -31,7 +31,7 @@ def archiving(
 
     options = ArchiverOptions(
         data_dir=str(setup.data_dir),
-        url=setup.archive_url,
+        url=setup.config.archive.url,
         interval_s=setup.config.archive.interval,
     )
     return Archiver(options, logs, hold=hold, refresh=refresh)

@@ -52,7 +52,7 @@ def archive(  # noqa: PLR0913 - typer makes each parameter an option
         binlogd archive s3://lake/binlogs --check
     """
     setup = load_setup(config_file, data_dir)
-    url = url or setup.archive_url
+    url = url or setup.config.archive.url
     if not url:
         raise ConfigError("binlogd archive: name where to, or set archive.url")
     check_installed(url)

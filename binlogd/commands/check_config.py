@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -54,7 +53,7 @@ def check_config(
     whether its user lacks a privilege that a start does without; nothing is written.
     """
     found = load_settings(config_file, data_dir=data_dir, addr=addr)
-    setup = Setup(found.config, Path.cwd() if config_file is None else config_file.resolve().parent)
+    setup = Setup(found.config)
     table_filter(found.config.syncer)
     server_tls(setup)
     asked = _ask(setup) if asks else None

@@ -48,10 +48,9 @@ def load_setup(
     addr: str | None = None,
     schema_history: str | None = None,
 ) -> Setup:
-    """The configuration, and the directory that its paths count from. Raises ConfigError."""
+    """The configuration with what the command line says. Raises ConfigError."""
     given = {"data_dir": data_dir, "addr": addr, "upstream.schema_history": schema_history}
-    directory = Path.cwd() if path is None else path.resolve().parent
-    return Setup(load_settings(path, **given).config, directory, is_elsewhere=addr is not None)
+    return Setup(load_settings(path, **given).config, is_elsewhere=addr is not None)
 
 
 def load_asking(path: Path | None, addr: str | None, data_dir: str | None = None) -> Setup:

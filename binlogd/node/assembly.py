@@ -330,7 +330,7 @@ def downstream_server(setup: Setup) -> MySqlServer:
         password=to.password,
         sql_mode=setup.config.syncer.sql_mode,
         params=to.params,
-        tls=plain_tls(setup, to.security),
+        tls=plain_tls(to.security),
     )
 
 
@@ -393,7 +393,7 @@ def _checkpoint_server(setup: Setup) -> MySqlServer | None:
     place = setup.config.syncer.to.checkpoint
     if not place.host:
         return None
-    tls = plain_tls(setup, place.security)
+    tls = plain_tls(place.security)
     return MySqlServer(place.host, place.port, place.user, place.password, tls=tls)
 
 

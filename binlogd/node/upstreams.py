@@ -136,7 +136,7 @@ def _etcd(setup: Setup) -> EtcdClient:
 async def _standalone(setup: Setup, store: UpstreamStore) -> Upstream:
     """There is nothing but binlogs."""
     upstream = setup.config.upstream
-    source = job_source(setup.schema_history, tls=http_client_tls(setup))
+    source = job_source(setup.config.upstream.schema_history, tls=http_client_tls(setup))
     asked = None if upstream.tso == "clock" else ObservedTso()
     return await _with_own_registry(setup, store, asked, upstream.cluster_id, source)
 
@@ -148,7 +148,7 @@ async def _tidb(setup: Setup, store: UpstreamStore) -> Upstream:
     asked = TidbTso(tidb.sessions)
     told = setup.config.upstream.cluster_id or await store.fact(CLUSTER_ID)
     told = told or await cluster_id(tidb.ports, tls)
-    source = job_source(setup.schema_history, tls=tls) or tidb.jobs()
+    source = job_source(setup.config.upstream.schema_history, tls=tls) or tidb.jobs()
     own = await _with_own_registry(setup, store, asked, told, source)
     return replace(
         own,
@@ -204,7 +204,7 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
         await pd.close()
         raise
     tidb = _TidbPorts.of(setup) if upstream.tidb else None
-    source = job_source(setup.schema_history, tls=http_client_tls(setup)) or (
+    source = job_source(setup.config.upstream.schema_history, tls=http_client_tls(setup)) or (
         tidb.jobs() if tidb is not None else TikvJobs(tikv, tso)
     )
     otherwise: TxnStatusSource = _by_age(setup, tso)

@@ -1,4 +1,4 @@
-"""A configuration with the place it was read at: paths, and the TLS of each direction.
+"""What commands and parts ask of a configuration: roles, paths, and the TLS of each direction.
 
 It is all that most commands need; the parts of a running node are put together elsewhere.
 """
@@ -17,10 +17,9 @@ from binlogd.settings.quantities import listen_address
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A configuration and the directory that its relative upstream paths count from."""
+    """A configuration whose paths are in their places (settings/paths.py)."""
 
     config: Config
-    directory: Path
     is_elsewhere: bool = False
     """Whether the address is one that a command was given, and may not be that of the node whose
     configuration this is."""
@@ -51,50 +50,35 @@ class Setup:
     def relay_dir(self) -> Path | None:
         """Where the relay log is; None when it is off."""
         log_dir = self.config.syncer.relay.log_dir
-        return self.data_dir / log_dir if log_dir else None
+        return Path(log_dir) if log_dir else None
 
     @property
     def binlog_socket(self) -> Path | None:
         """Where the unix socket is; None when there is none."""
-        path = self.config.binlog_socket.removeprefix("unix://")
-        return self.data_dir / path if path else None
+        path = self.config.binlog_socket
+        return Path(path) if path else None
 
     @property
     def sink_dir(self) -> Path:
         """Where the file sink writes."""
-        return self.data_dir / (self.config.syncer.to.dir or "drainer")
-
-    @property
-    def archive_url(self) -> str:
-        """A URL as it is; a path counts from the directory of the configuration; "" for none."""
-        url = self.config.archive.url
-        return url if not url or "://" in url else str(self.directory / url)
-
-    @property
-    def schema_history(self) -> str:
-        """A URL as it is; a file beside the configuration, else in the working directory."""
-        source = self.config.upstream.schema_history
-        if not source or source.startswith(("http://", "https://")):
-            return source
-        beside = self.directory / source
-        return str(beside if beside.exists() or not Path(source).exists() else Path(source))
+        return Path(self.config.syncer.to.dir or self.data_dir / "drainer")
 
 
-def tls_files(setup: Setup, table: TlsConfig) -> TlsFiles | None:
-    """The files of a security table, beside the configuration; None where there is no TLS."""
+def tls_files(table: TlsConfig) -> TlsFiles | None:
+    """The files of a security table; None where there is no TLS."""
     if not table.ssl_ca:
         return None
     return TlsFiles(
-        ca=setup.directory / table.ssl_ca,
-        cert=setup.directory / table.ssl_cert if table.ssl_cert else None,
-        key=setup.directory / table.ssl_key if table.ssl_key else None,
+        ca=Path(table.ssl_ca),
+        cert=Path(table.ssl_cert) if table.ssl_cert else None,
+        key=Path(table.ssl_key) if table.ssl_key else None,
         allowed_names=tuple(name.strip() for name in table.cert_allowed_cn),
     )
 
 
 def server_tls(setup: Setup) -> ServerTls | None:
     """Of the port. Raises ConfigError when its files do not load."""
-    files = tls_files(setup, setup.config.security)
+    files = tls_files(setup.config.security)
     if files is None:
         return None
     asks = bool(setup.config.security.operators_cn)
@@ -103,19 +87,19 @@ def server_tls(setup: Setup) -> ServerTls | None:
 
 def client_tls(setup: Setup) -> ClientTls | None:
     """Towards other nodes. Raises ConfigError when its files do not load."""
-    files = tls_files(setup, setup.config.security)
+    files = tls_files(setup.config.security)
     return ClientTls(files, is_grpc=True) if files is not None else None
 
 
 def http_client_tls(setup: Setup) -> ClientTls | None:
     """Towards TiDB's status port. Raises ConfigError when its files do not load."""
-    return plain_tls(setup, setup.config.security)
+    return plain_tls(setup.config.security)
 
 
 def http_tls(setup: Setup, host: str) -> ssl.SSLContext | None:
     """For a command that speaks to a running node. At a loopback address it is this machine that
     answers, whatever name its certificate has; the CA is asked for all the same."""
-    files = tls_files(setup, setup.config.security)
+    files = tls_files(setup.config.security)
     if files is None:
         return None
     context = ClientTls(files).fresh()
@@ -131,7 +115,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def plain_tls(setup: Setup, table: TlsConfig) -> ClientTls | None:
+def plain_tls(table: TlsConfig) -> ClientTls | None:
     """Towards what `table` is for, if not gRPC. Raises ConfigError when its files do not load."""
-    files = tls_files(setup, table)
+    files = tls_files(table)
     return ClientTls(files) if files is not None else None

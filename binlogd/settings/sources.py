@@ -22,6 +22,7 @@ from binlogd.settings import config, passwords
 from binlogd.settings.config import Config, DownstreamConfig
 from binlogd.settings.mistakes import SECRETS, right_form
 from binlogd.settings.operators import check_token
+from binlogd.settings.paths import base_of, placed
 
 PREFIX = "BINLOGD_"
 CONFIG_VARIABLE = "BINLOGD_CONFIG"
@@ -62,11 +63,12 @@ def read(
 ) -> Settings:
     """`overrides` are words of the command line, by key. Raises ConfigError."""
     text = "" if path is None else config.read_text(path)
+    directory = base_of(path)
     tree = config.read_toml(text, str(path))
     source = str(path) if path is not None else "configuration"
     origins = dict.fromkeys(_leaves(tree), source)
     given = {
-        **_from_environment(environ),
+        **_from_environment(environ, directory),
         **{key: _Given(text, "command line") for key, text in (overrides or {}).items()},
     }
     said = {*origins, *given}
@@ -83,9 +85,14 @@ def read(
                 origins.pop(other, None)
         _put(tree, key, each.value)
         origins[key] = each.origin
-    directory = Path.cwd() if path is None else path.resolve().parent
-    found = _with_secrets(config.from_tree(tree, source, text), directory, environ, origins)
-    return Settings(found, origins)
+    found = config.from_tree(tree, source, text)
+    try:
+        places = placed(found, directory, overrides or ())
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
+    for key, place in places.items():
+        found = replaced(found, key, place)
+    return Settings(_with_secrets(found, environ, origins), origins)
 
 
 def shown(key: str, value: Any) -> Any:
@@ -121,7 +128,7 @@ def _kinds(table: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str,
             yield key, kind
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
+def _from_environment(environ: Mapping[str, str], directory: Path) -> dict[str, _Given]:
     kinds = dict(_kinds(Config))
     names = {variable_of(key): key for key in kinds} | {TOKEN_VARIABLE: _TOKEN_KEY}
     found: dict[str, _Given] = {}
@@ -136,7 +143,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
             raise ConfigError(_unknown(name, [*names, CONFIG_VARIABLE]))
         if key in found:
             raise ConfigError(f"{found[key].origin} and {name} both say {key}; unset one of them")
-        text = environ[name] if name in names else read_secret(Path(environ[name]), name)
+        text = environ[name] if name in names else read_secret(directory / environ[name], name)
         found[key] = _Given(_converted(name, text, kinds[key]), name)
     return found
 
@@ -202,14 +209,12 @@ def read_secret(path: Path, name: str) -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def _with_secrets(
-    found: Config, directory: Path, environ: Mapping[str, str], origins: dict[str, str]
-) -> Config:
+def _with_secrets(found: Config, environ: Mapping[str, str], origins: dict[str, str]) -> Config:
     security = found.security
     if security.admin_token_file:
         if security.admin_token:
             raise ConfigError(f"{_TOKEN_KEY} and {_TOKEN_KEY}-file: give one of them")
-        path = directory / security.admin_token_file
+        path = Path(security.admin_token_file)
         token = read_secret(path, f"{_TOKEN_KEY}-file")
         if not token:
             raise ConfigError(f"{_TOKEN_KEY}-file: {path} is empty")
@@ -222,7 +227,7 @@ def _with_secrets(
         "syncer.to.checkpoint": found.syncer.to.checkpoint,
     }
     for prefix, table in tables.items():
-        password = _password(table, prefix, directory, environ)
+        password = _password(table, prefix, environ)
         if password is not None:
             found = replaced(found, f"{prefix}.password", password.value)
             origins[f"{prefix}.password"] = password.origin
@@ -243,7 +248,6 @@ def _other_places(key: str) -> list[str]:
 def _password(
     table: config.UpstreamConfig | DownstreamConfig | config.CheckpointConfig,
     prefix: str,
-    directory: Path,
     environ: Mapping[str, str],
 ) -> _Given | None:
     """From elsewhere than `password`; the original's order is kept: what is encrypted wins."""
@@ -261,7 +265,7 @@ def _password(
         return None
     if table.password:
         raise ConfigError(f"{prefix}.password and {prefix}.password-file: give one of them")
-    path = directory / table.password_file
+    path = Path(table.password_file)
     return _Given(read_secret(path, f"{prefix}.password-file"), str(path))
 
 

@@ -126,8 +126,7 @@ def main(words: Sequence[str]) -> int:
     try:
         arguments = parsed(words)
         path = Path(arguments.config) if arguments.config else None
-        config = sources.read(path, os.environ, {}).config
-        setup = Setup(config, path.resolve().parent if path else Path.cwd())
+        setup = Setup(sources.read(path, os.environ, {}).config)
         set_up_logging(setup.config.log_level, sys.stderr)
         _check_installed(arguments)
         from pyspark.sql import SparkSession

@@ -175,7 +175,7 @@ async def test_a_registry_can_be_kept_to_itself(tmp_path: Path) -> None:
     for is_served in (True, False):
         config = parse(f"[upstream]\nembedded-pd = {str(is_served).lower()}\n", "a test")
         store = await UpstreamStore.open(tmp_path / "upstream.db")
-        upstream = await open_upstream(Setup(config, tmp_path), store)
+        upstream = await open_upstream(Setup(config), store)
         assert (upstream.own_pd is not None, upstream.shares_registry) == (is_served, is_served)
         await upstream.close()
         await store.close()

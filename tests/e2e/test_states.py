@@ -155,7 +155,7 @@ def test_every_signal_that_asks_for_an_end_pauses(
 def test_the_registry_follows_and_a_socket_outlives_a_kill(appliance: Appliance) -> None:
     text = appliance.config_file.read_text()
     appliance.config_file.write_text(
-        f'binlog-socket = "run/pump.sock"\n{text}heartbeat-interval = 1\n'
+        f'binlog-socket = "data/run/pump.sock"\n{text}heartbeat-interval = 1\n'
     )
     path = appliance.data_dir / "run" / "pump.sock"
 

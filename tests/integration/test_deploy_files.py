@@ -19,6 +19,8 @@ from packaging.specifiers import SpecifierSet
 
 from binlogd.settings import config
 from binlogd.settings.config import Config
+from binlogd.settings.effects import flattened
+from binlogd.settings.paths import PATHS
 from tests.support.deployment import (
     DEPLOY,
     ROOT,
@@ -160,7 +162,11 @@ def test_what_is_shipped_has_a_way_in_for_a_tidb(tmp_path: Path) -> None:
     by_pd = [config.load(ROOT / "config" / "example.toml"), config.load(file)]
     assert all(each.upstream.kind == "pd" and each.upstream.pd_urls for each in by_pd)
     assert all(not each.advertise_addr.startswith("0.0.0.0") for each in by_pd)
-    assert config.load(DEPLOY / "binlogd.toml").binlog_socket
+    in_compose = config.load(DEPLOY / "binlogd.toml")
+    assert in_compose.binlog_socket
+    for each in (*by_pd, in_compose):  # read from /etc/binlogd, where nothing can be written
+        paths = [str(value) for key, value in flattened(each) if key in PATHS and value]
+        assert all(Path(path).is_absolute() for path in paths if "://" not in path), paths
 
 
 # --- systemd ----------------------------------------------------------------------------

@@ -116,7 +116,7 @@ async def stored_map(db: MariaDb) -> Mapping[str, int]:
 
 
 def setup_for(db: MariaDb, directory: Path) -> Setup:
-    return Setup(config.parse(f'data-dir = "{directory}"\n' + into_mariadb(db), "test"), directory)
+    return Setup(config.parse(f'data-dir = "{directory}"\n' + into_mariadb(db), "test"))
 
 
 async def test_the_command_moves_checkpoint_and_progress_together(

@@ -127,7 +127,7 @@ def setup_of(tmp_path: Path, text: str) -> Setup:
     """As a command reads it."""
     path = tmp_path / "binlogd.toml"
     path.write_text(text)
-    return Setup(sources.read(path, {}).config, tmp_path)
+    return Setup(sources.read(path, {}).config)
 
 
 def keys(*prefixes: str) -> Iterator[str]:

@@ -191,7 +191,7 @@ async def test_the_name_of_the_first_start_is_kept_and_counts(tmp_path: Path) ->
 
     async def names(text: str = "") -> Identity:
         given = f'data-dir = "{tmp_path}"\naddr = "127.0.0.1:8250"\n{text}'
-        return await identity(Setup(parse(given, "t"), tmp_path), disk)
+        return await identity(Setup(parse(given, "t")), disk)
 
     try:
         first = await names()

@@ -200,9 +200,9 @@ async def test_the_drainer_and_its_relay_log_hold_what_is_behind_the_checkpoint(
 ) -> None:
     text = (
         f'data-dir = "{world.directory}"\n[syncer]\ndb-type = "mysql"\n'
-        '[syncer.relay]\nlog-dir = "relay"\n'
+        f'[syncer.relay]\nlog-dir = "{world.directory}/relay"\n'
     )
-    setup = Setup(parse(text, "test"), world.directory)
+    setup = Setup(parse(text, "test"))
     store = await UpstreamStore.open(world.directory / "upstream.db")
     upstream = await open_upstream(setup, store)
     disk = PosixDisk(threads=1)

@@ -44,7 +44,7 @@ def vouching(moments: Iterator[int], asked: list[int]) -> Iterator[Setup]:
     thread.start()
     try:
         setup = load_setup(None, addr=f"127.0.0.1:{server.server_port}")
-        yield Setup(msgspec.structs.replace(setup.config, binlog_socket=""), setup.directory)
+        yield Setup(msgspec.structs.replace(setup.config, binlog_socket=""))
     finally:
         server.shutdown()
         thread.join()

@@ -106,7 +106,7 @@ def test_a_lake_begins_with_a_dump_but_for_tables_whose_rows_nothing_tells_apart
 def test_a_pipeline_begins_with_its_base_and_a_second_one_is_refused(
     *, takes_over: bool, logged: Logged, snapshot: Path, spark: WarmSpark, tmp_path: Path
 ) -> None:
-    setup = Setup(config.parse("", "nothing"), tmp_path)
+    setup = Setup(config.parse("", "nothing"))
     lake = tmp_path / "lake"
 
     def words(checkpoint: str, *more: str) -> Arguments:

@@ -51,7 +51,7 @@ def sink(mariadb: MariaDb, options: dict[str, str], directory: Path) -> Database
         'ignore-schemas = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql,keys_tidb,keys_wrong"\n'
     )
     text = into_mariadb(mariadb, extra=ignored)
-    setup = Setup(config.parse(text, "the test's"), directory)
+    setup = Setup(config.parse(text, "the test's"))
     return DatabaseSink(setup, request(options))
 
 
@@ -124,7 +124,7 @@ def test_what_the_downstream_refuses_stops_the_batch_with_the_way_past(
 ) -> None:
     found = read(options).to_pylist()
     binlogs = [(each["start_ts"], each["commit_ts"], each["payload"]) for each in found]
-    setup = Setup(config.parse(into_mariadb(mariadb), "the test's"), tmp_path)
+    setup = Setup(config.parse(into_mariadb(mariadb), "the test's"))
     with pytest.raises(PipelineStopped, match="refused a statement"):
         DatabaseSink(setup, request(options)).apply(binlogs, Tso(0), Tso(binlogs[-1][1]))
 
@@ -135,7 +135,7 @@ def test_a_second_pipeline_into_one_downstream_is_refused_until_it_takes_over(
 ) -> None:
     into_sqlite = f'data-dir = "{tmp_path}"\n[syncer]\ndb-type = "sqlite"\n'
     text = into_mariadb(mariadb) if db_type == "mysql" else into_sqlite
-    into = DatabaseSink(Setup(config.parse(text, "the test's"), tmp_path), request(options))
+    into = DatabaseSink(Setup(config.parse(text, "the test's")), request(options))
     seeding, first = Claim("", "/lake/one"), Claim("id-1", "/lake/one")
     other = Claim("id-2", "/lake/" + "two" * 100)
     for claim in (seeding, first, seeding, first):

@@ -141,7 +141,7 @@ db-type = "mysql"
 port = {port}
 user = "root"
 [syncer.relay]
-log-dir = "relay"
+log-dir = "{directory}/relay"
 """
 CHECKPOINT_TS, STOP_TS = 470611451185725448, 470611451199094800
 

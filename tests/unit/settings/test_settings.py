@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from binlogd.errors import ConfigError
 from binlogd.settings import passwords, sources
 from binlogd.settings.config import Config
 from binlogd.settings.effects import flattened
+from binlogd.settings.paths import PATHS
 from binlogd.settings.sources import Settings
 
 TOKEN = "0123456789abcdef-token"
@@ -232,3 +234,88 @@ def test_the_variables_of_a_drainer_count_where_nothing_else_says_it(tmp_path: P
     assert (to.host, to.port, to.user, to.password) == ("here", 4000, "me", "of a file")
     with pytest.raises(ConfigError, match="MYSQL_PORT"):
         read("", tmp_path, {"MYSQL_PORT": "many"})
+
+
+ONE_RULE = """
+data-dir = "data"
+binlog-socket = "unix://p.sock"
+[security]
+ssl-ca = "ca.pem"
+ssl-cert = "cert.pem"
+ssl-key = "key.pem"
+[upstream]
+schema-history = "history.json"
+[syncer]
+db-type = "mysql"
+relay.log-dir = "relay"
+to.dir = "files"
+to.password-file = "secret"
+[archive]
+url = "archive"
+[export]
+dir = "exports"
+"""
+
+
+def places(found: Config) -> set[str]:
+    return {str(value) for key, value in flattened(found) if key in PATHS and value}
+
+
+def test_every_relative_path_of_a_file_counts_from_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text("x")
+    monkeypatch.chdir("/")
+    names = [
+        "data",
+        "p.sock",
+        "ca.pem",
+        "cert.pem",
+        "key.pem",
+        "history.json",
+        "relay",
+        "files",
+        "secret",
+        "archive",
+    ]
+    found = read(ONE_RULE, tmp_path, {"BINLOGD_EXPORT__DIR": "of-a-variable"})
+    assert places(found.config) == {f"{tmp_path}/{name}" for name in [*names, "of-a-variable"]}
+    url = read('upstream.schema-history = "http://tidb:10080/ddl/history"', tmp_path)
+    assert url.config.upstream.schema_history.startswith("http://")
+    typed = read("", tmp_path, None, **{"data-dir": "data"})
+    assert typed.config.data_dir == "data"  # from the working directory, as everywhere in a shell
+
+
+def test_a_link_to_a_configuration_moves_no_data(tmp_path: Path) -> None:
+    (tmp_path / "v2").mkdir()
+    (tmp_path / "v2" / "real.toml").write_text('data-dir = "data"')
+    (tmp_path / "binlogd.toml").symlink_to("v2/real.toml")
+    found = sources.read(tmp_path / "binlogd.toml", {})
+    assert found.config.data_dir == str(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("text", "before"),
+    [
+        ('data-dir = "data"', "cwd/data/pump/shards"),
+        ('[upstream]\nschema-history = "h.json"', "cwd/h.json"),
+        ('data-dir = "d"\n[syncer]\ndb-type="mysql"\nrelay.log-dir = "relay"', "conf/d/relay/1"),
+        ('data-dir = "d"\n[syncer.to]\ndir = "files"', "conf/d/files/savepoint"),
+    ],
+)
+def test_data_where_a_path_counted_from_before_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, before: str
+) -> None:
+    for name in ("conf", "cwd"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    read(text, tmp_path / "conf")  # a new installation is asked nothing
+    left = tmp_path / before
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.write_text("x")
+    with pytest.raises(ConfigError, match="move what is there") as error:
+        read(text, tmp_path / "conf")
+    (kept,) = re.findall(r'write (\S+ = "(.+?)")', str(error.value))
+    key, place = kept[0].split(" = ")[0], Path(kept[1])
+    assert left.is_relative_to(place)
+    read(re.sub(rf"({key.rpartition('.')[2]} = ).*", rf'\1"{place}"', text), tmp_path / "conf")
