@@ -11,38 +11,42 @@ FROM ${BASE} AS deps
 WORKDIR /src
 # pip stays in an environment of its own, and in this stage.
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/binlogd
-# Every version comes from the lock, those of the builds of packages too.
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=/src/constraints.txt
+# Every file is one of the locks, by its hash, those that build packages too.
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 # The compiler stays in this stage too.
 RUN { command -v cc && python3 -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")'; } >/dev/null 2>&1 \
  || { apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
       $(python3 -c 'import sysconfig; print("python3-dev" if sysconfig.get_path("include").startswith("/usr/include") else "")') \
       && rm -rf /var/lib/apt/lists/*; }
 # README.md is part of the package's metadata: without it nothing is built.
-COPY constraints.txt pyproject.toml README.md setup.py ./
+COPY locks ./locks
+COPY pyproject.toml README.md LICENSE setup.py ./
 COPY binlogd ./binlogd
 ARG PIP_INDEX_URL
 ARG PIP_CONFIG_FILE
-# The libraries come first, since mypyc reads their types; then the package once more, compiled. A copy
-# of it that pip leaves beside it would be checked below as well.
-RUN /opt/pip/bin/pip install mypy 'setuptools>=77' \
- && /opt/pip/bin/pip --python /opt/binlogd/bin/python install . \
+# The libraries come first, since mypyc reads their types; then the package, compiled. A copy of it that
+# pip leaves beside it would be checked below as well.
+RUN /opt/pip/bin/pip install --require-hashes --requirement locks/build.txt \
+ && /opt/pip/bin/pip --python /opt/binlogd/bin/python install --require-hashes --requirement locks/run.txt \
  && PYTHONPATH=$(echo /opt/pip/lib/python3*/site-packages) BINLOGD_COMPILE=1 \
       /opt/binlogd/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-dir /opt/wheel . \
- && /opt/pip/bin/pip --python /opt/binlogd/bin/python install --no-deps --force-reinstall /opt/wheel/*.whl \
+ && /opt/pip/bin/pip --python /opt/binlogd/bin/python install --no-deps /opt/wheel/*.whl \
  && rm -rf build
 
 FROM deps AS deps-spark
 ARG PIP_INDEX_URL
 ARG PIP_CONFIG_FILE
-RUN /opt/pip/bin/pip --python /opt/binlogd/bin/python install "$(echo /opt/wheel/*.whl)[spark,delta,iceberg]"
+# PySpark is built from its sources, by the setuptools of the lock.
+RUN PYTHONPATH=$(echo /opt/pip/lib/python3*/site-packages) \
+      /opt/pip/bin/pip --python /opt/binlogd/bin/python install --no-build-isolation --use-pep517 \
+        --require-hashes --requirement locks/extras.txt
 
 # Beside the images, not below them: `docker build --target check .` succeeds, or says what is wrong.
 FROM deps-spark AS check
 ARG PIP_INDEX_URL
 ARG PIP_CONFIG_FILE
-RUN /opt/binlogd/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' > /opt/dev.txt \
- && /opt/pip/bin/pip --python /opt/binlogd/bin/python install --requirement /opt/dev.txt
+RUN /opt/pip/bin/pip --python /opt/binlogd/bin/python install --no-build-isolation --use-pep517 \
+      --require-hashes --requirement locks/test.txt
 # What is checked is /src, not the copy that was installed.
 ENV PATH=/opt/binlogd/bin:$PATH PYTHONPATH=/src
 COPY . .

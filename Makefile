@@ -21,29 +21,31 @@ help: ## show this list
 
 # --- set-up -----------------------------------------------------------------------------
 
-$(VENV)/run.stamp: pyproject.toml constraints.txt
+# Of the locks and nothing else: a file with another hash is refused, and what builds a package is locked too.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+LOCKED := $(PIP) --require-hashes --no-build-isolation --use-pep517
+
+$(VENV)/run.stamp: pyproject.toml locks/run.txt locks/build.txt
 	$(PYTHON) -c 'import sys; sys.exit("binlogd needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq python3-venv; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	$(LOCKED) --requirement locks/build.txt --requirement locks/run.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/test.stamp: $(VENV)/run.stamp
-	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")' > $(VENV)/dev.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement $(VENV)/dev.txt --editable '.[spark,delta,iceberg]'
+$(VENV)/test.stamp: $(VENV)/run.stamp locks/test.txt
+	$(LOCKED) --requirement locks/test.txt
 	@touch $@
 
 setup: $(VENV)/run.stamp ## install binlogd into .venv/, compiled where there is a C compiler
 	@$(MAKE) --no-print-directory compile || { \
 	  $(MAKE) --no-print-directory uncompile && echo "compiling failed, see above: it runs as plain Python, slower"; }
 
-# Once for the sources as they are; mypyc comes with mypy.
+# Once for the sources as they are; mypyc comes with mypy, of locks/build.txt.
 compile: $(VENV)/run.stamp ## compile the hot modules beside their sources, where there is a C compiler
 	@if ! command -v cc >/dev/null || ! $(BIN)/python -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null; then \
 	  echo "not compiled, so slower: no C compiler or no Python.h here (apt-get install gcc libc6-dev python3-dev)"; \
 	else \
-	  $(BIN)/python -c 'import mypyc, setuptools as s; assert int(s.__version__.split(".")[0]) >= 77' 2>/dev/null || \
-	    $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt mypy 'setuptools>=77'; \
 	  BINLOGD_COMPILE=1 $(BIN)/python setup.py --quiet build_ext --inplace; \
 	fi
 
@@ -129,8 +131,16 @@ proto: $(VENV)/test.stamp ## compile the .proto files with betterproto's compile
 
 # --- upkeep -------------------------------------------------------------------------------
 
-lock: $(VENV)/test.stamp ## write what is installed now into constraints.txt
-	$(BIN)/pip freeze --exclude-editable > constraints.txt
+# What is locked stays as it is unless pyproject.toml asks for more: UPGRADE=--upgrade takes the newest of all,
+# UPGRADE='--upgrade-package NAME' of one. The smaller locks are parts of the largest.
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
+
+lock: ## write locks/ anew, with hashes, for every Python from 3.11 on (UPGRADE=--upgrade)
+	@[ -x $(BIN)/uv ] || { $(PYTHON) -m venv $(VENV) && $(PIP) 'uv==0.13.9'; }
+	$(LOCK) pyproject.toml --all-extras --group dev $(UPGRADE) --output-file locks/test.txt
+	$(LOCK) pyproject.toml --constraint locks/test.txt --output-file locks/run.txt
+	$(LOCK) pyproject.toml --constraint locks/test.txt --all-extras --output-file locks/extras.txt
+	$(LOCK) --group build --constraint locks/test.txt --output-file locks/build.txt
 
 clean: uncompile ## remove the virtual environment, what was compiled and caches
 	rm -rf $(VENV) build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
