@@ -19,7 +19,9 @@ from mkdocs.structure.pages import Page
 from binlogd.cli import command_line
 
 ROOT = Path(__file__).parents[2]
-_KEY = re.compile(r"^(?:# )?([\w-]+) = (.+?)(?:\s+# ?(.*))?$")
+_KEY = re.compile(r"^(?:# )?([\w.-]+) = (.+?)(?:\s+# ?(.*))?$")
+_HEADING = re.compile(r"^# --- (.+) ---$")
+_PAGE = re.compile(r"\(docs/([\w/-]+\.md)\)")
 _TABLE = re.compile(r"^\[([\w.-]+)\](?:\s+# ?(.*))?$")
 _MORE = re.compile(r"^\s+# ?(.*)$")
 
@@ -61,26 +63,43 @@ def config_page() -> str:
     out = [
         "# Configuration",
         "",
-        "Made of `config/binlogd.toml`. A file needs only what differs from the defaults,"
-        " `binlogd serve` runs without any, and `binlogd check-config` says whether one is right."
-        " An unknown key is refused with the nearest name.",
+        "This page is made of `config/binlogd.toml`. Your file needs only the keys that you change."
+        " `binlogd check-config` tells whether a file is right. An unknown key is refused, and the"
+        " nearest name is told. Most installations set the ten keys that are marked with ★.",
         "",
-        "The variable of a key is its way in capitals: `syncer.to.password` is"
-        " `BINLOGD_SYNCER__TO__PASSWORD`; with `_FILE` behind it, it names a file that holds the"
-        " value. Variables win over the file, the command line over both.",
+        "A relative path counts from the directory of the file. A size is a number of bytes, or"
+        ' text such as "512 MiB". A duration is text such as "90s" or "8h"; a plain number is in'
+        " the unit that the table names.",
+        "",
+        "Each key has a variable. The variable of `syncer.to.password` is"
+        " `BINLOGD_SYNCER__TO__PASSWORD`. With `_FILE` at its end, it names a file that holds the"
+        " value. Variables win over the file, and the command line wins over both.",
         "",
     ]
     is_open = False
     for line in _joined(lines):
         if table := _TABLE.match(line):
-            out += ["", f"## `[{table[1]}]`", "", _escaped(table[2] or ""), ""]
+            out += ["", f"## `[{table[1]}]`", "", _linked(table[2] or ""), ""]
+            is_open = False
+        elif heading := _HEADING.match(line):
+            out += ["", f"## {heading[1]}", ""]
             is_open = False
         elif key := _KEY.match(line):
             if not is_open:
                 out += ["| key | default | |", "|---|---|---|"]
                 is_open = True
-            out.append(f"| `{key[1]}` | `{_escaped(key[2])}` | {_escaped(key[3] or '')} |")
+            out.append(f"| `{key[1]}` | `{_escaped(key[2])}` | {_linked(key[3] or '')} |")
     return "\n".join(out) + "\n"
+
+
+def _linked(text: str) -> str:
+    """A comment with the pages that it names as links, by their titles."""
+
+    def link(page: re.Match[str]) -> str:
+        title = (ROOT / "docs" / page[1]).read_text().partition("\n")[0].removeprefix("# ")
+        return f"([{title}](../{page[1]}))"
+
+    return _PAGE.sub(link, _escaped(text))
 
 
 def _joined(lines: list[str]) -> Iterator[str]:

@@ -65,7 +65,8 @@ def test_the_search_finds_things_in_pages_on_a_disk(site: Path, browser: Browser
 def test_every_key_is_in_the_reference(site: Path) -> None:
     page = html.unescape((site / "reference" / "config.html").read_text())
     for key in _keys(Config):
-        assert f"<td><code>{key}</code></td>" in page or f"{key}]</code>" in page, key
+        assert re.search(rf"<code>([\w.-]+\.)?{key}</code></td>|{key}]</code>", page), key
+    assert "(docs/" not in page, "a page that a comment names is a link"
 
 
 def _keys(table: type[msgspec.Struct]) -> set[str]:
@@ -118,3 +119,13 @@ def test_the_links_of_the_first_page_lead_somewhere() -> None:
     targets = re.findall(r"\]\(([^)#]+)", (ROOT / "README.md").read_text())
     assert len(targets) > 15
     assert [each for each in targets if not (ROOT / each).exists()] == []
+    pages = {
+        f"docs/{room}/{page.name}"
+        for room in ("howto", "reference")
+        for page in (ROOT / "docs" / room).glob("*.md")
+    }
+    index = {
+        f"docs/{each}"
+        for each in re.findall(r"\]\(([^)#]+)", (ROOT / "docs" / "index.md").read_text())
+    }
+    assert pages <= {*targets} | index

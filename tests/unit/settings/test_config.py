@@ -10,6 +10,7 @@ import pytest
 
 from binlogd.errors import ConfigError
 from binlogd.settings import config
+from binlogd.settings.effects import WITHOUT_EFFECT
 from binlogd.settings.quantities import gc_keep_s, listen_address, pd_addresses, size_bytes, wait_s
 
 ROOT = Path(__file__).parents[3]
@@ -40,6 +41,24 @@ def test_the_commented_sample_shows_every_key() -> None:
     ]
     missing = [key for table in tables for key in keys(table) if key not in text]
     assert missing == []
+
+
+def test_the_sample_explains_each_key_marks_ten_and_has_those_without_effect_at_its_end() -> None:
+    text = (CONFIG_DIR / "binlogd.toml").read_text()
+    box, _, keys = text.partition("\ndata-dir = ")
+    keys, _, idle = f"data-dir = {keys}".partition("# --- Accepted, without effect ---")
+    table, marked = "", set()
+    for line in keys.splitlines():
+        if found := re.match(r"\[(.+)\]", line):
+            table = f"{found[1]}."
+        elif found := re.match(r"(?:# )?([\w-]+) = [^#]+(# ★)?( # )?", line):
+            assert " # " in line, line
+            marked |= {table + found[1]} if found[2] else set()
+    assert len(marked) == 10
+    assert marked == set(re.findall(r"(?:^#   |  )([\w.-]+)(?=  )", box, re.MULTILINE))
+    listed = set(re.findall(r"^# ([\w.-]+) = ", idle, re.MULTILINE))
+    assert listed == {*WITHOUT_EFFECT, "syncer.to.zookeeper-addrs"}
+    assert not listed & set(re.findall(r"^([\w-]+) = ", keys, re.MULTILINE))
 
 
 def test_the_example_is_valid() -> None:
