@@ -37,6 +37,8 @@ SLOWEST_FIRST = ("tests/integration/spark", "tests/e2e", "tests/integration", "t
 """Directories; what lies elsewhere comes last."""
 ONE_WORKER_EACH = ("spark", "kafka", "mysql")
 """Fixtures that take seconds of both cores to start: their tests go to one worker."""
+ONE_WORKER_A_FILE = ("site", "conversation", "browser")
+"""Fixtures of a file that take as long: no two workers make them both."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,6 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for fixture in set(ONE_WORKER_EACH) & _fixtures(item):
             item.add_marker(pytest.mark.xdist_group(fixture))
+        if set(ONE_WORKER_A_FILE) & _fixtures(item):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
     items.sort(key=rank)
 
 

@@ -73,7 +73,14 @@ def appliance_for(name: str, directory: Path, server: MariaDb) -> Appliance:
     )
 
 
-@pytest.mark.parametrize("name", ["types", "keys", "ddl", "mixed", "large"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "large",
+        # in short: the same with kill -9 below, and without a process in test_mysql_recordings
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("types", "keys", "ddl", "mixed")),
+    ],
+)
 def test_a_recording_ends_in_the_recorded_tables(
     name: str, tmp_path: Path, mariadb: MariaDb
 ) -> None:

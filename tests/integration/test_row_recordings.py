@@ -139,7 +139,7 @@ def test_recorded_rows_are_written_as_tidb_wrote_them(name: str) -> None:
     assert other == (TEMPORAL_DOCUMENTS if name == "types" else 0)
 
 
-@pytest.mark.parametrize("name", ["types", "keys", "mixed", "ddl", "large"])
+@pytest.mark.parametrize("name", ["mixed", "ddl"])  # the rows of the others add up, below
 def test_every_recorded_row_decodes(name: str) -> None:
     decoders, rows = Decoders(), 0
     for change in changes(name, SchemaTracker()):

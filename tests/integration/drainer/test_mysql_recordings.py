@@ -147,7 +147,8 @@ async def _live_for(turns: int, name: str, sink: MySqlSink, rng: Random) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "lives"), [("keys", 20), ("ddl", 15), ("mixed", 6), ("windows", 5)]
+    ("name", "lives"),
+    [("keys", 20), ("ddl", 15), pytest.param("mixed", 6, marks=pytest.mark.soak), ("windows", 3)],
 )
 async def test_a_sink_abandoned_at_any_point_is_taken_up_where_it_was(
     name: str, lives: int, mariadb: MariaDb

@@ -239,7 +239,9 @@ async def left_in_the_middle(replica: Replica, sink: Sink, saved: Tso) -> None:
         raise Crashed
 
 
-@pytest.mark.parametrize(("name", "lanes"), [("types", 1), ("keys", 4), ("mixed", 4)])
+@pytest.mark.parametrize(
+    ("name", "lanes"), [("types", 1), ("keys", 4), pytest.param("mixed", 4, marks=pytest.mark.soak)]
+)
 async def test_a_database_left_in_the_middle_is_completed(
     disk: PosixDisk, tmp_path: Path, mariadb: MariaDb, name: str, lanes: int
 ) -> None:

@@ -113,7 +113,10 @@ def test_a_recording_built_on_its_own_past_holds_what_the_cluster_held(
             assert expected == snapshot_reader.rows(snapshot, entry), table.label
 
 
-@pytest.mark.parametrize(("name", "part"), [("mixed", 0.55), ("keys", 0.6), ("ddl", 0.5)])
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [pytest.param("mixed", 0.55, marks=pytest.mark.soak), ("keys", 0.6), ("ddl", 0.5)],
+)
 def test_a_snapshot_of_the_middle_holds_what_a_plain_fold_gives(
     name: str, part: float, spark: WarmSpark, tmp_path: Path
 ) -> None:

@@ -73,7 +73,9 @@ def committed(records: list[Record]) -> list[Record]:
     return sorted(prewrites.values(), key=lambda record: record.fate.commit_ts)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3, 4, 5))]
+)
 def test_replayed_binlogs_are_what_the_model_says_at_every_moment(seed: int) -> None:
     workload = Workload(Options(seed=seed, transactions=1200, ddl_every=25))
     records = list(workload.records())
