@@ -20,6 +20,7 @@ import structlog
 
 from binlogd.archive.beside import HOLD, archiving
 from binlogd.archive.metrics import ArchiverReport
+from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
 from binlogd.errands import make_data_dir, open_store
@@ -41,10 +42,12 @@ from binlogd.node.assembly import (
 from binlogd.node.bulkhead import Part
 from binlogd.node.closing import Closing
 from binlogd.node.consumers import RemoteDrainers
+from binlogd.node.first_contact import FirstContact
 from binlogd.node.membership import Identity, Membership
 from binlogd.node.operations import Node
 from binlogd.node.pd_first import serving_pd_first
 from binlogd.node.problems import OPEN_PORT
+from binlogd.node.reach import reach
 from binlogd.node.receiving import Receiving
 from binlogd.node.reloading import Reloading
 from binlogd.node.starting import RELOAD_SIGNAL, STOP_S, STOP_SIGNALS, stoppable
@@ -162,7 +165,11 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
                 pump,
                 upstream,
                 pumps,
-                LastResort(setup, disk, upstream, Random()).ready,
+                FirstContact(
+                    LastResort(setup, disk, upstream, Random()).ready,
+                    lambda: reach(reloading.setup),
+                    Backoff(Random()),
+                ),
             ),
             skips=upstream.skips,
             reload_now=reloading.reload,

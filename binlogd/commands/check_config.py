@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from binlogd.commands.console import upstream_text
 from binlogd.commands.options import (
@@ -19,8 +21,10 @@ from binlogd.commands.options import (
     JsonOption,
     load_settings,
 )
+from binlogd.errors import ConfigError, DownstreamUnavailable
 from binlogd.host import loop
-from binlogd.node.assembly import downstream_warning, table_filter
+from binlogd.node.assembly import downstream_of, table_filter
+from binlogd.node.reach import reach
 from binlogd.node.upstreams import look
 from binlogd.settings.config import Config, SecurityConfig
 from binlogd.settings.effects import flattened, without_effect
@@ -49,8 +53,10 @@ def check_config(
     Shows what differs from the defaults and where each value comes from: the file, a variable
     BINLOGD_..., a file of a secret, the command line. Secrets are shown as ***. With --json it is
     the whole configuration, with the origins beside it. With --ask, PD or TiDB are asked for the
-    cluster id, the time and the schema history, as a start would do, and a database downstream
-    whether its user lacks a privilege that a start does without; nothing is written.
+    cluster id, the time and the schema history, as a start would do, and the downstream is tried:
+    exit code 1 when it cannot be used. Nothing is written.
+
+        binlogd check-config --config binlogd.toml --ask
     """
     found = load_settings(config_file, data_dir=data_dir, addr=addr)
     setup = Setup(found.config)
@@ -60,26 +66,22 @@ def check_config(
     if as_json:
         told = asked.document() if asked is not None else {}
         sys.stdout.write(json.dumps(_document(found) | told) + "\n")
-        return
+        raise typer.Exit(_code(asked))
     console = Console()
-    console.print(
-        f"{config_file or 'built-in defaults'}: right; data in {found.config.data_dir},"
-        f" {found.config.pump.shards} shards, into {found.config.syncer.db_type}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    console.print(_who_may_act(found.config.security), highlight=False, soft_wrap=True)
+
+    def say(text: str, style: str = "") -> None:
+        console.print(Text(text, style), soft_wrap=True)
+
+    say(f"{config_file or 'The built-in defaults'} {'is' if config_file else 'are'} valid.")
+    say(_what_it_does(setup))
+    say(_who_may_act(found.config.security))
     if asked is not None:
-        console.print(
-            f"cluster {asked.cluster_id or 'not known yet'}; upstream"
-            f" {upstream_text(asked.upstream)}",
-            highlight=False,
-            soft_wrap=True,
-        )
-        if asked.warning:
-            console.print(asked.warning, highlight=False, markup=False, soft_wrap=True)
+        cluster = asked.cluster_id or "not known yet"
+        say(f"cluster {cluster}; upstream {upstream_text(asked.upstream)}")
+    for text in _warnings(setup, asked):
+        say(f"warning: {text}", "yellow")
     for key, reason in without_effect(found.config, Config()):
-        console.print(f"{key}: without effect: {reason}", highlight=False, soft_wrap=True)
+        say(f"{key}: without effect: {reason}")
     table = Table(box=None)
     for name in ("key", "value", "from"):
         table.add_column(name, overflow="fold")
@@ -89,6 +91,36 @@ def check_config(
             table.add_row(key, text, found.origins.get(key, _DEFAULT))
     if table.row_count:
         console.print(table, highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(_code(asked))
+
+
+def _code(asked: _Asked | None) -> int:
+    return 0 if asked is None or asked.is_reached else 1
+
+
+def _what_it_does(setup: Setup) -> str:
+    config, into = setup.config, downstream_of(setup)
+    received = (
+        f"binlogs are received at {config.addr} and kept in {setup.data_dir}, in"
+        f" {config.pump.shards} shards"
+    )
+    replicated = f"they are replicated into {into.db_type} {into.address}"
+    if not setup.has_pump:
+        return f"Pumps elsewhere are pulled: {replicated}."
+    return f"{received[0].upper()}{received[1:]}; {replicated if setup.has_drainer else 'no more'}."
+
+
+def _warnings(setup: Setup, asked: _Asked | None) -> Iterator[str]:
+    upstream = setup.config.upstream
+    if setup.has_drainer and upstream.kind == "standalone" and not upstream.schema_history:
+        yield (
+            "there is no schema history: the first DDL or row will stop the replication; set"
+            ' upstream.schema-history, or upstream.kind = "pd" or "tidb"'
+        )
+    if asked is not None and asked.warning:
+        yield asked.warning
+    if asked is None and setup.has_drainer:
+        yield "upstream and downstream were not asked; --ask does"
 
 
 def _who_may_act(security: SecurityConfig) -> str:
@@ -111,11 +143,13 @@ def _who_may_act(security: SecurityConfig) -> str:
 
 
 class _Asked(NamedTuple):
-    """What others said; `warning` is about the downstream, "" where all is well."""
+    """What others said; `warning` is about the downstream, "" where all is well, `is_reached`
+    whether it answered."""
 
     cluster_id: int | None
     upstream: UpstreamStatus
     warning: str
+    is_reached: bool
 
     def document(self) -> dict[str, Any]:
         upstream = {"cluster_id": self.cluster_id, **msgspec.to_builtins(self.upstream)}
@@ -124,8 +158,13 @@ class _Asked(NamedTuple):
 
 def _ask(setup: Setup) -> _Asked:
     cluster_id, _, statistics = loop.run(look(setup))
-    warning = loop.run(downstream_warning(setup))
-    return _Asked(cluster_id, upstream_status(statistics), warning)
+    if not setup.has_drainer:
+        return _Asked(cluster_id, upstream_status(statistics), "", True)
+    try:
+        warning, is_reached = loop.run(reach(setup)), True
+    except (ConfigError, DownstreamUnavailable) as error:
+        warning, is_reached = f"the downstream cannot be used: {error}", False
+    return _Asked(cluster_id, upstream_status(statistics), warning, is_reached)
 
 
 def _document(found: Settings) -> dict[str, Any]:

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable, Container, Coroutine, Sequence, Set
+from collections.abc import Callable, Container, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
@@ -33,8 +32,7 @@ from binlogd.drainer.kafka.message import Notation
 from binlogd.drainer.kafka.original import OriginalMessages
 from binlogd.drainer.kafka.sink import KafkaSink
 from binlogd.drainer.measures import DrainerMeasures, MeasuredSources
-from binlogd.drainer.mysql import catalog
-from binlogd.drainer.mysql.connection import MySqlServer, SqlSession
+from binlogd.drainer.mysql.connection import MySqlServer
 from binlogd.drainer.mysql.sink import MySqlSink, MySqlSinkOptions
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.mysql.trash import TrashOptions
@@ -45,9 +43,10 @@ from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import RowNotFoundRule, Sink
 from binlogd.drainer.sqlite.sink import SqliteSink
-from binlogd.errors import ConfigError, DownstreamUnavailable, LogFailed
+from binlogd.errors import ConfigError, LogFailed
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
+from binlogd.node.first_contact import FirstContact
 from binlogd.node.membership import Identity
 from binlogd.node.replication import Replication
 from binlogd.pump.pump import Pump, PumpOptions
@@ -349,27 +348,6 @@ def downstream_of(setup: Setup) -> DownstreamStatus:
     return DownstreamStatus(syncer.db_type, address)
 
 
-async def downstream_warning(setup: Setup) -> str:
-    """What a start would find missing downstream and go on without; "" where all is well."""
-    if setup.config.syncer.db_type not in ("mysql", "tidb"):
-        return ""
-    server = downstream_server(setup)
-    try:
-        session = await SqlSession.connect(server)
-        try:
-            is_lacking = await catalog.lacks_process(session)
-        finally:
-            session.close()
-    except (ConfigError, DownstreamUnavailable) as error:
-        return f"the downstream could not be asked: {error}"
-    if not is_lacking:
-        return ""
-    return (
-        f"the downstream's user {server.user} lacks the PROCESS privilege: an interrupted swap of"
-        " tables or EXCHANGE PARTITION will stop and ask; see deploy/grants.sql"
-    )
-
-
 def make_store(setup: Setup, cluster_id: int | None) -> MySqlStore:
     """The checkpoint and progress rows downstream. Raises ConfigError where there are none."""
     syncer = setup.config.syncer
@@ -524,10 +502,10 @@ def make_replication(
     pump: Pump | None,
     upstream: Upstream,
     registered: RegisteredPumps | None,
-    ready: Callable[[], Coroutine[Any, Any, object]],
+    first: FirstContact,
 ) -> Replication | None:
     """The replicating half with its life; None when it is turned off. Each of its Drainers is made
-    by what `current` says then. `ready` returns when there is something to replicate."""
+    by what `current` says then."""
     setup = current()
     if not setup.has_drainer:
         return None
@@ -541,7 +519,7 @@ def make_replication(
     return Replication(
         lambda: make_drainer(current(), disk, pump, upstream, measures, registered),
         release,
-        ready,
+        first,
         Backoff(random.Random()),
     )
 

@@ -182,11 +182,13 @@ def _replicating(drainer: DrainerStatus) -> Iterator[Problem]:
 def _failure(drainer: DrainerStatus, failure: FailureStatus) -> Problem:
     told, todo, skip_ts = failure.told, _as_a_sentence(failure.todo), failure.skip_ts
     if drainer.state != "stuck":
+        count = drainer.failed_in_a_row
+        times = f"{count} times in a row" if count > 1 else "once"
         return Problem(
             "warn",
-            f"Replication failed {drainer.failed_in_a_row} times in a row, and tries again",
+            f"Replication failed {times}, and tries again",
             told,
-            f"The next attempt is in {drainer.retry_in_s:.0f} s, by itself. {todo}",
+            f"{todo} The next attempt is in {drainer.retry_in_s:.0f} s, by itself.",
         )
     if not skip_ts:
         return Problem("bad", "Replication is stuck", told, todo)

@@ -12,15 +12,15 @@ Source: tidb-binlog drainer/server.go, ApplyAction and Close.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import structlog
 
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.drainer import Drainer, DrainerState, DrainerStatistics
 from binlogd.errors import Failure, Refused, Unforeseen
+from binlogd.node.first_contact import FirstContact
 from binlogd.pump.state import Action, NodeState, asked, settled
 from binlogd.telemetry.faults import apart, unforeseen
 
@@ -34,12 +34,11 @@ class Replication:
         self,
         make: Callable[[], Drainer],
         release: Callable[[], None],
-        ready: Callable[[], Coroutine[Any, Any, object]],
+        first: FirstContact,
         backoff: Backoff,
     ) -> None:
-        """`ready` returns when there is something to replicate; `release` gives up what was kept
-        for a half that is closed."""
-        self._make, self._release, self._ready, self._backoff = make, release, ready, backoff
+        """`release` gives up what was kept for a half that is closed."""
+        self._make, self._release, self._first, self._backoff = make, release, first, backoff
         self._fault: Unforeseen | None = None
         self._faults = 0
         self._drainer = make()
@@ -55,7 +54,7 @@ class Replication:
 
     def statistics(self) -> DrainerStatistics:
         """Of the Drainer that runs, or ran last."""
-        now, fault = self._drainer.statistics(), self._fault
+        now, fault = self._first.shown(self._drainer.statistics()), self._fault
         if not self._faults:
             return now
         now = replace(now, unforeseen_errors=now.unforeseen_errors + self._faults)
@@ -151,7 +150,7 @@ class Replication:
     async def _is_ready(self) -> bool:
         """Waits until there is something to replicate, or it is to rest before; which of them."""
         async with asyncio.TaskGroup() as group:
-            ready = group.create_task(self._ready(), name="something to replicate")
+            ready = group.create_task(self._first.run(), name="something to replicate")
             asked = group.create_task(self._asked.wait(), name="drainer's end")
             ready.add_done_callback(lambda _: asked.cancel())
             asked.add_done_callback(lambda _: ready.cancel())

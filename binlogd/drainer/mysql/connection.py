@@ -66,6 +66,21 @@ GONE = frozenset(
     | {2055, 4031}
 )
 """The connection ended, or none can be made."""
+_WAYS_IN = {
+    **dict.fromkeys(
+        (1045, 1698),
+        "check user and password (of the configuration: syncer.to.user, syncer.to.password), and"
+        " from where the server lets this user in",
+    ),
+    **dict.fromkeys(
+        (2002, 2003, 2005),
+        "check host and port (of the configuration: syncer.to.host, syncer.to.port), and that the"
+        " server runs",
+    ),
+    **dict.fromkeys((1129, 1130), "let connections from this host in, at the server"),
+    **dict.fromkeys((1040, 1203, 1226), "raise the server's limit of connections"),
+}
+"""What to do about a connection that cannot be made, by its error code."""
 READ_ONLY = frozenset({1290, 1836, 1792})
 """The server takes no writes: a replica that is to be promoted, or maintenance."""
 FULL = frozenset({1021, 1114, 3675})
@@ -408,7 +423,8 @@ def _ours(error: BaseException, server: MySqlServer) -> BinlogdError:
         reason += f": {error.__cause__}"
     for codes, kind, says in _WAITED_FOR:
         if code in codes:
-            return kind(f"{server}{says}: error {code}: {reason}")
+            todo = _WAYS_IN.get(code, "")
+            return kind(f"{server}{says}: error {code}: {reason}", todo=todo)
     return SqlRefused(code, reason)
 
 

@@ -25,6 +25,7 @@ from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.errors import BinlogdError, CorruptPayload, DownstreamUnavailable
 from binlogd.merge.stream import FixedSources, MergeLimits
 from binlogd.node.bulkhead import Bulkhead
+from binlogd.node.first_contact import FirstContact
 from binlogd.node.operations import Node
 from binlogd.node.problems import problems
 from binlogd.node.replication import Replication
@@ -171,7 +172,9 @@ async def replicating(
     replication = Replication(
         lambda: Drainer(ports, backoff(), options),
         lambda: None,
-        lambda: within("upstream", odds).ready(),
+        FirstContact(
+            lambda: within("upstream", odds).ready(), lambda: within("sink", odds).open(), backoff()
+        ),
         backoff(),
     )
     alone.node.drainer = replication

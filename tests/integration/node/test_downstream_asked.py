@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from binlogd.commands.options import load_setup
+from binlogd.errors import ConfigError, DownstreamUnavailable
+from binlogd.node.reach import reach
 from tests.support.appliance import Appliance, into_mariadb, run
+from tests.support.certificates import Authority
 from tests.support.mariadb import MariaDb
 
 
@@ -34,9 +38,44 @@ def test_a_downstream_that_does_not_answer_is_said(tmp_path: Path) -> None:
         '[syncer]\ndb-type = "mysql"\n[syncer.to]\nhost = "127.0.0.1"\nport = 1\nuser = "u"\n'
     )
     asked = run(tmp_path, "check-config", "-c", str(file), "--ask", "--json")
-    assert asked.returncode == 0, asked.stderr
+    assert asked.returncode == 1, asked.stderr
     warning = json.loads(asked.stdout)["downstream_warning"]
-    assert warning.startswith("the downstream could not be asked:")
+    assert warning.startswith("the downstream cannot be used:")
+
+
+UNREACHABLE = {
+    "mysql, a closed port": ('host = "127.0.0.1"\nport = 1', "check host and port"),
+    "mysql, an unknown host": ('host = "no.invalid"', "check host and port"),
+    "mysql, a certificate of nobody": (
+        'host = "127.0.0.1"\nport = {port}\n[syncer.to.security]\nssl-ca = "{ca}"',
+        "syncer.to.security",
+    ),
+    "kafka, a closed port": ('kafka-addrs = "127.0.0.1:1"', "check syncer.to.kafka-addrs"),
+    "kafka, an unknown host": ('kafka-addrs = "no.invalid"', "check syncer.to.kafka-addrs"),
+}
+
+
+@pytest.mark.parametrize("name", UNREACHABLE)
+async def test_what_is_to_be_checked_is_named(name: str, mariadb: MariaDb, tmp_path: Path) -> None:
+    table, named = UNREACHABLE[name]
+    file, ca = tmp_path / "binlogd.toml", Authority(tmp_path).files().ca
+    table = table.format(port=mariadb.port, ca=ca)
+    file.write_text(f'[syncer]\ndb-type = "{name.partition(",")[0]}"\n[syncer.to]\n{table}\n')
+    with pytest.raises((ConfigError, DownstreamUnavailable), match=named):
+        await reach(load_setup(file))
+
+
+def test_a_first_connection_that_fails_is_a_problem_before_anything_is_written(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    syncer = into_mariadb(mariadb).replace(f'user = "{mariadb.user}"', 'user = "late"')
+    with closing(Appliance(tmp_path, history=b"[]", syncer=syncer)) as appliance:
+        appliance.start()
+        seen = appliance.wait(lambda status: status["drainer"]["state"] == "retrying")
+        assert seen["cluster_id"] is None, "nothing has come"
+        assert "check user and password" in seen["drainer"]["failure"]["todo"]
+        mariadb.execute("CREATE USER late@'%'", "GRANT ALL ON *.* TO late@'%'")
+        appliance.wait(lambda status: status["drainer"]["failure"] is None)
 
 
 def test_a_question_makes_no_cluster_id_here_nor_at_the_node_that_stands_in_for_pd(

@@ -12,6 +12,7 @@ from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.drainer import Drainer, DrainerState
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
+from binlogd.node.first_contact import FirstContact
 from binlogd.node.problems import problems
 from binlogd.node.replication import Replication
 from binlogd.tso import Tso
@@ -41,7 +42,8 @@ def replication(alone: Standing, store: MemoryStore) -> Replication:
     def backoff() -> Backoff:
         return Backoff(Random(1), first_s=0.001, max_s=0.01)
 
-    return Replication(lambda: Drainer(ports, backoff(), options), lambda: None, ready, backoff())
+    first = FirstContact(ready, ready, backoff())
+    return Replication(lambda: Drainer(ports, backoff(), options), lambda: None, first, backoff())
 
 
 async def test_replication_stops_at_a_late_commit_until_it_is_passed_over(tmp_path: Path) -> None:
