@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -66,7 +66,7 @@ class Servable(Protocol):
     """A gRPC service as grpclib takes it."""
 
     def __mapping__(self) -> Mapping[str, grpclib.const.Handler]:
-        """Path to handler."""
+        """Path to handler; one that ends with a slash is of all other methods of its service."""
         ...
 
 
@@ -190,9 +190,8 @@ class _Methods(dict[str, grpclib.const.Handler]):
 
     def get(self, path: str, default: Any = None) -> Any:
         """Never None."""
-        return super().get(path) or grpclib.const.Handler(
-            _unimplemented, grpclib.const.Cardinality.UNARY_UNARY, bytes, bytes
-        )
+        service = path[: path.rfind("/") + 1]
+        return super().get(path) or super().get(service) or _handler(_unimplemented)
 
 
 class _Closed(dict[str, grpclib.const.Handler]):
@@ -210,9 +209,7 @@ class _Closed(dict[str, grpclib.const.Handler]):
         if not self._is_told:
             log.warning("call_refused", client=self._client, path=path[:100], setting=self._setting)
             self._is_told = True
-        return grpclib.const.Handler(
-            self._refuse, grpclib.const.Cardinality.UNARY_UNARY, bytes, bytes
-        )
+        return _handler(self._refuse)
 
     @property
     def _setting(self) -> str:
@@ -224,6 +221,10 @@ class _Closed(dict[str, grpclib.const.Handler]):
             f"{self._client} may write binlogs here and nothing else: set {self._setting} on this"
             " node, or ask with a certificate that its security.cert-allowed-cn names",
         )
+
+
+def _handler(refuse: Callable[[Any], Awaitable[None]]) -> grpclib.const.Handler:
+    return grpclib.const.Handler(refuse, grpclib.const.Cardinality.UNARY_UNARY, bytes, bytes)
 
 
 async def _unimplemented(_: object) -> None:

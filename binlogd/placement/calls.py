@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import structlog
 from grpclib.const import Cardinality, Handler, Status
@@ -11,7 +11,7 @@ from grpclib.exceptions import GRPCError
 
 from binlogd.errors import BinlogdError, EtcdRefused, Unavailable
 from binlogd.grpc.messages import BytesStream, begin_answer, read_message
-from binlogd.grpc.methods import Message, OpenStreams, R, parsed, send
+from binlogd.grpc.methods import Message, R, parsed, send
 
 log = structlog.get_logger(__name__)
 
@@ -34,35 +34,6 @@ def unary(request_type: type[R], answer: Callable[[R], Awaitable[Message]]) -> H
         await send(stream, answered)
 
     return Handler(handle, Cardinality.UNARY_STREAM, bytes, bytes)
-
-
-def server_streaming(
-    request_type: type[R],
-    answers: Callable[[R], AsyncGenerator[Message, None]],
-    streams: OpenStreams,
-) -> Handler:
-    """A method of one message there and many back, until there are no more or this side closes."""
-
-    async def handle(stream: BytesStream) -> None:
-        request = parsed(request_type, await read_message(stream, MESSAGE_BYTES_MAX))
-
-        await begin_answer(stream)
-        async with streams.until_closing(), aclosing(answers(request)) as found:
-            with as_status():
-                async for each in found:
-                    await send(stream, each)
-
-    return Handler(handle, Cardinality.UNARY_STREAM, bytes, bytes)
-
-
-def refused(service: str, methods: Iterable[str], reason: str) -> Mapping[str, Handler]:
-    """Methods that are not here: clients that can do without see the status, people the reason."""
-
-    async def handle(_: BytesStream) -> None:
-        raise GRPCError(Status.UNIMPLEMENTED, f"binlogd stands in for PD: {reason}")
-
-    handler = Handler(handle, Cardinality.UNARY_STREAM, bytes, bytes)
-    return {f"/{service}/{method}": handler for method in methods}
 
 
 @contextmanager

@@ -14,20 +14,13 @@ from binlogd.grpc.methods import OpenStreams, bidirectional, requests, send
 from binlogd.placement.calls import MESSAGE_BYTES_MAX, as_status, unary
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.wire.generated.etcdserverpb import (
-    CompactionRequest,
-    CompactionResponse,
     DeleteRangeRequest,
     LeaseGrantRequest,
     LeaseGrantResponse,
     LeaseKeepAliveRequest,
     LeaseKeepAliveResponse,
-    LeaseLeasesRequest,
-    LeaseLeasesResponse,
     LeaseRevokeRequest,
     LeaseRevokeResponse,
-    LeaseStatus,
-    LeaseTimeToLiveRequest,
-    LeaseTimeToLiveResponse,
     Member,
     MemberListRequest,
     MemberListResponse,
@@ -51,11 +44,7 @@ class KeyValueService:
             "/etcdserverpb.KV/Put": unary(PutRequest, keyspace.put),
             "/etcdserverpb.KV/DeleteRange": unary(DeleteRangeRequest, keyspace.delete_range),
             "/etcdserverpb.KV/Txn": unary(TxnRequest, keyspace.txn),
-            "/etcdserverpb.KV/Compact": unary(CompactionRequest, self._compact),
         }
-
-    async def _compact(self, request: CompactionRequest) -> CompactionResponse:
-        return CompactionResponse(header=await self._keyspace.compact(request.revision))
 
 
 class LeaseService:
@@ -70,8 +59,6 @@ class LeaseService:
             "/etcdserverpb.Lease/LeaseGrant": unary(LeaseGrantRequest, self._grant),
             "/etcdserverpb.Lease/LeaseRevoke": unary(LeaseRevokeRequest, self._revoke),
             "/etcdserverpb.Lease/LeaseKeepAlive": bidirectional(self._keep_alive),
-            "/etcdserverpb.Lease/LeaseTimeToLive": unary(LeaseTimeToLiveRequest, self._time),
-            "/etcdserverpb.Lease/LeaseLeases": unary(LeaseLeasesRequest, self._leases),
         }
 
     async def _grant(self, request: LeaseGrantRequest) -> LeaseGrantResponse:
@@ -90,19 +77,6 @@ class LeaseService:
                     ttl_s = await self._keyspace.keep_alive(request.id)
                 header = self._keyspace.header()
                 await send(stream, LeaseKeepAliveResponse(header=header, id=request.id, ttl=ttl_s))
-
-    async def _time(self, request: LeaseTimeToLiveRequest) -> LeaseTimeToLiveResponse:
-        answer = LeaseTimeToLiveResponse(header=self._keyspace.header(), id=request.id, ttl=-1)
-        found = self._keyspace.time_to_live(request.id)
-        if found is not None:
-            answer.ttl, answer.granted_ttl = found
-            if request.keys:
-                answer.keys = list(self._keyspace.attached(request.id))
-        return answer
-
-    async def _leases(self, _: LeaseLeasesRequest) -> LeaseLeasesResponse:
-        leases = [LeaseStatus(id=number) for number in self._keyspace.lease_numbers()]
-        return LeaseLeasesResponse(header=self._keyspace.header(), leases=leases)
 
 
 class ClusterService:

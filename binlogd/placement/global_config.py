@@ -1,21 +1,18 @@
-"""Settings of the cluster that TiDB, TiKV and their tools tell each other through PD.
+"""Settings of the cluster that TiDB keeps with PD.
 
 They are keys of the keyspace, so that whoever looks there sees the same.
 
-Source: PD server/grpc_service.go, StoreGlobalConfig, LoadGlobalConfig, WatchGlobalConfig.
+Source: PD server/grpc_service.go, StoreGlobalConfig, LoadGlobalConfig.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping
 
 from grpclib.const import Handler
 
-from binlogd.errors import EtcdRefused, Overtaken
-from binlogd.grpc.methods import OpenStreams
-from binlogd.placement.calls import server_streaming, unary
-from binlogd.ports import ClusterIdentity
+from binlogd.errors import EtcdRefused
+from binlogd.placement.calls import unary
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.wire.generated import etcdserverpb as etcd
 from binlogd.wire.generated.pdpb import (
@@ -25,33 +22,24 @@ from binlogd.wire.generated.pdpb import (
     GlobalConfigItem,
     LoadGlobalConfigRequest,
     LoadGlobalConfigResponse,
-    ResponseHeader,
     StoreGlobalConfigRequest,
     StoreGlobalConfigResponse,
-    WatchGlobalConfigRequest,
-    WatchGlobalConfigResponse,
 )
 
 _ROOT = "/global/config"
-_PUT, _DELETE = EventType(EventType.PUT), EventType(EventType.DELETE)
 
 
 class GlobalConfig:
     """The part of `pdpb.PD` that keeps settings."""
 
-    def __init__(
-        self, keyspace: KeyspaceStore, cluster: ClusterIdentity, streams: OpenStreams
-    ) -> None:
-        self._keyspace, self._cluster, self._streams = keyspace, cluster, streams
+    def __init__(self, keyspace: KeyspaceStore) -> None:
+        self._keyspace = keyspace
 
     def __mapping__(self) -> Mapping[str, Handler]:
         """The methods, for grpclib's server with a `BytesCodec`."""
         return {
             "/pdpb.PD/LoadGlobalConfig": unary(LoadGlobalConfigRequest, self._load),
             "/pdpb.PD/StoreGlobalConfig": unary(StoreGlobalConfigRequest, self._store),
-            "/pdpb.PD/WatchGlobalConfig": server_streaming(
-                WatchGlobalConfigRequest, self._watch, self._streams
-            ),
         }
 
     async def _load(self, request: LoadGlobalConfigRequest) -> LoadGlobalConfigResponse:
@@ -96,28 +84,6 @@ class GlobalConfig:
             return StoreGlobalConfigResponse(error=Error(type=unknown, message=str(error)))
         return StoreGlobalConfigResponse()
 
-    async def _watch(
-        self, request: WatchGlobalConfigRequest
-    ) -> AsyncGenerator[WatchGlobalConfigResponse, None]:
-        """Changes from a revision on; a revision that is forgotten is said, and the watch ends."""
-        header = ResponseHeader(
-            cluster_id=self._cluster.cluster_id or self._keyspace.identity.cluster
-        )
-        start, end = _span(request.config_path)
-        since = request.revision or self._keyspace.revision + 1
-        try:
-            async with aclosing(self._keyspace.watch(start, end, since)) as changes:
-                async for events in changes:
-                    yield WatchGlobalConfigResponse(
-                        header=header,
-                        changes=[_change(event) for event in events],
-                        revision=self._keyspace.revision,
-                    )
-        except Overtaken as error:
-            compacted = ErrorType(ErrorType.DATA_COMPACTED)
-            header.error = Error(type=compacted, message=str(error))
-            yield WatchGlobalConfigResponse(header=header, revision=error.compacted)
-
 
 def _root(path: str) -> str:
     """Without a path it is that of the clients before 6.6, which know none."""
@@ -130,12 +96,6 @@ def _span(path: str) -> tuple[bytes, bytes]:
     return prefix, prefix[:-1] + bytes([prefix[-1] + 1])  # UTF-8 ends with no 0xff
 
 
-def _item(key: bytes, value: bytes, kind: EventType = _PUT) -> GlobalConfigItem:
+def _item(key: bytes, value: bytes) -> GlobalConfigItem:
     text = value.decode(errors="replace")
-    return GlobalConfigItem(name=key.decode(errors="replace"), value=text, kind=kind, payload=value)
-
-
-def _change(event: etcd.Event) -> GlobalConfigItem:
-    assert event.kv is not None, "the keyspace always says it"
-    kind = _DELETE if event.type == etcd.EventEventType.DELETE else _PUT
-    return _item(event.kv.key, event.kv.value, kind)
+    return GlobalConfigItem(name=key.decode(errors="replace"), value=text, payload=value)

@@ -22,6 +22,8 @@ from binlogd.tidb.meta_keys import HISTORY, field_of, job_id_of, job_key
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.upstream import History
 from binlogd.wire.generated.errorpb import Error, ServerIsBusy
+from binlogd.wire.generated.grpc.health.v1 import HealthCheckRequest, HealthCheckResponse
+from binlogd.wire.generated.grpc.health.v1 import HealthCheckResponseServingStatus as ServingStatus
 from binlogd.wire.generated.kvrpcpb import (
     CheckTxnStatusRequest,
     CheckTxnStatusResponse,
@@ -64,6 +66,7 @@ class HistoryService:
             "/tikvpb.Tikv/KvCheckTxnStatus": unary(CheckTxnStatusRequest, self._fate),
             "/tikvpb.Tikv/GetStoreSafeTS": unary(StoreSafeTsRequest, self._safe_ts),
             "/tikvpb.Tikv/BatchCommands": bidirectional(self._batches),
+            "/grpc.health.v1.Health/Check": unary(HealthCheckRequest, self._health),
         }
 
     async def _batches(self, stream: BytesStream) -> None:
@@ -97,6 +100,10 @@ class HistoryService:
         """Nothing that could be taken for a rollback, and at once: a client would go on asking a
         store that does not know the question for twenty seconds."""
         return CheckTxnStatusResponse(error=KeyError_(abort=_NO_ROWS))
+
+    async def _health(self, _: HealthCheckRequest) -> HealthCheckResponse:
+        """A process that answers serves; asked by clients of a TiKV and of a PD alike."""
+        return HealthCheckResponse(status=ServingStatus(ServingStatus.SERVING))
 
     async def _safe_ts(self, _: StoreSafeTsRequest) -> StoreSafeTsResponse:
         """Up to where stale reads are possible: nowhere."""

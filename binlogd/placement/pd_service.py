@@ -29,8 +29,6 @@ from binlogd.upstream.pd.client import STANDS_IN
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest, PutRequest, RangeRequest
 from binlogd.wire.generated.metapb import Peer, Region, RegionEpoch, Store
 from binlogd.wire.generated.pdpb import (
-    AllocIdRequest,
-    AllocIdResponse,
     GetAllStoresRequest,
     GetAllStoresResponse,
     GetClusterInfoRequest,
@@ -67,7 +65,6 @@ log = structlog.get_logger(__name__)
 _FOR_EVER = (1 << 63) - 1
 _GC_WORKER = "gc_worker"
 _REGION, _PEER, _STORE = 1, 2, 1
-_IDS_FROM = 1000
 PD_VERSION = "5.1.0"
 """The oldest whose clients are expected; they ask an old store for less."""
 
@@ -122,7 +119,6 @@ class PdService:
             "/pdpb.PD/GetMembers": unary(GetMembersRequest, self._members),
             "/pdpb.PD/GetClusterInfo": unary(GetClusterInfoRequest, self._info),
             "/pdpb.PD/IsBootstrapped": unary(IsBootstrappedRequest, self._bootstrapped),
-            "/pdpb.PD/AllocID": unary(AllocIdRequest, self._new_id),
             "/pdpb.PD/Tso": bidirectional(self._serve_tso),
             "/pdpb.PD/GetRegion": unary(GetRegionRequest, self._region),
             "/pdpb.PD/GetPrevRegion": unary(GetRegionRequest, self._region),
@@ -175,14 +171,6 @@ class PdService:
 
     async def _bootstrapped(self, request: IsBootstrappedRequest) -> IsBootstrappedResponse:
         return IsBootstrappedResponse(header=self._header(request.header), bootstrapped=True)
-
-    async def _new_id(self, request: AllocIdRequest) -> AllocIdResponse:
-        """A revision is never used twice; the first ids are those of region, peer and store."""
-        header = self._header(request.header)
-        key = f"/pd/{header.cluster_id}/alloc_id".encode()
-        written = (await self._keyspace.put(PutRequest(key=key))).header
-        assert written is not None, "the keyspace always says it"
-        return AllocIdResponse(header=header, id=_IDS_FROM + written.revision)
 
     async def _serve_tso(self, stream: BytesStream) -> None:
         async with self._streams.until_closing():

@@ -1,48 +1,43 @@
 """What a PD, an etcd and a TiKV do and this process does not: refused with the reason.
 
-Whatever is not named here is UNIMPLEMENTED as well, in gRPC's own words.
-
-Source: the services of pingcap/kvproto; go.etcd.io/etcd rpc.proto.
+Clients that can do without see the status, UNIMPLEMENTED, and people the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.grpc.messages import BytesStream
-from binlogd.placement.calls import refused
+from binlogd.upstream.keyspace.requests import STANDS_IN
 
-_ONE_MEMBER = "it has one member, and no other can join; for more take a real PD"
-_NO_USERS = (
-    "its etcd keeps no users and no roles; who may connect is said by cert-allowed-cn in [security]"
-)
-_NO_COPIES = (
-    "its keys are in upstream.db of the data directory, and need no care;"
-    " copy them with the directory, or with `etcdctl get --prefix`"
-)
-_NO_ROWS = "there is no TiKV here, and nothing to move, to split or to collect"
-_NO_KEYSPACES = "there are no keyspaces"
-_NO_GROUPS = "there are no resource groups"
+REASONS = {
+    "etcdserverpb.KV": "its keys are compacted without being told to",
+    "etcdserverpb.Lease": "its leases are granted, kept alive and revoked, and nothing else",
+    "etcdserverpb.Cluster": "it has one member, and no other can join; for more take a real PD",
+    "etcdserverpb.Maintenance": "its keys are in upstream.db of the data directory, and need no"
+    " care; copy them with the directory, or with `etcdctl get --prefix`",
+    "etcdserverpb.Auth": "its etcd keeps no users and no roles; who may connect is said by"
+    " cert-allowed-cn in [security]",
+    "pdpb.PD": "there is no TiKV here, and nothing to move, to split or to collect",
+    "keyspacepb.Keyspace": "there are no keyspaces",
+    "resource_manager.ResourceManager": "there are no resource groups",
+    "meta_storagepb.MetaStorage": "there are no resource groups",
+}
+"""Of each service, why what is not answered elsewhere is not here."""
 
 
 class Refusals:
-    """The methods that are not here."""
+    """All methods of these services that nobody else answers."""
 
     def __mapping__(self) -> Mapping[str, Handler]:
         """The methods, for grpclib's server with a `BytesCodec`."""
         return {
-            **refused("etcdserverpb.Cluster", _MEMBERS, _ONE_MEMBER),
-            **refused("etcdserverpb.Maintenance", ("MoveLeader", "Downgrade"), _ONE_MEMBER),
-            **refused("etcdserverpb.Maintenance", _COPIES, _NO_COPIES),
-            **refused("etcdserverpb.Auth", _USERS, _NO_USERS),
-            **refused("pdpb.PD", _ROWS, _NO_ROWS),
-            **refused("pdpb.PD", _SAFE_POINTS_OF_KEYSPACES, _NO_KEYSPACES),
-            **refused("keyspacepb.Keyspace", _KEYSPACES, _NO_KEYSPACES),
-            **refused("resource_manager.ResourceManager", _GROUPS, _NO_GROUPS),
-            **refused("meta_storagepb.MetaStorage", ("Get", "Put", "Watch"), _NO_GROUPS),
+            f"/{service}/": _refusal(Status.UNIMPLEMENTED, f"{STANDS_IN}: {reason}")
+            for service, reason in REASONS.items()
         }
 
 
@@ -52,70 +47,13 @@ class PumpToCome:
 
     def __mapping__(self) -> Mapping[str, Handler]:
         """The methods, for grpclib's server with a `BytesCodec`."""
-
-        async def refuse(_: BytesStream) -> None:
-            raise GRPCError(Status.UNAVAILABLE, "this Pump is about to start")
-
-        handler = Handler(refuse, Cardinality.UNARY_STREAM, bytes, bytes)
+        handler = _refusal(Status.UNAVAILABLE, "this Pump is about to start")
         return {"/binlog.Pump/WriteBinlog": handler, "/binlog.Pump/PullBinlogs": handler}
 
 
-_MEMBERS = ("MemberAdd", "MemberRemove", "MemberUpdate", "MemberPromote")
-_COPIES = ("Defragment", "Hash", "HashKV", "Snapshot")
-_USERS = (
-    "AuthEnable",
-    "AuthDisable",
-    "UserAdd",
-    "UserGet",
-    "UserList",
-    "UserDelete",
-    "UserChangePassword",
-    "UserGrantRole",
-    "UserRevokeRole",
-    "RoleAdd",
-    "RoleGet",
-    "RoleList",
-    "RoleDelete",
-    "RoleGrantPermission",
-    "RoleRevokePermission",
-)
-_ROWS = (
-    "Bootstrap",
-    "PutStore",
-    "StoreHeartbeat",
-    "RegionHeartbeat",
-    "AskSplit",
-    "AskBatchSplit",
-    "ReportSplit",
-    "ReportBatchSplit",
-    "ReportBuckets",
-    "ReportMinResolvedTS",
-    "ScatterRegion",
-    "SplitRegions",
-    "SplitAndScatterRegions",
-    "SyncRegions",
-    "GetOperator",
-    "GetClusterConfig",
-    "PutClusterConfig",
-    "GetExternalTimestamp",
-    "SetExternalTimestamp",
-    "IsSnapshotRecovering",
-    "GetDCLocationInfo",
-    "SyncMaxTS",
-)
-_SAFE_POINTS_OF_KEYSPACES = (
-    "GetGCSafePointV2",
-    "WatchGCSafePointV2",
-    "UpdateGCSafePointV2",
-    "UpdateServiceSafePointV2",
-    "GetAllGCSafePointV2",
-)
-_KEYSPACES = ("LoadKeyspace", "WatchKeyspaces", "UpdateKeyspaceState", "GetAllKeyspaces")
-_GROUPS = (
-    "ListResourceGroups",
-    "GetResourceGroup",
-    "AddResourceGroup",
-    "ModifyResourceGroup",
-    "DeleteResourceGroup",
-    "AcquireTokenBuckets",
-)
+def _refusal(status: Status, message: str) -> Handler:
+    return Handler(partial(_refuse, status, message), Cardinality.UNARY_STREAM, bytes, bytes)
+
+
+async def _refuse(status: Status, message: str, _: BytesStream) -> None:
+    raise GRPCError(status, message)

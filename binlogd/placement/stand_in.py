@@ -10,7 +10,6 @@ from binlogd.grpc.methods import OpenStreams
 from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
 from binlogd.placement.global_config import GlobalConfig
 from binlogd.placement.history_service import HistoryService
-from binlogd.placement.maintenance import AuthService, HealthService, MaintenanceService
 from binlogd.placement.pd_service import PD_VERSION, AdvertisedAddress, PdService, PdStatistics
 from binlogd.placement.refusals import Refusals
 from binlogd.placement.watches import WatchService
@@ -72,10 +71,7 @@ class StandIn:
             WatchService(own.keyspace, self._streams),
             ClusterService(own.keyspace, place.name, place.url),
             HistoryService(own.history, own.store, self._streams),
-            GlobalConfig(own.keyspace, cluster, self._streams),
-            MaintenanceService(own.keyspace),
-            AuthService(own.keyspace),
-            HealthService(self._streams),
+            GlobalConfig(own.keyspace),
             Refusals(),
         )
 

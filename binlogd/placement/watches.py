@@ -19,18 +19,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 
-from grpclib.const import Handler
+from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
+from binlogd.errors import UpstreamUnavailable
 from binlogd.grpc.messages import BytesStream, begin_answer
 from binlogd.grpc.methods import OpenStreams, bidirectional, requests, send
 from binlogd.placement.calls import MESSAGE_BYTES_MAX
-from binlogd.upstream.keyspace.requests import event, is_empty_range
-from binlogd.upstream.keyspace.store import Changes, KeyspaceStore
+from binlogd.upstream.keyspace.requests import STANDS_IN, event, is_empty_range
+from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.keyspace.versions import KeyVersion
 from binlogd.wire.generated.etcdserverpb import (
     WatchCreateRequest,
-    WatchCreateRequestFilterType,
     WatchRequest,
     WatchResponse,
 )
@@ -51,15 +51,9 @@ class _Watch:
     start: bytes
     end: bytes
     next_revision: int
-    wants_before: bool
     wants_progress: bool
-    hides_puts: bool
-    hides_deletes: bool
     told_s: float
     """When something was said of it, by the loop's clock."""
-
-    def shows(self, change: KeyVersion) -> bool:
-        return not (self.hides_puts if change.is_live else self.hides_deletes)
 
 
 class WatchService:
@@ -114,6 +108,9 @@ class _Session:
                 self._wake.set()
         except GRPCError as error:
             self._failure = error
+        self._end()
+
+    def _end(self) -> None:
         self._has_ended = True
         self._wake.set()
 
@@ -162,8 +159,8 @@ class _Session:
         refusal = ""
         if is_empty_range(start, end):
             refusal = "mvcc: watcher range is empty"
-        elif request.watch_id in self._watches and request.watch_id:
-            refusal = "mvcc: duplicate watch ID provided on the WatchStream"
+        elif request.watch_id or request.prev_kv or request.filters:
+            refusal = f"{STANDS_IN}: watches have no ids of their clients, no prev_kv, no filters"
         elif len(self._watches) >= WATCHES_MAX:
             refusal = f"there are {WATCHES_MAX} watches on this stream"
         if refusal:
@@ -171,24 +168,11 @@ class _Session:
                 WatchResponse(watch_id=_NONE, created=True, canceled=True, cancel_reason=refusal)
             )
             return
-        number = request.watch_id or self._free_id()
-        self._watches[number] = _Watch(
-            start=start,
-            end=end,
-            next_revision=request.start_revision or self._keyspace.revision + 1,
-            wants_before=request.prev_kv,
-            wants_progress=request.progress_notify,
-            hides_puts=WatchCreateRequestFilterType.NOPUT in request.filters,
-            hides_deletes=WatchCreateRequestFilterType.NODELETE in request.filters,
-            told_s=_now_s(),
-        )
-        await self._say(WatchResponse(watch_id=number, created=True))
-
-    def _free_id(self) -> int:
-        while self._next_id in self._watches:
-            self._next_id += 1
-        self._next_id += 1
-        return self._next_id - 1
+        number, self._next_id = self._next_id, self._next_id + 1
+        header = self._keyspace.header()
+        since = request.start_revision or header.revision + 1
+        self._watches[number] = _Watch(start, end, since, request.progress_notify, _now_s())
+        await self._say(WatchResponse(header=header, watch_id=number, created=True))
 
     # --- events ----------------------------------------------------------------------------
 
@@ -196,29 +180,25 @@ class _Session:
         """Some of what every watch has not seen; False if there is nothing left."""
         is_behind = False
         for number, watch in list(self._watches.items()):
-            changes = self._keyspace.changes(watch.start, watch.end, watch.next_revision)
+            try:
+                changes = await self._keyspace.changes(watch.start, watch.end, watch.next_revision)
+            except UpstreamUnavailable as error:
+                self._failure = GRPCError(Status.UNAVAILABLE, str(error))
+                self._end()
+                return True
             if changes is None:
                 del self._watches[number]
                 await self._say(self._overtaken(number))
                 continue
             watch.next_revision = changes.next_revision
-            is_behind = is_behind or changes.next_revision <= self._keyspace.revision
-            shown = [change for change in changes.versions if watch.shows(change)]
-            if shown:
+            is_behind = is_behind or changes.next_revision <= changes.revision
+            if changes.versions:
                 watch.told_s = _now_s()
-            for some in _answers(shown):
-                await self._say(self._told(number, watch, some, changes))
+            for some in _answers(changes.versions):
+                header = self._keyspace.header(changes.revision)
+                events = [event(change) for change in some]
+                await self._say(WatchResponse(header=header, watch_id=number, events=events))
         return is_behind
-
-    def _told(
-        self, number: int, watch: _Watch, some: Sequence[KeyVersion], changes: Changes
-    ) -> WatchResponse:
-        before = self._keyspace.before if watch.wants_before else _nothing
-        return WatchResponse(
-            header=self._keyspace.header(changes.revision),
-            watch_id=number,
-            events=[event(change, before(change)) for change in some],
-        )
 
     def _overtaken(self, number: int) -> WatchResponse:
         header = self._keyspace.header()
@@ -252,7 +232,3 @@ def _answers(shown: Sequence[KeyVersion]) -> list[list[KeyVersion]]:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _nothing(_: KeyVersion) -> None:
-    """Who did not ask for it is not told what a key was before."""

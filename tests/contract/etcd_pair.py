@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from binlogd.errors import EtcdRefused
 from binlogd.upstream.etcd.client import EtcdClient
+from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.wire.generated.etcdserverpb import (
     Compare,
     CompareCompareResult,
@@ -37,6 +38,7 @@ class Place:
     prefix: bytes
     base: int
     leases: dict[int, int]
+    keyspace: KeyspaceStore | None = None
 
     def key(self, name: bytes) -> bytes:
         return self.prefix + name
@@ -54,7 +56,6 @@ class Place:
 keys = st.sampled_from(NAMES)
 ends = st.sampled_from(ENDS)
 values = st.sampled_from([b"", b"1", b"2", b"\x00\xff", b"long" * 20])
-revisions = st.sampled_from([0, 0, 0, 0, 1, 2, 3, 5, 1000])
 lease_names = st.sampled_from([0, 0, 0, 1, 2, 9])  # 9 is never granted
 
 ranges = st.builds(
@@ -62,15 +63,11 @@ ranges = st.builds(
     key=keys,
     range_end=ends,
     limit=st.sampled_from([0, 0, 1, 2]),
-    revision=revisions,
     sort_order=st.sampled_from(list(RangeRequestSortOrder)),
     # ties in the others are ordered by chance in the original
     sort_target=st.sampled_from([RangeRequestSortTarget.KEY, RangeRequestSortTarget.MOD]),
     keys_only=st.booleans(),
     count_only=st.sampled_from([False, False, False, True]),
-    min_mod_revision=st.sampled_from([0, 0, 0, 2]),
-    max_mod_revision=st.sampled_from([0, 0, 0, 4]),
-    min_create_revision=st.sampled_from([0, 0, 0, 2]),
     max_create_revision=st.sampled_from([0, 0, 0, 3]),
 )
 puts = st.builds(
@@ -79,8 +76,6 @@ puts = st.builds(
     value=values,
     lease=lease_names,
     prev_kv=st.booleans(),
-    ignore_value=st.sampled_from([False, False, False, True]),
-    ignore_lease=st.sampled_from([False, False, False, True]),
 )
 deletes = st.builds(DeleteRangeRequest, key=keys, range_end=ends, prev_kv=st.booleans())
 
@@ -108,26 +103,15 @@ def compares(draw: st.DrawFn) -> Compare:
     return compare
 
 
-def _ops(txns: st.SearchStrategy[TxnRequest] | None) -> st.SearchStrategy[list[RequestOp]]:
-    kinds = [
+_ops = st.lists(
+    st.one_of(
         st.builds(RequestOp, request_range=ranges),
         st.builds(RequestOp, request_put=puts),
         st.builds(RequestOp, request_delete_range=deletes),
-    ]
-    if txns is not None:
-        kinds.append(st.builds(RequestOp, request_txn=txns))
-    return st.lists(st.one_of(kinds), max_size=3)
-
-
-_inner = st.builds(
-    TxnRequest, compare=st.lists(compares(), max_size=2), success=_ops(None), failure=_ops(None)
+    ),
+    max_size=3,
 )
-txns = st.builds(
-    TxnRequest,
-    compare=st.lists(compares(), max_size=2),
-    success=_ops(_inner),
-    failure=_ops(_inner),
-)
+txns = st.builds(TxnRequest, compare=st.lists(compares(), max_size=2), success=_ops, failure=_ops)
 requests = st.one_of(puts, puts, ranges, deletes, txns)
 Request = RangeRequest | PutRequest | DeleteRangeRequest | TxnRequest
 
@@ -161,10 +145,6 @@ def placed(place: Place, request: Any) -> Any:
                 request,
                 key=place.key(request.key),
                 range_end=place.end(request.range_end),
-                revision=place.revision(request.revision),
-                min_mod_revision=place.revision(request.min_mod_revision),
-                max_mod_revision=place.revision(request.max_mod_revision),
-                min_create_revision=place.revision(request.min_create_revision),
                 max_create_revision=place.revision(request.max_create_revision),
             )
         case PutRequest():
@@ -180,7 +160,6 @@ def placed(place: Place, request: Any) -> Any:
                 request_range=placed(place, request.request_range),
                 request_put=placed(place, request.request_put),
                 request_delete_range=placed(place, request.request_delete_range),
-                request_txn=placed(place, request.request_txn),
             )
         case TxnRequest():
             return TxnRequest(
@@ -245,8 +224,6 @@ def _txn(place: Place, answer: TxnResponse) -> Any:
             assert gone.header is not None
             revision = _ts(place, gone.header.revision)
             parts.append((revision, gone.deleted, [_kv(place, kv) for kv in gone.prev_kvs]))
-        elif each.response_txn is not None:
-            parts.append(_txn(place, each.response_txn))
     return _ts(place, answer.header.revision), answer.succeeded, parts
 
 

@@ -18,10 +18,10 @@ from binlogd.ports import NodeStatus
 from binlogd.tso import NO_TS, Tso
 from binlogd.upstream.entry import node_key
 from binlogd.upstream.etcd.client import EtcdClient
-from binlogd.upstream.keyspace.store import KeyspaceStore
+from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
 from binlogd.upstream.registry import DRAINER, PUMP, NodeRegistry
 from binlogd.wire.generated.etcdserverpb import DeleteRangeRequest, PutRequest, RangeRequest
-from tests.support.etcd import own_etcd
+from tests.support.etcd import forgotten, own_etcd
 from tests.support.real_pd import real_pd
 
 GO_ENTRY = (
@@ -68,7 +68,10 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             yield Place(NodeRegistry(client), client, None)
         return
     async with (
-        own_etcd(tmp_path / "upstream.db") as (port, keyspace),
+        own_etcd(tmp_path / "upstream.db", limits=KeyspaceLimits(history_revisions=20)) as (
+            port,
+            keyspace,
+        ),
         EtcdClient([("127.0.0.1", port)]) as client,
     ):
         etcd = keyspace if request.param == "own" else client
@@ -177,9 +180,7 @@ async def test_who_watches_and_is_overtaken_by_a_compaction_reads_anew(place: Pl
         assert await anext(seen) == []
         for state in ("paused", "closing", "online"):
             await place.registry.register(replace(PUMP0, state=state))
-        header = (await place.beside.range(RangeRequest(key=b"/"))).header
-        assert header is not None
-        await place.beside.compact(header.revision)
+        await forgotten(place.beside, place.keyspace)
         told: list[NodeStatus] = []
         while told != [PUMP0]:
             told = list(await anext(seen))

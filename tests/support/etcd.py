@@ -12,13 +12,17 @@ from pathlib import Path
 from random import Random
 from time import monotonic, sleep
 
+from grpclib.const import Cardinality
+
+from binlogd.grpc.channel import PlainChannel
 from binlogd.grpc.methods import OpenStreams
 from binlogd.host.tls import ServerTls
 from binlogd.placement.etcd_services import ClusterService, KeyValueService, LeaseService
-from binlogd.placement.maintenance import AuthService, HealthService, MaintenanceService
 from binlogd.placement.watches import PROGRESS_S, WatchService
 from binlogd.serving.server import Server
+from binlogd.upstream.etcd.client import EtcdClient
 from binlogd.upstream.keyspace.store import KeyspaceLimits, KeyspaceStore
+from binlogd.wire.generated.etcdserverpb import CompactionRequest, PutRequest
 from tests.support.ports import free_port
 
 _START_S = 120.0
@@ -90,9 +94,6 @@ async def own_etcd(
             LeaseService(keyspace, streams),
             WatchService(keyspace, streams, progress_s=progress_s),
             ClusterService(keyspace, "own", url),
-            MaintenanceService(keyspace),
-            AuthService(keyspace),
-            HealthService(streams),
         ],
         tls=tls,
     )
@@ -103,3 +104,22 @@ async def own_etcd(
         streams.close()
         await server.close()
         await keyspace.close()
+
+
+async def forgotten(client: EtcdClient, keyspace: KeyspaceStore | None) -> int:
+    """Has an etcd forget what was written before; up to which revision. A real one is told to, our
+    own does so when enough has been written."""
+    if keyspace is not None:
+        before = keyspace.compacted
+        while keyspace.compacted == before:
+            await client.put(PutRequest(key=b"/elsewhere"))
+        return keyspace.compacted
+    header = (await client.put(PutRequest(key=b"/elsewhere"))).header
+    assert header is not None
+    async with (
+        PlainChannel(*client.endpoints[0]) as raw,
+        raw.request("/etcdserverpb.KV/Compact", Cardinality.UNARY_UNARY, bytes, bytes) as stream,
+    ):
+        await stream.send_message(bytes(CompactionRequest(revision=header.revision)), end=True)
+        await stream.recv_message()
+    return header.revision

@@ -28,8 +28,6 @@ from binlogd.grpc.channel import LastingChannel, woken_cleanly
 from binlogd.host.tls import ClientTls
 from binlogd.upstream.pd.members import addresses_of
 from binlogd.wire.generated.etcdserverpb import (
-    CompactionRequest,
-    CompactionResponse,
     DeleteRangeRequest,
     DeleteRangeResponse,
     Event,
@@ -39,8 +37,6 @@ from binlogd.wire.generated.etcdserverpb import (
     LeaseKeepAliveResponse,
     LeaseRevokeRequest,
     LeaseRevokeResponse,
-    LeaseTimeToLiveRequest,
-    LeaseTimeToLiveResponse,
     MemberListRequest,
     MemberListResponse,
     PutRequest,
@@ -193,11 +189,6 @@ class EtcdClient:
         is_read = all(op.request_range is not None for op in ops)
         return await self._call(_KV + "Txn", request, TxnResponse(), is_read=is_read)
 
-    async def compact(self, revision: int) -> None:
-        """Forgets what was overwritten or deleted up to a revision."""
-        request = CompactionRequest(revision=revision)
-        await self._call(_KV + "Compact", request, CompactionResponse())
-
     # --- leases ----------------------------------------------------------------------------
 
     async def grant(self, number: int, ttl_s: int) -> tuple[int, int]:
@@ -220,12 +211,6 @@ class EtcdClient:
         """Ends a lease, and removes what was bound to it."""
         request = LeaseRevokeRequest(id=number)
         await self._call(_LEASE + "LeaseRevoke", request, LeaseRevokeResponse())
-
-    async def time_to_live(self, number: int) -> LeaseTimeToLiveResponse:
-        """What is left of a lease, and its keys; -1 if it is gone."""
-        request = LeaseTimeToLiveRequest(id=number, keys=True)
-        answer = LeaseTimeToLiveResponse()
-        return await self._call(_LEASE + "LeaseTimeToLive", request, answer, is_read=True)
 
     async def members(self) -> MemberListResponse:
         """Who belongs to the cluster."""

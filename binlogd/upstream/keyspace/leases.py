@@ -6,8 +6,7 @@ not, either. After a restart every lease begins anew. Source: go.etcd.io/etcd le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from binlogd.errors import EtcdRefused
@@ -65,37 +64,10 @@ class Leases(Container[int]):
         if self._leases.pop(number, None) is None:
             raise EtcdRefused("NOT_FOUND", "etcdserver: requested lease not found")
 
-    @contextmanager
-    def ending(self, number: int) -> Iterator[None]:
-        """Ends one before its keys go, so that nobody who sees them gone can keep it alive; what
-        its block raises leaves it as it was. Raises EtcdRefused if it is gone."""
-        lease = self._leases.get(number)
-        self.remove(number)
-        try:
-            yield
-        except BaseException:
-            assert lease is not None, "remove raises otherwise"
-            self._leases[number] = lease
-            raise
-
-    def left_s(self, number: int, now_s: float) -> tuple[int, int] | None:
-        """Whole seconds that are left, and how many it is given; None if it is gone."""
-        lease = self._leases.get(number)
-        if lease is None:
-            return None
-        return max(0, round(lease.until_s - now_s)), lease.ttl_s
-
-    def numbers(self) -> Sequence[int]:
-        """Of all that are alive, the one that ends first at the front."""
-        return sorted(self._leases, key=lambda number: self._leases[number].until_s)
-
-    def next_end_s(self, *, absent_s: float) -> float:
-        """When the first will end, if nobody keeps it alive; `absent_s` where there is none."""
-        return min((lease.until_s for lease in self._leases.values()), default=absent_s)
-
     def ended(self, now_s: float) -> Sequence[int]:
-        """Those whose time is over."""
-        return [number for number in self.numbers() if self._leases[number].until_s <= now_s]
+        """Those whose time is over, the first at the front."""
+        ended = [number for number, lease in self._leases.items() if lease.until_s <= now_s]
+        return sorted(ended, key=lambda number: self._leases[number].until_s)
 
     def pass_over(self, lost_s: float) -> None:
         """This process did not run for a while: nobody is to lose by that."""

@@ -1,19 +1,19 @@
 """What etcd answers to a request, decided on a keyspace: reads, writes and transactions.
 
-All checks come before the first change, so a request that is refused has changed nothing. The texts
-and the names of the statuses are etcd's. In a transaction the comparisons of all levels are made on
-the state before it, as in the original.
+What TiDB, Pump, Drainer, binlogctl and this product ask of an etcd is answered as etcd does, in its
+words; what they do not ask (the past, transactions within transactions, parts of a key that stay)
+is UNIMPLEMENTED with the reason. All comparisons of a transaction are made on the state before it.
 
 Source: go.etcd.io/etcd etcdserver/apply.go, etcdserver/api/v3rpc/key.go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
-from operator import attrgetter
+import operator
+from collections.abc import Container, Sequence
 
 from binlogd.errors import EtcdRefused
-from binlogd.upstream.keyspace.versions import EVERYTHING, KeyVersion, Writing, is_within
+from binlogd.upstream.keyspace.versions import EVERYTHING, Draft, KeyVersion, is_within
 from binlogd.wire.generated.etcdserverpb import (
     Compare,
     CompareCompareResult,
@@ -37,20 +37,31 @@ from binlogd.wire.generated.etcdserverpb import (
 )
 
 OPS_MAX = 128
+STANDS_IN = "binlogd stands in for PD"
 
 _NO_KEY = "etcdserver: key is not provided"
 _DUPLICATE = "etcdserver: duplicate key given in txn request"
+_NOT_HERE = "its etcd keeps a registry; of a range, a put and a transaction it does not know "
 
-_ATTRIBUTES = {
-    RangeRequestSortTarget.KEY: attrgetter("key"),
-    RangeRequestSortTarget.VERSION: attrgetter("version"),
-    RangeRequestSortTarget.CREATE: attrgetter("create_revision"),
-    RangeRequestSortTarget.MOD: attrgetter("mod_revision"),
-    RangeRequestSortTarget.VALUE: attrgetter("value"),
+_SORTED_BY = {
+    RangeRequestSortTarget.VERSION: "version",
+    RangeRequestSortTarget.CREATE: "create_revision",
+    RangeRequestSortTarget.MOD: "mod_revision",
+    RangeRequestSortTarget.VALUE: "value",
+}
+_COMPARED = {
+    CompareCompareTarget.CREATE: "create_revision",
+    CompareCompareTarget.MOD: "mod_revision",
+    CompareCompareTarget.VALUE: "value",
+    CompareCompareTarget.LEASE: "lease",
+}
+_HOLDS = {
+    CompareCompareResult.EQUAL: operator.eq,
+    CompareCompareResult.GREATER: operator.gt,
+    CompareCompareResult.LESS: operator.lt,
+    CompareCompareResult.NOT_EQUAL: operator.ne,
 }
 _ABSENT = KeyVersion(key=b"", mod_revision=0)
-
-_Span = tuple[bytes, bytes]
 
 
 def key_value(version: KeyVersion) -> KeyValue:
@@ -65,42 +76,44 @@ def key_value(version: KeyVersion) -> KeyValue:
     )
 
 
-def event(change: KeyVersion, before: KeyVersion | None = None) -> Event:
-    """A change as a watch tells it; `before` is for those who asked for it."""
-    return Event(
-        type=EventEventType(EventEventType.PUT if change.is_live else EventEventType.DELETE),
-        kv=key_value(change),
-        prev_kv=key_value(before) if before is not None else None,
-    )
+def event(change: KeyVersion) -> Event:
+    """A change as a watch tells it."""
+    kind = EventEventType.PUT if change.is_live else EventEventType.DELETE
+    return Event(type=EventEventType(kind), kv=key_value(change))
 
 
-# --- checks that need no state -------------------------------------------------------------
-
-
-def check_range(request: RangeRequest) -> None:
-    """Raises EtcdRefused."""
-    _require_key(request.key)
-
-
-def check_put(request: PutRequest) -> None:
-    """Raises EtcdRefused."""
-    _require_key(request.key)
-    if request.ignore_value and request.value:
-        raise EtcdRefused("INVALID_ARGUMENT", "etcdserver: value is provided")
-    if request.ignore_lease and request.lease:
-        raise EtcdRefused("INVALID_ARGUMENT", "etcdserver: lease is provided")
-
-
-def check_delete(request: DeleteRangeRequest) -> None:
-    """Raises EtcdRefused."""
-    _require_key(request.key)
+def is_empty_range(start: bytes, end: bytes) -> bool:
+    """Whether a watch of it could never see anything."""
+    return bool(end) and end != EVERYTHING and end <= start
 
 
 def check_txn(request: TxnRequest) -> None:
-    """Raises EtcdRefused."""
-    _check_ops(request, OPS_MAX)
-    _written_by(request.success)
-    _written_by(request.failure)
+    """What can be said of a transaction without a look at the keys. Raises EtcdRefused."""
+    if max(len(request.compare), len(request.success), len(request.failure)) > OPS_MAX:
+        raise EtcdRefused("INVALID_ARGUMENT", "etcdserver: too many operations in txn request")
+    for compare in request.compare:
+        _require_key(compare.key)
+    for ops in (request.success, request.failure):
+        for op in ops:
+            _require_key(_key_of(op))
+        _check_once(ops)
+
+
+def _key_of(op: RequestOp) -> bytes:
+    if op.request_txn is not None:
+        raise _not_here("a transaction within a transaction")
+    found = op.request_range or op.request_put or op.request_delete_range
+    return found.key if found is not None else b""
+
+
+def _check_once(ops: Sequence[RequestOp]) -> None:
+    """No key may change twice."""
+    deleted = [each for op in ops if (each := op.request_delete_range) is not None]
+    put: set[bytes] = set()
+    for key in [op.request_put.key for op in ops if op.request_put is not None]:
+        if key in put or any(is_within(key, each.key, each.range_end) for each in deleted):
+            raise EtcdRefused("INVALID_ARGUMENT", _DUPLICATE)
+        put.add(key)
 
 
 def _require_key(key: bytes) -> None:
@@ -108,84 +121,45 @@ def _require_key(key: bytes) -> None:
         raise EtcdRefused("INVALID_ARGUMENT", _NO_KEY)
 
 
-def _check_ops(request: TxnRequest, ops_max: int) -> None:
-    most = max(len(request.compare), len(request.success), len(request.failure))
-    if most > ops_max:
-        raise EtcdRefused("INVALID_ARGUMENT", "etcdserver: too many operations in txn request")
-    for compare in request.compare:
-        _require_key(compare.key)
-    for op in (*request.success, *request.failure):
-        if op.request_range is not None:
-            check_range(op.request_range)
-        elif op.request_put is not None:
-            check_put(op.request_put)
-        elif op.request_delete_range is not None:
-            check_delete(op.request_delete_range)
-        elif op.request_txn is not None:
-            _check_ops(op.request_txn, ops_max - most)
-        else:
-            raise EtcdRefused("INVALID_ARGUMENT", _NO_KEY)
-
-
-def _written_by(ops: Sequence[RequestOp]) -> tuple[set[bytes], list[_Span]]:
-    """The keys that a branch may put, and the ranges that it may delete. Raises EtcdRefused when
-    a key may change twice."""
-    deleted: list[_Span] = [
-        (each.key, each.range_end) for op in ops if (each := op.request_delete_range) is not None
-    ]
-    put: set[bytes] = set()
-
-    def add(key: bytes, harmless: Container[bytes] = ()) -> None:
-        is_known = key in put and key not in harmless
-        if is_known or any(is_within(key, start, end) for start, end in deleted):
-            raise EtcdRefused("INVALID_ARGUMENT", _DUPLICATE)
-        put.add(key)
-
-    for op in ops:
-        if op.request_txn is None:
-            continue
-        then_put, then_deleted = _written_by(op.request_txn.success)
-        else_put, else_deleted = _written_by(op.request_txn.failure)
-        for key in then_put:
-            add(key)
-        for key in else_put:
-            add(key, harmless=then_put)  # only one of the two comes to pass
-        deleted += [*then_deleted, *else_deleted]
-    for op in ops:
-        if op.request_put is not None:
-            add(op.request_put.key)
-    return put, deleted
-
-
-# --- deciding ------------------------------------------------------------------------------
+def _not_here(what: str) -> EtcdRefused:
+    return EtcdRefused("UNIMPLEMENTED", f"{STANDS_IN}: {_NOT_HERE}{what}")
 
 
 class Deciding:
-    """Requests on one write of a keyspace, whose leases and limits are known."""
+    """Requests on one draft of a keyspace, whose leases are known. Methods raise EtcdRefused; the
+    draft is of no use then."""
 
-    def __init__(
-        self, writing: Writing, *, leases: Container[int], compacted: int, revision: int
-    ) -> None:
-        """`revision` is the newest that is durable."""
-        self._writing = writing
-        self._leases = leases
-        self._compacted, self._revision = compacted, revision
+    def __init__(self, draft: Draft, leases: Container[int]) -> None:
+        self.draft, self._leases = draft, leases
+        self._before = draft.revision
 
     def range(self, request: RangeRequest) -> RangeResponse:
-        """Raises EtcdRefused for a revision that is gone or not there yet."""
-        self._check_revision(request.revision)
-        found = self._writing.range(request.key, request.range_end, request.revision)
-        return ranged(request, found, self._writing.revision)
+        """Reads what is there now."""
+        _require_key(request.key)
+        if request.revision not in (0, self._before):
+            raise _not_here(f"the revision {request.revision}, but the newest, {self._before}")
+        if request.min_mod_revision or request.max_mod_revision or request.min_create_revision:
+            raise _not_here("bounds of revisions, but the greatest of creation")
+        found = self.draft.range(request.key, request.range_end)
+        return ranged(request, found, self.draft.revision)
 
     def put(self, request: PutRequest) -> PutResponse:
-        """Raises EtcdRefused; the lease is looked at first, in a transaction the key is."""
-        self._check_lease(request.lease)
-        self._check_put(request)
-        return self._put(request)
+        """Sets a key."""
+        _require_key(request.key)
+        if request.ignore_value or request.ignore_lease:
+            raise _not_here("a value or a lease that stays")
+        if request.lease and request.lease not in self._leases:
+            raise EtcdRefused("NOT_FOUND", "etcdserver: requested lease not found")
+        before = self.draft.put(request.key, request.value, request.lease)
+        return PutResponse(
+            header=self._header(),
+            prev_kv=key_value(before) if before is not None and request.prev_kv else None,
+        )
 
     def delete(self, request: DeleteRangeRequest) -> DeleteRangeResponse:
         """Removes a range."""
-        gone = self._writing.delete(request.key, request.range_end)
+        _require_key(request.key)
+        gone = self.draft.delete(request.key, request.range_end)
         return DeleteRangeResponse(
             header=self._header(),
             deleted=len(gone),
@@ -193,106 +167,34 @@ class Deciding:
         )
 
     def txn(self, request: TxnRequest) -> TxnResponse:
-        """Raises EtcdRefused; then nothing has changed."""
-        path = self._path(request)
-        self._check_path(request, path)
-        answer = self._txn(request, iter(path).__next__)
-        answer.header = self._header()
-        return answer
+        """Compares, and then reads and writes."""
+        succeeded = all(self._is_met(compare) for compare in request.compare)
+        answers = [self._one(op) for op in (request.success if succeeded else request.failure)]
+        return TxnResponse(header=self._header(), succeeded=succeeded, responses=answers)
 
-    # --- one transaction -------------------------------------------------------------------
-
-    def _path(self, request: TxnRequest) -> list[bool]:
-        """Which branch is taken, of this transaction and those in it, outermost first."""
-        is_met = all(self._is_met(compare) for compare in request.compare)
-        path = [is_met]
-        for op in request.success if is_met else request.failure:
-            if op.request_txn is not None:
-                path += self._path(op.request_txn)
-        return path
-
-    def _check_path(self, request: TxnRequest, path: Sequence[bool]) -> None:
-        """All that would be put first, then all that would be read, as in the original."""
-        ops = list(_chosen(request, iter(path).__next__))
-        for op in ops:
-            if op.request_put is not None:
-                self._check_put(op.request_put)
-        for op in ops:
-            if op.request_range is not None:
-                self._check_revision(op.request_range.revision)
-
-    def _txn(self, request: TxnRequest, branch: Callable[[], bool]) -> TxnResponse:
-        succeeded = branch()
-        answers = []
-        for op in request.success if succeeded else request.failure:
-            if op.request_range is not None:
-                answer = ResponseOp(response_range=self.range(op.request_range))
-            elif op.request_put is not None:
-                answer = ResponseOp(response_put=self._put(op.request_put))
-            elif op.request_delete_range is not None:
-                answer = ResponseOp(response_delete_range=self.delete(op.request_delete_range))
-            else:
-                assert op.request_txn is not None, "checked by check_txn"
-                answer = ResponseOp(response_txn=self._txn(op.request_txn, branch))
-            answers.append(answer)
-        # one within another says no revision
-        return TxnResponse(header=ResponseHeader(), succeeded=succeeded, responses=answers)
+    def _one(self, op: RequestOp) -> ResponseOp:
+        if op.request_range is not None:
+            return ResponseOp(response_range=self.range(op.request_range))
+        if op.request_put is not None:
+            return ResponseOp(response_put=self.put(op.request_put))
+        assert op.request_delete_range is not None, "checked by check_txn"
+        return ResponseOp(response_delete_range=self.delete(op.request_delete_range))
 
     def _is_met(self, compare: Compare) -> bool:
-        found = self._writing.range(compare.key, compare.range_end)
+        found = self.draft.range(compare.key, compare.range_end)
         if not found:
             # no value can be said to equal or differ from one that is not there
             if compare.target == CompareCompareTarget.VALUE:
                 return False
             found = [_ABSENT]
-        return all(_compares(compare, version) for version in found)
-
-    # --- parts -----------------------------------------------------------------------------
-
-    def _put(self, request: PutRequest) -> PutResponse:
-        before = next(iter(self._writing.range(request.key, b"")), None)
-        value, lease = request.value, request.lease
-        if before is not None and request.ignore_value:
-            value = before.value
-        if before is not None and request.ignore_lease:
-            lease = before.lease
-        self._writing.put(request.key, value, lease)
-        return PutResponse(
-            header=self._header(),
-            prev_kv=key_value(before) if before is not None and request.prev_kv else None,
-        )
-
-    def _check_put(self, request: PutRequest) -> None:
-        keeps = request.ignore_value or request.ignore_lease
-        if keeps and not self._writing.range(request.key, b""):
-            raise EtcdRefused("INVALID_ARGUMENT", "etcdserver: key not found")
-        self._check_lease(request.lease)
-
-    def _check_lease(self, lease: int) -> None:
-        if lease and lease not in self._leases:
-            raise EtcdRefused("NOT_FOUND", "etcdserver: requested lease not found")
-
-    def _check_revision(self, revision: int) -> None:
-        if revision > self._revision:
-            raise EtcdRefused(
-                "OUT_OF_RANGE", "etcdserver: mvcc: required revision is a future revision"
-            )
-        if 0 < revision < self._compacted:
-            raise EtcdRefused(
-                "OUT_OF_RANGE", "etcdserver: mvcc: required revision has been compacted"
-            )
+        name = _COMPARED.get(compare.target, "version")
+        holds = _HOLDS.get(compare.result, operator.eq)
+        given = getattr(compare, name)
+        values = [getattr(version, name) for version in found]
+        return all(holds(value, given or type(value)()) for value in values)
 
     def _header(self) -> ResponseHeader:
-        return ResponseHeader(revision=self._writing.revision)
-
-
-def _chosen(request: TxnRequest, branch: Callable[[], bool]) -> Iterator[RequestOp]:
-    """The reads and writes that a transaction comes to."""
-    for op in request.success if branch() else request.failure:
-        if op.request_txn is not None:
-            yield from _chosen(op.request_txn, branch)
-        else:
-            yield op
+        return ResponseHeader(revision=self.draft.revision)
 
 
 def ranged(request: RangeRequest, found: list[KeyVersion], revision: int) -> RangeResponse:
@@ -301,68 +203,18 @@ def ranged(request: RangeRequest, found: list[KeyVersion], revision: int) -> Ran
     if request.count_only:
         return answer
     is_sorted = request.sort_order != RangeRequestSortOrder.NONE
-    bounds = (
-        request.min_mod_revision,
-        request.max_mod_revision,
-        request.min_create_revision,
-        request.max_create_revision,
-    )
-    limit = max(request.limit, 0)
-    if limit and not is_sorted and not any(bounds):
+    limit, newest = max(request.limit, 0), request.max_create_revision
+    if limit and not is_sorted and not newest:
         found = found[: limit + 1]  # what is not fetched is not sorted either
-    found = [version for version in found if _is_between(version, *bounds)]
-    target = RangeRequestSortTarget(request.sort_target)
-    if is_sorted or target != RangeRequestSortTarget.KEY:
+    if newest:
+        found = [version for version in found if version.create_revision <= newest]
+    name = _SORTED_BY.get(request.sort_target, "key")
+    if is_sorted or name != "key":
         is_reverse = request.sort_order == RangeRequestSortOrder.DESCEND
-        found.sort(key=_ATTRIBUTES[target], reverse=is_reverse)
+        found.sort(key=operator.attrgetter(name), reverse=is_reverse)
     answer.more = bool(limit) and len(found) > limit
     answer.kvs = [key_value(version) for version in (found[:limit] if limit else found)]
     if request.keys_only:
         for each in answer.kvs:
             each.value = b""
     return answer
-
-
-def _is_between(
-    version: KeyVersion, min_mod: int, max_mod: int, min_create: int, max_create: int
-) -> bool:
-    return (
-        (not max_mod or version.mod_revision <= max_mod)
-        and version.mod_revision >= min_mod
-        and (not max_create or version.create_revision <= max_create)
-        and version.create_revision >= min_create
-    )
-
-
-def _compares(compare: Compare, version: KeyVersion) -> bool:
-    match compare.target:
-        case CompareCompareTarget.VALUE:
-            order = _order(version.value, compare.value or b"")
-        case CompareCompareTarget.CREATE:
-            order = _order(version.create_revision, compare.create_revision or 0)
-        case CompareCompareTarget.MOD:
-            order = _order(version.mod_revision, compare.mod_revision or 0)
-        case CompareCompareTarget.LEASE:
-            order = _order(version.lease, compare.lease or 0)
-        case _:
-            order = _order(version.version, compare.version or 0)
-    match compare.result:
-        case CompareCompareResult.EQUAL:
-            return order == 0
-        case CompareCompareResult.NOT_EQUAL:
-            return order != 0
-        case CompareCompareResult.GREATER:
-            return order > 0
-        case CompareCompareResult.LESS:
-            return order < 0
-        case _:
-            return True
-
-
-def _order(left: int | bytes, right: int | bytes) -> int:
-    return (left > right) - (left < right)  # type: ignore[operator] # both are of one kind
-
-
-def is_empty_range(start: bytes, end: bytes) -> bool:
-    """Whether a watch of it could never see anything."""
-    return bool(end) and end != EVERYTHING and end <= start

@@ -3,7 +3,6 @@ reason, and at once."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol, Self, TypeVar
@@ -14,7 +13,7 @@ from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
 from binlogd.grpc.channel import PlainChannel
-from binlogd.placement.refusals import Refusals
+from binlogd.placement.refusals import REASONS
 from binlogd.wire.generated import etcdserverpb as etcd
 from binlogd.wire.generated import kvrpcpb, pdpb, tikvpb
 from binlogd.wire.generated.grpc.health import v1 as health
@@ -61,23 +60,6 @@ async def test_a_client_learns_that_the_time_is_told_here(channel: Channel) -> N
     assert bootstrapped.bootstrapped
 
 
-async def test_no_id_is_given_out_twice(tmp_path: Path) -> None:
-    given: list[int] = []
-    for _ in range(2):  # also after another start
-        async with standing_in(tmp_path) as port, PlainChannel("127.0.0.1", port) as channel:
-
-            async def one(channel: Channel = channel) -> None:
-                request = pdpb.AllocIdRequest(header=HEADER)
-                answer = await ask(channel, "/pdpb.PD/AllocID", request, pdpb.AllocIdResponse)
-                given.append(answer.id)
-
-            async with asyncio.TaskGroup() as group:
-                for _ in range(5):
-                    group.create_task(one())
-    assert len(set(given)) == 10
-    assert min(given) > 2, "those of the region and its store"
-
-
 async def test_the_safe_point_of_collection_never_goes_back(channel: Channel) -> None:
     async def update(safe_point: int) -> int:
         request = pdpb.UpdateGcSafePointRequest(header=HEADER, safe_point=safe_point)
@@ -96,7 +78,7 @@ async def test_the_safe_point_of_collection_never_goes_back(channel: Channel) ->
     assert kept.safe_point == 1 << 60
 
 
-async def test_settings_of_the_cluster_are_kept_and_told(channel: Channel) -> None:
+async def test_settings_of_the_cluster_are_kept(channel: Channel) -> None:
     load, store = "/pdpb.PD/LoadGlobalConfig", "/pdpb.PD/StoreGlobalConfig"
     path = "/global/config/tests/"
     before = await ask(
@@ -106,31 +88,14 @@ async def test_settings_of_the_cluster_are_kept_and_told(channel: Channel) -> No
         pdpb.LoadGlobalConfigResponse,
     )
     assert before.items == []
-    async with channel.request(
-        "/pdpb.PD/WatchGlobalConfig", Cardinality.UNARY_STREAM, bytes, bytes
-    ) as watch:
-        since = pdpb.WatchGlobalConfigRequest(config_path=path, revision=before.revision + 1)
-        await watch.send_message(bytes(since), end=True)
 
-        async def put(**changes: bytes) -> None:
-            items = [
-                pdpb.GlobalConfigItem(name=name, payload=value) for name, value in changes.items()
-            ]
-            request = pdpb.StoreGlobalConfigRequest(config_path=path, changes=items)
-            await ask(channel, store, request, pdpb.StoreGlobalConfigResponse)
+    async def change(*items: pdpb.GlobalConfigItem) -> None:
+        request = pdpb.StoreGlobalConfigRequest(config_path=path, changes=list(items))
+        await ask(channel, store, request, pdpb.StoreGlobalConfigResponse)
 
-        async def next_told() -> list[tuple[str, int, bytes]]:
-            told = pdpb.WatchGlobalConfigResponse().parse(await watch.recv_message() or b"")
-            return [(each.name, each.kind, each.payload) for each in told.changes]
-
-        async with asyncio.timeout(120):
-            await put(a=b"1", b=b"\xff")
-            assert await next_told() == [(path + "a", 0, b"1"), (path + "b", 0, b"\xff")]
-            gone = pdpb.GlobalConfigItem(name="a", kind=pdpb.EventType(pdpb.EventType.DELETE))
-            deletes = pdpb.StoreGlobalConfigRequest(config_path=path, changes=[gone])
-            await ask(channel, store, deletes, pdpb.StoreGlobalConfigResponse)
-            assert await next_told() == [(path + "a", 1, b"")]
-        await watch.cancel()
+    put = [pdpb.GlobalConfigItem(name=n, payload=v) for n, v in (("a", b"1"), ("b", b"\xff"))]
+    await change(*put)
+    await change(pdpb.GlobalConfigItem(name="a", kind=pdpb.EventType(pdpb.EventType.DELETE)))
     named = await ask(
         channel,
         load,
@@ -144,13 +109,42 @@ async def test_settings_of_the_cluster_are_kept_and_told(channel: Channel) -> No
 
 
 async def test_everything_that_is_not_here_is_refused_with_the_reason(channel: Channel) -> None:
-    methods = list(Refusals().__mapping__())
-    assert "/pdpb.PD/ScatterRegion" in methods
-    for method in methods:
+    """Every method of these services that is not answered, those to come as well."""
+    methods = dict.fromkeys(REASONS, "AMethodToCome") | {
+        "pdpb.PD": "ScatterRegion",
+        "etcdserverpb.Lease": "LeaseTimeToLive",
+        "etcdserverpb.KV": "Compact",
+        "etcdserverpb.Auth": "Authenticate",
+        "etcdserverpb.Maintenance": "Snapshot",
+    }
+    request = pdpb.GetMembersRequest()
+    for service, method in methods.items():
         with pytest.raises(GRPCError) as refused:
-            await ask(channel, method, pdpb.GetMembersRequest(), pdpb.GetMembersResponse)
+            await ask(channel, f"/{service}/{method}", request, pdpb.GetMembersResponse)
         assert refused.value.status is Status.UNIMPLEMENTED, method
-        assert (refused.value.message or "").startswith("binlogd stands in for PD: "), method
+        assert refused.value.message == f"binlogd stands in for PD: {REASONS[service]}"
+
+
+KEY = b"k"
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("Range", etcd.RangeRequest(key=KEY, revision=1)),
+        ("Range", etcd.RangeRequest(key=KEY, min_mod_revision=2)),
+        ("Put", etcd.PutRequest(key=KEY, ignore_value=True)),
+        ("Txn", etcd.TxnRequest(success=[etcd.RequestOp(request_txn=etcd.TxnRequest())])),
+    ],
+    ids=["the past", "a bound", "a value that stays", "a transaction within another"],
+)
+async def test_what_nobody_asks_of_the_keys_is_refused_whole(
+    channel: Channel, method: str, request_: Message
+) -> None:
+    await ask(channel, "/etcdserverpb.KV/Put", etcd.PutRequest(key=KEY), etcd.PutResponse)
+    with pytest.raises(GRPCError, match="binlogd stands in for PD: its etcd keeps") as refused:
+        await ask(channel, f"/etcdserverpb.KV/{method}", request_, etcd.RangeResponse)
+    assert refused.value.status is Status.UNIMPLEMENTED
 
 
 async def test_the_fate_of_a_transaction_is_refused_and_never_a_rollback(channel: Channel) -> None:
@@ -186,27 +180,15 @@ async def test_whoever_asks_for_health_hears_it(channel: Channel) -> None:
     asked = health.HealthCheckRequest()
     check = await ask(channel, "/grpc.health.v1.Health/Check", asked, health.HealthCheckResponse)
     assert check.status == health.HealthCheckResponseServingStatus.SERVING
+
+
+async def test_a_watch_of_what_is_not_told_is_ended_with_the_reason(channel: Channel) -> None:
     async with channel.request(
-        "/grpc.health.v1.Health/Watch", Cardinality.UNARY_STREAM, bytes, bytes
-    ) as watch:
-        await watch.send_message(bytes(asked), end=True)
-        assert await watch.recv_message() == bytes(check)
-        await watch.cancel()
-
-
-async def test_a_client_with_a_password_hears_that_none_is_needed(channel: Channel) -> None:
-    status = await ask(
-        channel,
-        "/etcdserverpb.Auth/AuthStatus",
-        etcd.AuthStatusRequest(),
-        etcd.AuthStatusResponse,
-    )
-    assert not status.enabled
-    with pytest.raises(GRPCError, match="etcdserver: authentication is not enabled") as refused:
-        await ask(
-            channel,
-            "/etcdserverpb.Auth/Authenticate",
-            etcd.AuthStatusRequest(),
-            etcd.AuthStatusResponse,
-        )
-    assert refused.value.status is Status.FAILED_PRECONDITION
+        "/etcdserverpb.Watch/Watch", Cardinality.STREAM_STREAM, bytes, bytes
+    ) as stream:
+        create = etcd.WatchCreateRequest(key=KEY, prev_kv=True)
+        await stream.send_message(bytes(etcd.WatchRequest(create_request=create)))
+        told = etcd.WatchResponse().parse(await stream.recv_message() or b"")
+        assert (told.created, told.canceled) == (True, True)
+        assert told.cancel_reason.startswith("binlogd stands in for PD: watches have no")
+        await stream.cancel()

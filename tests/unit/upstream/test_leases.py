@@ -13,19 +13,15 @@ def test_who_is_kept_alive_stays() -> None:
     leases.add(1, 10, now_s=0.0)
     leases.add(2, 10, now_s=0.0)
     assert leases.keep(1, now_s=6.0) == 10
-    assert leases.next_end_s(absent_s=99.0) == 10.0
     assert list(leases.ended(now_s=10.0)) == [2]
     leases.remove(2)
     assert list(leases.ended(now_s=15.9)) == []
     assert list(leases.ended(now_s=16.0)) == [1]
-    assert leases.left_s(1, now_s=8.0) == (8, 10)
 
 
 def test_who_has_gone_is_gone() -> None:
     leases = Leases({}, 0.0)
     assert leases.keep(1, now_s=0.0) == 0
-    assert leases.left_s(1, now_s=0.0) is None
-    assert leases.next_end_s(absent_s=99.0) == 99.0
     with pytest.raises(EtcdRefused, match="requested lease not found"):
         leases.remove(1)
 
@@ -51,4 +47,5 @@ def test_a_pause_of_this_process_is_nobodys_fault() -> None:
 
 
 def test_after_a_restart_each_begins_anew() -> None:
-    assert Leases({1: 10}, 100.0).next_end_s(absent_s=0.0) == 110.0
+    leases = Leases({1: 10}, 100.0)
+    assert (list(leases.ended(109.9)), list(leases.ended(110.0))) == ([], [1])
