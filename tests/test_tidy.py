@@ -124,3 +124,23 @@ def test_every_ignored_rule_names_its_code() -> None:
         or ("# type: ignore" in line and "# type: ignore[" not in line)
     ]
     assert bare == []
+
+
+def test_the_page_of_symptoms_has_each_alert_and_the_words_that_are_written() -> None:
+    """Who looks for a message finds it; who changes one, or adds an alert, changes the page."""
+    rows = (ROOT / "docs" / "howto" / "symptoms.md").read_text()
+    alerts = set(re.findall(r"alert: (\w+)", (ROOT / "deploy" / "alerts.yml").read_text()))
+    assert set(re.findall(r"`(Binlogd[A-Z]\w+)`", rows)) == alerts
+    written = "\n".join(re.sub(r'"\s*\n\s*f?"', "", path.read_text()) for path in SOURCES)
+    written = re.sub(r"\{[^{}\n]*\}", "…", written.replace("[/]", ""))
+    shown = [
+        each
+        for row in re.findall(r"^\| ([^|]+) \|", rows, re.MULTILINE)
+        for each in re.findall("`([^`]+)`", row)
+    ]
+    unsaid = [
+        each
+        for each in shown
+        if each not in alerts and not re.search(re.escape(each).replace("…", ".+"), written)
+    ]
+    assert unsaid == []
