@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class TlsFiles:
     key: Path | None = None
     allowed_names: tuple[str, ...] = ()
     asks_for_certificate: bool = False  # of clients that may have none
+    key_password: str = field(default="", repr=False)
 
     def stamp(self) -> _Stamp:
         """What differs after a change. Raises OSError."""
@@ -57,10 +58,11 @@ class TlsFiles:
         if self.cert is None or self.key is None:
             return
         try:
-            context.load_cert_chain(self.cert, self.key, password="")  # or OpenSSL would ask
+            context.load_cert_chain(self.cert, self.key, self.key_password)  # or OpenSSL asks
         except (OSError, ssl.SSLError) as error:
             reason = (
-                "the key is not of this certificate, not in PEM, or encrypted"
+                "the key is not of this certificate, not in PEM, or encrypted with another password"
+                " than ssl-key-password"
                 if isinstance(error, ssl.SSLError)
                 else error.strerror
             )

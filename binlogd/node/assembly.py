@@ -25,7 +25,7 @@ from binlogd.drainer.filtering.event_filter import EventFilter, EventRule
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.filtering.route import RouteRule, TableRouter
-from binlogd.drainer.kafka.broker import BrokerOptions
+from binlogd.drainer.kafka.broker import BrokerOptions, KafkaLogin
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from binlogd.drainer.kafka.message import Notation
@@ -53,7 +53,7 @@ from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.relay.log import RelayWriter
 from binlogd.serving.finder import Finder
 from binlogd.settings import config
-from binlogd.settings.config import DownstreamConfig, SyncerConfig
+from binlogd.settings.config import SyncerConfig
 from binlogd.settings.quantities import (
     gc_keep_s,
     listen_address,
@@ -236,7 +236,8 @@ def make_sink(
             passed_over=syncer.ignore_txn_commit_ts or skipped,
         )
     if syncer.db_type == "kafka":
-        return _kafka_sink(syncer.to, cluster_id or 0)
+        options = kafka_options(setup, cluster_id or 0)
+        return KafkaSink(options, _notation(syncer.to.protocol, options.topic))
     return MySqlSink(
         downstream_server(setup),
         cluster_id or 0,
@@ -296,17 +297,31 @@ def _file_sink(setup: Setup, disk: PosixDisk) -> FileSink:
     )
 
 
-def _kafka_sink(to: DownstreamConfig, cluster_id: int) -> KafkaSink:
-    topic = to.topic_name or f"{cluster_id}_obinlog"
-    options = BrokerOptions(
+def kafka_options(setup: Setup, cluster_id: int) -> BrokerOptions:
+    """Raises ConfigError for certificates that do not load."""
+    to = setup.config.syncer.to
+    return BrokerOptions(
         addresses=tuple(each.strip() for each in to.kafka_addrs.split(",") if each.strip()),
-        topic=topic,
+        topic=to.topic_name or f"{cluster_id}_obinlog",
         progress_topic=f"binlogd_progress_{cluster_id}",
         client_id=to.kafka_client_id,
         partitions=to.partitions,
         message_bytes_max=size_bytes(to.kafka_max_message_size),
+        compression=to.kafka_compression,
+        tls=plain_tls(to.security),
+        login=_kafka_login(setup),
     )
-    return KafkaSink(options, _notation(to.protocol, topic))
+
+
+def _kafka_login(setup: Setup) -> KafkaLogin | None:
+    to = setup.config.syncer.to
+    match to.kafka_sasl_mechanism:
+        case "":
+            return None
+        case "OAUTHBEARER":
+            return KafkaLogin("OAUTHBEARER", token_file=to.kafka_token_file)
+        case mechanism:
+            return KafkaLogin(mechanism, to.user, to.password)
 
 
 def _notation(protocol: str, topic: str) -> Notation:

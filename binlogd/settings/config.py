@@ -15,13 +15,13 @@ from __future__ import annotations
 import socket
 import tomllib
 from pathlib import Path
-from string import Formatter
 from typing import Any, Literal
 
 import msgspec
 
 from binlogd.errors import ConfigError
 from binlogd.settings.effects import check_effects
+from binlogd.settings.kafka import check_kafka
 from binlogd.settings.mistakes import SECRETS, mistakes
 from binlogd.settings.operators import check_operators, check_token
 from binlogd.settings.quantities import (
@@ -56,6 +56,8 @@ class TlsConfig(_Table, frozen=True):
     ssl_ca: str = ""
     ssl_cert: str = ""
     ssl_key: str = ""
+    ssl_key_password: str = ""
+    ssl_key_password_file: str = ""
     cert_allowed_cn: tuple[str, ...] = ()
 
 
@@ -214,6 +216,9 @@ class DownstreamConfig(_Table, frozen=True):
     kafka_max_messages: int = 1024
     kafka_client_id: str = "tidb_binlog"
     kafka_max_message_size: int | str = "1 GiB"
+    kafka_compression: Literal["", "gzip", "snappy", "lz4", "zstd"] = ""
+    kafka_sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = ""
+    kafka_token_file: str = ""
     zookeeper_addrs: Literal[""] = ""
     topic_name: str = ""
     protocol: Literal["tidb-binlog", "canal-json", "debezium"] = "tidb-binlog"
@@ -340,7 +345,6 @@ def _check(config: Config, source: str) -> None:
     _check_security(config, source)
     _check_upstream(config.upstream, source)
     _check_roles(config, source)
-    _check_kafka(config.syncer.to, source)
     _check_retention(config.syncer.to, source)
     if config.syncer.load_schema_snapshot and config.upstream.kind != "pd":
         raise ConfigError(
@@ -380,6 +384,7 @@ def _check(config: Config, source: str) -> None:
     try:
         check_operators(config.security)
         check_effects(config, Config())
+        check_kafka(config)
         listen_address(config.addr)
         pump_addresses(config.upstream.pumps)
         advertised(config)
@@ -414,6 +419,10 @@ def _check_security(config: Config, source: str) -> None:
     for name, table in tables.items():
         if bool(table.ssl_cert) != bool(table.ssl_key):
             raise ConfigError(f"{source}: {name}: ssl-cert and ssl-key go together")
+        if (table.ssl_key_password or table.ssl_key_password_file) and not table.ssl_key:
+            raise ConfigError(
+                f"{source}: {name}.ssl-key: is missing, and ssl-key-password is of that file"
+            )
         if not table.ssl_ca and (table.ssl_cert or table.cert_allowed_cn):
             raise ConfigError(
                 f"{source}: {name}.ssl-ca: is missing; without it there is no TLS, and neither"
@@ -477,22 +486,6 @@ def _check_retention(to: DownstreamConfig, source: str) -> None:
     if to.retention_time < 0:
         raise ConfigError(
             f"{source}: syncer.to.retention-time: must not be negative; 0 keeps files for ever"
-        )
-
-
-def _check_kafka(to: DownstreamConfig, source: str) -> None:
-    try:
-        fields = {name for _, name, *_ in Formatter().parse(to.topic_name) if name is not None}
-    except ValueError:
-        fields = {to.topic_name}
-    if fields - {"schema", "table"}:
-        raise ConfigError(
-            f"{source}: syncer.to.topic-name: only {{schema}} and {{table}} are known"
-        )
-    if to.protocol == "tidb-binlog" and (fields or to.partitions > 1):
-        raise ConfigError(
-            f'{source}: syncer.to.protocol "tidb-binlog" has one topic with one partition: a'
-            ' message is a whole transaction; use "canal-json" or "debezium" for more'
         )
 
 

@@ -17,14 +17,16 @@ from binlogd.errors import ConfigError
 
 FILES, DATABASES, SQLITE, KAFKA = ("file", "pb"), ("mysql", "tidb"), ("sqlite",), ("kafka",)
 _TO = "syncer.to."
+_LOGIN = tuple(
+    f"{_TO}{name}" for name in ("user", "password", "password-file", "encrypted-password")
+)
 
 ONLY_FOR: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
         (
             *("syncer.sql-mode", "syncer.worker-count", "syncer.txn-batch", "syncer.safe-mode"),
             *("syncer.consistency", "syncer.enable-dispatch", "syncer.disable-dispatch"),
-            *(f"{_TO}{name}" for name in ("host", "port", "user", "params", "sync-mode", "merge")),
-            *(f"{_TO}{name}" for name in ("password", "password-file", "encrypted-password")),
+            *(f"{_TO}{name}" for name in ("host", "port", "params", "sync-mode", "merge")),
             *(f"{_TO}{name}" for name in ("sql-shape", "original-shape-table")),
             *(f"{_TO}checkpoint.{name}" for name in ("schema", "table", "port", "user")),
             *(f"{_TO}checkpoint.password{way}" for way in ("", "-file")),
@@ -32,6 +34,7 @@ ONLY_FOR: Mapping[str, tuple[str, ...]] = {
         ),
         DATABASES,
     ),
+    **dict.fromkeys(_LOGIN, (*DATABASES, *KAFKA)),
     "syncer.row-not-found": (*DATABASES, *SQLITE),
     f"{_TO}dir": (*FILES, *SQLITE),
     f"{_TO}compression": FILES,
@@ -40,6 +43,7 @@ ONLY_FOR: Mapping[str, tuple[str, ...]] = {
         (
             *(f"{_TO}{name}" for name in ("kafka-addrs", "kafka-client-id")),
             *(f"{_TO}{name}" for name in ("kafka-max-message-size", "topic-name")),
+            *(f"{_TO}kafka-{name}" for name in ("compression", "sasl-mechanism", "token-file")),
             *(f"{_TO}{name}" for name in ("protocol", "partitions")),
         ),
         KAFKA,
@@ -74,7 +78,7 @@ def check_effects(config: msgspec.Struct, defaults: msgspec.Struct) -> None:
     db_type = values["syncer.db-type"]
     if db_type not in DATABASES:
         for key, value in values.items():
-            if value != usual[key] and key.startswith(_PROMISES):
+            if value != usual[key] and key.startswith(_PROMISES) and not _is_kept(key, db_type):
                 raise ConfigError(
                     f'{key}: does nothing with db-type "{db_type}": {_why(key, db_type)};'
                     " remove the key"
@@ -95,11 +99,17 @@ _PROMISES = (
 """Beginnings of keys by which data would be encrypted, or a checkpoint be elsewhere."""
 
 
+def _is_kept(key: str, db_type: str) -> bool:
+    """TLS to Kafka is; whom a certificate must be of is said by its host name there."""
+    security = f"{_TO}security."
+    return db_type in KAFKA and key.startswith(security) and key != f"{security}cert-allowed-cn"
+
+
 def _why(key: str, db_type: str) -> str:
     if key.startswith(f"{_TO}checkpoint."):
         return "its checkpoint is kept with what is written"
     if db_type == "kafka":
-        return "Kafka is spoken to in plain text, and would be in spite of it"
+        return "the broker's certificate has to be of the host that kafka-addrs names"
     return "it is written to this machine's disk"
 
 
@@ -114,8 +124,17 @@ def without_effect(config: msgspec.Struct, defaults: msgspec.Struct) -> Iterator
             yield key, WITHOUT_EFFECT[key]
         elif db_type not in ONLY_FOR.get(key, (db_type,)):
             yield key, f'it does nothing with db-type "{db_type}"'
+        elif key in _LOGIN and db_type in KAFKA and not _takes_password(values):
+            yield key, f'{_TO}kafka-sasl-mechanism = "{values[_MECHANISM]}" takes no password'
         elif not _is_of_the_shape(key, values):
             yield key, f'not as {_TO}sql-shape = "{values[_SHAPE]}" has it'
+
+
+_MECHANISM = f"{_TO}kafka-sasl-mechanism"
+
+
+def _takes_password(values: Mapping[str, Any]) -> bool:
+    return values[_MECHANISM] not in ("", "OAUTHBEARER")
 
 
 _SHAPE, _TABLES, _MERGE = f"{_TO}sql-shape", f"{_TO}original-shape-table", f"{_TO}merge"

@@ -18,8 +18,11 @@ from binlogd.settings.effects import flattened
 _DATA_DIR, _HISTORY = "data-dir", "upstream.schema-history"
 _ONCE_BELOW_DATA_DIR = ("syncer.relay.log-dir", "syncer.to.dir", "binlog-socket")
 _NAMES = (_DATA_DIR, "schema-history", "log-dir", "dir", "binlog-socket", "url")
-_FILES = ("ssl-ca", "ssl-cert", "ssl-key", "admin-token-file", "password-file")
-PATHS = [key for key, _ in flattened(Config()) if key.rpartition(".")[2] in (*_NAMES, *_FILES)]
+_FILES = ("ssl-ca", "ssl-cert", "ssl-key", "ssl-key-password-file", "admin-token-file")
+_SECRETS = ("password-file", "kafka-token-file")
+PATHS = [
+    key for key, _ in flattened(Config()) if key.rpartition(".")[2] in (*_NAMES, *_FILES, *_SECRETS)
+]
 """Every key that names a place on this machine, or may."""
 _UNIX = "unix://"
 _DATA_MARKS = ("pump", "upstream.db")

@@ -72,6 +72,7 @@ def tls_files(table: TlsConfig) -> TlsFiles | None:
         ca=Path(table.ssl_ca),
         cert=Path(table.ssl_cert) if table.ssl_cert else None,
         key=Path(table.ssl_key) if table.ssl_key else None,
+        key_password=table.ssl_key_password,
         allowed_names=tuple(name.strip() for name in table.cert_allowed_cn),
     )
 

@@ -210,38 +210,57 @@ def read_secret(path: Path, name: str) -> str:
 
 
 def _with_secrets(found: Config, environ: Mapping[str, str], origins: dict[str, str]) -> Config:
-    security = found.security
-    if security.admin_token_file:
-        if security.admin_token:
-            raise ConfigError(f"{_TOKEN_KEY} and {_TOKEN_KEY}-file: give one of them")
-        path = Path(security.admin_token_file)
-        token = read_secret(path, f"{_TOKEN_KEY}-file")
-        if not token:
-            raise ConfigError(f"{_TOKEN_KEY}-file: {path} is empty")
-        check_token(token, f"{_TOKEN_KEY}-file: {path}")
-        found = replaced(found, _TOKEN_KEY, token)
-        origins[_TOKEN_KEY] = str(path)
+    to = found.syncer.to
+    token = _of_a_file(found.security, _TOKEN_KEY)
+    if token is not None:
+        if not token.value:
+            raise ConfigError(f"{_TOKEN_KEY}-file: {token.origin} is empty")
+        check_token(token.value, f"{_TOKEN_KEY}-file: {token.origin}")
+    given = {_TOKEN_KEY: token}
+    certificates: dict[str, config.TlsConfig] = {
+        "security": found.security,
+        "syncer.to.security": to.security,
+        "syncer.to.checkpoint.security": to.checkpoint.security,
+    }
+    for prefix, files in certificates.items():
+        key = f"{prefix}.ssl-key-password"
+        given[key] = _of_a_file(files, key)
     tables: dict[str, config.UpstreamConfig | DownstreamConfig | config.CheckpointConfig] = {
         "upstream": found.upstream,
-        "syncer.to": found.syncer.to,
-        "syncer.to.checkpoint": found.syncer.to.checkpoint,
+        "syncer.to": to,
+        "syncer.to.checkpoint": to.checkpoint,
     }
     for prefix, table in tables.items():
-        password = _password(table, prefix, environ)
-        if password is not None:
-            found = replaced(found, f"{prefix}.password", password.value)
-            origins[f"{prefix}.password"] = password.origin
+        given[f"{prefix}.password"] = _password(table, prefix, environ)
+    for key, secret in given.items():
+        if secret is not None:
+            found = replaced(found, key, secret.value)
+            origins[key] = secret.origin
     return found
 
 
+def _of_a_file(table: Any, key: str) -> _Given | None:
+    """A secret whose key has one beside it that ends in `-file`; None where that names none."""
+    field = key.rpartition(".")[2].replace("-", "_")
+    file = getattr(table, f"{field}_file")
+    if not file:
+        return None
+    if getattr(table, field):
+        raise ConfigError(f"{key} and {key}-file: give one of them")
+    path = Path(file)
+    return _Given(read_secret(path, f"{key}-file"), str(path))
+
+
 _PLACES = ("password", "password-file", "encrypted-password")
+_KEY_PLACES = ("ssl-key-password", "ssl-key-password-file")
 _TOKEN_PLACES = ("admin-token", "admin-token-file")
 
 
 def _other_places(key: str) -> list[str]:
     """Keys that say the same in another way: what is given later takes the place of all."""
     prefix, _, name = key.rpartition(".")
-    places = next((each for each in (_PLACES, _TOKEN_PLACES) if name in each), ())
+    every = (_PLACES, _TOKEN_PLACES, _KEY_PLACES)
+    places = next((each for each in every if name in each), ())
     return [f"{prefix}.{place}" for place in places if place != name]
 
 
@@ -261,12 +280,7 @@ def _password(
             short = key.removeprefix("syncer.")
             raise ConfigError(f"failed to decrypt password in `{short}`: {error}") from error
         return _Given(text, key)
-    if not table.password_file:
-        return None
-    if table.password:
-        raise ConfigError(f"{prefix}.password and {prefix}.password-file: give one of them")
-    path = Path(table.password_file)
-    return _Given(read_secret(path, f"{prefix}.password-file"), str(path))
+    return _of_a_file(table, f"{prefix}.password")
 
 
 # --- trees ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A recording through a running process into a real Kafka: each change once, whatever is killed."""
+"""A recording through a process into a real Kafka, by TLS and with a login: each change once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.txn import Dml
 from tests.support.appliance import Appliance, killed_at_random
-from tests.support.kafka import Kafka
+from tests.support.kafka import PASSWORD, USER, Kafka
 from tests.support.recordings_reader import RECORDINGS, history, info
 from tests.support.replay import translated
 from tests.workload.recording import feed_recording
@@ -20,8 +20,10 @@ from tests.workload.recording import feed_recording
 def test_each_row_is_there_once_whatever_is_killed(tmp_path: Path, kafka: Kafka) -> None:
     syncer = (
         '[syncer]\ndb-type = "kafka"\n[syncer.to]\n'
-        f'kafka-addrs = "{kafka.address}"\ntopic-name = "kills"\npartitions = 3\n'
-        'protocol = "canal-json"\n'
+        f'kafka-addrs = "{kafka.at("BOTH")}"\ntopic-name = "kills"\npartitions = 3\n'
+        'protocol = "canal-json"\nkafka-compression = "zstd"\n'
+        f'kafka-sasl-mechanism = "SCRAM-SHA-256"\nuser = "{USER}"\npassword = "{PASSWORD}"\n'
+        f'[syncer.to.security]\nssl-ca = "{kafka.authority.file}"\n'
     )
     recording = RECORDINGS / "keys"
     appliance = Appliance(tmp_path, history=history(recording), syncer=syncer)

@@ -16,7 +16,9 @@ import aiohttp
 import aiomysql
 import aiosqlite
 from aiokafka import AIOKafkaProducer
+from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.producer.message_accumulator import MessageAccumulator
+from aiokafka.protocol.metadata import MetadataRequest, MetadataRequest_v5
 from aiomysql.connection import MySQLResult
 from grpclib.client import Channel
 from grpclib.client import Stream as ClientStream
@@ -252,6 +254,16 @@ def test_aiokafkas_producer_is_let_go_as_we_do_it() -> None:
     ):
         assert name in source
     assert list(inspect.signature(MessageAccumulator.fail_all).parameters) == ["self", "exception"]
+
+
+def test_aiokafkas_connection_is_made_and_asked_as_we_do_it() -> None:
+    known = inspect.signature(create_conn).parameters
+    for name in ("client_id", "ssl_context", "sasl_oauth_token_provider", "sasl_plain_password"):
+        assert name in known, name
+        assert name in inspect.signature(AIOKafkaProducer).parameters, name
+    assert collect_hosts(["[::1]:9093"], randomize=False)[0][:2] == ("::1", 9093)
+    newest = MetadataRequest([]).build(MetadataRequest_v5).RESPONSE_TYPE.SCHEMA
+    assert "brokers" in newest.names
 
 
 def test_aiomysqls_connection_is_made_in_the_steps_that_we_look_into() -> None:

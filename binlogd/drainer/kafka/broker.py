@@ -10,26 +10,39 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from errno import EINVAL
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiokafka
 import structlog
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    IllegalSaslStateError,
     InvalidTransactionTimeout,
     KafkaConnectionError,
     KafkaError,
     MessageSizeTooLargeError,
     ProducerFenced,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+    UnsupportedSaslMechanismError,
 )
 from aiokafka.partitioner import murmur2
+from aiokafka.protocol.metadata import MetadataRequest
 
 from binlogd.drainer.kafka.message import FIRST_PARTITION, KafkaMessage
 from binlogd.errors import ConfigError, DownstreamUnavailable
+from binlogd.host.tls import ClientTls
 
 IN_FLIGHT_MAX = 1000
 SLICE_MESSAGES = 256
@@ -39,10 +52,13 @@ that takes longer is broken off by the broker, again and again."""
 REQUEST_TIMEOUT_MS = 10_000
 TOPIC_WAIT_S = 30.0
 READ_WAIT_MS = 1000
+START_WAIT_S = 60.0
+TOKEN_BYTES_MAX = 64 << 10
 PROGRESS_WAIT_S = 60.0
 ANSWER_WAIT_S = 60.0
 """Without any confirmation for so long Kafka counts as away."""
 END_WAIT_S = 5.0
+BROKERS_TRIED_MAX = 3
 TOPIC_NAME_MAX = 249
 REPLICAS_WISHED = 3
 log = structlog.get_logger(__name__)
@@ -52,11 +68,39 @@ _TOPIC_EXISTS = 36
 _PROGRESS_KEY = b"progress"
 
 
+_PROTOCOLS = {
+    (False, False): "PLAINTEXT",
+    (False, True): "SSL",
+    (True, False): "SASL_PLAINTEXT",
+    (True, True): "SASL_SSL",
+}
 _NOT_IN_A_TOPIC = re.compile(r"[^A-Za-z0-9._-]")
+
+
+_MAY_NOT = (
+    ClusterAuthorizationFailedError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
 
 
 class TooLarge(Exception):
     """A message above the limit; the text says how large it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaLogin:
+    """By SASL: user and password, or what stands in `token_file` at each login (OAUTHBEARER)."""
+
+    mechanism: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token_file: str = ""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the secret itself goes over the wire."""
+        return not self.mechanism.startswith("SCRAM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +116,9 @@ class BrokerOptions:
     client_id: str
     partitions: int
     message_bytes_max: int
+    compression: str = ""
+    tls: ClientTls | None = None
+    login: KafkaLogin | None = None
 
 
 class _Placed(NamedTuple):
@@ -95,20 +142,28 @@ class Broker:
         Raises ConfigError for an address that is none.
         """
         options = self._options
+        await self.greet()
+        if options.tls is None and options.login is not None and options.login.is_shown:
+            log.warning(
+                "kafka_login_in_plain_text",
+                mechanism=options.login.mechanism,
+                todo="set syncer.to.security.ssl-ca and the port of a listener with TLS",
+            )
         try:
             self._producer = aiokafka.AIOKafkaProducer(
-                bootstrap_servers=list(options.addresses),
-                client_id=options.client_id,
+                **self._ways(),
                 transactional_id=options.progress_topic,
                 transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
                 request_timeout_ms=REQUEST_TIMEOUT_MS,
                 max_request_size=options.message_bytes_max,
+                compression_type=options.compression or None,
                 acks="all",
             )
         except ValueError as error:
             raise ConfigError(f"syncer.to.kafka-addrs: {error}") from error
         async with self._errors():
-            await self._producer.start()
+            async with asyncio.timeout(START_WAIT_S):
+                await self._producer.start()
             await self._topic(options.progress_topic, 1, {"cleanup.policy": "compact"})
             async with asyncio.timeout(PROGRESS_WAIT_S):
                 return await self._last_progress()
@@ -156,7 +211,8 @@ class Broker:
         try:
             async with asyncio.timeout(END_WAIT_S):
                 await self._producer.abort_transaction()
-        except (KafkaError, TimeoutError, OSError) as error:
+        except (KafkaError, TimeoutError, OSError, AssertionError) as error:
+            # aiokafka asserts that it is not in the state that it is in after a fatal error
             log.info("kafka_transaction_left_open", cause=repr(error))
 
     async def stop(self) -> None:
@@ -211,9 +267,7 @@ class Broker:
         known = self._partitions.get(topic)
         if known is not None:
             return known
-        admin = AIOKafkaAdminClient(
-            bootstrap_servers=list(self._options.addresses), client_id=self._options.client_id
-        )
+        admin = AIOKafkaAdminClient(**self._ways())
         await admin.start()
         try:
             if topic not in await admin.list_topics():
@@ -237,8 +291,7 @@ class Broker:
         """The newest committed record of the progress topic; markers of transactions are none."""
         place = aiokafka.TopicPartition(self._options.progress_topic, 0)
         consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=list(self._options.addresses),
-            client_id=self._options.client_id,
+            **self._ways(),
             isolation_level="read_committed",
             enable_auto_commit=False,
         )
@@ -275,9 +328,150 @@ class Broker:
                 "the broker's transaction.max.timeout.ms is below"
                 f" {TRANSACTION_TIMEOUT_MS}, its default: raise it"
             ) from error
+        except _MAY_NOT as error:
+            raise DownstreamUnavailable(
+                f"Kafka at {self._addresses()} lets this user not do what is needed: {error!r}",
+                todo="give it the rights that docs/KAFKA.md lists",
+            ) from error
         except (KafkaError, TimeoutError, OSError) as error:
-            addresses = ", ".join(self._options.addresses)
-            raise DownstreamUnavailable(f"Kafka at {addresses}: {error!r}") from error
+            raise DownstreamUnavailable(f"Kafka at {self._addresses()}: {error!r}") from error
+
+    def _addresses(self) -> str:
+        return ", ".join(self._options.addresses)
+
+    # --- how it is reached -----------------------------------------------------------------
+
+    async def greet(self) -> None:
+        """Changes nothing. Raises DownstreamUnavailable that says why no address serves (a client
+        of Kafka only logs that), ConfigError for one that is none."""
+        first: DownstreamUnavailable | None = None
+        try:
+            places = collect_hosts(list(self._options.addresses), randomize=False)
+        except ValueError as error:
+            raise ConfigError(f"syncer.to.kafka-addrs: {error}") from error
+        for host, port, _ in places:
+            try:
+                brokers = await self._asked(host, port)
+            except (KafkaError, TimeoutError, OSError) as error:
+                first = first or self._refusal(f"{host}:{port}", error)
+                continue
+            await self._reach_one_of(brokers)
+            return
+        raise first or ConfigError("syncer.to.kafka-addrs: names no broker")
+
+    async def _asked(self, host: str, port: int) -> list[tuple[str, int]]:
+        """Where the brokers say that they are."""
+        ways = self._ways()
+        del ways["bootstrap_servers"]
+        connection = await create_conn(host, port, request_timeout_ms=REQUEST_TIMEOUT_MS, **ways)
+        try:
+            answer = await connection.send(MetadataRequest([]))
+        finally:
+            connection.close()
+        if not answer.brokers:  # aiokafka does not look at what a broker says of a token
+            raise SaslAuthenticationFailed("it takes no request after the login")
+        return [(host, port) for _, host, port, *_ in answer.brokers]
+
+    async def _reach_one_of(self, brokers: list[tuple[str, int]]) -> None:
+        for host, port in brokers[:BROKERS_TRIED_MAX]:
+            try:
+                await self._asked(host, port)
+            except (KafkaError, TimeoutError, OSError) as error:
+                last = self._refusal(f"{host}:{port}", error)
+            else:
+                return
+        raise DownstreamUnavailable(
+            f"Kafka at {self._addresses()} answers, and names its brokers otherwise: {last.told}",
+            todo="correct the brokers' advertised.listeners, or let this host reach them",
+        ) from last
+
+    def _ways(self) -> dict[str, Any]:
+        """What every client of aiokafka is told; certificates are those of now."""
+        options, login = self._options, self._options.login
+        ways: dict[str, Any] = {
+            "bootstrap_servers": list(options.addresses),
+            "client_id": options.client_id,
+            "security_protocol": _PROTOCOLS[login is not None, options.tls is not None],
+        }
+        if options.tls is not None:
+            ways["ssl_context"] = options.tls.fresh()
+        if login is not None:
+            ways["sasl_mechanism"] = login.mechanism
+            if login.token_file:
+                ways["sasl_oauth_token_provider"] = _TokenFile(login.token_file)
+            else:
+                ways |= {"sasl_plain_username": login.user, "sasl_plain_password": login.password}
+        return ways
+
+    def _refusal(self, place: str, error: Exception) -> DownstreamUnavailable:
+        told, todo = _why(error, self._options)
+        return DownstreamUnavailable(f"Kafka at {place} {told}", todo=todo)
+
+
+class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
+    """Read anew at each login: who puts a new token there has it used when the old one ends."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    async def token(self) -> str:
+        """Raises OSError, also for a file that holds none."""
+        with self._path.open("rb") as file:
+            data = file.read(TOKEN_BYTES_MAX + 1)
+        token = data.decode("ascii", "replace").strip()
+        if not token or len(data) > TOKEN_BYTES_MAX or not token.isprintable():
+            raise OSError(EINVAL, "it holds no token", str(self._path))
+        return token
+
+
+def _why(error: Exception, options: BrokerOptions) -> tuple[str, str]:
+    """What happened when a broker was greeted, and what to do."""
+    found = _of_login(error, options.login) or _of_tls(error, options.tls)
+    if found is not None:
+        return found
+    if isinstance(error, KafkaConnectionError):
+        return "ends the connection without a word", (
+            "a listener with TLS needs syncer.to.security.ssl-ca, one with a login"
+            " syncer.to.kafka-sasl-mechanism"
+        )
+    todo = "check syncer.to.kafka-addrs, and that a broker listens there"
+    return f"cannot be used: {error!r}", todo
+
+
+def _of_login(error: Exception, login: KafkaLogin | None) -> tuple[str, str] | None:
+    match error:
+        case SaslAuthenticationFailed() if login is not None and login.token_file:
+            told = f"refuses the token in {login.token_file}: {error}"
+            return told, "put one there that is valid"
+        case SaslAuthenticationFailed() if login is not None:
+            told = f"refuses the login of {login.user} by {login.mechanism}: {error}"
+            return told, "check syncer.to.user and syncer.to.password"
+        case UnsupportedSaslMechanismError() if login is not None:
+            todo = "set syncer.to.kafka-sasl-mechanism to one of its sasl.enabled.mechanisms"
+            return f"does not offer the login {login.mechanism}", todo
+        case IllegalSaslStateError():
+            todo = "remove syncer.to.kafka-sasl-mechanism, or name the port of a listener with SASL"
+            return "takes no login there", todo
+    return None
+
+
+def _of_tls(error: Exception, tls: ClientTls | None) -> tuple[str, str] | None:
+    if tls is None:
+        return None
+    cause = error.__cause__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"shows a certificate that is not believed: {error.verify_message}", (
+            f"check syncer.to.security.ssl-ca, which is {tls.files.ca}, and that kafka-addrs names"
+            " the host as the certificate does"
+        )
+    if isinstance(error, ssl.SSLError) or isinstance(cause, ssl.SSLError):
+        return f"ends TLS: {cause or error}", (
+            "check that syncer.to.security.ssl-cert is there and signed by a CA that the broker"
+            " believes, and that this is a port with TLS"
+        )
+    if isinstance(error, KafkaConnectionError | ConnectionResetError):
+        return "ends TLS without a word", "name the port of a listener with TLS in kafka-addrs"
+    return None
 
 
 def _topic_name(template: str, database: str, table: str) -> str:

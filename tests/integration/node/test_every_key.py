@@ -73,6 +73,8 @@ host = "elsewhere"
 OF_KAFKA = """
 [syncer.to]
 protocol = "debezium"
+kafka-sasl-mechanism = "PLAIN"
+password = "p"
 """
 OF_FILES = """
 [syncer.to]
@@ -140,6 +142,8 @@ _OTHERS: dict[str, object] = {
     "syncer.to.protocol": "canal-json",
     "syncer.relay.format": "original",
     "syncer.to.kafka-max-message-size": "2 MiB",
+    "syncer.to.kafka-compression": "gzip",
+    "syncer.to.kafka-sasl-mechanism": "SCRAM-SHA-256",
     "syncer.to.params": {"a": "b"},
     "syncer.to.original-shape-table": [{"db-name": "a", "tbl-name": "b"}],
     "syncer.ignore-table": [{"db-name": "a", "tbl-name": "b"}],
@@ -185,7 +189,7 @@ SWITCHED_OFF = {
     "tidb": ("drainer.trash-",),
 }
 """Details of what is refused: a directory, a schema without which they are nothing."""
-_SECRET_PLACES = re.compile(r"\.(password-file|encrypted-password)$")
+_SECRET_PLACES = re.compile(r"(password-file|encrypted-password)$")
 ALONE = {
     "syncer.to.zookeeper-addrs",  # refused at any value
     "syncer.load-schema-snapshot",  # refused without a PD, asked for below
@@ -235,7 +239,7 @@ async def test_each_key_of_a_downstream_is_asked_for_or_does_nothing_and_says_so
         is_off = key.startswith(SWITCHED_OFF.get(db_type, ("-",)))
         if is_off or key in ALONE or key in READ_ELSEWHERE:
             continue
-        place = _SECRET_PLACES.sub(".password", key)  # read while loading, whatever is done with it
+        place = _SECRET_PLACES.sub("password", key)  # read while loading, whatever is done with it
         what, is_asked = fate(tree, key), place in watched.keys
         if (what == "in force") != is_asked:
             wrong[key] = f"{what}, and {'asked for' if is_asked else 'not asked for'}"
@@ -323,9 +327,12 @@ def test_what_does_nothing_is_said_by_a_start_and_by_check_config() -> None:
     ("text", "said"),
     [
         (
-            'db-type = "kafka"\n[syncer.to.security]\nssl-ca = "ca.pem"',
-            'syncer.to.security.ssl-ca: does nothing with db-type "kafka": Kafka is spoken to in'
-            " plain text",
+            'db-type = "sqlite"\n[syncer.to.security]\nssl-ca = "ca.pem"',
+            'syncer.to.security.ssl-ca: does nothing with db-type "sqlite": it is written to this',
+        ),
+        (
+            'db-type = "kafka"\n[syncer.to.security]\nssl-ca = "ca.pem"\ncert-allowed-cn = ["k"]',
+            'syncer.to.security.cert-allowed-cn: does nothing with db-type "kafka": the broker\'s',
         ),
         (
             'db-type = "sqlite"\n[syncer.to.checkpoint]\nhost = "db"',
