@@ -60,6 +60,7 @@ from binlogd.pump.pump import Pump
 from binlogd.pump.reserve import room_in
 from binlogd.pump.rpc.service import CisternService, PumpService, ServiceLimits
 from binlogd.pump.state import Action, NodeState
+from binlogd.serving.indexer import RowIndexer
 from binlogd.serving.routes.application import application
 from binlogd.serving.routes.awaiting import Awaiting
 from binlogd.serving.routes.guard import Guard
@@ -310,10 +311,15 @@ def _beside(setup: Setup, node: Node, upstream: Upstream, desk: Desk | None) -> 
             "remote drainers",
             RemoteDrainers(pump, upstream.registry, node.identity.drainer).run,
         )
+        yield "row index", RowIndexer(setup.data_dir, partial(_log_bytes, pump)).run
         archiver = archiving(setup, upstream, pump.logs, lambda ts: pump.hold_gc(HOLD, ts))
         if archiver is not None:
             node.archiver = ArchiverReport(archiver)
             yield "archiver", archiver.run
+
+
+def _log_bytes(pump: Pump) -> int:
+    return sum(each.size_bytes for _, segments in pump.logs() for each in segments)
 
 
 async def _tell(node: Node) -> None:

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from binlogd.binlog import BinlogType
 from binlogd.errors import CorruptRecord
@@ -25,7 +27,7 @@ from binlogd.log.directory import ShardDirectory
 from binlogd.log.drive import segment_batches
 from binlogd.log.index_file import marks_of
 from binlogd.log.joined import joined as joined_records
-from binlogd.log.pointer import FIRST, FileId, segment_name
+from binlogd.log.pointer import FIRST, FileId, ValuePointer, segment_name
 from binlogd.tools.transaction import CommitWindow, FilePosition, Meter
 from binlogd.tso import Tso
 from binlogd.wire.peek import peek
@@ -45,6 +47,7 @@ _COMMITS = (
     " AND commit_ts <> start_ts"
 )
 _PREWRITE = "SELECT fid, offset, length FROM {}.prewrites WHERE start_ts = :start"
+_ONLY = " AND commit_ts IN (SELECT value FROM json_each(:only))"
 
 
 class Joined(NamedTuple):
@@ -84,8 +87,14 @@ def shard_records(shard: ShardDirectory, meter: Meter) -> Iterator[tuple[FilePos
             yield FilePosition(path, offset), payload
 
 
-def joined(shard: ShardDirectory, window: CommitWindow, meter: Meter) -> Iterator[Joined]:
-    """The transactions of a shard in commit order; fakes are left out.
+def joined(
+    shard: ShardDirectory,
+    window: CommitWindow,
+    meter: Meter,
+    only: Sequence[Tso] | None = None,
+) -> Iterator[Joined]:
+    """The transactions of a shard in commit order; fakes are left out. With `only`, those with
+    these commit_ts.
 
     Raises Corrupt, OSError.
     """
@@ -94,7 +103,7 @@ def joined(shard: ShardDirectory, window: CommitWindow, meter: Meter) -> Iterato
         found = stack.enter_context(closing(_Catalogue(shard)))
         found.scan(segments, meter)
         reader = stack.enter_context(closing(_Reader(segments)))
-        for commit_ts, start_ts, place, prewrite in found.commits(window):
+        for commit_ts, start_ts, place, prewrite in found.commits(window, only):
             payload = joined_records(
                 start_ts,
                 commit_ts,
@@ -111,6 +120,12 @@ def joined(shard: ShardDirectory, window: CommitWindow, meter: Meter) -> Iterato
             )
 
 
+def filed_to(shard: ShardDirectory) -> ValuePointer | None:
+    """Up to where the shard's index has filed its log; None without one that can be read."""
+    with closing(_Catalogue(shard)) as found:
+        return found.filed_to if found.has_index else None
+
+
 _Found = tuple[int, int, int]
 """Number of the segment, offset, length of the payload."""
 
@@ -123,8 +138,8 @@ class _Catalogue:
         self._db = sqlite3.connect("", uri=True, isolation_level=None)
         self._db.execute("PRAGMA journal_mode = OFF")
         self._db.executescript(_SCHEMA)
-        self._filed_to, self._first_fid = FIRST, FIRST.fid
-        self._has_index = shard.index is not None and self._attach(shard.index)
+        self.filed_to, self._first_fid = FIRST, FIRST.fid
+        self.has_index = shard.index is not None and self._attach(shard.index)
 
     def close(self) -> None:
         self._db.close()
@@ -139,7 +154,7 @@ class _Catalogue:
         except (sqlite3.Error, ValueError):
             return False
         if marks is not None:
-            self._filed_to, self._first_fid = marks.head, marks.first_fid
+            self.filed_to, self._first_fid = marks.head, marks.first_fid
         return marks is not None
 
     def scan(self, segments: Mapping[FileId, Path], meter: Meter) -> None:
@@ -147,9 +162,9 @@ class _Catalogue:
         prewrites: list[tuple[int, int, int, int]] = []
         commits: list[tuple[int, int, int, int, int]] = []
         for fid, path in segments.items():
-            if fid < max(self._filed_to.fid, self._first_fid):
+            if fid < max(self.filed_to.fid, self._first_fid):
                 continue
-            start = self._filed_to.offset if fid == self._filed_to.fid else 0
+            start = self.filed_to.offset if fid == self.filed_to.fid else 0
             is_last = fid == max(segments)
             for offset, payload in log_records(path, start=start, is_last=is_last, meter=meter):
                 head = peek(payload)
@@ -174,15 +189,19 @@ class _Catalogue:
         prewrites.clear()
         commits.clear()
 
-    def commits(self, window: CommitWindow) -> Iterator[tuple[int, int, _Found, _Found | None]]:
+    def commits(
+        self, window: CommitWindow, only: Sequence[Tso] | None = None
+    ) -> Iterator[tuple[int, int, _Found, _Found | None]]:
         """commit_ts, start_ts, and where the commit and its prewrite stand; in commit order."""
-        names = ("main", "filed") if self._has_index else ("main",)
-        commits = " UNION ALL ".join(_COMMITS.format(name) for name in names)
+        names = ("main", "filed") if self.has_index else ("main",)
+        query = _COMMITS if only is None else _COMMITS + _ONLY
+        commits = " UNION ALL ".join(query.format(name) for name in names)
         page = f"{commits} ORDER BY commit_ts, start_ts LIMIT {PAGE_ROWS}"
         prewrite = " UNION ALL ".join(_PREWRITE.format(name) for name in names)
         last = (window.start - 1, 1 << 62)
+        wanted = msgspec.json.encode(only).decode() if only is not None else ""
         while True:  # ends with a page that is not full
-            values = {"ts": last[0], "start": last[1], "stop": window.stop}
+            values = {"ts": last[0], "start": last[1], "stop": window.stop, "only": wanted}
             rows = self._db.execute(page, values).fetchall()
             for commit_ts, start_ts, *place in rows:
                 if (commit_ts, start_ts) == last:
@@ -199,6 +218,7 @@ class _Reader:
 
     def __init__(self, segments: Mapping[FileId, Path]) -> None:
         self._directory = next(iter(segments.values())).parent if segments else Path()
+        self._paths = dict(segments)
         self._open: dict[int, int] = {}
 
     def close(self) -> None:
@@ -206,7 +226,10 @@ class _Reader:
             os.close(descriptor)
 
     def place(self, fid: int, offset: int, _length: int) -> FilePosition:
-        return FilePosition(self._directory / segment_name(FileId(fid)), offset)
+        path = self._paths.get(FileId(fid))
+        if path is None:  # begun since, or gone
+            path = self._paths[FileId(fid)] = self._directory / segment_name(FileId(fid))
+        return FilePosition(path, offset)
 
     def payload(self, fid: int, offset: int, length: int) -> bytes:
         """Raises CorruptRecord, OSError."""

@@ -22,6 +22,7 @@ reading with the path and the offset. A running binlogd may go on with these fil
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -39,7 +40,7 @@ from binlogd.tools.pump_log import joined
 from binlogd.tools.raw import RawReader
 from binlogd.tools.relay_log import relay_transactions
 from binlogd.tools.transaction import CommitWindow, Meter, Transaction
-from binlogd.tso import NO_TS
+from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import body
 
 _WITHOUT_PREWRITE = "its prewrite is not in the log (deleted by pump.gc, or never sent)"
@@ -86,9 +87,15 @@ def find_sources(paths: Iterable[Path]) -> list[Source]:
 
 
 def transactions(
-    sources: Sequence[Source], window: CommitWindow, *, jobs: Sequence[Job] = (), meter: Meter
+    sources: Sequence[Source],
+    window: CommitWindow,
+    *,
+    jobs: Sequence[Job] = (),
+    meter: Meter,
+    only: Sequence[Tso] | None = None,
 ) -> Iterator[Transaction]:
-    """The transactions of all sources whose commit_ts lies in the window, in commit order.
+    """The transactions of all sources whose commit_ts lies in the window, in commit order. With
+    `only`, of a Pump's log those with these commit_ts.
 
     Raises CorruptRecord or CorruptRelay for bytes that do not verify, OSError.
     """
@@ -96,7 +103,7 @@ def transactions(
     shards = [shard for source in sources for shard in source.shards]
     found = [_of_files(source, window, meter) for source in sources if not source.shards]
     if shards:
-        found.append(_of_pumps(shards, window, jobs, meter))
+        found.append(_of_pumps(shards, window, jobs, meter, only))
     streams = [_numbered(number, stream) for number, stream in enumerate(found)]
     last_ts, owner = NO_TS, -1
     for _, number, transaction in heapq.merge(*streams, key=lambda each: each[:2]):
@@ -119,22 +126,28 @@ def _of_files(source: Source, window: CommitWindow, meter: Meter) -> Iterator[Tr
 
 
 def _of_pumps(
-    shards: Sequence[ShardDirectory], window: CommitWindow, jobs: Sequence[Job], meter: Meter
+    shards: Sequence[ShardDirectory],
+    window: CommitWindow,
+    jobs: Sequence[Job],
+    meter: Meter,
+    only: Sequence[Tso] | None,
 ) -> Iterator[Transaction]:
     by_id = {job.id: job for job in jobs}
     schema = SchemaTracker()
     schema.load(jobs)
     reader = RawReader(schema)
-    is_first = True
-    streams = [joined(shard, window, meter) for shard in shards]
+    moments = sorted({ts for job in jobs for ts in (job.start_ts + 1, job.finished_ts)})
+    passed = -1
+    streams = [joined(shard, window, meter, only) for shard in shards]
     last = NO_TS, NO_TS
     for each in heapq.merge(*streams, key=lambda one: (one.commit_ts, one.start_ts)):
         if (each.commit_ts, each.start_ts) == last:
             continue  # sent to two Pumps: the answer of the first was lost
         last = each.commit_ts, each.start_ts
-        if is_first:  # DDL before it cannot come any more
+        # DDL before the first does not come any more, nor any that is not among `only`
+        if passed < 0 or (only is not None and bisect_right(moments, each.commit_ts) != passed):
             schema.apply_finished_by(each.commit_ts)
-            is_first = False
+            passed = bisect_right(moments, each.commit_ts)
         found = reader.read(
             each.start_ts,
             each.commit_ts,

@@ -7,7 +7,7 @@ long as the one behind it, so that what happened a minute ago does not wait for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -29,6 +29,8 @@ from binlogd.tidb.model import Job
 from binlogd.tools.chosen import Met, NothingFound, chosen, table_patterns
 from binlogd.tools.reading import Source, SourceKind, transactions
 from binlogd.tools.records import records
+from binlogd.tools.row_index import ANY, RowFrame, picked
+from binlogd.tools.row_indexing import indexed
 from binlogd.tools.shown import json_value, printable, value_text
 from binlogd.tools.transaction import CommitWindow, Meter, Transaction
 from binlogd.tso import MAX_TS, NO_TS, Tso, compose, physical_ms
@@ -37,6 +39,7 @@ ROWS_MAX = 100
 VALUE_CHARS_MAX = 400
 SQL_CHARS_MAX = 20_000
 _FIRST_SLICE_MS, _LONGER = 60_000, 4
+_PICKED_AT_ONCE = 64
 _KINDS = {RowKind.INSERT: "insert", RowKind.UPDATE: "update", RowKind.DELETE: "delete"}
 
 
@@ -74,6 +77,29 @@ class SearchedLog:
     def between(self, start: Tso, stop: Tso) -> Iterator[Transaction]:
         """The transactions of a window. Raises Corrupt, OSError."""
         return transactions(self.sources, CommitWindow(start, stop), jobs=self.jobs, meter=Meter())
+
+    def read(
+        self, start: Tso, stop: Tso, only: Sequence[Tso] | None, ddls: Sequence[Tso]
+    ) -> Iterator[Transaction]:
+        """The same, or those of them with these commit_ts; `ddls` are those of all DDLs. Raises
+        Corrupt, OSError."""
+        if only is None:
+            yield from self.between(start, stop)
+            return
+        if not only:
+            return
+        # While a job is open, its binlog says what rows look like.
+        opened = {
+            ts: min(
+                [ts, *(job.start_ts for job in self.jobs if job.start_ts < ts <= job.finished_ts)]
+            )
+            for ts in only
+        }
+        before = {ddl for ddl in ddls for ts, begin in opened.items() if begin <= ddl < ts}
+        window, wanted = CommitWindow(min([*only, *before]), stop), sorted({*only, *before})
+        for each in transactions(self.sources, window, jobs=self.jobs, meter=Meter(), only=wanted):
+            if each.commit_ts in opened:
+                yield each
 
 
 def by_timestamp(log: SearchedLog, ts: Tso, found: Found) -> None:
@@ -114,12 +140,16 @@ def by_row(log: SearchedLog, question: RowQuestion, found: Found) -> None:
     )
     if wanted is not None:
         _expect_known(log.jobs, wanted, question.table)
-    for start, stop in _slices(question.start, question.stop):
+    parts, ddls = _slices(question.start, question.stop), list[Tso]()
+    if wanted is not None and (rows_index := indexed(log.sources, log.jobs)) is not None:
+        parts = _picked(rows_index, wanted, question)
+        ddls = [Tso(ts) for frame in rows_index for ts in frame.head.ddls]
+    for start, stop, only in parts:
         newest: list[FoundTransaction] = []
-        for transaction, rows in chosen(log.between(start, stop), wanted):
+        for transaction, rows in chosen(log.read(start, stop, only, ddls), wanted):
             shown = _shown(transaction, _matching(rows, question.row))
-            is_ddl = transaction.ddl is not None and not question.row
-            if is_ddl or shown.rows or shown.note:
+            is_found = shown.rows or shown.note if transaction.ddl is None else not question.row
+            if is_found:
                 newest = [*newest, shown][-question.limit :]
         found.looked_to = max(found.looked_to, stop)
         found.looked_from = start
@@ -166,13 +196,52 @@ def _names(jobs: Sequence[Job]) -> set[tuple[str, str]]:
     return found
 
 
-def _slices(start: Tso, stop: Tso) -> Iterator[tuple[Tso, Tso]]:
+_Slice = tuple[Tso, Tso, Sequence[Tso] | None]
+"""Both ends of a part of a window, and what of it is to be looked at, if not all."""
+
+
+def _slices(start: Tso, stop: Tso) -> Iterator[_Slice]:
     """A window in parts, the last first."""
     length_ms, end = _FIRST_SLICE_MS, stop
     while end >= start:  # ends: they get longer
         begin = Tso(max(start, compose(max(0, physical_ms(end) - length_ms))))
-        yield begin, end
+        yield begin, end, None
         end, length_ms = Tso(begin - 1), length_ms * _LONGER
+
+
+def _picked(
+    found: Iterable[RowFrame], wanted: TableFilter, question: RowQuestion
+) -> Iterator[_Slice]:
+    """The same by the row index: the transactions that may have such a row, the newest first. Where
+    the index is damaged, all that is left."""
+    stop, start = question.stop, question.start
+    by_age = sorted(found, key=lambda frame: -frame.head.max_ts)
+    floors = [Tso(max(start - 1, frame.head.max_ts)) for frame in by_age[1:]]
+    waiting = set[Tso]()
+    for frame, floor in zip(by_age, [*floors, Tso(start - 1)], strict=True):
+        if start <= frame.head.max_ts and frame.head.min_ts <= stop:
+            of_frame = _of_frame(frame, wanted, question.row)
+            if of_frame is None:
+                yield from _slices(start, stop)
+                return
+            waiting |= {ts for ts in of_frame if start <= ts <= stop}
+        due = sorted((ts for ts in waiting if ts > floor), reverse=True)
+        waiting.difference_update(due)
+        for at in range(0, len(due), _PICKED_AT_ONCE):
+            some = due[at : at + _PICKED_AT_ONCE]
+            yield some[-1], stop, some[::-1]
+            stop = Tso(some[-1] - 1)
+        if floor < stop:
+            yield Tso(floor + 1), stop, ()
+            stop = floor
+
+
+def _of_frame(frame: RowFrame, wanted: TableFilter, row: Mapping[str, str]) -> set[Tso] | None:
+    found = frame.commits(ANY)
+    for table in frame.head.tables:
+        some = picked(frame, table, row) if wanted.replicates(*table[:2]) else set()
+        found = found | some if found is not None and some is not None else None
+    return found
 
 
 def _matching(rows: Iterator[NamedRow], wanted: Mapping[str, str]) -> Iterator[NamedRow]:
