@@ -258,7 +258,7 @@ def test_prometheus_scrapes_the_service_and_reads_the_rules() -> None:
 
 def test_each_page_that_an_alert_names_is_there() -> None:
     text = (DEPLOY / "alerts.yml").read_text()
-    assert all((ROOT / page).exists() for page in re.findall(r"docs/\w+\.md", text))
+    assert all((ROOT / page).exists() for page in re.findall(r"docs/[\w/]+\.md", text))
     commands = re.findall(r"`binlogd ([\w-]+)", text)
     names = {path.stem for path in (ROOT / "binlogd" / "commands").glob("*.py")}
     assert set(commands) <= names
