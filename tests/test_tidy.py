@@ -16,9 +16,9 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 83340
+PRODUCT_LINES_MAX = 83900
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5460
+FUNCTIONS_MAX = 5500
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 
 

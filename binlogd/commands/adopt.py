@@ -41,6 +41,8 @@ def adopt(
     them. Their directories stay as they are. With one Pump and `pump.shards = 1` its sealed
     segments are linked, which takes neither time nor room; otherwise every record is written into
     its shard. Records that a crash cut short were never acknowledged; they are left out and named.
+
+        binlogd adopt /data/pump-1 /data/pump-2 --data-dir /var/lib/binlogd
     """
     setup = load_setup(config_file, data_dir)
     with BytesProgress(Console(stderr=True)) as shown:

@@ -24,11 +24,16 @@ def bench(
         typer.Option("--dir", help="On the disk to measure; what is made there is removed again."),
     ] = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, max=600, help="Of each stage.")
+        float, typer.Option("--seconds", min=0.1, max=600, help="How long each stage takes.")
     ] = 2.0,
-    writers: Annotated[int, typer.Option("--writers", min=1, max=1000, help="At once.")] = 64,
+    writers: Annotated[
+        int, typer.Option("--writers", min=1, max=1000, help="How many write at the same time.")
+    ] = 64,
     row_bytes: Annotated[
-        int, typer.Option("--row-bytes", min=1, max=1 << 20, help="Of a transaction.")
+        int,
+        typer.Option(
+            "--row-bytes", min=1, max=1 << 20, help="Bytes of the row that each transaction writes."
+        ),
     ] = 512,
     as_json: JsonOption = False,
 ) -> None:
@@ -37,6 +42,8 @@ def bench(
     Runs a binlogd of its own on loopback, in a new directory below --dir (or where temporary files
     go; give the directory of the data disk to measure that). Writers and node share the machine:
     the figures are those of a small installation, not the most that the node can do.
+
+        binlogd bench --dir /var/lib/binlogd --seconds 5
     """
     if directory is not None and not directory.is_dir():
         raise ConfigError(f"--dir {directory}: is no directory")

@@ -49,6 +49,8 @@ def check(
     With --repair an index that contradicts its log is made again. The log itself is never touched
     without a copy: name a place for it by --copy-to. What is unreadable is lost then, the rest can
     be used. Exit code 1 when something is wrong and still is at the end.
+
+        binlogd check --data-dir /var/lib/binlogd
     """
     if copy_to is not None and not repair:
         raise ConfigError("--copy-to says where --repair may copy to: give both, or none")

@@ -29,6 +29,9 @@ def checkpoint(
     --set moves the checkpoint and the progress of all lanes together; binlogd must be stopped. The
     data stays as it is: set it back after restoring a copy of that moment (a backup's position).
     Rows of tables without a key that are still there would be written once more.
+
+        binlogd checkpoint --config binlogd.toml
+        binlogd checkpoint --config binlogd.toml --set 445644800000000001
     """
     setup = load_setup(config_file, data_dir)
     if commit_ts is None:

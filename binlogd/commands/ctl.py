@@ -58,10 +58,16 @@ _Word = Annotated[str, typer.Argument(help=_WORDS)]
 _Cmd = Annotated[str, typer.Option("--cmd", "-cmd", help="The word, as binlogctl has it.")]
 _NodeId = Annotated[str, typer.Option("--node-id", "-node-id", help="Whose state to change.")]
 _State = Annotated[
-    str, typer.Option("--state", "-state", help="Of update-*: online, pausing, ... .")
+    str,
+    typer.Option(
+        "--state", "-state", help="What update-* writes: online, pausing, paused, closing, offline."
+    ),
 ]
 _ShowOffline = Annotated[
-    bool, typer.Option("--show-offline-nodes", "-show-offline-nodes", help="List them as well.")
+    bool,
+    typer.Option(
+        "--show-offline-nodes", "-show-offline-nodes", help="List nodes that are offline, too."
+    ),
 ]
 _PdUrls = Annotated[
     str,
@@ -72,7 +78,10 @@ _PdUrls = Annotated[
     ),
 ]
 _TimeZone = Annotated[
-    str, typer.Option("--time-zone", "-time-zone", help="Of generate_meta: such as Asia/Shanghai.")
+    str,
+    typer.Option(
+        "--time-zone", "-time-zone", help="In which generate_meta shows the time: Asia/Shanghai."
+    ),
 ]
 _Text = Annotated[
     str, typer.Option("--text", "-text", help="What to encrypt; better from standard input.")
@@ -86,7 +95,7 @@ _DataDir = Annotated[
     typer.Option(
         "--data-dir",
         "-data-dir",
-        help="Overrides data-dir of the configuration; of generate_meta: where to write.",
+        help="Overrides data-dir of the configuration; generate_meta writes there.",
     ),
 ]
 
@@ -121,6 +130,8 @@ def ctl(  # noqa: PLR0913 - typer makes each parameter an option
     Asked by options alone, `binlogd ctl -cmd pumps -pd-urls ...`, it answers as binlogctl does,
     with its log lines and exit codes: `alias binlogctl='binlogd ctl'`. Unlike binlogctl it says
     so, with exit code 1, when a node refuses.
+
+        binlogd ctl pumps --pd-urls http://10.0.0.1:2379
     """
     if shows_version:
         Console().print(f"binlogd {__version__}", highlight=False)

@@ -59,6 +59,9 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
     of the configuration. Files are read one record at a time, also while binlogd writes them.
     Damaged bytes end the dump with path and offset, after everything before them. Exit code 1 when
     there is nothing of a table, or in a time, that was asked for.
+
+        binlogd dump --table shop.orders --from 2026-01-01T03:00:00Z
+        binlogd dump --heads --limit 20
     """
     wanted = (
         TableFilter(do_tables=table_patterns(table, "--table"), ignored_databases=())

@@ -34,6 +34,8 @@ def exports(
 
     The arrow marks the snapshot that LATEST names. `binlogd export --check OUT/NAME` tells whether
     one is whole.
+
+        binlogd exports snapshots
     """
     if via:
         show_exports(setup_for(via, config_file, None), as_json=as_json)

@@ -36,6 +36,8 @@ def health(
 
     Made for a container's HEALTHCHECK. A node that has no room on its disk, or whose replication is
     stuck, is alive: a restart would not help it. With --ready it has to take prewrites, too.
+
+        binlogd health --wait 20 --config binlogd.toml
     """
     setup = load_asking(config_file, addr)
     is_well, line = loop.run(_well_within(setup, wait_s, ready=ready))

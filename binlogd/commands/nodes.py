@@ -38,6 +38,9 @@ def nodes(
     that will never come back; what it had not pulled it will never get). The node itself hears
     nothing of it, and a living one corrects the entry with its next heartbeat. Nodes of binlogd
     claim to be alive, a claim that ends ten seconds after they do; those of the original do not.
+
+        binlogd nodes
+        binlogd nodes pump-3 --mark offline
     """
     if bool(node_id) != bool(mark):
         raise ConfigError("a node id and --mark go together; without both, all nodes are listed")

@@ -20,7 +20,7 @@ ConfigOption = Annotated[
         "--config",
         "-c",
         envvar=sources.CONFIG_VARIABLE,
-        help="TOML file; without it the built-in defaults hold, and variables BINLOGD_... .",
+        help="TOML file; without it the defaults hold. Variables BINLOGD_… override either.",
     ),
 ]
 DataDirOption = Annotated[

@@ -15,6 +15,8 @@ def page(config_file: ConfigOption = None, addr: AddrOption = None) -> None:
 
     The admin token is in it, behind the #, where browsers keep it to themselves; the page takes it
     out of the address and forgets it with the tab. Only who may read the token can write the link.
+
+        xdg-open "$(binlogd page)"
     """
     setup = load_setup(config_file, addr=addr)
     token = admin_token(setup)

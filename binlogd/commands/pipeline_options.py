@@ -33,7 +33,7 @@ BaseOption = Annotated[
     ),
 ]
 BaseTimeZoneOption = Annotated[
-    str, typer.Option("--base-time-zone", help="Of the TIMESTAMPs in a dump: UTC, +08:00, …")
+    str, typer.Option("--base-time-zone", help="The zone of TIMESTAMPs in a dump: UTC, +08:00, …")
 ]
 FollowOption = Annotated[
     bool, typer.Option("--follow", help="Go on with what comes; else end with what is there.")
@@ -42,14 +42,18 @@ IntervalOption = Annotated[
     float, typer.Option("--interval", help="With --follow: seconds between two batches.")
 ]
 BatchOption = Annotated[int, typer.Option("--batch", help="Transactions of a batch, at most.")]
-TablesOption = Annotated[str, typer.Option("--tables", help="Which, with * and ?; all.")]
-ExceptOption = Annotated[str, typer.Option("--except", help="Which not.")]
+TablesOption = Annotated[str, typer.Option("--tables", help="Take these only: names with * and ?.")]
+ExceptOption = Annotated[str, typer.Option("--except", help="Leave these out: names with * and ?.")]
 SourceOptions = Annotated[
     list[str] | None,
     typer.Option("--option", help="NAME=VALUE of the data source: schemaHistory=FILE, sslCa=…"),
 ]
-CoresOption = Annotated[int, typer.Option("--cores", help="Of a Spark on this machine.")]
-MemoryOption = Annotated[int, typer.Option("--memory-mb", help="Of that Spark's JVM.")]
+CoresOption = Annotated[
+    int, typer.Option("--cores", help="How many cores a Spark on this machine takes.")
+]
+MemoryOption = Annotated[
+    int, typer.Option("--memory-mb", help="How much memory the JVM of that Spark takes.")
+]
 TakeOverOption = Annotated[
     bool,
     typer.Option(

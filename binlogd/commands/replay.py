@@ -64,8 +64,8 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
     time_zone: Annotated[
         str,
         typer.Option(
-            help="Of TIMESTAMP values in the files: UTC, but for files of a Go Drainer that of its"
-            " process."
+            help="The zone of TIMESTAMP values in the files: UTC, or for files of a Go Drainer that"
+            " of its process."
         ),
     ] = "+00:00",
     as_json: JsonLinesOption = False,
@@ -75,6 +75,8 @@ def replay(  # noqa: PLR0913 - typer makes each parameter an option
     Reads our `binlog-*` files and the Go Drainer's, its relay log too, compressed ones as they are;
     several directories are put into one commit order. Transactions are applied whole and in
     order; what stops it says up to where it came and how to go on.
+
+        binlogd replay /var/lib/binlogd/files --into mysql://binlogd@replica:3306
     """
     wanted = TableFilter(
         do_tables=table_patterns(do_table or (), "--do"),

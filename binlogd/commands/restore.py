@@ -49,6 +49,9 @@ def restore(
     same happens beside `serve` when the upstream does not answer for syncer.relay.restore-after
     seconds. What `binlogd skip` passes over is passed over here. The relay log may be one that a Go
     Drainer left. With --to-ts a consistent downstream is moved on as well.
+
+        binlogd restore --config binlogd.toml --dry-run
+        binlogd restore --config binlogd.toml --to-ts 2026-01-01T03:00:00Z
     """
     setup = load_setup(config_file, data_dir)
     end = None if to_ts is None else last_ts(to_ts, "--to-ts")

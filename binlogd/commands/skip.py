@@ -45,6 +45,8 @@ def skip(
     The decision is recorded in the data directory, with its reason, and holds after restarts. A
     running binlogd goes on at once; a stopped one from its next start on. A DDL that is passed over
     still counts as done upstream: do what it did downstream by hand. Look first: `binlogd txn`.
+
+        binlogd skip 445644800000000001 --reason "the row is in the archive database"
     """
     setup = load_asking(config_file, addr, data_dir)
     if commit_ts is None:

@@ -19,7 +19,9 @@ WARMUP = "warmup"
 
 def spark(
     action: Annotated[str, typer.Argument(help=WARMUP)],
-    anew: Annotated[bool, typer.Option("--anew", help="Even if there is one already.")] = False,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Make it anew, also where there is one.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Look whether exports can run here, and make Spark's class archive, so that they start faster.
@@ -27,6 +29,8 @@ def spark(
     The archive (about 170 MB below $XDG_CACHE_HOME or ~/.cache) fits one build of Java and one
     PySpark; after an update of either, run this again. Exports use it when it is there and work
     without it. It takes up to a minute at low priority, and may be deleted at any time.
+
+        binlogd spark warmup
     """
     if action != WARMUP:
         raise ConfigError(f"binlogd spark {action}: there is only {WARMUP}")

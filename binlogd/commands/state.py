@@ -48,6 +48,9 @@ def state(
     takes the node away for good: it first waits until every transaction has its outcome and every
     Drainer has it all. With --drainer only replicating rests or goes on, and binlogs are received
     all the while; `resume` is for that half alone.
+
+        binlogd state pause --drainer --wait 60
+        binlogd state resume --drainer
     """
     if action not in _ACTIONS or (action == "resume" and not drainer):
         raise ConfigError(

@@ -37,6 +37,8 @@ def txn(
 
     Reads what `binlogd dump` reads; without a PATH the data directory of the configuration. Exit
     code 1 when nothing in the files carries this timestamp.
+
+        binlogd txn 445644800000000001
     """
     sources = find_sources(paths or [load_setup(config_file, data_dir).data_dir])
     jobs = known_jobs(sources, schema_history)

@@ -57,6 +57,8 @@ def undo(  # noqa: PLR0913 - typer makes each parameter an option
     Reads what `binlogd dump` reads. Give at least --from, and --table to choose. Nothing is printed
     or done when a DDL of a chosen table lies in between. The statements expect the tables as they
     were right after --to: what was written to the same rows since then is not looked at.
+
+        binlogd undo --from 2026-01-01T03:00:00Z --table shop.orders > undo.sql
     """
     if start is None:
         raise ConfigError("--from is missing: which transactions are to be taken back?")

@@ -56,6 +56,8 @@ def verify(
     With a consistent checkpoint (binlogd is stopped, or has nothing left to apply) the TiDB is read
     as of its commit_ts, so that writes there may go on. Otherwise a part that differs is looked at
     again for some seconds. Exit code 1 when a table differs.
+
+        binlogd verify --upstream mysql://reader@tidb:4000 --table shop
     """
     setup = load_setup(config_file)
     target, schema = _downstream(downstream, setup), setup.config.syncer.to.checkpoint.schema

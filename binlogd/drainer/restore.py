@@ -152,7 +152,8 @@ async def _apply(
             await sink.submit(txns)
             to_ts = txns[-1].commit_ts
             done = [txn for txn in txns if isinstance(txn, Dml | Ddl)]
-            transactions += len(done)
+            # as a dry run counts: what no filter leaves out
+            transactions += sum(1 for txn in done if isinstance(txn, Dml) or not txn.is_skipped)
             rows += sum(txn.row_count for txn in done if isinstance(txn, Dml))
             version = max([version, *(txn.schema_version for txn in done)])
         await sink.flush()

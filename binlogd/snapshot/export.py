@@ -26,6 +26,7 @@ from binlogd.host.threads import Threads, over, stacked
 from binlogd.settings.moment import wall_clock
 from binlogd.snapshot.bases import choice
 from binlogd.snapshot.process import launcher, preflight
+from binlogd.snapshot.process.bounds import check_moment
 from binlogd.snapshot.process.jobdir import STAGING_PREFIX, Pinned, job_directory, pinned
 from binlogd.snapshot.process.launcher import Borrow, ExportFailed, Progress
 from binlogd.snapshot.publishing import marks, resume
@@ -236,6 +237,9 @@ def _begun(
     if spec is None:
         log_files = stack.enter_context(pinned(options.data_dir, job))
         base = _base(options, as_of, log_files.gone_ts)
+        if as_of.ts:
+            has_base, now_ms = base.directory is not None, WallClock().wall_ms()
+            check_moment(as_of.ts, log_files.segments, now_ms=now_ms, has_base=has_base)
         spec = _spec(wanted, options, job, log_files, base)
         preflight.check_disk(options.out, sum(each.size_bytes for each in spec.segments))
         resume.save(job, spec)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from binlogd.errors import Corrupt, Refused
+from binlogd.settings.moment import first_ts
+from binlogd.snapshot.export import ExportOptions, export
 from binlogd.snapshot.log.packets import Spread
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.tidb.datum import read_datum
@@ -208,6 +210,27 @@ def test_a_moment_before_the_log_is_refused(spark: WarmSpark, tmp_path: Path) ->
     write_log(tmp_path / "data", transaction(10, 20))
     with pytest.raises(Refused, match=r"9 \(.*\) lies before 10 \(.*\), where the log begins"):
         spark.export(tmp_path / "data", b"[]", Tso(9))
+
+
+@pytest.mark.parametrize(
+    ("wall", "said"),
+    [("2999-01-01", "lies in the future"), ("2001-01-01", "where the log begins")],
+)
+async def test_a_moment_far_outside_the_log_is_refused_before_spark_starts(
+    wall: str, said: str, tmp_path: Path
+) -> None:
+    begins = first_ts("2020-01-01T00:00:00Z", "x")
+    write_log(tmp_path / "data", transaction(begins, Tso(begins + 10)))
+    options = ExportOptions(
+        data_dir=tmp_path / "data", out=tmp_path / "out", as_of=wall, schema_history=b"[]"
+    )
+
+    def no_spark(*_: object) -> NoReturn:
+        pytest.fail("a process was started")
+
+    with pytest.raises(Refused, match=said):
+        await export(options, borrow=no_spark)
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_commit_without_its_prewrite_ends_the_export(spark: WarmSpark, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -46,6 +47,13 @@ def test_ctrl_c_says_in_a_sentence_what_is_left(name: str) -> None:
     assert (code, out) == (130, "")
     assert told.startswith("cancelled: ")
     assert len(told.splitlines()) == 1
+
+
+def test_every_command_shows_how_it_is_called() -> None:
+    for name in COMMANDS:
+        shown = CliRunner().invoke(command_line([name]), [name, "--help"], env={"COLUMNS": "120"})
+        called = rf"^ +(?:xdg-open ...)?binlogd {name}\b"
+        assert re.search(called, shown.output, re.MULTILINE), name
 
 
 def test_every_command_has_a_short_help_and_those_that_answer_can_be_made_to_log() -> None:
