@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from binlogd.drainer.filtering.route import TableRouter
-from binlogd.drainer.late import WORKS, Before, left_by, mutation_of, rows_of
+from binlogd.drainer.late import WORKS, Before, left_by
 from binlogd.drainer.rows.parts import size_of
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
 from binlogd.errors import CorruptRow
@@ -38,6 +38,7 @@ from binlogd.tidb.row import RowDecoder, Value, encode_update
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tidb.turns import turn_of
 from binlogd.tso import NO_TS, Tso, plus_ms
+from binlogd.wire.in_order import DELETE, INSERT, UPDATE, Values, changes_of, mutation_of, rows_of
 from binlogd.wire.peek import Mutation
 
 _KEPT_CHANGES_MAX = 50_000
@@ -46,7 +47,6 @@ _DDLS_KEPT_MAX = 256
 _VERSIONS_KEPT_MAX = 256
 _KEPT_MS = 120_000
 """How long changes of partitioned tables may hold a checkpoint back."""
-_INSERT, _UPDATE = 0, 1
 _STEPS: dict[int, int] = {
     **dict.fromkeys(
         (
@@ -66,8 +66,6 @@ _STEPS: dict[int, int] = {
     ActionType.REORGANIZE_PARTITION: 5,
 }
 """Schema versions that a job makes; of others one. More of them tell of another job at work."""
-
-Values = dict[int, Value]
 
 
 class _Kept(NamedTuple):
@@ -325,7 +323,7 @@ def _carried(at: TableAt, changes: Iterable[Mutation], added: frozenset[str]) ->
             before = {**values, **absent}
             handle = None if info.pk_is_handle or info.is_common_handle else 0
             updated.append(encode_update(info, before, values, handle=handle))
-    return Mutation(info.id, [], updated, [], bytes([_UPDATE]) * len(updated))
+    return Mutation(info.id, [], updated, [], bytes([UPDATE]) * len(updated))
 
 
 def _follow(
@@ -335,18 +333,11 @@ def _follow(
     lasting: dict[tuple[Value, ...], Values],
 ) -> None:
     """Moves the last states of rows on by the changes of one transaction, in their order."""
-    inserted, updated, deleted = map(iter, (mutation.inserted, mutation.updated, mutation.deleted))
-    for kind in mutation.sequence:
-        if kind == _INSERT:
-            new = decoder.insert(next(inserted))
-            lasting[tuple(new[each] for each in key)] = new
-        elif kind == _UPDATE:
-            old, new = decoder.update(next(updated))
+    for kind, old, new in changes_of(mutation, decoder):
+        if kind != INSERT:
             lasting.pop(tuple(old[each] for each in key), None)
+        if kind != DELETE:
             lasting[tuple(new[each] for each in key)] = new
-        else:
-            gone = decoder.delete(next(deleted))
-            lasting.pop(tuple(gone[each] for each in key), None)
 
 
 def _key_columns(info: Table) -> tuple[int, ...]:

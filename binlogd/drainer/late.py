@@ -8,7 +8,7 @@ table without a key, reorganized, it has rows twice of which TiDB has one; these
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from binlogd.errors import CorruptRow
@@ -16,10 +16,11 @@ from binlogd.tidb.datum import read_datum
 from binlogd.tidb.encode import encode_delete, encode_insert
 from binlogd.tidb.kinds import ActionType
 from binlogd.tidb.model import Job, Table
-from binlogd.tidb.moved_rows import DELETE, INSERT, UPDATE, Gone, MovedRows, hidden_id, is_hidden
+from binlogd.tidb.moved_rows import Gone, MovedRows, hidden_id, is_hidden
 from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.row import Value
 from binlogd.tidb.turns import Turn
+from binlogd.wire.in_order import DELETE, INSERT, UPDATE, mutation_of, rows_of
 from binlogd.wire.mutation import Mutation
 
 
@@ -38,28 +39,6 @@ def followed(
         for each in moved.where(mutation.table_id, rows_of(mutation), version, commit_ts):
             found.setdefault(each.table_id, []).append((each.kind, each.row))
     return [mutation_of(table_id, rows) for table_id, rows in found.items()]
-
-
-def rows_of(mutation: Mutation) -> Iterator[tuple[int, bytes]]:
-    """Kind and bytes of each row, in their order."""
-    rows = {
-        INSERT: iter(mutation.inserted),
-        UPDATE: iter(mutation.updated),
-        DELETE: iter(mutation.deleted),
-    }
-    for kind in mutation.sequence:
-        yield kind, next(rows[kind])
-
-
-def mutation_of(table_id: int, rows: Sequence[tuple[int, bytes]]) -> Mutation:
-    """The other way round."""
-    return Mutation(
-        table_id,
-        [row for kind, row in rows if kind == INSERT],
-        [row for kind, row in rows if kind == UPDATE],
-        [row for kind, row in rows if kind == DELETE],
-        bytes(kind for kind, _ in rows),
-    )
 
 
 def without_repeats(mutation: Mutation) -> Mutation:

@@ -26,7 +26,8 @@ from binlogd.snapshot.log.rowkey import (
 from binlogd.spark.request import ReadRequest
 from binlogd.spark.rows import BATCH_BYTES, BATCH_ROWS, SEQ_STEP, numbered
 from binlogd.spark.walk import SchemaChange, Step, WalkedRows
-from binlogd.tidb.model import TableAt
+from binlogd.tidb.per_table import PerTable
+from binlogd.wire.in_order import INSERT, UPDATE, rows_of
 
 CHANGES = pa.schema(
     [
@@ -48,7 +49,7 @@ of a DELETE is the row that went. A DDL has a `ddl_job_id` above 0 and no key.""
 
 def change_batches(request: ReadRequest, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
     """Batches of CHANGES, in commit order. Raises UnreadableRow."""
-    handles: dict[int, tuple[TableAt, Handle]] = {}
+    handles = PerTable(lambda table: handle_of(table.info))
     held: list[tuple[Any, ...]] = []
     size = 0
     for step, seq in numbered(steps):
@@ -58,10 +59,8 @@ def change_batches(request: ReadRequest, steps: Iterable[Step]) -> Iterator[pa.R
             continue
         if not request.wants(step.table.database, step.table.info.name):
             continue
-        kept = handles.get(id(step.table))
-        if kept is None:
-            kept = handles[id(step.table)] = step.table, handle_of(step.table.info)
-        for change in _changes(step, kept[1], seq * SEQ_STEP):
+        handle = handles.of(step.table)
+        for change in _changes(step, handle, seq * SEQ_STEP):
             held.append(change)
             size += len(change[5]) + len(change[6])
             if len(held) >= BATCH_ROWS or size >= BATCH_BYTES:
@@ -73,18 +72,16 @@ def change_batches(request: ReadRequest, steps: Iterable[Step]) -> Iterator[pa.R
 
 def _changes(rows: WalkedRows, handle: Handle, seq: int) -> Iterator[tuple[Any, ...]]:
     of, table_id = rows.mutation, rows.table.info.id
-    left = {0: iter(of.inserted), 1: iter(of.updated), 4: iter(of.deleted)}
     no_ddl = 0, 0, None
     # it may go to another partition, and keep its number, which need not be the only one there
     may_move = handle.kind is HandleKind.HIDDEN and bool(rows.table.info.partition_ids)
     try:
-        for kind in of.sequence:
-            row = next(left[kind])
+        for kind, row in rows_of(of):
             gone: Put | None = None
             put: Put | None
-            if kind == 0:
+            if kind == INSERT:
                 put = inserted(handle, row)
-            elif kind == 1:
+            elif kind == UPDATE:
                 left_key, put = updated(handle, row)
                 if left_key is not None or may_move:
                     images = both_images(handle, row)
@@ -94,7 +91,7 @@ def _changes(rows: WalkedRows, handle: Handle, seq: int) -> Iterator[tuple[Any, 
             if gone is not None:
                 yield _row(rows, seq, table_id, Op.DELETE, gone.key, gone.row) + no_ddl
             if put is not None:
-                op = Op.UPDATE if kind == 1 else Op.PUT
+                op = Op.UPDATE if kind == UPDATE else Op.PUT
                 yield _row(rows, seq + 1, table_id, op, put.key, put.row) + no_ddl
             seq += SEQ_STEP
     except CorruptRow as error:

@@ -38,7 +38,10 @@ from binlogd.spark.rows import (
 )
 from binlogd.spark.walk import SchemaChange, Step, WalkedRows
 from binlogd.tidb.model import TableAt
+from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.row import RowDecoder
+from binlogd.wire import in_order
+from binlogd.wire.in_order import rows_of
 
 UPSERT = "upsert"
 
@@ -66,8 +69,8 @@ class Net:
         self._primary = _primary_of(wanted)
         self._part, self._parts = part, parts
         self._last: dict[bytes, _Last] = {}
-        self._handles: dict[int, tuple[TableAt, Handle]] = {}
-        self._decoders: dict[int, RowDecoder] = {}
+        self._handles = PerTable(lambda table: handle_of(table.info))
+        self._decoders = PerTable(RowDecoder)
 
     def batches(self, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
         """Markers of TRUNCATE and DROP first, then one row for each key that changed since."""
@@ -85,20 +88,14 @@ class Net:
         yield from self._decoded()
 
     def _take(self, rows: WalkedRows, seq: int) -> None:
-        handle = self._handle(rows.table)
+        handle = self._handles.of(rows.table)
         keys = _Keys(handle, self._primary if handle.kind is HandleKind.HIDDEN else None)
-        left = {
-            0: iter(rows.mutation.inserted),
-            1: iter(rows.mutation.updated),
-            4: iter(rows.mutation.deleted),
-        }
         at = seq * SEQ_STEP
         try:
-            for kind in rows.mutation.sequence:
-                row = next(left[kind])
-                if kind == 0:
+            for kind, row in rows_of(rows.mutation):
+                if kind == in_order.INSERT:
                     self._note(keys.inserted(row), rows, at, kind, row)
-                elif kind == 1:
+                elif kind == in_order.UPDATE:
                     gone, put = keys.updated(row)
                     if gone is not None:
                         self._note(gone, rows, at, kind, row, is_gone=True)
@@ -126,12 +123,6 @@ class Net:
             rows.commit_ts, seq, rows.start_ts, rows.schema_version, rows.table, kind, row, is_gone
         )
 
-    def _handle(self, table: TableAt) -> Handle:
-        kept = self._handles.get(id(table))
-        if kept is None:
-            kept = self._handles[id(table)] = table, handle_of(table.info)
-        return kept[1]
-
     def _decoded(self) -> Iterator[pa.RecordBatch]:
         ordered = sorted(self._last.values(), key=lambda each: each[:2])
         chunk: list[Change] = []
@@ -150,13 +141,11 @@ class Net:
             yield self._typed.batch(table, chunk)
 
     def _change(self, last: _Last) -> Change:
-        decoder = self._decoders.get(id(last.table))
-        if decoder is None:
-            decoder = self._decoders[id(last.table)] = RowDecoder(last.table)
+        decoder = self._decoders.of(last.table)
         try:
-            if last.kind == 0:
+            if last.kind == in_order.INSERT:
                 row = decoder.insert(last.row)
-            elif last.kind == 1:
+            elif last.kind == in_order.UPDATE:
                 row = decoder.update(last.row)[0 if last.is_gone else 1]
             else:
                 row = decoder.delete(last.row)

@@ -21,13 +21,17 @@ from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark.request import ReadRequest
 from binlogd.spark.walk import SchemaChange, Step, WalkedRows
 from binlogd.tidb.model import Column, Table, TableAt
+from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.schema import SchemaTracker
+from binlogd.wire import in_order
+from binlogd.wire.in_order import changes_of
 
 BATCH_ROWS = 16_384
 BATCH_BYTES = 16 << 20
 
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
+_OPS = {in_order.INSERT: INSERT, in_order.UPDATE: UPDATE, in_order.DELETE: DELETE}
 TRUNCATE, DROP, DDL = "truncate", "drop", "ddl"
 
 MARKS = (("_commit_ts", pa.int64()), ("_seq", pa.int32()), ("_op", pa.string()))
@@ -170,36 +174,21 @@ def row_bytes(rows: WalkedRows) -> int:
 
 
 class TableDecoders:
-    """Row decoders by table; a table's object lives as long as its entry here."""
+    """Row decoders by table."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[TableAt, RowDecoder]] = {}
+        self._decoders = PerTable(RowDecoder)
 
     def changes(self, rows: WalkedRows, seq: int) -> Iterator[Change]:
         """The row changes of one table in their order. Raises UnreadableRow."""
-        decoder, mutation = self._decoder(rows.table), rows.mutation
-        inserted, updated = iter(mutation.inserted), iter(mutation.updated)
-        deleted = iter(mutation.deleted)
-        nothing: dict[int, Value] = {}
+        moment = rows.commit_ts, rows.start_ts
         try:
-            for kind in mutation.sequence:
-                if kind == 0:
-                    op, old, new = INSERT, nothing, decoder.insert(next(inserted))
-                elif kind == 1:
-                    op, (old, new) = UPDATE, decoder.update(next(updated))
-                else:
-                    op, old, new = DELETE, decoder.delete(next(deleted)), nothing
-                yield Change(rows.commit_ts, rows.start_ts, seq, op, rows.schema_version, old, new)
+            for kind, old, new in changes_of(rows.mutation, self._decoders.of(rows.table)):
+                yield Change(*moment, seq, _OPS[kind], rows.schema_version, old, new)
                 seq += 1
         except CorruptRow as error:
             label = f"{rows.table.database}.{rows.table.info.name}"
             raise UnreadableRow(label, rows.commit_ts, str(error)) from error
-
-    def _decoder(self, table: TableAt) -> RowDecoder:
-        kept = self._kept.get(id(table))
-        if kept is None:
-            kept = self._kept[id(table)] = table, RowDecoder(table)
-        return kept[1]
 
 
 class Typed:
@@ -397,7 +386,7 @@ class JsonRows:
     def __init__(self, request: ReadRequest) -> None:
         self._request = request
         self._decoders = TableDecoders()
-        self._columns: dict[int, tuple[TableAt, list[ArrowColumn]]] = {}
+        self._columns = PerTable(self._columns_of)
         self._losses: Counter[str] = Counter()
 
     def batches(self, steps: Iterable[Step]) -> Iterator[pa.RecordBatch]:
@@ -445,16 +434,15 @@ class JsonRows:
 
     def _texts(self, held: Sequence[Any], row_of: Any) -> dict[int, str]:
         """JSON of the rows by their place in `held`; each table's are built together."""
-        of_table: dict[int, list[tuple[int, Mapping[int, Value]]]] = {}
+        of_table: dict[int, tuple[TableAt, list[tuple[int, Mapping[int, Value]]]]] = {}
         for at, each in enumerate(held):
             if not isinstance(each, SchemaChange):
                 row = row_of(each[1])
                 if row is not None:
-                    self._columns_of(each[0])
-                    of_table.setdefault(id(each[0]), []).append((at, row))
+                    of_table.setdefault(id(each[0]), (each[0], []))[1].append((at, row))
         found: dict[int, str] = {}
-        for key, rows in of_table.items():
-            table, columns = self._columns[key]
+        for table, rows in of_table.values():
+            columns = self._columns.of(table)
             try:
                 built = [
                     each.build(
@@ -471,15 +459,11 @@ class JsonRows:
         return found
 
     def _columns_of(self, table: TableAt) -> list[ArrowColumn]:
-        kept = self._columns.get(id(table))
-        if kept is None:
-            columns = [
-                arrow_column(each, self._request.types)
-                for each in table.info.columns
-                if each.is_public and not each.hidden and not each.is_virtual
-            ]
-            kept = self._columns[id(table)] = table, columns
-        return kept[1]
+        return [
+            arrow_column(each, self._request.types)
+            for each in table.info.columns
+            if each.is_public and not each.hidden and not each.is_virtual
+        ]
 
 
 def _ddl_of(change: SchemaChange) -> tuple[Any, ...]:

@@ -29,7 +29,8 @@ from binlogd.tidb.model import Job, Table
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tools.named_files import decoded
 from binlogd.tso import NO_TS, Tso
-from binlogd.wire.peek import Mutation, commit_binlog, encode_mutations, prewrite_binlog
+from binlogd.wire.in_order import DELETE, INSERT, UPDATE, mutation_of
+from binlogd.wire.peek import commit_binlog, encode_mutations, prewrite_binlog
 
 SEGMENT_BYTES = 256 << 20
 KEYLESS_ROWS_MAX = 2_000_000
@@ -190,7 +191,7 @@ class _Tables:
             kind, encoded = self._encoded(table, row, commit_ts)
             changes.setdefault(table.id, []).append((kind, encoded))
         start_ts = Tso(commit_ts - 1)
-        mutations = [_mutation(table_id, found) for table_id, found in changes.items()]
+        mutations = [mutation_of(table_id, found) for table_id, found in changes.items()]
         value = encode_mutations(self._tracker.version, mutations)
         return [
             prewrite_binlog(start_ts, prewrite_value=value),
@@ -245,10 +246,10 @@ class _Tables:
         row_id = self._row_id(table, row.kind, old, new, label) if is_keyless else None
         try:
             if row.kind is RowKind.INSERT:
-                return 0, encode_insert(table, new, handle=row_id)
+                return INSERT, encode_insert(table, new, handle=row_id)
             if row.kind is RowKind.UPDATE:
-                return 1, encode_update(table, old, new, handle=row_id)
-            return 4, encode_delete(table, old, handle=row_id)
+                return UPDATE, encode_update(table, old, new, handle=row_id)
+            return DELETE, encode_delete(table, old, handle=row_id)
         except ValueError as error:
             raise Refused(f"{label}: the history has other columns: {error}") from error
 
@@ -286,14 +287,6 @@ def _values(table: Table, row: NamedRow, label: str) -> tuple[Values, Values]:
         if each.is_public and not each.is_virtual and each.id not in new:
             raise Refused(f"{label}: the files do not hold its column {each.name}")
     return old, new
-
-
-def _mutation(table_id: int, changes: list[tuple[int, bytes]]) -> Mutation:
-    rows: dict[int, list[bytes]] = {0: [], 1: [], 4: []}
-    for kind, row in changes:
-        rows[kind].append(row)
-    sequence = bytes(kind for kind, _ in changes)
-    return Mutation(table_id, rows[0], rows[1], rows[4], sequence)
 
 
 def _plain(text: str) -> str:

@@ -9,17 +9,17 @@ from binlogd.drainer.messages.named import NamedColumn, NamedDdl, NamedRow, RowK
 from binlogd.drainer.messages.pb_write import mysql_type
 from binlogd.drainer.txn import TableChange
 from binlogd.errors import Corrupt, MalformedBinlog
-from binlogd.tidb.columns import Value
 from binlogd.tidb.kinds import SchemaState
-from binlogd.tidb.model import ActionType, Job, Table, TableAt
+from binlogd.tidb.model import ActionType, Job, Table
+from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.row import RowDecoder
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tools.transaction import FilePosition, Raw, Transaction
 from binlogd.tso import Tso
 from binlogd.wire import peek
+from binlogd.wire.in_order import DELETE, INSERT, UPDATE, changes_of
 
-_DECODERS_KEPT_MAX = 4096
-_INSERT, _UPDATE = 0, 1  # of Mutation.sequence
+_KINDS = {INSERT: RowKind.INSERT, UPDATE: RowKind.UPDATE, DELETE: RowKind.DELETE}
 _WITHOUT_DATABASE = frozenset({ActionType.CREATE_SCHEMA, ActionType.DROP_SCHEMA})
 
 
@@ -28,7 +28,7 @@ class RawReader:
 
     def __init__(self, schema: SchemaTracker) -> None:
         self._schema = schema
-        self._decoders: dict[int, tuple[TableAt, RowDecoder]] = {}
+        self._decoders = PerTable(RowDecoder)
 
     def pass_over(self, payload: bytes, job: Job | None) -> None:
         """A binlog that nobody wants to see; a DDL moves the schema all the same."""
@@ -99,15 +99,7 @@ class RawReader:
 
     def _rows(self, tables: tuple[TableChange, ...]) -> Iterator[NamedRow]:
         for change in tables:
-            yield from rows_of(change, self._decoder(change.table))
-
-    def _decoder(self, table: TableAt) -> RowDecoder:
-        kept = self._decoders.get(id(table))
-        if kept is None:
-            if len(self._decoders) >= _DECODERS_KEPT_MAX:
-                self._decoders.clear()
-            kept = self._decoders[id(table)] = table, RowDecoder(table)
-        return kept[1]
+            yield from rows_of(change, self._decoders.of(change.table))
 
 
 def _note_of(raw: Raw) -> str:
@@ -119,18 +111,8 @@ def _note_of(raw: Raw) -> str:
 
 def rows_of(change: TableChange, decoder: RowDecoder) -> Iterator[NamedRow]:
     """The rows of one table, in the order in which they changed. Raises CorruptRow."""
-    mutation, info = change.mutation, change.table.info
-    inserted, updated = iter(mutation.inserted), iter(mutation.updated)
-    deleted, keys = iter(mutation.deleted), keys_of(info)
-    nothing: dict[int, Value] = {}
-    for kind in mutation.sequence:
-        if kind == _INSERT:
-            row_kind, old, new = RowKind.INSERT, nothing, decoder.insert(next(inserted))
-        elif kind == _UPDATE:
-            row_kind = RowKind.UPDATE
-            old, new = decoder.update(next(updated))
-        else:
-            row_kind, old, new = RowKind.DELETE, decoder.delete(next(deleted)), nothing
+    info, keys = change.table.info, keys_of(change.table.info)
+    for kind, old, new in changes_of(change.mutation, decoder):
         columns = tuple(
             NamedColumn(
                 column.name,
@@ -142,7 +124,7 @@ def rows_of(change: TableChange, decoder: RowDecoder) -> Iterator[NamedRow]:
             for column in info.columns
             if column.id in old or column.id in new
         )
-        yield NamedRow(change.table.database, info.name, row_kind, columns, keys)
+        yield NamedRow(change.table.database, info.name, _KINDS[kind], columns, keys)
 
 
 def keys_of(info: Table) -> tuple[tuple[str, ...], ...]:

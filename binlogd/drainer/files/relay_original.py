@@ -45,7 +45,7 @@ from binlogd.log.scan import Ending, scan
 from binlogd.ports import AppendFile, Clock, Disk, DiskLock
 from binlogd.relay.frame import UNWRITTEN_BYTES
 from binlogd.relay.log import RelayStatistics
-from binlogd.tidb.model import TableAt
+from binlogd.tidb.per_table import PerTable
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire import peek
 
@@ -53,7 +53,6 @@ BASE_NAME = "base"
 """The original passes over a file of this name."""
 SLICE_ROWS = 256
 """Rows encoded between two turns of the loop."""
-ENCODERS_MAX = 4096
 _HEAD_BYTES = HEAD.size + 32
 
 log = structlog.get_logger(__name__)
@@ -76,7 +75,7 @@ class OriginalRelay:
         self._file: AppendFile | None = None
         self._files: list[_File] = []
         self._base_ts = self._last_ts = NO_TS
-        self._encoders: dict[int, tuple[TableAt, SecondaryEncoder]] = {}
+        self._encoders = PerTable(SecondaryEncoder)
         self._entries = self._bytes = self._groups = self._collected = 0
         self._last_error = ""
 
@@ -196,7 +195,6 @@ class OriginalRelay:
     async def _message(self, txn: Txn, payload: bytes) -> bytes:
         """The record of a transaction; empty for one that leaves nothing downstream."""
         if isinstance(txn, Ddl) and not txn.is_skipped:
-            self._encoders.clear()
             query = peek.body(payload).ddl_query
             return ddl_message(txn.commit_ts, txn.database, txn.table, query)
         if not isinstance(txn, Dml):
@@ -204,7 +202,7 @@ class OriginalRelay:
         return dml_message(txn.commit_ts, [await self._table(each, txn) for each in txn.changes])
 
     async def _table(self, change: TableChange, txn: Dml) -> bytes:
-        encoder = self._encoder(change.table)
+        encoder = self._encoders.of(change.table)
         rows, entries = encoder.mutations(change.mutation), list[bytes]()
         try:
             while slice_of_rows := list(islice(rows, SLICE_ROWS)):
@@ -215,14 +213,6 @@ class OriginalRelay:
             name = f"`{change.table.database}`.`{change.table.info.name}`"
             raise RowMismatch(name, txn.commit_ts, str(error)) from error
         return encoder.table(entries)
-
-    def _encoder(self, table: TableAt) -> SecondaryEncoder:
-        kept = self._encoders.get(id(table))
-        if kept is None:
-            if len(self._encoders) >= ENCODERS_MAX:
-                self._encoders.clear()
-            kept = self._encoders[id(table)] = table, SecondaryEncoder(table)
-        return kept[1]
 
     async def _begin_file(self, number: int) -> None:
         if self._file is not None:

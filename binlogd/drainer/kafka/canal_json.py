@@ -22,7 +22,6 @@ from binlogd.drainer.kafka.message import KafkaMessage
 from binlogd.drainer.kafka.row_events import (
     ColumnWriters,
     EventKind,
-    PerTable,
     RowEvent,
     RowReader,
     key_columns,
@@ -34,6 +33,7 @@ from binlogd.drainer.txn import Ddl, Dml
 from binlogd.tidb.columns import INTEGER_TYPES
 from binlogd.tidb.kinds import STRING_TYPES, ActionType, Tp
 from binlogd.tidb.model import Column, TableAt
+from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.row import Value
 from binlogd.tso import Tso, physical_ms
 

@@ -36,7 +36,6 @@ from binlogd.drainer.kafka.message import KafkaMessage
 from binlogd.drainer.kafka.row_events import (
     ColumnWriters,
     EventKind,
-    PerTable,
     RowEvent,
     RowReader,
 )
@@ -44,6 +43,7 @@ from binlogd.drainer.kafka.text import text_of
 from binlogd.drainer.txn import Ddl, Dml
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column, TableAt
+from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.row import Value
 from binlogd.tidb.singles import shortest_single
 from binlogd.tidb.times import duration_ns

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from binlogd.drainer.kafka.message import FIRST_PARTITION, KafkaMessage
-from binlogd.drainer.kafka.row_events import PerTable
 from binlogd.drainer.messages.secondary_write import SecondaryEncoder, ddl_message, dml_message
 from binlogd.drainer.txn import Ddl, Dml
+from binlogd.tidb.per_table import PerTable
 
 
 class OriginalMessages:

@@ -15,10 +15,10 @@ import msgspec
 
 from binlogd.drainer.txn import Dml
 from binlogd.tidb.model import Column, Table, TableAt
+from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.row import RowDecoder, Value
+from binlogd.wire.in_order import DELETE, INSERT, changes_of
 
-TABLES_KEPT_MAX = 4096
-T = TypeVar("T")
 W = TypeVar("W")
 
 
@@ -67,26 +67,6 @@ def key_columns(info: Table) -> tuple[Column, ...]:
     return ()
 
 
-class PerTable(Generic[T]):
-    """What is made once for a table as it is at a moment, and kept."""
-
-    def __init__(self, make: Callable[[TableAt], T]) -> None:
-        self._make = make
-        self._kept: dict[tuple[int, int], tuple[TableAt, T]] = {}
-
-    def of(self, table: TableAt) -> T:
-        """That of this very moment: a TableAt is another one once a DDL has changed the table."""
-        place = table.info.id, table.version
-        kept = self._kept.get(place)
-        if kept is not None and kept[0] is table:
-            return kept[1]
-        if len(self._kept) >= TABLES_KEPT_MAX:
-            self._kept.clear()
-        made = self._make(table)
-        self._kept[place] = table, made
-        return made
-
-
 class ColumnWriters(Generic[W]):
     """How the values of a table's visible columns are written down, by `writer_of` a column."""
 
@@ -120,18 +100,15 @@ class RowReader:
     def events(self, dml: Dml) -> Iterator[RowEvent]:
         """In the order of execution. Raises CorruptRow."""
         for change in dml.changes:
-            decoder, table, rows = self._decoders.of(change.table), change.table, change.mutation
-            inserted, updated, deleted = iter(rows.inserted), iter(rows.updated), iter(rows.deleted)
+            table, decoder = change.table, self._decoders.of(change.table)
             key = [each.id for each in key_columns(table.info)]
-            for kind in rows.sequence:
-                if kind == 0:
-                    yield RowEvent(table, EventKind.INSERT, None, decoder.insert(next(inserted)))
-                elif kind == 1:
-                    old, new = decoder.update(next(updated))
-                    if any(old.get(each) != new.get(each) for each in key):
-                        yield RowEvent(table, EventKind.DELETE, old, None)
-                        yield RowEvent(table, EventKind.INSERT, None, new)
-                    else:
-                        yield RowEvent(table, EventKind.UPDATE, old, new)
+            for kind, old, new in changes_of(change.mutation, decoder):
+                if kind == INSERT:
+                    yield RowEvent(table, EventKind.INSERT, None, new)
+                elif kind == DELETE:
+                    yield RowEvent(table, EventKind.DELETE, old, None)
+                elif any(old.get(each) != new.get(each) for each in key):
+                    yield RowEvent(table, EventKind.DELETE, old, None)
+                    yield RowEvent(table, EventKind.INSERT, None, new)
                 else:
-                    yield RowEvent(table, EventKind.DELETE, decoder.delete(next(deleted)), None)
+                    yield RowEvent(table, EventKind.UPDATE, old, new)

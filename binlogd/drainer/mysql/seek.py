@@ -20,7 +20,6 @@ from struct import Struct
 from typing import NamedTuple
 
 from binlogd.drainer import sql
-from binlogd.drainer.late import rows_of
 from binlogd.drainer.mysql.connection import SqlSession
 from binlogd.drainer.rows.parts import Part, RunKind, Statement
 from binlogd.drainer.rows.shape import Mode
@@ -31,6 +30,7 @@ from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column
 from binlogd.tidb.moved_rows import DELETE, UPDATE
 from binlogd.tso import Tso
+from binlogd.wire.in_order import rows_of
 
 CANDIDATES_MAX = 10_000
 """Rows that are looked at for one that is missing."""

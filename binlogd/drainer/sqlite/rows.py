@@ -24,6 +24,7 @@ from binlogd.errors import CorruptRow, RowNotFound
 from binlogd.tidb.model import Table, TableAt
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tso import Tso
+from binlogd.wire.in_order import INSERT, UPDATE, rows_of
 from binlogd.wire.peek import Mutation
 
 _VALUES_SHOWN_MAX = 1000
@@ -69,20 +70,17 @@ class SqliteRowWriter:
 
     def changes(self, mutation: Mutation) -> Iterator[SqliteStatement]:
         """In the order of execution. Raises CorruptRow."""
-        inserted, updated = iter(mutation.inserted), iter(mutation.updated)
-        deleted = iter(mutation.deleted)
         last = b""
-        for kind in mutation.sequence:
-            if kind == 0:
-                values = self._decoder.insert(next(inserted))
+        for kind, row in rows_of(mutation):
+            if kind == INSERT:
+                values = self._decoder.insert(row)
                 yield SqliteStatement(self._put, _stored(self._storers, values), must_match=False)
                 last = b""
                 continue
-            row = next(updated) if kind == 1 else next(deleted)
             if row == last:  # TiDB writes twice what it partitions anew
                 continue
             last = row
-            if kind == 1:
+            if kind == UPDATE:
                 yield from self._changed(*self._decoder.update(row))
             else:
                 yield self._deleted(self._decoder.delete(row))

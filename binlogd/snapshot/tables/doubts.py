@@ -19,10 +19,11 @@ from binlogd.snapshot.log.reader import payloads_at
 from binlogd.snapshot.spec import DoubtfulRows
 from binlogd.snapshot.tables.catalog import Catalog, TablePlan
 from binlogd.tidb.model import Table
-from binlogd.tidb.moved_rows import DELETE, INSERT, UPDATE, decoder_of
+from binlogd.tidb.moved_rows import decoder_of
 from binlogd.tidb.partitions import PartitionLookup, Unplaceable
 from binlogd.tidb.row import RowDecoder, Value
 from binlogd.tidb.turns import UNKNOWN, Turn
+from binlogd.wire.in_order import DELETE, changes_of
 from binlogd.wire.peek import Mutation, changes
 
 LOOKED_AT_MAX = 100_000
@@ -155,7 +156,8 @@ class DoubtWait:
         if not is_ours or not self.turn.is_doubtful(version, commit_ts):
             return
         try:
-            for values in self._values(change):
+            for kind, old, new in changes_of(change, self.decoder):
+                values = old if kind == DELETE else new
                 place = self.places.look(values)
                 if place not in self.gone or place is None:
                     continue
@@ -165,18 +167,6 @@ class DoubtWait:
         except (CorruptRow, Unplaceable) as error:
             label = f"{self.plan.database}.{self.plan.info.name}"
             raise UnreadableRow(label, commit_ts, str(error)) from error
-
-    def _values(self, change: Mutation) -> Iterator[Mapping[int, Value]]:
-        rows = {INSERT: iter(change.inserted), UPDATE: iter(change.updated)}
-        rows[DELETE] = iter(change.deleted)
-        for kind in change.sequence:
-            row = next(rows[kind])
-            if kind == INSERT:
-                yield self.decoder.insert(row)
-            elif kind == UPDATE:
-                yield self.decoder.update(row)[1]
-            else:
-                yield self.decoder.delete(row)
 
     def _count(self, values: Mapping[int, Value], place: int, commit_ts: int) -> None:
         self.rows += 1

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from binlogd.drainer.late import Before, Left, followed, left_by, mutation_of, without_repeats
+from binlogd.drainer.late import Before, Left, followed, left_by, without_repeats
 from binlogd.tidb.encode import encode_delete, encode_insert, encode_update
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, ActionType, PartitionKind, Tp
 from binlogd.tidb.model import Column, FieldType, Job, Table, job_from_json, table_to_json
@@ -17,6 +17,7 @@ from binlogd.tidb.partitioning import Partition, Partitioning
 from binlogd.tidb.row import Value
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tidb.turns import turn_of
+from binlogd.wire.in_order import mutation_of
 from binlogd.wire.mutation import Mutation
 
 K = Column(1, "k", 0, FieldType(Tp.LONGLONG, FLAG_PRIMARY_KEY | FLAG_NOT_NULL))
