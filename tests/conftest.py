@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 settings.register_profile("binlogd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("brief", settings.get_profile("binlogd"), max_examples=15)
 # a gate says the same to everybody; other examples are looked for by hand and by `make soak`
-settings.register_profile("repeatable", settings.get_profile("binlogd"), derandomize=True)
+settings.register_profile(
+    "repeatable", settings.get_profile("binlogd"), derandomize=True, max_examples=40
+)
 settings.load_profile("binlogd")
 
 

@@ -47,7 +47,7 @@ async def served() -> AsyncIterator[Served]:
     await served.stop()
 
 
-@pytest.mark.parametrize("name", ["types", "keys"])
+@pytest.mark.parametrize("name", ["keys", pytest.param("types", marks=pytest.mark.soak)])
 async def test_a_recording_arrives_whole(served: Served, name: str) -> None:
     statistics = await recording.feed_recording(RECORDINGS / name, served.target)
     expected = [payload for _, payload in recording.payloads(RECORDINGS / name)]

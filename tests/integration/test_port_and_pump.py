@@ -118,7 +118,7 @@ async def pulled(source: RemoteSource, count: int, after: Tso = NO_TS) -> list[C
     return found
 
 
-@pytest.mark.parametrize("recording", ["keys", "ddl"])
+@pytest.mark.parametrize("recording", ["keys", pytest.param("ddl", marks=pytest.mark.soak)])
 async def test_what_was_recorded_goes_in_and_comes_out_joined_and_in_order(
     tmp_path: Path, recording: str
 ) -> None:

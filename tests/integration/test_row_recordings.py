@@ -221,7 +221,7 @@ def notation(column: Column, value: Value) -> Any:
     return value
 
 
-@pytest.mark.parametrize("name", ["types", "keys", "large"])
+@pytest.mark.parametrize("name", ["types", "keys", pytest.param("large", marks=pytest.mark.soak)])
 def test_the_rows_of_a_recording_add_up_to_what_the_tables_held(name: str) -> None:
     tracker, contents = SchemaTracker(), Contents()
     for change in changes(name, tracker):

@@ -44,7 +44,11 @@ def _txns(name: str) -> Iterator[Txn]:
 
 
 @pytest.mark.parametrize(
-    "name", ["types", "keys", "ddl", "mixed", "large", "race", "windows", "fuzz"]
+    "name",
+    [
+        *("types", "keys", "ddl", "mixed", "race", "windows", "fuzz"),
+        pytest.param("large", marks=pytest.mark.soak),  # in short: test_recordings_end_to_end
+    ],
 )
 async def test_a_recording_arrives_exactly(name: str, mariadb: MariaDb) -> None:
     sink = sink_for(mariadb)
@@ -56,8 +60,11 @@ async def test_a_recording_arrives_exactly(name: str, mariadb: MariaDb) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("types", "keys", "ddl", "windows", "fuzz"),
-        *(pytest.param(name, marks=pytest.mark.soak) for name in ("mixed", "large", "race")),
+        *("types", "keys", "ddl", "fuzz"),
+        *(
+            pytest.param(name, marks=pytest.mark.soak)
+            for name in ("mixed", "large", "race", "windows")
+        ),
     ],
 )
 async def test_a_recording_arrives_exactly_in_mysql(name: str, mysql: MySql) -> None:

@@ -135,7 +135,7 @@ def folded_at(size: int, size_max: int) -> Iterator[None]:
         yield
 
 
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(seed=seeds)
 @example(seed=7475436)  # of whose log nothing is left that is as new as the base
 @example(seed=1227)  # of whose log nothing is left at all
@@ -143,7 +143,7 @@ def test_snapshots_are_what_a_fold_gives(seed: int, places: Iterator[Path]) -> N
     check_snapshots(seed, next(places))
 
 
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(seed=seeds)
 def test_changes_are_what_a_fold_gives(seed: int, places: Iterator[Path]) -> None:
     with folded_at(seed % 3_000, 1 << 20):
