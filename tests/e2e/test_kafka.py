@@ -37,7 +37,10 @@ def test_each_row_is_there_once_whatever_is_killed(tmp_path: Path, kafka: Kafka)
         assert appliance.stop() == 0
     finally:
         appliance.close()
-    rows = [json.loads(each.value) for each in kafka.read("kills")]
+    messages = kafka.read("kills")
+    rows = [json.loads(each.value) for each in messages]
+    told = [int(dict(each.headers)["commit_ts"]) for each in messages]
+    assert told == [each["_tidb"]["commitTs"] for each in rows]
     sent = Counter(each["_tidb"]["commitTs"] for each in rows if not each["isDdl"])
     assert sent == rows_by_commit_ts("keys")
     progress = kafka.read(f"binlogd_progress_{info(recording)['cluster_id']}")

@@ -32,6 +32,7 @@ from aiokafka.errors import (
     KafkaError,
     MessageSizeTooLargeError,
     ProducerFenced,
+    RecordListTooLargeError,
     SaslAuthenticationFailed,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
@@ -66,6 +67,8 @@ log = structlog.get_logger(__name__)
 _ENVELOPE_BYTES = 100
 _TOPIC_EXISTS = 36
 _PROGRESS_KEY = b"progress"
+MESSAGE_TOO_LARGE = 10
+"""Kafka's own number of this error."""
 
 
 _PROTOCOLS = {
@@ -85,7 +88,14 @@ _MAY_NOT = (
 
 
 class TooLarge(Exception):
-    """A message above the limit; the text says how large it is."""
+    """A message above a limit: which, of which transaction, and what to do."""
+
+    def __init__(self, message: KafkaMessage, topic: str, limit: str, todo: str) -> None:
+        self.commit_ts, self.todo = message.commit_ts, todo
+        super().__init__(
+            f"a message of {_size(message)} bytes, of {message.database}.{message.table}, to the"
+            f" topic {topic} is above {limit}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +131,10 @@ class BrokerOptions:
     login: KafkaLogin | None = None
 
 
-class _Placed(NamedTuple):
+class _Sent(NamedTuple):
+    message: KafkaMessage
     topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
+    confirmation: Any
 
 
 class Broker:
@@ -173,36 +182,37 @@ class Broker:
         async with self._errors():
             async with asyncio.timeout(ANSWER_WAIT_S):
                 await self._producer.begin_transaction()
-            unconfirmed: deque[Any] = deque()
+            unconfirmed: deque[_Sent] = deque()
             try:
                 sent_bytes = await self._sent(messages, progress, unconfirmed)
                 async with asyncio.timeout(ANSWER_WAIT_S):
                     await self._producer.commit_transaction()
             except BaseException:
-                for confirmation in unconfirmed:
-                    confirmation.cancel()  # nobody asks for it any more
+                for sent in unconfirmed:
+                    sent.confirmation.cancel()  # nobody asks for it any more
                 await self._break_off()
                 raise
         return sent_bytes
 
     async def _sent(
-        self, messages: Iterable[KafkaMessage], progress: bytes, unconfirmed: deque[Any]
+        self, messages: Iterable[KafkaMessage], progress: bytes, unconfirmed: deque[_Sent]
     ) -> int:
         """Everything, confirmed. Raises TimeoutError when nothing moves for ANSWER_WAIT_S."""
         clock = asyncio.get_running_loop().time
         sent_bytes = count = 0
         async with asyncio.timeout(ANSWER_WAIT_S) as limit:
             for message in messages:
-                for placed in await self._placed(message):
-                    sent_bytes += await self._send(placed, unconfirmed)
+                topic, partitions = await self._places(message)
+                for partition in partitions:
+                    sent_bytes += await self._send(message, topic, partition, unconfirmed)
                 count += 1
                 if count % SLICE_MESSAGES == 0:
                     limit.reschedule(clock() + ANSWER_WAIT_S)
                     await asyncio.sleep(0)
-            last = _Placed(self._options.progress_topic, 0, _PROGRESS_KEY, progress)
-            await self._send(last, unconfirmed)
-            for confirmation in unconfirmed:
-                await confirmation
+            last = KafkaMessage("", "", FIRST_PARTITION, _PROGRESS_KEY, progress)
+            await self._send(last, self._options.progress_topic, 0, unconfirmed)
+            for sent in unconfirmed:
+                await _confirmed(sent)
                 limit.reschedule(clock() + ANSWER_WAIT_S)
         return sent_bytes
 
@@ -233,34 +243,32 @@ class Broker:
                 log.info("kafka_sender_given_up")
             await producer.client.close()
 
-    async def _send(self, placed: _Placed, unconfirmed: deque[Any]) -> int:
-        size = len(placed.key or b"") + len(placed.value or b"")
-        if size + _ENVELOPE_BYTES > self._options.message_bytes_max:
-            raise TooLarge(
-                f"a message of {size} bytes for topic {placed.topic} is above"
-                f" kafka-max-message-size = {self._options.message_bytes_max}"
-            )
+    async def _send(
+        self, message: KafkaMessage, topic: str, partition: int, unconfirmed: deque[_Sent]
+    ) -> int:
+        headers, size, limit = message.headers(), _size(message), self._options.message_bytes_max
+        if size + _ENVELOPE_BYTES + sum(len(value) for _, value in headers) > limit:
+            told = f"syncer.to.kafka-max-message-size = {limit}"
+            raise TooLarge(message, topic, told, "raise it, and the broker's message.max.bytes")
         confirmation = await self._producer.send(
-            placed.topic, value=placed.value, key=placed.key, partition=placed.partition
+            topic, value=message.value, key=message.key, partition=partition, headers=headers
         )
         # nobody waits for it any more when an earlier one has failed
         confirmation.add_done_callback(lambda done: done.cancelled() or done.exception())
-        unconfirmed.append(confirmation)
+        unconfirmed.append(_Sent(message, topic, confirmation))
         while len(unconfirmed) > IN_FLIGHT_MAX:
-            await unconfirmed.popleft()
+            await _confirmed(unconfirmed.popleft())
         return size
 
-    async def _placed(self, message: KafkaMessage) -> list[_Placed]:
+    async def _places(self, message: KafkaMessage) -> tuple[str, range]:
         topic = _topic_name(self._options.topic, message.database, message.table)
         count = await self._topic(topic, self._options.partitions, {})
         if message.route is None:
-            partitions = range(count)
-        else:
-            is_first = message.route == FIRST_PARTITION
-            # as Kafka's own clients place a key
-            place = 0 if is_first else (murmur2(message.route) & 0x7FFFFFFF) % count
-            partitions = range(place, place + 1)
-        return [_Placed(topic, each, message.key, message.value) for each in partitions]
+            return topic, range(count)
+        is_first = message.route == FIRST_PARTITION
+        # as Kafka's own clients place a key
+        place = 0 if is_first else (murmur2(message.route) & 0x7FFFFFFF) % count
+        return topic, range(place, place + 1)
 
     async def _topic(self, topic: str, partitions: int, settings: dict[str, str]) -> int:
         """How many partitions a topic has; makes it where it is missing."""
@@ -315,8 +323,6 @@ class Broker:
     async def _errors(self) -> AsyncIterator[None]:
         try:
             yield
-        except MessageSizeTooLargeError as error:
-            raise TooLarge(str(error)) from error
         except ProducerFenced as error:
             raise DownstreamUnavailable(
                 "another binlogd has begun to write to these topics (only one may: stop it), or the"
@@ -472,6 +478,19 @@ def _of_tls(error: Exception, tls: ClientTls | None) -> tuple[str, str] | None:
     if isinstance(error, KafkaConnectionError | ConnectionResetError):
         return "ends TLS without a word", "name the port of a listener with TLS in kafka-addrs"
     return None
+
+
+def _size(message: KafkaMessage) -> int:
+    return len(message.key or b"") + len(message.value or b"")
+
+
+async def _confirmed(sent: _Sent) -> None:
+    """What is confirmed is older than what is sent, so it is this message that is named."""
+    try:
+        await sent.confirmation
+    except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+        limit = "message.max.bytes of the broker, or max.message.bytes of the topic"
+        raise TooLarge(sent.message, sent.topic, limit, "raise them there") from error
 
 
 def _topic_name(template: str, database: str, table: str) -> str:

@@ -95,7 +95,7 @@ class CanalJson:
                 "sql": statement,
             }
             value = msgspec.json.encode(document)
-            yield KafkaMessage(ddl.database, ddl.table, None, None, value)
+            yield KafkaMessage(ddl.database, ddl.table, None, None, value, ddl.commit_ts, "ddl")
 
     def _message(self, event: RowEvent, commit_ts: Tso) -> KafkaMessage:
         shape = self._shapes.of(event.table)
@@ -111,7 +111,8 @@ class CanalJson:
             document["old"] = [shape.columns.values(event.old)]
         key = shape.columns.key(event.present)
         route = key or f"{database}.{table}".encode()
-        return KafkaMessage(database, table, route, key, msgspec.json.encode(document))
+        value, kind = msgspec.json.encode(document), event.kind.word
+        return KafkaMessage(database, table, route, key, value, commit_ts, kind)
 
 
 def _document(database: str, table: str, commit_ts: Tso) -> dict[str, Any]:

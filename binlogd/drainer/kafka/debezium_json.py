@@ -92,7 +92,7 @@ class DebeziumJson:
                     "tableChanges": [],
                 }
             )
-            yield KafkaMessage(ddl.database, ddl.table, None, None, value)
+            yield KafkaMessage(ddl.database, ddl.table, None, None, value, ddl.commit_ts, "ddl")
 
     def _messages(
         self, event: RowEvent, commit_ts: Tso, transaction: Mapping[str, Any]
@@ -111,9 +111,10 @@ class DebeziumJson:
         )
         key = columns.key(event.present)
         route = key or f"{database}.{info.name}".encode()
-        yield KafkaMessage(database, info.name, route, key, value)
+        made = KafkaMessage(database, info.name, route, key, value, commit_ts, event.kind.word)
+        yield made
         if event.kind is EventKind.DELETE and key is not None:
-            yield KafkaMessage(database, info.name, route, key, None)
+            yield made._replace(value=None)
 
     def _source(self, database: str, table: str, commit_ts: Tso) -> dict[str, Any]:
         return {

@@ -29,11 +29,20 @@ class OriginalMessages:
             tables.append(encoder.table(encoder.mutations(change.mutation)))
         first = dml.changes[0].table
         value = dml_message(dml.commit_ts, tables)
-        yield KafkaMessage(first.database, first.info.name, FIRST_PARTITION, None, value)
+        yield KafkaMessage(
+            first.database,
+            first.info.name,
+            FIRST_PARTITION,
+            None,
+            value,
+            dml.commit_ts,
+            "transaction",
+        )
 
     def ddl(self, ddl: Ddl) -> Iterator[KafkaMessage]:
         """One message for each statement."""
         for statement in ddl.statements:
             query = statement.encode("utf-8", "surrogateescape")
             value = ddl_message(ddl.commit_ts, ddl.database, ddl.table, query)
-            yield KafkaMessage(ddl.database, ddl.table, FIRST_PARTITION, None, value)
+            at = ddl.database, ddl.table, FIRST_PARTITION
+            yield KafkaMessage(*at, None, value, ddl.commit_ts, "ddl")

@@ -29,6 +29,11 @@ class EventKind(Enum):
     UPDATE = 1
     DELETE = 4
 
+    @property
+    def word(self) -> str:
+        """As a header says it."""
+        return self.name.lower()
+
 
 @dataclass(frozen=True, slots=True)
 class RowEvent:

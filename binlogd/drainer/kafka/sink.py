@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from binlogd.drainer.checkpoint import Checkpoint
-from binlogd.drainer.kafka.broker import Broker, BrokerOptions, TooLarge
+from binlogd.drainer.kafka.broker import MESSAGE_TOO_LARGE, Broker, BrokerOptions, TooLarge
 from binlogd.drainer.kafka.message import KafkaMessage, Notation
 from binlogd.drainer.pending import PendingLimits, PendingTransactions
 from binlogd.drainer.sink import SinkStatistics
@@ -67,9 +67,9 @@ class KafkaSink:
         try:
             self._bytes += await self._broker.publish(self._messages(group), progress)
         except TooLarge as error:
-            todo = "raise syncer.to.kafka-max-message-size, and the broker's message.max.bytes"
+            told = "messages are whole: none is cut or split"
             raise StatementRejected(
-                self._at, "a message to Kafka", 0, str(error), todo=todo
+                error.commit_ts, told, MESSAGE_TOO_LARGE, str(error), todo=error.todo
             ) from error
         except CorruptRow as error:
             raise RowMismatch("a message to Kafka", self._at, str(error)) from error

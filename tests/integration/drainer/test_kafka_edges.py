@@ -14,7 +14,7 @@ from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from binlogd.drainer.kafka.message import FIRST_PARTITION, KafkaMessage
 from binlogd.drainer.kafka.sink import KafkaSink
 from binlogd.drainer.txn import Ddl
-from binlogd.errors import DownstreamUnavailable, RowMismatch
+from binlogd.errors import DownstreamUnavailable, RowMismatch, StatementRejected
 from binlogd.tidb.model import ActionType, job_from_json
 from binlogd.tso import Tso
 from tests.support.kafka import Kafka, read_committed
@@ -76,16 +76,44 @@ async def test_a_topic_for_a_table_with_letters_that_kafka_has_not(kafka: Kafka)
 
 
 async def test_a_ddl_that_json_cannot_hold_stops_with_the_way_past(kafka: Kafka) -> None:
-    job = replace(job_from_json(b"{}"), type=ActionType.CREATE_TABLE)
-    text = b"CREATE TABLE t (a INT) COMMENT 'caf\xe9'".decode("utf-8", "surrogateescape")
-    ddl = Ddl(Tso(6), Tso(7), 1, job, text, "s", "t", is_skipped=False)
     for notation in (CanalJson(), DebeziumJson("edges")):
         sink = KafkaSink(options(kafka, "text"), notation)
         await sink.open()
-        await sink.submit([ddl])
+        await sink.submit([ddl(7, b"caf\xe9")])
         with pytest.raises(RowMismatch, match=r"no UTF-8.*binlogd skip 7"):
             await sink.run()
         await sink.close()
+
+
+def ddl(commit_ts: int, comment: bytes) -> Ddl:
+    job = replace(job_from_json(b"{}"), type=ActionType.CREATE_TABLE)
+    text = f"CREATE TABLE t (a INT) COMMENT '{comment.decode('utf-8', 'surrogateescape')}'"
+    return Ddl(Tso(commit_ts - 1), Tso(commit_ts), 1, job, text, "s", "t", is_skipped=False)
+
+
+@pytest.mark.parametrize(
+    ("limit_bytes", "limit"),
+    [
+        (1 << 30, r"message\.max\.bytes of the broker.*raise them there"),
+        (1 << 20, r"kafka-max-message-size = 1048576: .*raise it"),
+    ],
+)
+async def test_a_message_that_is_too_large_is_named_with_its_transaction_and_the_way_past(
+    kafka: Kafka, limit_bytes: int, limit: str
+) -> None:
+    large = replace(options(kafka, "large"), partitions=3, message_bytes_max=limit_bytes)
+    sink = KafkaSink(replace(large, topic="large"), CanalJson())
+    await sink.open()
+    await sink.submit(
+        [ddl(7, b""), ddl(8, b"x" * (2 << 20)), *(ddl(9 + n, b"") for n in range(50))]
+    )
+    with pytest.raises(
+        StatementRejected, match=rf"s\.t, to the topic large .*{limit}.*skip 8"
+    ) as said:
+        await sink.run()
+    assert (said.value.commit_ts, said.value.skip_ts) == (8, 8)
+    await sink.close()
+    assert await read_committed(kafka.address, "large") == []
 
 
 async def test_whoever_writes_can_stop_while_kafka_is_away(

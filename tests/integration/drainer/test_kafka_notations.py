@@ -95,6 +95,12 @@ def test_canal_json_adds_up_to_the_recorded_tables(name: str) -> None:
     for message in row_messages(name, CanalJson()):
         assert message.value is not None
         document = json.loads(message.value)
+        assert dict(message.headers()) == {
+            "commit_ts": str(document["_tidb"]["commitTs"]).encode(),
+            "kind": document["type"].lower().encode(),
+            "schema": document["database"].encode(),
+            "table": document["table"].encode(),
+        }
         rows = changes.setdefault(f"{document['database']}.{document['table']}".lower(), [])
         rows += [(-1, old) for old in document["old"] or ()]
         sign = -1 if document["type"] == "DELETE" else 1
