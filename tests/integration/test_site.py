@@ -115,6 +115,14 @@ def test_every_command_of_a_page_is_one_and_has_the_options(page: Path) -> None:
         assert asked <= options | {"--help"}, f"binlogd {line}"
 
 
+def test_every_figure_of_the_first_page_is_among_the_figures() -> None:
+    first, figures = ((ROOT / each).read_text() for each in ("README.md", "docs/PERFORMANCE.md"))
+    shown = re.findall(r"│ [^│]+│ ([^│]+?) +│", first)
+    shown += re.findall(r"[\d.]+ to [\d.]+(?= (?:of a|times))", first)
+    assert len(shown) > 10
+    assert [each for each in shown if each not in figures] == []
+
+
 def test_the_links_of_the_first_page_lead_somewhere() -> None:
     targets = re.findall(r"\]\(([^)#]+)", (ROOT / "README.md").read_text())
     assert len(targets) > 15
