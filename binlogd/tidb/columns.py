@@ -15,7 +15,14 @@ from typing import NamedTuple
 
 from binlogd.errors import CorruptRow
 from binlogd.tidb.datum import (
+    COMPACT,
+    DECIMAL,
+    FLOAT,
+    JSON,
+    NIL,
     UINT64_MASK,
+    UVARINT,
+    VARINT,
     Flag,
     Natural,
     as_signed,
@@ -25,7 +32,7 @@ from binlogd.tidb.datum import (
 )
 from binlogd.tidb.decimals import read_decimal
 from binlogd.tidb.jsonb import json_end, json_text
-from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.layout import Form, form_of
 from binlogd.tidb.model import Column
 from binlogd.tidb.times import date_text, datetime_text, duration_text
 
@@ -38,16 +45,8 @@ Reader = Callable[[bytes, int], tuple[Value, int]]
 Converter = Callable[[int, Natural], Value]
 """From a datum's flag and natural value, never NULL, to the value of the column."""
 
-INTEGER_TYPES = frozenset[int]({Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG, Tp.YEAR})
-NUMBER_TYPES = frozenset[int]({Tp.ENUM, Tp.SET, Tp.BIT})
-"""Stored as unsigned numbers, whatever the flag of the column says."""
-MOMENT_TYPES = frozenset[int]({Tp.DATETIME, Tp.TIMESTAMP, Tp.NEWDATE})
-
 _MINUS_INFINITY = float("-inf")
 _F64 = Struct(">d")
-_NIL, _VARINT, _UVARINT = int(Flag.NIL), int(Flag.VARINT), int(Flag.UVARINT)
-_COMPACT, _FLOAT, _DECIMAL = int(Flag.COMPACT_BYTES), int(Flag.FLOAT), int(Flag.DECIMAL)
-_JSON = int(Flag.JSON)
 
 
 def reader_of(column: Column) -> Reader:
@@ -115,7 +114,7 @@ def _to_json(value: Natural, _fsp: int) -> Value:
 def _odd_reader(convert: Converter) -> Reader:
     def read(row: bytes, at: int) -> tuple[Value, int]:
         flag, value, at = read_datum(row, at)
-        return (None if flag == _NIL else convert(flag, value)), at
+        return (None if flag == NIL else convert(flag, value)), at
 
     return read
 
@@ -124,7 +123,7 @@ def _signed_reader(convert: Converter, _fsp: int) -> Reader:
     odd = _odd_reader(convert)
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
-        if row[at] != _VARINT:
+        if row[at] != VARINT:
             return odd(row, at)
         byte = row[at + 1]
         if byte < 0x80:
@@ -139,7 +138,7 @@ def _unsigned_reader(convert: Converter, _fsp: int) -> Reader:
     odd = _odd_reader(convert)
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
-        if row[at] != _UVARINT:
+        if row[at] != UVARINT:
             return odd(row, at)
         byte = row[at + 1]
         return (byte, at + 2) if byte < 0x80 else read_uvarint(row, at + 1)
@@ -151,7 +150,7 @@ def _bytes_reader(convert: Converter, _fsp: int) -> Reader:
     odd = _odd_reader(convert)
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
-        if row[at] != _COMPACT:
+        if row[at] != COMPACT:
             return odd(row, at)
         length = row[at + 1]
         if length < 0x80:
@@ -171,7 +170,7 @@ def _float_reader(convert: Converter, _fsp: int) -> Reader:
     unpack_from = _F64.unpack_from
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
-        if row[at] != _FLOAT or at + 9 > len(row):
+        if row[at] != FLOAT or at + 9 > len(row):
             return odd(row, at)
         # A number from zero up differs from its IEEE form in the top bit alone: it reads negated.
         value: float = unpack_from(row, at + 1)[0]
@@ -186,7 +185,7 @@ def _decimal_reader(convert: Converter, _fsp: int) -> Reader:
     odd = _odd_reader(convert)
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
-        return odd(row, at) if row[at] != _DECIMAL else read_decimal(row, at + 1)
+        return odd(row, at) if row[at] != DECIMAL else read_decimal(row, at + 1)
 
     return read
 
@@ -195,7 +194,7 @@ def _date_reader(convert: Converter, _fsp: int) -> Reader:
     odd = _odd_reader(convert)
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
-        if row[at] != _UVARINT:
+        if row[at] != UVARINT:
             return odd(row, at)
         text, size = _date_of(row[at + 1 : at + _MOMENT_BYTES])
         return text, at + size
@@ -208,7 +207,7 @@ def _moment_reader(convert: Converter, fsp: int) -> Reader:
     moment_of = _MOMENTS_OF[max(fsp, 0)]
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
-        if row[at] != _UVARINT:
+        if row[at] != UVARINT:
             return odd(row, at)
         text, size = moment_of(row[at + 1 : at + _MOMENT_BYTES])
         return text, at + size
@@ -246,7 +245,7 @@ def _duration_reader(convert: Converter, fsp: int) -> Reader:
     odd = _odd_reader(convert)
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
-        if row[at] != _VARINT:
+        if row[at] != VARINT:
             return odd(row, at)
         raw, at = read_uvarint(row, at + 1)
         return duration_text((raw >> 1) ^ -(raw & 1), fsp), at
@@ -258,7 +257,7 @@ def _json_reader(convert: Converter, _fsp: int) -> Reader:
     odd = _odd_reader(convert)
 
     def read(row: bytes, at: int) -> tuple[Value, int]:
-        if row[at] != _JSON:
+        if row[at] != JSON:
             return odd(row, at)
         end = json_end(row, at + 1)
         return json_text(row[at + 1 : end]), end
@@ -270,7 +269,7 @@ def _json_reader(convert: Converter, _fsp: int) -> Reader:
 
 
 class _Family(NamedTuple):
-    """Types whose datums are read alike; both functions get the column's fraction digits."""
+    """How a form is read; both functions get the column's fraction digits."""
 
     flags: frozenset[int]
     step: Callable[[Natural, int], Value]
@@ -279,32 +278,19 @@ class _Family(NamedTuple):
 
 _INTEGER_FLAGS = frozenset[int]({Flag.INT, Flag.UINT, Flag.VARINT, Flag.UVARINT})
 _DURATION_FLAGS = frozenset[int]({Flag.INT, Flag.DURATION, Flag.VARINT})
-_SIGNED = _Family(_INTEGER_FLAGS, _to_signed, _signed_reader)
-_UNSIGNED = _Family(_INTEGER_FLAGS, _to_unsigned, _unsigned_reader)
-_BYTES = _Family(frozenset({Flag.BYTES, Flag.COMPACT_BYTES}), _same, _bytes_reader)
-_MOMENT = _Family(_INTEGER_FLAGS, _to_moment, _moment_reader)
-_DOUBLE = _Family(frozenset({Flag.FLOAT}), _same, _float_reader)
-_DOCUMENT = _Family(frozenset({Flag.JSON}), _to_json, _json_reader)
-_FAMILIES: dict[int, _Family] = (
-    dict.fromkeys(INTEGER_TYPES, _SIGNED)
-    | dict.fromkeys(NUMBER_TYPES, _UNSIGNED)
-    | dict.fromkeys(MOMENT_TYPES, _MOMENT)
-    | dict.fromkeys(STRING_TYPES, _BYTES)
-    | {
-        Tp.FLOAT: _DOUBLE,
-        Tp.DOUBLE: _DOUBLE,
-        Tp.NEW_DECIMAL: _Family(frozenset({Flag.DECIMAL}), _same, _decimal_reader),
-        Tp.DATE: _Family(_INTEGER_FLAGS, _to_date, _date_reader),
-        Tp.DURATION: _Family(_DURATION_FLAGS, _to_duration, _duration_reader),
-        Tp.JSON: _DOCUMENT,
-    }
-)
+_FAMILIES: dict[Form, _Family] = {
+    Form.SIGNED: _Family(_INTEGER_FLAGS, _to_signed, _signed_reader),
+    Form.UNSIGNED: _Family(_INTEGER_FLAGS, _to_unsigned, _unsigned_reader),
+    Form.BYTES: _Family(frozenset({Flag.BYTES, Flag.COMPACT_BYTES}), _same, _bytes_reader),
+    Form.FLOAT: _Family(frozenset({Flag.FLOAT}), _same, _float_reader),
+    Form.DECIMAL: _Family(frozenset({Flag.DECIMAL}), _same, _decimal_reader),
+    Form.DATE: _Family(_INTEGER_FLAGS, _to_date, _date_reader),
+    Form.MOMENT: _Family(_INTEGER_FLAGS, _to_moment, _moment_reader),
+    Form.DURATION: _Family(_DURATION_FLAGS, _to_duration, _duration_reader),
+    Form.JSON: _Family(frozenset({Flag.JSON}), _to_json, _json_reader),
+}
 
 
 def _family(column: Column) -> _Family | None:
-    tp = column.field_type.tp
-    if column.field_type.is_array:
-        return _DOCUMENT
-    if column.is_unsigned and tp in INTEGER_TYPES and tp != Tp.YEAR:  # a YEAR is always signed
-        return _UNSIGNED
-    return _FAMILIES.get(tp)
+    form = form_of(column)
+    return None if form is None else _FAMILIES[form]

@@ -11,10 +11,23 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntEnum
+from typing import TYPE_CHECKING, Final
 
 from binlogd.errors import CorruptRow
-from binlogd.tidb.decimals import read_decimal
+from binlogd.tidb.decimals import decimal_size, read_decimal
 from binlogd.tidb.jsonb import json_end
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+# the flags of what rows are full of, for code that compares them byte by byte
+NIL: Final = 0
+COMPACT: Final = 2
+FLOAT: Final = 5
+DECIMAL: Final = 6
+VARINT: Final = 8
+UVARINT: Final = 9
+JSON: Final = 10
 
 
 class Flag(IntEnum):
@@ -114,6 +127,20 @@ def read_compact_bytes(data: bytes, at: int) -> tuple[bytes, int]:
     return data[at:end], end
 
 
+def text_end(data: bytes, at: i64) -> i64:
+    """The offset behind what `read_compact_bytes` reads, which may be beyond the data."""
+    size: i64 = data[at]
+    if size > 0x7F:
+        long, at = read_uvarint(data, at)
+        if long >> 32:
+            raise CorruptRow(f"bytes of length {long >> 1} at offset {at} of {len(data)}")
+        size = long
+        at -= 1
+    if size & 1:
+        raise CorruptRow(f"bytes of length {-(size >> 1) - 1} at offset {at} of {len(data)}")
+    return at + 1 + (size >> 1)
+
+
 def compact_bytes(value: bytes) -> bytes:
     """Bytes with their length in front, as a signed varint."""
     return uvarint(len(value) << 1) + value
@@ -205,15 +232,29 @@ def read_datum(data: bytes, at: int) -> tuple[int, Natural, int]:
     return flag, value, end
 
 
-def skip_datum(data: bytes, at: int) -> int:
-    """The offset behind the datum at `at`; its body is checked for its length only."""
-    flag = data[at]
-    if flag in (Flag.VARINT, Flag.UVARINT):
-        at += 1
-        while data[at] >= 0x80:
-            at += 1
-        return at + 1
-    return read_datum(data, at)[2]
+def skip_datum(data: bytes, at: i64) -> i64:
+    """The offset behind the datum at `at`; its body is checked for its length only. Hot."""
+    flag: i64 = data[at]
+    at += 1
+    if flag in (VARINT, UVARINT):
+        end: i64 = at
+        while data[end] > 0x7F:
+            end += 1
+        if end - at > 8 and (end - at > 9 or data[end] > 1):
+            raise CorruptRow("a varint has more than 64 bits")
+        return end + 1
+    if flag == COMPACT:
+        size: i64 = data[at]
+        end = text_end(data, at) if size > 0x7F or size & 1 else at + 1 + (size >> 1)
+    elif flag == FLOAT:
+        end = at + 8
+    elif flag == DECIMAL:
+        end = at + 2 + decimal_size(data[at], data[at + 1])
+    else:
+        return read_datum(data, at - 1)[2]
+    if end > len(data):
+        raise CorruptRow(f"a value at offset {at} of {len(data)} is cut")
+    return end
 
 
 def _read_nil(_data: bytes, at: int) -> tuple[None, int]:

@@ -46,6 +46,11 @@ def _layout(precision: int, scale: int) -> _Layout:
     return _Layout(size, (1 << 8 * size) - 1, 1 << 8 * size - 1, groups)
 
 
+def decimal_size(precision: int, scale: int) -> int:
+    """Bytes of the digits of a DECIMAL. Raises CorruptRow where there is no such type."""
+    return _layout(precision, scale).size
+
+
 def read_decimal(data: bytes, at: int) -> tuple[str, int]:
     """The text of a decimal that starts with its precision and scale, and the offset behind it.
 

@@ -15,9 +15,10 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from struct import Struct
 
 from binlogd.errors import CorruptRow
-from binlogd.tidb.columns import INTEGER_TYPES, MOMENT_TYPES, Value
+from binlogd.tidb.columns import Value
 from binlogd.tidb.jsonb import json_bytes, json_text
 from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.layout import INTEGER_TYPES, MOMENT_TYPES
 from binlogd.tidb.model import Column, Scalar
 from binlogd.tidb.times import (
     ZERO_CLOCK,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from binlogd.tidb.columns import INTEGER_TYPES, MOMENT_TYPES, NUMBER_TYPES, Value
+from binlogd.tidb.columns import Value
 from binlogd.tidb.datum import (
     Flag,
     as_signed,
@@ -25,6 +25,7 @@ from binlogd.tidb.decimals import decimal_bytes
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.jsonb import json_bytes
 from binlogd.tidb.kinds import STRING_TYPES, SchemaState, Tp
+from binlogd.tidb.layout import Form, form_of
 from binlogd.tidb.model import Column, Table
 from binlogd.tidb.times import duration_ns, packed_time
 
@@ -181,32 +182,28 @@ def _integer(flag: Flag, value: int) -> bytes:
 
 
 def _encoder_of(column: Column) -> Callable[[Column, Value], bytes]:
-    tp = column.field_type.tp
-    encoder = _json if column.field_type.is_array else _ENCODERS.get(tp)
-    if encoder is None:
-        raise ValueError(f"column {column.name} has the type {tp:d}, which no row can hold")
-    return encoder
+    form = form_of(column)
+    if form is None:
+        raise ValueError(
+            f"column {column.name} has the type {column.field_type.tp:d}, which no row can hold"
+        )
+    return _ENCODERS[form]
 
 
-def _number(column: Column, value: Value) -> int:
+def _signed(column: Column, value: Value) -> bytes:
+    return _integer(Flag.VARINT, _within(column, value, -(1 << 63), 1 << 63))
+
+
+def _unsigned(column: Column, value: Value) -> bytes:
+    return _integer(Flag.UVARINT, _within(column, value, 0, 1 << 64))
+
+
+def _within(column: Column, value: Value, low: int, high: int) -> int:
     if not isinstance(value, int):
         raise TypeError
-    is_signed = column.field_type.tp == Tp.YEAR or not (
-        column.is_unsigned or column.field_type.tp in NUMBER_TYPES
-    )
-    low, high = (-(1 << 63), 1 << 63) if is_signed else (0, 1 << 64)
     if not low <= value < high:
         raise ValueError(f"column {column.name} cannot hold {value}")
     return value
-
-
-def _whole_number(column: Column, value: Value) -> bytes:
-    is_unsigned = column.is_unsigned and column.field_type.tp != Tp.YEAR
-    return _integer(Flag.UVARINT if is_unsigned else Flag.VARINT, _number(column, value))
-
-
-def _bits(column: Column, value: Value) -> bytes:
-    return _integer(Flag.UVARINT, _number(column, value))
 
 
 def _float(_column: Column, value: Value) -> bytes:
@@ -245,15 +242,14 @@ def _text(value: Value) -> str:
 
 
 _Encoder = Callable[[Column, Value], bytes]
-_ENCODERS: dict[int, _Encoder] = {
-    Tp.FLOAT: _float,
-    Tp.DOUBLE: _float,
-    Tp.NEW_DECIMAL: _decimal,
-    Tp.DATE: _moment,
-    Tp.DURATION: _duration,
-    Tp.JSON: _json,
+_ENCODERS: dict[Form, _Encoder] = {
+    Form.SIGNED: _signed,
+    Form.UNSIGNED: _unsigned,
+    Form.BYTES: _string,
+    Form.FLOAT: _float,
+    Form.DECIMAL: _decimal,
+    Form.DATE: _moment,
+    Form.MOMENT: _moment,
+    Form.DURATION: _duration,
+    Form.JSON: _json,
 }
-_ENCODERS.update(dict.fromkeys(INTEGER_TYPES, _whole_number))
-_ENCODERS.update(dict.fromkeys(NUMBER_TYPES, _bits))
-_ENCODERS.update(dict.fromkeys(MOMENT_TYPES, _moment))
-_ENCODERS.update(dict.fromkeys(STRING_TYPES, _string))

@@ -16,8 +16,9 @@ from datetime import UTC, date, datetime
 from functools import total_ordering
 
 from binlogd.errors import Unfit
-from binlogd.tidb.columns import INTEGER_TYPES, Value
+from binlogd.tidb.columns import Value
 from binlogd.tidb.kinds import STRING_TYPES, PartitionKind, Tp
+from binlogd.tidb.layout import INTEGER_TYPES
 from binlogd.tidb.model import Column, Partitioning, Table
 
 

@@ -1,4 +1,4 @@
-"""Row bytes to key and SQL literal: the fast decoders of this process, and the generic one.
+"""Row bytes to key and SQL literal: the fast decoders, and the generic one.
 
 Rows as in `load`: five columns, 230 bytes. CPU time of one core, best round.
 """
@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from time import process_time
 
 from binlogd import native
-from binlogd.drainer.rows.layout import laid_out
-from binlogd.drainer.rows.plan import KeyColumn, compiled, generic, written_columns
+from binlogd.drainer.rows.literals import laid_out
+from binlogd.drainer.rows.plan import KeyColumn, generic, written_columns
 from binlogd.drainer.txn import Dml, TableChange
 from tests.bench.bench_translate import prepared
 from tests.bench.load import Load, inserts, mixed, updates
@@ -46,8 +46,7 @@ def main() -> None:
         first, changes = first_table(load)
         info = first.table.info
         columns, key = written_columns(info), [KeyColumn(info.columns[0])]
-        fast_of = laid_out if native.is_compiled() else compiled
-        fast, slow = fast_of(first.table, columns, key), generic(first.table, columns, key)
+        fast, slow = laid_out(first.table, columns, key), generic(first.table, columns, key)
         assert fast is not None
         for kind in ("insert", "update", "delete"):
             field = {"insert": "inserted", "update": "updated", "delete": "deleted"}[kind]

@@ -30,8 +30,8 @@ from binlogd.drainer.kafka.row_events import (
 from binlogd.drainer.kafka.text import float_text, text_of
 from binlogd.drainer.messages.pb_write import mysql_type
 from binlogd.drainer.txn import Ddl, Dml
-from binlogd.tidb.columns import INTEGER_TYPES
 from binlogd.tidb.kinds import STRING_TYPES, ActionType, Tp
+from binlogd.tidb.layout import INTEGER_TYPES
 from binlogd.tidb.model import Column, TableAt
 from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.row import Value

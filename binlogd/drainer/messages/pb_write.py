@@ -9,39 +9,18 @@ Source: tidb-binlog proto/pb_binlog.proto, drainer/translator/pb.go; docs/FORMAT
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from binlogd.drainer.messages.named import RowKind
-from binlogd.drainer.messages.pb import NULL_DATUM, TEXT_TYPES
+from binlogd.drainer.messages.pb import NULL_DATUM
 from binlogd.tidb.columns import Value
+from binlogd.tidb.datum import compact_bytes, comparable_float, uvarint, varint
+from binlogd.tidb.layout import Form, form_of
 from binlogd.tidb.model import Column, Table, Tp
 from binlogd.tso import Tso
 
 _DML_HEAD, _DDL_HEAD = b"\x08\x00\x10", b"\x08\x01\x10"
-_FLOAT = struct.Struct(">d")
-_BITS = struct.Struct(">Q")
-_SIGN = 1 << 63
-_ALL = (1 << 64) - 1
-
-
-def _varint(number: int) -> bytes:
-    groups = bytearray()
-    while number > 0x7F:
-        groups.append(number & 0x7F | 0x80)
-        number >>= 7
-    groups.append(number)
-    return bytes(groups)
-
-
-_SMALL = tuple(_varint(number) for number in range(1 << 12))
-_SMALL_SIZE = len(_SMALL)
-
-
-def uvarint(number: int) -> bytes:
-    """A protobuf varint of a number from zero up."""
-    return _SMALL[number] if number < _SMALL_SIZE else _varint(number)
 
 
 # A row holds whatever its table says: the datum functions take the value as it is (`Any`), since
@@ -49,9 +28,7 @@ def uvarint(number: int) -> bytes:
 
 
 def _signed(value: Any) -> bytes:
-    if value is None:
-        return NULL_DATUM
-    return b"\x08" + uvarint(value << 1 if value >= 0 else ~value << 1 | 1)
+    return NULL_DATUM if value is None else b"\x08" + varint(value)
 
 
 def _unsigned(value: Any) -> bytes:
@@ -59,23 +36,24 @@ def _unsigned(value: Any) -> bytes:
 
 
 def _real(value: Any) -> bytes:
-    if value is None:
-        return NULL_DATUM
-    (bits,) = _BITS.unpack(_FLOAT.pack(value))
-    return b"\x05" + _BITS.pack(bits ^ _ALL if bits & _SIGN else bits | _SIGN)
+    return NULL_DATUM if value is None else b"\x05" + comparable_float(value)
 
 
 def _bytes(value: Any) -> bytes:
-    return NULL_DATUM if value is None else b"\x02" + uvarint(len(value) << 1) + value
+    return NULL_DATUM if value is None else b"\x02" + compact_bytes(value)
 
 
 def _text(value: Any) -> bytes:
     return NULL_DATUM if value is None else _bytes(value.encode())
 
 
-_INTEGERS = frozenset({Tp.TINY, Tp.SHORT, Tp.LONG, Tp.LONGLONG, Tp.INT24, Tp.YEAR})
-_NUMBERED = frozenset({Tp.ENUM, Tp.SET, Tp.BIT})
-_REALS = frozenset({Tp.FLOAT, Tp.DOUBLE})
+_DATUMS: dict[Form, Callable[[Any], bytes]] = {
+    Form.SIGNED: _signed,
+    Form.UNSIGNED: _unsigned,
+    Form.BYTES: _bytes,
+    Form.FLOAT: _real,
+}
+"""Of values that the file has as numbers or bytes; all others are text."""
 
 _TYPE_NAMES: Mapping[int, str] = {
     Tp.DECIMAL_OLD: "decimal",
@@ -122,16 +100,8 @@ def mysql_type(column: Column) -> str:
 
 def datum_of(column: Column) -> Callable[[Any], bytes]:
     """From a value of the column to the bytes of `value`."""
-    tp = column.field_type.tp
-    if column.field_type.is_array:
-        return _text
-    if tp in _NUMBERED or (tp in _INTEGERS and column.is_unsigned and tp != Tp.YEAR):
-        return _unsigned
-    if tp in _INTEGERS:
-        return _signed
-    if tp in _REALS:
-        return _real
-    return _text if tp in TEXT_TYPES else _bytes
+    form = form_of(column)
+    return _bytes if form is None else _DATUMS.get(form, _text)
 
 
 class EntryHeads(dict[int, bytes]):
@@ -225,7 +195,7 @@ class TableEncoder:
         """A new row."""
         get = values.get
         entries = [each.one(get(each.column_id)) for each in self._columns]
-        return event_entry(self._heads[RowKind.INSERT], entries)
+        return event_entry([self._heads[RowKind.INSERT], *entries])
 
     def update(self, old: Mapping[int, Value], new: Mapping[int, Value]) -> bytes:
         """A row before and after."""
@@ -234,14 +204,14 @@ class TableEncoder:
             for each in self._updated
             if each.column_id in new
         ]
-        return event_entry(self._heads[RowKind.UPDATE], entries)
+        return event_entry([self._heads[RowKind.UPDATE], *entries])
 
     def delete(self, values: Mapping[int, Value]) -> bytes:
         """A row that is gone."""
         entries = [
             each.one(values[each.column_id]) for each in self._columns if each.column_id in values
         ]
-        return event_entry(self._heads[RowKind.DELETE], entries)
+        return event_entry([self._heads[RowKind.DELETE], *entries])
 
 
 def event_heads(database: str, table: Table) -> list[bytes]:
@@ -263,9 +233,9 @@ def column_head(column: Column) -> bytes:
     )
 
 
-def event_entry(head: bytes, entries: Sequence[bytes]) -> bytes:
-    """An entry of `DMLData.events`, of entries of its `row`."""
-    event = head + b"".join(entries)
+def event_entry(pieces: Iterable[bytes]) -> bytes:
+    """An entry of `DMLData.events`: what it begins with, and the entries of its `row`."""
+    event = b"".join(pieces)
     return b"\x0a" + uvarint(len(event)) + event
 
 

@@ -66,7 +66,7 @@ class Sought(NamedTuple):
     def instead(self) -> Statement:
         """Of an update: what makes the downstream hold the row that the upstream holds now."""
         target = self.reader.target
-        row = self.reader.decoded(1).update(self.row)[2]
+        row = self.reader.decoded.update(self.row)[2]
         head, tail = target.write_head, target.write_tail
         return Statement(head + row + tail, target, RunKind.WRITE, head, (row,), tail)
 
@@ -132,7 +132,7 @@ def keyed_changes(target: Target, part: Part) -> KeyedChanges:
             if change.table.info.id != target.table_id:
                 continue
             reader = Reader(change.table, target)
-            decode = reader.decoded(len(change.mutation.sequence))
+            decode = reader.decoded
             for kind, data in rows_of(change.mutation):
                 if kind == DELETE:
                     old = key_text(decode.delete(data))

@@ -23,12 +23,13 @@ from zlib import crc32
 
 from binlogd.drainer import sql
 from binlogd.drainer.rows.conflict import lane_of
-from binlogd.drainer.rows.plan import ODD, Key
+from binlogd.drainer.rows.plan import Key
 from binlogd.drainer.rows.progress import LanePosition
 from binlogd.drainer.rows.shape import Mode
 from binlogd.drainer.rows.target import Reader, Target, key_text
 from binlogd.drainer.txn import Dml
 from binlogd.errors import CorruptRow, RowMismatch
+from binlogd.tidb.layout import ODD
 from binlogd.tso import NO_TS, Tso
 from binlogd.wire.peek import Mutation
 from binlogd.wire.slices import RowSlices
@@ -164,7 +165,7 @@ def commit_ts_of(part: Part, statement: Statement, item: bytes) -> Tso:
 
 
 def _items(mutation: Mutation, reader: Reader, kind: RunKind) -> Iterator[bytes]:
-    decoders = reader.decoded(len(mutation.sequence))
+    decoders = reader.decoded
     if reader.target.mode is Mode.ORIGINAL:
         lists = ((0, mutation.inserted), (1, mutation.updated), (4, mutation.deleted))
         for row_kind, rows in lists:
@@ -342,7 +343,7 @@ class Gatherer:
         self, sequence: bytes, rows: _Rows, reader: Reader
     ) -> None:
         inserted, updated, deleted = rows
-        fast, slow = reader.decoders(len(sequence))
+        fast, slow = reader.decoders
         insert, update, delete = fast.insert, fast.update, fast.delete
         target, parts, lanes, adding = reader.target, self._open, self._lanes, self._adding
         by_key, seed, lane = target.by_key, target.seed, target.seed % self._lanes
@@ -396,7 +397,7 @@ class Gatherer:
 
     def _add_ordered(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
         inserted, updated, deleted = rows
-        target, decode = reader.target, reader.decoded(len(sequence))
+        target, decode = reader.target, reader.decoded
         is_known = self._is_known and target.shape.tells_missing
         for kind in sequence:
             if kind == 0:
@@ -417,7 +418,7 @@ class Gatherer:
 
     def _add_singles(self, sequence: bytes, rows: _Rows, reader: Reader) -> None:
         inserted, updated, deleted = rows
-        target, decode = reader.target, reader.decoded(len(sequence))
+        target, decode = reader.target, reader.decoded
         for kind in sequence:
             if kind == 0:
                 self._put_item(target, RunKind.WRITE, decode.insert(next(inserted))[1])

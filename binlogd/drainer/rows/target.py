@@ -9,19 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from binlogd import native
 from binlogd.drainer import sql
 from binlogd.drainer.rows.conflict import seed_of
-from binlogd.drainer.rows.layout import laid_out
-from binlogd.drainer.rows.plan import ODD, Decoders, Key, compiled, generic
+from binlogd.drainer.rows.literals import laid_out
+from binlogd.drainer.rows.plan import Decoders, Key, generic
 from binlogd.drainer.rows.shape import Mode, Shape
 from binlogd.tidb.columns import Value
+from binlogd.tidb.layout import ODD
 from binlogd.tidb.model import Column, Table, TableAt
 from binlogd.tidb.row import RowDecoder
-
-_IS_COMPILED = native.is_compiled()
-COMPILE_AFTER_ROWS = 32
-"""Generating code takes milliseconds; a table with a few rows is not worth it."""
 
 T = TypeVar("T")
 
@@ -98,34 +94,13 @@ class Reader:
         self.target = target
         self._rows = RowDecoder(table)
         self._renderers = {column.id: sql.renderer(column) for column in target.shape.columns}
-        self._slow = generic(table, target.shape.columns, target.shape.key)
-        self._fast = self._either = self._slow
-        self._rows_seen = 0
-
-    def decoders(self, rows: int) -> tuple[Decoders, Decoders]:
-        """The fast ones for so many rows, and those for a row at which a fast one raises ODD."""
-        if self._rows_seen < COMPILE_AFTER_ROWS:
-            self._rows_seen += rows
-            if self._rows_seen >= COMPILE_AFTER_ROWS:
-                self._compile()
-        return self._fast, self._slow
-
-    def decoded(self, rows: int) -> Decoders:
-        """Both in one, for so many rows. They raise CorruptRow only."""
-        self.decoders(rows)
-        return self._either
-
-    def _compile(self) -> None:
-        shape, slow = self.target.shape, self._slow
-        fast = laid_out(self.table, shape.columns, shape.key) if _IS_COMPILED else None
-        fast = fast or compiled(self.table, shape.columns, shape.key)
-        if fast is not None:
-            self._fast = fast
-            self._either = Decoders(
-                _either(fast.insert, slow.insert),
-                _either(fast.update, slow.update),
-                _either(fast.delete, slow.delete),
-            )
+        shape = target.shape
+        slow = generic(table, shape.columns, shape.key)
+        fast = laid_out(table, shape.columns, shape.key)
+        self.decoders = (fast or slow, slow)
+        """The fast ones, and those for a row at which a fast one raises ODD."""
+        self.decoded = slow if fast is None else _either(fast, slow)
+        """Both in one. They raise CorruptRow only."""
 
     # --- one statement a row ---------------------------------------------------------------
 
@@ -136,7 +111,7 @@ class Reader:
         """
         head = self.target.write_head
         if kind == 0:
-            return (head + self.decoded(1).insert(row)[1],)
+            return (head + self.decoded.insert(row)[1],)
         if kind == 1 and self.target.shape.is_safe:
             old, new = self._rows.update(row)
             literals = [
@@ -196,7 +171,15 @@ class Reader:
         return change.head + b" WHERE " + b" AND ".join(conditions) + b" LIMIT 1"
 
 
-def _either(fast: Callable[[bytes], T], slow: Callable[[bytes], T]) -> Callable[[bytes], T]:
+def _either(fast: Decoders, slow: Decoders) -> Decoders:
+    return Decoders(
+        _first_of(fast.insert, slow.insert),
+        _first_of(fast.update, slow.update),
+        _first_of(fast.delete, slow.delete),
+    )
+
+
+def _first_of(fast: Callable[[bytes], T], slow: Callable[[bytes], T]) -> Callable[[bytes], T]:
     def decoded(row: bytes) -> T:
         try:
             return fast(row)

@@ -28,9 +28,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from binlogd.errors import BinlogdError
-from binlogd.tidb.columns import INTEGER_TYPES, MOMENT_TYPES, Value
+from binlogd.tidb.columns import Value
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.layout import INTEGER_TYPES, MOMENT_TYPES
 from binlogd.tidb.model import Column, Table
 from binlogd.tidb.rewrite import Unconvertible, converter
 
