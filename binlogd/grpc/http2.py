@@ -41,7 +41,8 @@ from binlogd.grpc import frames as frames
 from binlogd.grpc.blocks import ENTRY_BYTES
 from binlogd.grpc.channel import BytesCodec
 from binlogd.grpc.messages import CallStream
-from binlogd.settings.operators import Network, address, is_peer
+from binlogd.host.peers import address
+from binlogd.settings.operators import Network, is_peer
 
 log = structlog.get_logger(__name__)
 

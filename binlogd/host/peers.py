@@ -7,23 +7,27 @@ Source: RFC 4291, 2.5.1 and 2.5.5.2.
 from __future__ import annotations
 
 from collections import Counter
-from ipaddress import IPv4Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
 BY_SOCKET = ""
 """Whoever comes by the unix socket: its file says who may."""
 
 
-def counted_as(address: str) -> str:
+def address(text: str) -> IPv4Address | IPv6Address:
+    """Of a peer; an IPv4 address that came by an IPv6 socket is what it is in IPv4. Raises
+    ValueError."""
+    found = ip_address(text)
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def counted_as(text: str) -> str:
     """An IPv4 address as it is, also one that is mapped into IPv6; the /64 of any other of IPv6."""
     try:
-        found = ip_address(address)
+        found = address(text)
     except ValueError:
-        return address
-    if isinstance(found, IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(IPv6Network((int(found), 64), strict=False))
+        return text
+    of_ipv6 = isinstance(found, IPv6Address)
+    return str(IPv6Network((int(found), 64), strict=False) if of_ipv6 else found)
 
 
 def peer_of(peername: object) -> str:

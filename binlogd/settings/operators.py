@@ -15,14 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Protocol
 
 from binlogd.errors import ConfigError
@@ -116,12 +109,6 @@ def _network(text: str, key: str) -> Network:
         raise ConfigError(
             f'{key}: "{text}": {error}; write an address, or a network as in "10.1.2.0/24"'
         ) from error
-
-
-def address(text: str) -> Address:
-    """Of a peer; an IPv4 address that came by an IPv6 socket is what it is in IPv4."""
-    found = ip_address(text)
-    return getattr(found, "ipv4_mapped", None) or found
 
 
 def check_token(token: str, name: str) -> None:

@@ -10,19 +10,20 @@ Source for the idea: tidb-tools sync_diff_inspector; `tools/verify` compares two
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from binlogd.drainer import sql
 from binlogd.drainer.mysql.connection import MySqlServer, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
 from binlogd.snapshot.formats import read_files
 from binlogd.snapshot.spec import ColumnEntry, Manifest, TableEntry
+from binlogd.tidb.schema import Named
+from binlogd.tools.checksums import Checksums, checksums, checksums_of
 from binlogd.tools.row_differences import differences
 from binlogd.tools.row_texts import INTEGERS, LABEL, expression, kind_of, texts_of
+from binlogd.tools.verify import shape_of
 from binlogd.tso import NO_TS, Tso
 
 _OWN_PRINT = frozenset({"float", "double", "json"})
@@ -40,19 +41,6 @@ class Verdict:
     left_out: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
     """Some of the rows that differ, and how."""
-
-
-@dataclass(slots=True)
-class _Sums:
-    rows: int = 0
-    total: int = 0
-    xor: int = 0
-
-    def add(self, text: str) -> None:
-        crc = zlib.crc32(text.encode())
-        self.rows += 1
-        self.total += crc
-        self.xor ^= crc
 
 
 async def compare(
@@ -82,13 +70,8 @@ async def compare(
 async def _verdict(
     session: SqlSession, snapshot: Path, manifest: Manifest, table: TableEntry
 ) -> Verdict:
-    name = sql.text(table.database), sql.text(table.table)
-    told = await session.rows(
-        b"SELECT LOWER(column_name) FROM information_schema.columns"
-        b" WHERE table_schema = %b AND table_name = %b" % name
-    )
-    theirs = {_str(column) for (column,) in told}
-    verdict = Verdict(table.database, table.table, table.rows)
+    shape = await shape_of(session, Named(table.database, table.table))
+    theirs = {column.name.lower() for column in shape.columns}
     if not theirs:
         return Verdict(table.database, table.table, table.rows, "is not there")
     compared = [each for each in table.columns if _is_comparable(table, each)]
@@ -98,23 +81,22 @@ async def _verdict(
             table.database, table.table, table.rows, f"has no column {', '.join(missing)}"
         )
     left_out = tuple(each.name for each in table.columns if each not in compared)
-    ours = _sums(snapshot, manifest, table, compared)
-    rows, counted, total, xor = await _their_sums(session, table, compared)
+    ours = Checksums(rows=table.rows)
+    if compared:
+        ours = checksums_of(texts_of(snapshot, manifest, table, compared))
+    name = sql.qualified(table.database, table.table)
+    there = await checksums(session, name, [expression(each) for each in compared])
     reason = ""
-    if rows != ours.rows:
-        reason = f"has {rows} rows, the snapshot {ours.rows}"
-    elif compared and counted != rows:
+    if there.rows != ours.rows:
+        reason = f"has {there.rows} rows, the snapshot {ours.rows}"
+    elif compared and there.counted != there.rows:
         reason = "has rows that are too long for the server's max_allowed_packet to be summed up"
-    elif compared and (total, xor) != (ours.total, ours.xor):
+    elif compared and there != ours:
         reason = "has other values"
     said: tuple[str, ...] = ()
     if reason:
         said = await differences(session, snapshot, manifest, table, compared)
-    return Verdict(verdict.database, verdict.table, verdict.rows, reason, left_out, said)
-
-
-def _str(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return Verdict(table.database, table.table, table.rows, reason, left_out, said)
 
 
 def _is_comparable(table: TableEntry, column: ColumnEntry) -> bool:
@@ -123,31 +105,3 @@ def _is_comparable(table: TableEntry, column: ColumnEntry) -> bool:
     is_ambiguous = kind in ("enum", "set") and "" in LABEL.findall(column.mysql_type)
     is_told = not is_narrowed and not is_ambiguous and not table.losses.get(column.name)
     return kind not in _OWN_PRINT and is_told
-
-
-async def _their_sums(
-    session: SqlSession, table: TableEntry, columns: Sequence[ColumnEntry]
-) -> tuple[int, int, int, int]:
-    name = sql.qualified(table.database, table.table)
-    if not columns:
-        ((rows,),) = await session.rows(b"SELECT COUNT(*) FROM " + name)
-        return int(rows), int(rows), 0, 0
-    texts = b", '#', ".join(map(expression, columns))
-    row = b"CRC32(CONCAT(" + texts + b"))"
-    ((rows, counted, total, xor),) = await session.rows(
-        b"SELECT COUNT(*), COUNT(%b), COALESCE(SUM(%b), 0), BIT_XOR(%b) FROM %b"
-        % (row, row, row, name)
-    )
-    return int(rows), int(counted), int(total), int(xor)
-
-
-def _sums(
-    snapshot: Path, manifest: Manifest, table: TableEntry, columns: Sequence[ColumnEntry]
-) -> _Sums:
-    sums = _Sums()
-    if not columns:
-        sums.rows = table.rows
-        return sums
-    for row in texts_of(snapshot, manifest, table, columns):
-        sums.add("#".join(row))
-    return sums

@@ -10,7 +10,8 @@ from typing import Any
 from binlogd.drainer import sql
 from binlogd.drainer.mysql.connection import SqlSession
 from binlogd.snapshot.spec import ColumnEntry, Manifest, TableEntry
-from binlogd.tools.row_texts import NULL, expression, kind_of, texts_of
+from binlogd.tools.checksums import NULL
+from binlogd.tools.row_texts import expression, kind_of, texts_of
 
 COMPARED_ROWS_MAX = 200_000
 """Of either side; of larger tables no rows are named."""

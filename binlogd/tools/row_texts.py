@@ -7,17 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from binlogd.drainer import sql
 from binlogd.snapshot.bases.read_back import micros_of
 from binlogd.snapshot.formats import read_files
 from binlogd.snapshot.spec import ColumnEntry, Manifest, TableEntry
 from binlogd.tidb.times import duration_text
-from binlogd.tools.verify import hexadecimal
+from binlogd.tools.checksums import NULL, text_of
 
 LABEL = re.compile(r"'((?:[^']|'')*)'")
 INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
-NULL = "N"
-"""The text of NULL; that of any other value is hexadecimal."""
 
 
 def kind_of(column: ColumnEntry) -> str:
@@ -27,8 +24,7 @@ def kind_of(column: ColumnEntry) -> str:
 
 def expression(column: ColumnEntry) -> bytes:
     """What a server is asked for: the text of a column."""
-    name = sql.ident(column.name)
-    return b"IF(%b IS NULL, '%b', %b)" % (name, NULL.encode(), hexadecimal(name, kind_of(column)))
+    return text_of(column.name, kind_of(column))
 
 
 def texts_of(

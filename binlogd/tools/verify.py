@@ -26,6 +26,7 @@ from binlogd.drainer.filtering.loopback import MARK_DATABASE, MARK_TABLE
 from binlogd.drainer.mysql.connection import MySqlServer, SqlRefused, SqlSession
 from binlogd.errors import ConfigError
 from binlogd.tidb.schema import Named
+from binlogd.tools.checksums import INTEGERS, NUMBERED, TEMPORAL, checksums, hexadecimal, text_of
 from binlogd.tso import Tso
 
 PART_ROWS = 20_000
@@ -35,10 +36,7 @@ LOOKS = 5
 LOOK_AGAIN_S = 1.0
 SHOWN_ROWS_MAX = 10
 SHOWN_LETTERS_MAX = 80
-_INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
-_NUMBERED = frozenset({"bit", "enum", "set"})
 _OWN_PRINT = frozenset({"float", "double", "json", "longtext"})
-_TEMPORAL = frozenset({"date", "datetime", "timestamp", "time", "decimal"})
 
 Row = tuple[Any, ...]
 
@@ -202,8 +200,8 @@ class _Pair:
         self._part_rows = request.part_rows
 
     async def verdict(self) -> TableVerdict:
-        ours = await _shape(self._both.upstream, self._name)
-        theirs = await _shape(self._both.downstream, self._downstream)
+        ours = await shape_of(self._both.upstream, self._name)
+        theirs = await shape_of(self._both.downstream, self._downstream)
         names = {each.name.lower() for each in ours.columns}
         others = {each.name.lower() for each in theirs.columns}
         if names != others:
@@ -234,7 +232,7 @@ class _Pair:
         if count <= size:
             return count, [b"1 = 1"]
         kinds = {each.name: each.data_type for each in shape.columns}
-        if len(shape.key) == 1 and kinds[shape.key[0]] in _INTEGERS:
+        if len(shape.key) == 1 and kinds[shape.key[0]] in INTEGERS:
             return count, [each async for each in self._ranges(sql.ident(shape.key[0]))]
         buckets = -(-count // size)
         of = [each for each in shape.key if kinds[each] not in _OWN_PRINT]
@@ -289,19 +287,12 @@ class _Pair:
         return examples
 
     async def _has_equal_sums(self, selected: Sequence[_Reader], part: bytes) -> bool:
-        """Rows that are there more than once take each other out of a XOR, hence the sum; a row
-        that is too long for a server's max_allowed_packet has no checksum (CONCAT of a NULL, where
-        CONCAT_WS would step over it), hence the count."""
         if any(each.has_own_print for each in selected):
             return False
-        texts = b", '#', ".join(
-            b"IF(%b IS NULL, 'N', %b)" % (sql.ident(each.name), each.as_hex) for each in selected
-        )
-        row = b"CRC32(CONCAT(" + texts + b"))"
-        statement = b"SELECT COUNT(*), COUNT(%b), SUM(%b), BIT_XOR(%b) FROM " % (row, row, row)
-        ours = await self._both.upstream.rows(statement + self._tables[0] + b" WHERE " + part)
-        theirs = await self._both.downstream.rows(statement + self._tables[1] + b" WHERE " + part)
-        return ours == theirs and ours[0][0] == ours[0][1]
+        texts = [each.text for each in selected]
+        ours = await checksums(self._both.upstream, self._tables[0], texts, part)
+        theirs = await checksums(self._both.downstream, self._tables[1], texts, part)
+        return ours == theirs and ours.rows == ours.counted
 
     async def _rows(
         self, session: SqlSession, table: bytes, selected: Sequence[_Reader], part: bytes
@@ -343,7 +334,8 @@ def _where(name: Named) -> bytes:
     return b" WHERE table_schema = %b AND table_name = %b" % (database, table)
 
 
-async def _shape(session: SqlSession, name: Named) -> _Shape:
+async def shape_of(session: SqlSession, name: Named) -> _Shape:
+    """How a server has a table; without columns where it has none."""
     where = _where(name)
     columns = await session.rows(
         b"SELECT column_name, data_type FROM information_schema.columns"
@@ -369,7 +361,7 @@ class _Reader(NamedTuple):
 
     name: str
     expression: bytes
-    as_hex: bytes
+    text: bytes
     has_own_print: bool
     read: Callable[[Any], Any]
 
@@ -379,30 +371,19 @@ def _reader(column: _Column, downstream_type: str) -> _Reader:
     read: Callable[[Any], Any] = _as_it_is
     if kind in ("float", "double"):
         expression = name + b" + 0e0"
-    elif kind in _NUMBERED:
+    elif kind in NUMBERED:
         expression = name + b" + 0"
     elif kind == "json":
         expression, read = b"CAST(" + name + b" AS CHAR)", _json
-    elif kind in _INTEGERS or "blob" in kind or "binary" in kind:
+    elif kind in INTEGERS or "blob" in kind or "binary" in kind:
         expression = name
-    elif kind in _TEMPORAL:
+    elif kind in TEMPORAL:
         expression = b"CAST(" + name + b" AS CHAR)"
     else:  # not in hexadecimal digits: twice as long, it may be too long for a server
         expression = b"CAST(CONVERT(" + name + b" USING utf8mb4) AS BINARY)"
     # a server without a JSON type keeps it as text, so that both are read as JSON
     own = kind in ("float", "double", "json") or downstream_type == "json"
-    return _Reader(column.name, expression, hexadecimal(name, kind), own, read)
-
-
-def hexadecimal(name: bytes, kind: str) -> bytes:
-    """A value's text in hexadecimal digits: the same on every server."""
-    if kind in _INTEGERS or kind in _TEMPORAL:
-        return b"HEX(CAST(" + name + b" AS CHAR))"
-    if kind in _NUMBERED:
-        return b"HEX(" + name + b" + 0)"
-    if "blob" in kind or "binary" in kind:
-        return b"HEX(" + name + b")"
-    return b"HEX(CONVERT(" + name + b" USING utf8mb4))"
+    return _Reader(column.name, expression, text_of(column.name, kind), own, read)
 
 
 def _as_it_is(value: Any) -> Any:

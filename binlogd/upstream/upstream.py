@@ -10,26 +10,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from binlogd.ports import ClusterIdentity, Registry, TsoSource, TxnStatusSource
+from binlogd.ports import Registry, TsoSource, TxnStatusSource
 from binlogd.status import UpstreamPart
 from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
+from binlogd.upstream.cluster import StoredClusterIdentity
 from binlogd.upstream.keyspace.store import KeyspaceStore
 from binlogd.upstream.oracle import ClockTso
 from binlogd.upstream.skips import SkipList
 from binlogd.upstream.store import UpstreamStore
 from binlogd.upstream.tikv.client import TikvStatistics
 from binlogd.upstream.tikv.txn_status import FateStatistics
-
-
-class KnownCluster(ClusterIdentity, Protocol):
-    """A cluster id that can be waited for."""
-
-    async def wait_known(self) -> int:
-        """The cluster id, as soon as somebody has said it."""
-        ...
 
 
 class History(Protocol):
@@ -122,7 +115,7 @@ class Upstream:
 
     kind: str
     store: UpstreamStore
-    cluster: KnownCluster
+    cluster: StoredClusterIdentity
     tso: TsoSource
     history: History
     registry: Registry

@@ -28,8 +28,9 @@ import structlog
 from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.typedefs import Middleware
 
+from binlogd.host.peers import address
 from binlogd.host.tls import common_names
-from binlogd.settings.operators import Address, Operators, address
+from binlogd.settings.operators import Address, Operators
 from binlogd.telemetry.logs import Seldom
 
 log = structlog.get_logger(__name__)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlogd.errors import ConfigError
+from binlogd.host.peers import address
 from binlogd.settings import config
-from binlogd.settings.operators import address, is_peer, operators, peers
+from binlogd.settings.operators import is_peer, operators, peers
 
 
 def test_nobody_is_an_operator_unless_named() -> None:
