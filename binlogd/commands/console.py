@@ -140,7 +140,7 @@ class VerifyProgress(_Live):
 class ReadingProgress(_Live):
     """How far files are read: a bar on a terminal that shows nothing else, else nothing."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, is_shown: bool = True) -> None:
         self.meter = Meter()
         self.count = 0
         super().__init__(
@@ -148,7 +148,7 @@ class ReadingProgress(_Live):
             "reading",
             DownloadColumn(),
             TimeRemainingColumn(),
-            is_shown=not sys.stdout.isatty(),
+            is_shown=is_shown and not sys.stdout.isatty(),
         )
 
     def advance(self) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -24,14 +29,21 @@ from binlogd.commands.reading import (
     quiet_on_broken_pipe,
     window_of,
 )
+from binlogd.commands.running import get_status
 from binlogd.drainer.filtering.filter import TableFilter
-from binlogd.errors import CorruptPayload, CorruptRow
+from binlogd.errors import ConfigError, CorruptPayload, CorruptRow, NotRunning, Unavailable
+from binlogd.host import loop
+from binlogd.settings.setup import Setup
 from binlogd.tools.chosen import Met, chosen, table_patterns
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.reading import Source, find_sources, transactions
 from binlogd.tools.records import RecordLine, records
 from binlogd.tools.shown import VALUE_CHARS_MAX, JsonWriter, TextWriter
 from binlogd.tools.transaction import CommitWindow, Meter
+from binlogd.tso import MAX_TS, NO_TS, Tso
+
+FOLLOW_S = 0.3
+"""Between two looks for what has committed."""
 
 
 def dump(  # noqa: PLR0913 - typer makes each parameter an option
@@ -46,7 +58,13 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
     raw_records: Annotated[
         bool, typer.Option("--records", help="Every record as it stands in the files, undecoded.")
     ] = False,
-    full: Annotated[bool, typer.Option("--full", help="Long values whole.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show long values whole.")] = False,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Show what commits from now on, or from --from on, until Ctrl-C."
+        ),
+    ] = False,
     schema_history: HistoryOption = None,
     config_file: ConfigOption = None,
     data_dir: DataDirOption = None,
@@ -58,10 +76,12 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
     Drainer's), a directory of a file sink, or files of these; without one it is the data directory
     of the configuration. Files are read one record at a time, also while binlogd writes them.
     Damaged bytes end the dump with path and offset, after everything before them. Exit code 1 when
-    there is nothing of a table, or in a time, that was asked for.
+    there is nothing of a table, or in a time, that was asked for. With --follow the log of a Pump
+    is read up to where its node, which has to run, knows everything.
 
         binlogd dump --table shop.orders --from 2026-01-01T03:00:00Z
         binlogd dump --heads --limit 20
+        binlogd dump --follow --table shop.orders --json
     """
     wanted = (
         TableFilter(do_tables=table_patterns(table, "--table"), ignored_databases=())
@@ -69,36 +89,122 @@ def dump(  # noqa: PLR0913 - typer makes each parameter an option
         else None
     )
     window = window_of(start, stop)
-    sources = find_sources(paths or [load_setup(config_file, data_dir).data_dir])
+    setup = load_setup(config_file, data_dir)
+    asked = _Asked(paths or [setup.data_dir], schema_history, wanted, limit, heads=heads)
+    writer = _writer(full=full, as_json=as_json)
+    if follow:
+        if raw_records or stop:
+            raise ConfigError("--follow has no end: leave --records and --to out")
+        with quiet_on_broken_pipe(), suppress(KeyboardInterrupt):
+            loop.run(_followed(asked, writer, window.start, partial(_vouched, setup)))
+        return
+    sources = find_sources(asked.paths)
     with quiet_on_broken_pipe(), ReadingProgress(Console(stderr=True)) as shown:
         if raw_records:
             _dump_records(sources, window, limit, as_json=as_json, progress=shown)
             return
-        found = transactions(
-            sources, window, jobs=known_jobs(sources, schema_history), meter=shown.meter
-        )
-        writer = (
-            JsonWriter(sys.stdout.write)
-            if as_json
-            else TextWriter(
-                sys.stdout.write,
-                is_coloured=is_coloured(),
-                value_chars_max=None if full else VALUE_CHARS_MAX,
-            )
-        )
-        unreadable, met = 0, Met()
-        for transaction, rows in islice(chosen(found, wanted, met), limit):
-            try:
-                writer.transaction(transaction, None if heads else rows)
-            except (CorruptRow, CorruptPayload) as error:
-                writer.failure(transaction, str(error))
-                unreadable += 1
-            shown.advance()
-        sys.stdout.flush()
-    if unreadable:
+        met = Met()
+        done = _printed(asked, writer, sources, window, met, shown)
+    if done.unreadable:
         raise typer.Exit(1)
     if limit != 0:
         met.expect_some(table or (), window)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be printed, out of which files."""
+
+    paths: list[Path]
+    schema_history: Path | None
+    wanted: TableFilter | None
+    limit: int | None
+    heads: bool
+
+
+@dataclass(slots=True)
+class _Printed:
+    """How much of it was."""
+
+    transactions: int = 0
+    unreadable: int = 0
+
+
+def _writer(*, full: bool, as_json: bool) -> JsonWriter | TextWriter:
+    if as_json:
+        return JsonWriter(sys.stdout.write)
+    chars_max = None if full else VALUE_CHARS_MAX
+    return TextWriter(sys.stdout.write, is_coloured=is_coloured(), value_chars_max=chars_max)
+
+
+def _printed(
+    asked: _Asked,
+    writer: JsonWriter | TextWriter,
+    sources: list[Source],
+    window: CommitWindow,
+    met: Met,
+    shown: ReadingProgress,
+) -> _Printed:
+    jobs, done = known_jobs(sources, asked.schema_history), _Printed()
+    found = transactions(sources, window, jobs=jobs, meter=shown.meter)
+    for transaction, rows in islice(chosen(found, asked.wanted, met), asked.limit):
+        try:
+            writer.transaction(transaction, None if asked.heads else rows)
+        except (CorruptRow, CorruptPayload) as error:
+            writer.failure(transaction, str(error))
+            done.unreadable += 1
+        done.transactions += 1
+        shown.advance()
+    sys.stdout.flush()
+    return done
+
+
+async def _followed(
+    asked: _Asked,
+    writer: JsonWriter | TextWriter,
+    start: Tso,
+    vouched: Callable[[], Tso | None],
+) -> None:
+    """What commits from `start` on, or from now on, until Ctrl-C or so many transactions.
+
+    The log of a Pump is read up to where its node vouches for the order, other files to their end.
+    """
+    said = Console(stderr=True)
+    after, was_away = (Tso(start - 1) if start else None), False
+    while True:  # until Ctrl-C, or `limit`
+        sources = find_sources(asked.paths)
+        is_pump = any(source.shards for source in sources)
+        upto = vouched() if is_pump else MAX_TS
+        if upto is None and not was_away:
+            said.print("no binlogd answers; what commits is shown when it does", highlight=False)
+        was_away = upto is None
+        if after is None and upto is not None:
+            after = upto if is_pump else _newest(sources)
+        if after is not None and upto is not None and upto > after:
+            met, quiet = Met(), ReadingProgress(said, is_shown=False)
+            window = CommitWindow(Tso(after + 1), upto)
+            done = _printed(asked, writer, sources, window, met, quiet)
+            after = upto if is_pump else met.last_ts or after
+            if asked.limit is not None:
+                asked = replace(asked, limit=asked.limit - done.transactions)
+                if asked.limit == 0:
+                    return
+        await asyncio.sleep(FOLLOW_S)
+
+
+def _vouched(setup: Setup) -> Tso | None:
+    """Up to where a running node knows everything; None while none answers."""
+    try:
+        return get_status(setup).max_commit_ts
+    except (NotRunning, Unavailable):
+        return None
+
+
+def _newest(sources: list[Source]) -> Tso:
+    last = NO_TS
+    for each in transactions(sources, CommitWindow(), meter=Meter()):
+        last = each.commit_ts
+    return last
 
 
 def _dump_records(
