@@ -27,6 +27,7 @@ from binlogd.errands import make_data_dir, open_store
 from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
 from binlogd.exporting import desk_for
 from binlogd.grpc.http2 import Http2Limits, Servable
+from binlogd.host.certificates import Expiry
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
 from binlogd.host.loop import run
@@ -70,7 +71,7 @@ from binlogd.settings.effects import without_effect
 from binlogd.settings.made_token import made_token
 from binlogd.settings.operators import peers
 from binlogd.settings.quantities import listen_address, size_bytes
-from binlogd.settings.setup import Setup, client_tls, server_tls
+from binlogd.settings.setup import Setup, client_tls, server_tls, tls_files, tls_tables
 from binlogd.snapshot.desk import Desk
 from binlogd.snapshot.metrics import DeskReport
 from binlogd.telemetry.logs import set_up_logging
@@ -179,6 +180,7 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
             upstream=upstream.statistics,
             downstream=lambda: downstream_of(reloading.setup),
             known_jobs=upstream.history.known_jobs,
+            certificates=Expiry(map(tls_files, tls_tables(setup.config))),
             open_addr=setup.config.addr if setup.is_open else "",
             stand_in=_stand_in(setup, upstream, names, pump),
         )

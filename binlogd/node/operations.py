@@ -21,6 +21,7 @@ from binlogd.client.registered_pumps import RegisteredPumps
 from binlogd.drainer.metrics import say_drainer
 from binlogd.drainer.standing import drainer_status
 from binlogd.errors import BinlogdError, RecordTooLarge, Refused, UpstreamUnavailable
+from binlogd.host.certificates import Expiry
 from binlogd.node.bulkhead import Bulkhead
 from binlogd.node.membership import Identity
 from binlogd.node.pulse import Counts
@@ -97,6 +98,8 @@ class Node:
     known_jobs: Callable[[], Awaitable[Sequence[bytes]]] | None = None
     """The DDL history, read anew."""
     archiver: Archiving | None = None
+    certificates: Expiry = field(default_factory=lambda: Expiry(()))
+    """Of the port and of the downstream."""
     open_addr: str = ""
     """Where others reach it with neither TLS nor a token that somebody set; "": nowhere."""
     exports: DeskReport | None = None
@@ -218,6 +221,11 @@ class Node:
             "binlogd_unforeseen_errors",
             "Exceptions that nobody foresaw; each has its traceback in the log.",
             [({"part": part}, count) for part, count in self._faults().items()],
+        )
+        out.gauge(
+            "binlogd_certificate_expires_seconds",
+            "When the first certificate of a file ends, in seconds since 1970.",
+            [({"file": file}, end_s) for file, end_s in self.certificates.expires_s().items()],
         )
         say_upstream(out, self.upstream())
         if self.stand_in is not None:
