@@ -141,7 +141,6 @@ def test_there_are_pages_to_run() -> None:
     assert {page.stem for page in PAGES} >= {
         "tutorial",
         "tutorial-data",
-        "sqlite",
         "mend",
         "restore",
         "migrate",
