@@ -273,6 +273,7 @@ class CommonStatus(Struct, frozen=True, kw_only=True):
     cluster_id: int | None
     version: str
     form: str
+    uptime_s: float
     max_commit_ts: Ts
     newest_commit_ts: Ts
     checkpoint: SavedCheckpoint

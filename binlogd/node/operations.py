@@ -109,6 +109,11 @@ class Node:
     bulkhead: Bulkhead = field(default_factory=lambda: Bulkhead(Random()))
     """Of what works beside the Pump."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    _started_ms: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Whoever asks is told for how long it runs."""
+        self._started_ms = self.clock.wall_ms()
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -154,6 +159,7 @@ class Node:
             cluster_id=self.cluster.cluster_id,
             version=__version__,
             form=native.form(),
+            uptime_s=max(0, self.clock.wall_ms() - self._started_ms) / 1000,
             max_commit_ts=self._max_commit_ts(),
             newest_commit_ts=self._newest_commit_ts(),
             checkpoint=self._checkpoint(),

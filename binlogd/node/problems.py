@@ -23,8 +23,8 @@ OPEN_PORT = (
 class Problem(Struct, frozen=True):
     """`severity` is "bad" (data is not moving, or lost), "warn" (look soon), or "info".
 
-    `action` names what may be pressed: "skip" (of `commit_ts`), "resume", or "". A skip is offered
-    where the error says that it helps, and `todo` says first what is better.
+    `action` names what may be pressed: "skip" (of `commit_ts`), "resume", "retry", or "". A skip is
+    offered where the error says that it helps, and `todo` says first what is better.
     """
 
     severity: str
@@ -189,9 +189,10 @@ def _failure(drainer: DrainerStatus, failure: FailureStatus) -> Problem:
             f"Replication failed {times}, and tries again",
             told,
             f"{todo} The next attempt is in {drainer.retry_in_s:.0f} s, by itself.",
+            "retry",
         )
     if not skip_ts:
-        return Problem("bad", "Replication is stuck", told, todo)
+        return Problem("bad", "Replication is stuck", told, todo, "retry")
     last = (
         f"If nothing else helps: `binlogd skip {skip_ts} --reason ...` passes over this"
         " transaction, and the downstream lacks it from then on."

@@ -1,16 +1,20 @@
-"""The figures of the last minutes, one sample a second: what a picture begins with.
+"""The figures of the last minutes, one sample a second, and of the last day, one a minute: what a
+picture begins with.
 
 Rates are made here from counters, so that whoever joins sees the past at once and every watcher
-sees the same. Bounded: SAMPLES_MAX samples of a few numbers.
+sees the same. Bounded: SAMPLES_MAX and MINUTES_MAX samples of a few numbers.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 SAMPLES_MAX = 900
+MINUTES_MAX = 1440
+MINUTE_MS = 60_000
 EVERY_S = 1.0
 
 
@@ -37,6 +41,8 @@ class Pulse:
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
+        self._minutes: deque[Sample] = deque(maxlen=MINUTES_MAX)
+        self._minute: list[Sample] = []
         self._last: tuple[int, Counts] | None = None
 
     def take(self, at_ms: int, lag_s: float | None, counts: Counts) -> Sample:
@@ -50,11 +56,26 @@ class Pulse:
         lag = None if lag_s is None else round(lag_s, 3)
         sample = Sample(at_ms, lag, round(received, 1), round(rows, 1))
         self._samples.append(sample)
+        if self._minute and self._minute[0].at_ms // MINUTE_MS != at_ms // MINUTE_MS:
+            self._minutes.append(_together(self._minute))
+            self._minute.clear()
+        self._minute.append(sample)
         return sample
 
     def samples(self) -> list[Sample]:
         """The oldest first."""
         return list(self._samples)
+
+    def minutes(self) -> list[Sample]:
+        """Those that are over, the oldest first: the largest lag and the mean rates of each."""
+        return list(self._minutes)
+
+
+def _together(samples: Sequence[Sample]) -> Sample:
+    lags = [each.lag_s for each in samples if each.lag_s is not None]
+    received = sum(each.received for each in samples) / len(samples)
+    rows = sum(each.rows for each in samples) / len(samples)
+    return Sample(samples[0].at_ms, max(lags, default=None), round(received, 1), round(rows, 1))
 
 
 def _grown(before: int, now: int) -> int:

@@ -78,7 +78,13 @@ class Replication:
             self._asked.set()
 
     def resume(self) -> None:
-        """Goes on from the checkpoint. Raises Refused unless it is paused or offline."""
+        """Goes on from the checkpoint; one that is stuck or waits tries again at once. Raises
+        Refused where it is at work."""
+        waits = DrainerState.STUCK, DrainerState.RETRYING
+        if self._state is NodeState.ONLINE and self.statistics().state in waits:
+            log.info("drainer_asked_to_retry")
+            self.retry()
+            return
         if self._state not in (NodeState.PAUSED, NodeState.OFFLINE):
             raise Refused(f"cannot resume: the drainer is {self._state.value}")
         self._drainer = self._make()

@@ -57,7 +57,9 @@ class Watch:
 
     def _opening(self) -> bytes:
         samples = self._pulse.samples()
-        past = msgspec.json.encode({"every_s": EVERY_S, "samples": samples})
+        past = msgspec.json.encode(
+            {"every_s": EVERY_S, "samples": samples, "minutes": self._pulse.minutes()}
+        )
         status = self._sight.status()
         return event("past", past) + self._now(status, samples[-1] if samples else None)
 
@@ -65,6 +67,7 @@ class Watch:
         now = {
             "at_ms": self._clock.wall_ms(),
             "sample": sample,
+            "minute": next(reversed(self._pulse.minutes()), None),
             "status": _exact(document(status)),
             "problems": problems(status),
             "skips": _exact(msgspec.to_builtins(self._sight.skips())),

@@ -196,6 +196,7 @@ def test_replication_is_paused_and_resumed_with_the_token_only(scene: Scene) -> 
     browser.one("#token-value").send_keys(TOKEN, Keys.ENTER)
     browser.wait_for("#states", "Replication paused")
     assert "Resume it when" in browser.wait_for("#attention", "Replication is paused")
+    browser.wait_for("#figures", "replication is paused")
     browser.click("#attention button")
     browser.wait_for("#states", "Replication running")
     kept = "return [Object.keys(sessionStorage).length, localStorage.length, document.cookie]"
@@ -229,7 +230,11 @@ def test_what_is_stuck_says_what_to_do_and_is_skipped_by_hand(scene: Scene) -> N
     assert "not found table id: 77" in problem
     assert f"binlogd skip {ts}" in problem
     offered = [each.text for each in browser.all("#attention button")]
-    assert offered == ["Look at it", "Skip it…"], "after what to do, and last"
+    assert offered == ["Look at it", "Try again", "Skip it…"], "after what to do, and last"
+    browser.click("#attention button:nth-of-type(2)")
+    scene.give_token()
+    browser.wait_for("#acted", "tries again")
+    browser.wait_for("#attention", "Replication is stuck")
     browser.click("#attention .danger")
     assert "never be applied" in browser.wait_for("#skip[open]", "for good?")
     assert browser.one("#attention .problem").is_displayed(), "it is asked beside the message"
@@ -238,7 +243,6 @@ def test_what_is_stuck_says_what_to_do_and_is_skipped_by_hand(scene: Scene) -> N
     assert field.get_attribute("value") == ts
     assert field.get_attribute("readonly"), "no other than that of the message"
     browser.driver.switch_to.active_element.send_keys("a table of the test", Keys.ENTER)
-    scene.give_token()
     browser.wait_for("#states", "Replication running")
     browser.wait_for("#attention", "Nothing needs attention")
     browser.click("#skips summary")
@@ -325,9 +329,7 @@ def test_everything_is_reached_by_keyboard_and_has_a_name(scene: Scene) -> None:
     assert reached >= wanted
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme"), [(1280, "light"), (1280, "dark"), (768, "light"), (360, "dark")]
-)
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
 def test_it_fits_and_can_be_read(scene: Scene, scheme: str, width: int, tmp_path: Path) -> None:
     browser = scene.open()
     browser.look(width=width, scheme=scheme)

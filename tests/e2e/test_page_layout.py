@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from selenium.webdriver.remote.webelement import WebElement
 
 from tests.support.appliance import Appliance, into_mariadb
 from tests.support.browser import Browser
@@ -14,9 +17,19 @@ from tests.support.mariadb import MariaDb
 from tests.support.ports import free_port
 from tests.support.shop import Shop, send
 
-WIDTHS = (390, 820, 1280, 1440, 1920)
+WIDTHS = (390, 820, 1024, 1280, 1440)
+HEIGHT = 3600
+"""The whole page, so that no scroll bar counts and the pictures show all of it."""
+TOLERANCE_PX = 12
+"""For another version of the browser, and its fonts."""
+GOLDEN = Path(__file__).parents[1] / "golden" / "page_layout.json"
+"""Made anew, and looked at, where the page is to look otherwise: remove it, and run the test."""
+CONTRAST_MIN = 4.5
 NOVEMBER_2023_MS = 1_700_545_818_000
-_LEAVING = (Path(__file__).parents[1] / "support" / "leaving.js").read_text()
+_SUPPORT = Path(__file__).parents[1] / "support"
+_LEAVING = (_SUPPORT / "leaving.js").read_text()
+_LAYOUT = (_SUPPORT / "page_layout.js").read_text()
+_CONTRASTS = (_SUPPORT / "contrasts.js").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +59,49 @@ def opened(browser: Browser, machine: Appliance) -> None:
     browser.wait_for("#figures", "Lag")
 
 
-def test_nothing_leaves_its_card_and_nothing_is_cut(browser: Browser, recorded: Appliance) -> None:
+def moved(parts: dict[str, list[int]], expected: dict[str, list[int]]) -> list[str]:
+    """What lies in another place than expected, or is new, or is gone."""
+    found = [f"{name}: new or gone" for name in sorted(parts.keys() ^ expected.keys())]
+    for name in parts.keys() & expected.keys():
+        left, width, row = (a - b for a, b in zip(parts[name], expected[name], strict=True))
+        if max(abs(left), abs(width)) > TOLERANCE_PX or row:
+            found.append(f"{name}: {parts[name]}, expected {expected[name]}")
+    return found
+
+
+def test_every_part_lies_where_it_was_and_nothing_leaves_its_card_or_is_cut(
+    browser: Browser, recorded: Appliance, tmp_path: Path
+) -> None:
     opened(browser, recorded)
     assert "Nov 21 2023" in browser.wait_for("#shards", "2023")
-    browser.click("#attention .danger")  # its dialog counts too
+    script = browser.driver.execute_script
+    found: dict[str, Any] = {"parts": {}, "colours": {}}
+    wrong: list[str] = []
     for scheme in ("light", "dark"):
         for width in WIDTHS:
-            browser.look(width=width, scheme=scheme)
-            script = browser.driver.execute_script
-            assert (width, scheme, script(_LEAVING)) == (width, scheme, [])
-            assert script("return document.documentElement.scrollWidth") <= width
+            browser.look(width=width, height=HEIGHT, scheme=scheme)
+            faults = script(_LEAVING)
+            if script("return document.documentElement.scrollWidth") > width:
+                faults.append("the page is wider than its window")
+            layout = script(_LAYOUT)
+            found["colours"][scheme] = layout["colours"]
+            if moved(layout["parts"], found["parts"].setdefault(str(width), layout["parts"])):
+                faults.append("light and dark differ in more than colours")
+            if width == WIDTHS[-1]:
+                weak = [each for each in script(_CONTRASTS) if each["ratio"] < CONTRAST_MIN]
+                faults += [f"cannot be read: {each}" for each in weak]
+            browser.shot(tmp_path / f"{scheme}-{width}.png")
+            wrong += [f"{width} {scheme}: {each}" for each in faults]
+    browser.click("#attention .danger")
+    wrong += script(_LEAVING)
     browser.look()
+    if not GOLDEN.exists():
+        GOLDEN.write_text(json.dumps(found, indent=1) + "\n")
+    expected = json.loads(GOLDEN.read_text())
+    for at in map(str, WIDTHS):
+        wrong += [f"{at}: {each}" for each in moved(found["parts"][at], expected["parts"][at])]
+    assert wrong == [], f"see the pictures in {tmp_path}"
+    assert found["colours"] == expected["colours"]
 
 
 def test_a_figure_is_told_once_and_the_zone_of_all_times_once(
@@ -80,6 +125,25 @@ def test_a_figure_is_told_once_and_the_zone_of_all_times_once(
 
 
 # --- what a page says before there is anything to see ------------------------------------------
+
+
+def _since(plot: WebElement) -> str:
+    return (plot.get_attribute("aria-label") or "").partition("since")[2]
+
+
+def test_a_picture_shows_a_day_too_and_one_peak_does_not_flatten_the_rest(
+    browser: Browser, recorded: Appliance
+) -> None:
+    opened(browser, recorded)
+    plot = browser.one("#pictures svg")
+    before = browser.wait(lambda: _since(plot))
+    browser.click("#span label:nth-of-type(2)")
+    browser.wait(lambda: _since(plot) != before)
+    script = (
+        "const done = arguments[0]; import('/page/chart.js').then(({highest}) => done("
+        "[highest([...Array(99).fill(3), 5000], 1), highest([...Array(90).fill(3), 9], 1)]))"
+    )
+    assert browser.driver.execute_async_script(script) == [6, 9]
 
 
 def test_where_it_comes_from_and_goes_to_is_told(browser: Browser, recorded: Appliance) -> None:

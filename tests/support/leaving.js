@@ -18,4 +18,13 @@ for (const card of document.querySelectorAll(CARDS)) {
     if (each.matches(".tile strong") && each.clientHeight > 1.6 * parseFloat(style.lineHeight)) wrong.push(`takes lines: ${name(each)}`);
   }
 }
+const shown = [...document.querySelectorAll(".card, .tile, .problem, .notice, header.top")].filter((each) => each.checkVisibility() && !each.closest("dialog"));
+for (const [at, one] of shown.entries()) {
+  for (const other of shown.slice(at + 1)) {
+    if (one.contains(other) || one.matches("header") || other.matches("header")) continue;
+    const [a, b] = [one.getBoundingClientRect(), other.getBoundingClientRect()];
+    const isApart = a.right <= b.left + 0.5 || b.right <= a.left + 0.5 || a.bottom <= b.top + 0.5 || b.bottom <= a.top + 0.5;
+    if (!isApart) wrong.push(`lie on each other: ${name(one)} and ${name(other)}`);
+  }
+}
 return wrong;

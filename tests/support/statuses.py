@@ -25,6 +25,7 @@ def well(**changes: Any) -> Status:
         "cluster_id": 7,
         "version": "0.1.0",
         "form": "plain",
+        "uptime_s": 12.0,
         "max_commit_ts": Tso(50),
         "newest_commit_ts": Tso(50),
         "checkpoint": SavedCheckpoint(Tso(40)),

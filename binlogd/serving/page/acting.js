@@ -85,6 +85,8 @@ const state = (half, action) => `/state/${encodeURIComponent(ids[half])}/${actio
 
 export const resume = () => act("PUT", state("drainer", "resume"), "Replication goes on.");
 
+export const retry = () => act("PUT", state("drainer", "resume"), "Replication tries again.");
+
 async function pause() {
   if (!await isSure("Pause replication?", "What was pulled is applied, then nothing more until it is resumed. Binlogs are received and kept meanwhile.", "Pause")) return;
   await act("PUT", state("drainer", "pause"), "Replication pauses when what was pulled is applied.");

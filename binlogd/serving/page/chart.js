@@ -5,6 +5,7 @@ import { el, svg } from "/page/dom.js";
 import { timeOf } from "/page/words.js";
 
 const HEIGHT = 132;
+const STEPS = [1, 2, 3, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720]; // minutes between two times of the axis
 const LEFT = 52, RIGHT = 8, TOP = 10, BOTTOM = 20;
 
 // Round steps for an axis from zero up to at least `top`.
@@ -18,6 +19,14 @@ export function ticks(top, most = 3) {
     if (at * step >= top) break;
   }
   return found;
+}
+
+// Where a picture ends: at its peak, unless that is one moment far above all the rest.
+export function highest(values, least) {
+  const sorted = [...values].sort((one, other) => one - other);
+  const usual = Math.max(least, sorted[Math.floor(0.98 * (sorted.length - 1))] ?? 0);
+  const most = sorted.at(-1) ?? 0;
+  return sorted.length > 50 && most > 10 * usual ? 2 * usual : most;
 }
 
 export class Chart {
@@ -34,10 +43,10 @@ export class Chart {
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
 
-  // `points` are [ms, value or null], the oldest first; `span` is [from ms, to ms].
-  set(points, span) {
-    this.points = points;
-    this.span = span;
+  // `points` are [ms, value or null], the oldest first; `span` is [from ms, to ms]; two points further apart than
+  // `gapMs` are not joined.
+  set(points, span, gapMs) {
+    Object.assign(this, { points, span, gapMs });
     this.draw();
   }
 
@@ -46,12 +55,13 @@ export class Chart {
     if (!width || !this.span) return;
     const known = this.points.filter(([, value]) => value !== null);
     const most = known.reduce((top, [, value]) => Math.max(top, value), 0);
-    const steps = ticks(Math.max(most, this.least));
+    const top = highest(known.map(([, value]) => value), this.least);
+    const steps = ticks(Math.max(top, this.least));
     const [from, to] = this.span;
     const x = (ms) => LEFT + ((ms - from) / (to - from)) * (width - LEFT - RIGHT);
-    const y = (value) => HEIGHT - BOTTOM - (value / steps.at(-1)) * (HEIGHT - TOP - BOTTOM);
+    const y = (value) => HEIGHT - BOTTOM - (Math.min(value, steps.at(-1)) / steps.at(-1)) * (HEIGHT - TOP - BOTTOM);
     const last = known.at(-1);
-    this.peak.textContent = last ? `peak ${this.format(most)}` : "";
+    this.peak.textContent = last ? `peak ${this.format(most)}${most > steps.at(-1) ? ", beyond the picture" : ""}` : "";
     this.canvas.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     this.canvas.setAttribute("aria-label",
       last ? `${this.title}: now ${this.format(last[1])}, peak ${this.format(most)} since ${timeOf(from)}` : `${this.title}: not known`);
@@ -67,7 +77,8 @@ export class Chart {
   }
 
   minutes(from, to, width, x) {
-    const step = Math.ceil((to - from) / 60000 / Math.max(2, Math.floor(width / 110))) * 60000;
+    const rough = (to - from) / 60000 / Math.max(2, Math.floor(width / 110));
+    const step = (STEPS.find((each) => each >= rough) ?? STEPS.at(-1)) * 60000;
     const found = [];
     for (let ms = Math.ceil(from / step) * step; ms <= to; ms += step) {
       if (x(ms) < LEFT + 16 || x(ms) > width - 22) continue;
@@ -82,7 +93,7 @@ export class Chart {
     let before = null;
     for (const point of this.points) {
       if (point[1] === null) { before = null; continue; }
-      if (before === null || point[0] - before > 10000) found.push([]);
+      if (before === null || point[0] - before > this.gapMs) found.push([]);
       found.at(-1).push(point);
       before = point[0];
     }

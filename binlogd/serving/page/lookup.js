@@ -22,8 +22,19 @@ function question() {
   return `/transactions?${query}`;
 }
 
+const HINTS = {
+  newest: "The last 20 transactions of this log.",
+  row: "What became of a row: its last 20 changes, the newest first. A key is found at once.",
+  ts: "One transaction, by its commit_ts or start_ts.",
+  time: "The first 20 transactions from a time on.",
+};
+
 function choose() {
   const kind = form().kind.value;
+  if (!$("found").hasChildNodes()) {
+    $("look-state").className = "dim";
+    $("look-state").textContent = HINTS[kind];
+  }
   for (const each of $("look-form").querySelectorAll("[data-for]")) {
     each.hidden = !each.dataset.for.split(" ").includes(kind);
   }

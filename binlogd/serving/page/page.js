@@ -6,14 +6,15 @@ import { $, el, moment, show, tsMoment } from "/page/dom.js";
 import * as lookup from "/page/lookup.js";
 import { bytes, count, dayOf, msOf, plural, seconds, timeOf, tsTime, zone } from "/page/words.js";
 
-const MINUTES = 15, LEAST_MINUTES = 2;
+const MINUTES = 15, DAY_MINUTES = 24 * 60;
+const LEAST = { [MINUTES]: 2, [DAY_MINUTES]: 60 };
 const perSecond = (value) => `${count(value)}/s`;
 const charts = [
   [1, new Chart($("pictures"), { title: "Lag", name: "lag", format: (value) => seconds(value), least: 1 })],
   [2, new Chart($("pictures"), { title: "Binlogs received", name: "received", format: perSecond, least: 5 })],
   [3, new Chart($("pictures"), { title: "Rows applied", name: "rows", format: perSecond, least: 5 })],
 ];
-let samples = [];
+let samples = [], minutes = [];
 let heard = null;
 
 // --- listening ----------------------------------------------------------------------------------
@@ -30,15 +31,17 @@ function listenWhileSeen() {
 function listen() {
   const mine = events = new EventSource("/events");
   events.addEventListener("past", (event) => {
-    const past = JSON.parse(event.data).samples;
-    const first = past.length ? past[0][0] : Infinity;
-    samples = [...samples.filter(([ms]) => ms < first), ...past];
+    const { samples: past, minutes: before } = JSON.parse(event.data);
+    samples = joined(samples, past);
+    minutes = joined(minutes, before);
   });
   events.addEventListener("now", (event) => {
     const now = JSON.parse(event.data);
     heard = now.at_ms;
     if (now.sample && now.sample[0] > (samples.at(-1)?.[0] ?? 0)) samples.push(now.sample);
+    if (now.minute && now.minute[0] > (minutes.at(-1)?.[0] ?? 0)) minutes.push(now.minute);
     samples = samples.filter(([ms]) => ms > heard - MINUTES * 60000);
+    minutes = minutes.filter(([ms]) => ms > heard - DAY_MINUTES * 60000);
     live(true);
     showAll(now);
   });
@@ -47,6 +50,20 @@ function listen() {
     if (mine.readyState !== EventSource.CLOSED) return;
     setTimeout(() => mine === events && listenWhileSeen(), 3000); // refused: it does not try again by itself
   };
+}
+
+// What this page remembers of the time before a process was there, and what the process does.
+function joined(mine, told) {
+  const first = told.length ? told[0][0] : Infinity;
+  return [...mine.filter(([ms]) => ms < first), ...told];
+}
+
+function showPictures() {
+  const span = Number(document.querySelector("#span input:checked").value);
+  const all = span === MINUTES ? samples : [...minutes, ...samples.slice(-1)];
+  const from = Math.max(heard - span * 60000, Math.min(all[0]?.[0] ?? heard, heard - LEAST[span] * 60000));
+  const gapMs = span === MINUTES ? 10000 : 150000;
+  for (const [at, chart] of charts) chart.set(all.map((each) => [each[0], each[at]]), [from, heard], gapMs);
 }
 
 function live(isLive) {
@@ -65,11 +82,10 @@ function live(isLive) {
 
 function showAll({ status, problems, skips }) {
   showHead(status);
-  showProblems(problems);
+  showProblems(problems, status.drainer);
   showFlow(status);
   showFigures(status);
-  const from = Math.max(heard - MINUTES * 60000, Math.min(samples[0]?.[0] ?? heard, heard - LEAST_MINUTES * 60000));
-  for (const [at, chart] of charts) chart.set(samples.map((each) => [each[0], each[at]]), [from, heard]);
+  showPictures();
   showShards(status);
   showLanes(status);
   showDdls(status.drainer);
@@ -103,28 +119,32 @@ function showFlow(status) {
   const from = [`${shards.length ? "TiDB" : "Pumps"}${cluster ? `, cluster ${cluster}` : ""}`, `kind = "${upstream.kind}"${asked ? `, ${asked}` : ""}`];
   const into = drainer.state === "off" ? ["nothing", "replication is turned off"]
     : [TARGETS[drainer.downstream.db_type] ?? "", `${drainer.downstream.address}${isConnected(drainer) ? "" : ", not connected yet"}`];
-  show($("flow"), [from, roles, into], () => [from, [`this ${roles.join(" and ")}`, ""], into].flatMap(([name, more], at) => [
+  const tries = drainer.retries ? `, ${plural(drainer.retries, "failed attempt")} since` : "";
+  const here = [`this ${roles.join(" and ")}`, `up for ${seconds(status.uptime_s)}${tries}`];
+  show($("flow"), [from, here, into], () => [from, here, into].flatMap(([name, more], at) => [
     at ? el("span", { class: "arrow", "aria-label": "to" }, "→") : null,
     el("div", {}, el("b", {}, name), " ", el("span", { class: "dim" }, more))]));
   $("begin").hidden = !shards.length || Boolean(status.newest_commit_ts);
 }
 
-function showProblems(problems) {
-  show($("attention"), problems, () => problems.length
+function showProblems(problems, drainer) {
+  show($("attention"), [problems, drainer.state], () => problems.length
     ? problems.map((each) => el("article", { class: `problem ${each.severity}` },
       el("h2", {}, each.title),
       el("p", { class: "detail" }, each.detail),
       el("p", {}, el("b", {}, "What to do: "), ...coded(each.todo)),
-      buttons(each)))
+      buttons(each, drainer)))
     : el("p", { class: "notice good" }, "Nothing needs attention."));
 }
 
 // What stands between backticks is to be typed.
 const coded = (text) => text.split("`").map((part, at) => (at % 2 ? el("code", {}, part) : part));
 
-function buttons({ action, commit_ts: ts }) {
+function buttons({ action, commit_ts: ts }, drainer) {
   const found = [];
+  const isStuckAt = drainer.state === "stuck" && ts && String(drainer.failure?.skip_ts) === ts;
   if (ts) found.push(el("button", { type: "button", onclick: () => lookup.lookAt(ts) }, "Look at it"));
+  if (action === "retry" || isStuckAt) found.push(el("button", { type: "button", onclick: acting.retry }, "Try again"));
   if (action === "skip") found.push(el("button", { type: "button", class: "danger", onclick: () => acting.offerSkip(ts) }, "Skip it…"));
   if (action === "resume") found.push(el("button", { type: "button", onclick: acting.resume }, "Resume replication"));
   return found.length ? el("p", { class: "buttons" }, ...found) : null;
@@ -141,6 +161,8 @@ function stands(status) {
 function waitsFor(status) {
   const { lag_s: lag, drainer } = status;
   if (lag === null) return lagUnknown(status);
+  if (!["", "online"].includes(drainer.node_state)) return `replication is ${drainer.node_state}`;
+  if (drainer.state === "stuck") return "replication is stuck";
   if (lag === 0) return "all that arrived is applied";
   if (stands(status)) return `has not moved for ${seconds(stands(status))}`;
   return drainer.blocking && !drainer.error ? `waits for ${drainer.blocking}` : "from arrived to applied";
@@ -158,8 +180,8 @@ function appliedUpTo(ts, checkpoint) {
   const ms = msOf(ts);
   const saved = !checkpoint.commit_ts ? "not saved yet"
     : checkpoint.commit_ts !== ts ? `saved up to ${tsTime(checkpoint.commit_ts)}`
-      : checkpoint.consistent ? "saved, consistent" : "saved; lanes are ahead";
-  return ["Applied up to", dayOf(ms) || timeOf(ms), `${dayOf(ms) ? `${timeOf(ms)}, ` : ""}${ts}, ${saved}`];
+      : checkpoint.consistent ? "saved, consistent" : "saved; some lanes are further";
+  return ["Applied up to", dayOf(ms) || timeOf(ms), dayOf(ms) ? `${timeOf(ms)}, ${saved}` : saved, "", String(ts)];
 }
 
 function showFigures(status) {
@@ -168,15 +190,15 @@ function showFigures(status) {
   const used = status.capacity_bytes ? status.free_bytes / status.capacity_bytes : 1;
   const tiles = [
     ["Lag", status.lag_s === null ? "–" : status.lag_s === 0 ? "none" : seconds(status.lag_s),
-      waitsFor(status), status.lag_s > 30 || stands(status) ? "warn" : ""],
+      waitsFor(status), status.lag_s > 30 || stands(status) || drainer.state === "stuck" ? "warn" : ""],
     ["Received", perSecond(received), status.newest_commit_ts ? `newest from ${tsTime(status.newest_commit_ts)}` : "no binlog yet"],
     ["Applied", `${perSecond(rows)}`, `${plural(drainer.transactions ?? 0, "transaction")}, ${plural(drainer.rows ?? 0, "row")}`],
     appliedUpTo(drainer.applied_ts, checkpoint),
     ["Free space", bytes(status.free_bytes), status.capacity_bytes ? `${Math.round(used * 100)} % of ${bytes(status.capacity_bytes)}` : "", used < 0.1 ? "warn" : ""],
   ];
   if (status.exports) tiles.push(exportsTile(status.exports));
-  show($("figures"), tiles, () => tiles.map(([name, value, more, look]) =>
-    el("div", { class: `tile ${look ?? ""}` }, el("dt", {}, name), el("dd", {}, el("strong", {}, value), el("span", { class: "dim", title: more }, more)))));
+  show($("figures"), tiles, () => tiles.map(([name, value, more, look, ts]) =>
+    el("div", { class: `tile ${look ?? ""}` }, el("dt", {}, name), el("dd", {}, el("strong", {}, value), el("span", { class: "dim", title: more }, more), ts && el("span", { class: "dim mono", title: "commit_ts" }, ts)))));
 }
 
 // How far a position lies behind the newest commit, in seconds; nothing is behind when nothing waits, and null
@@ -193,17 +215,19 @@ function table(caption, heads, rows) {
 function bar(value, most) {
   const inner = el("i");
   inner.style.width = `${Math.min(100, (value / Math.max(most, 1)) * 100)}%`;
-  return el("span", { class: "behind" }, el("span", { class: "track", "aria-hidden": "true" }, inner), el("span", {}, value ? seconds(value) : value === null ? "–" : "none"));
+  if (!value) return value === null ? "–" : "up to date";
+  return el("span", { class: "behind" }, el("span", { class: "track", "aria-hidden": "true" }, inner), el("span", {}, seconds(value)));
 }
 
 function showShards(status) {
   const waits = status.shards.map((each) => behind(status, each.max_commit_ts));
   const most = Math.max(...waits, 5);
+  const isBehind = status.shards.some((each) => each.chaser === "on"); // the index of a shard is being caught up
   const rows = status.shards.map((each, at) => [
     each.name, bar(waits[at], most), tsMoment(each.max_commit_ts), count(each.open_prewrites), count(each.queued),
-    each.chaser === "on" ? "chasing" : "–", bytes(each.log_bytes)]);
+    ...(isBehind ? [each.chaser === "on" ? "catches up" : "–"] : []), bytes(each.log_bytes)]);
   show($("shards"), status.shards.map((each, at) => [each, waits[at]]), () => table("Shards",
-    [["Shard", ""], ["Behind", ""], ["Up to", "wide"], ["Open", "number"], ["Queued", "number"], ["Chaser", "wide"], ["Log", "number wide"]], rows));
+    [["Shard", ""], ["Behind", ""], ["Up to", "wide"], ["Open", "number"], ["Queued", "number"], ...(isBehind ? [["Index", "wide"]] : []), ["Log", "number wide"]], rows));
 }
 
 function showLanes(status) {
@@ -242,6 +266,7 @@ function showDdls(drainer) {
     : el("p", { class: "dim" }, "None yet."));
 }
 
+$("span").addEventListener("change", () => heard && showPictures());
 acting.listen();
 lookup.listen();
 document.addEventListener("visibilitychange", listenWhileSeen);

@@ -138,7 +138,7 @@ def test_what_is_stuck_says_what_and_where_and_how_to_mend_it_before_the_way_pas
 def test_a_skip_is_not_offered_where_none_can_help(error: BinlogdError) -> None:
     assert "5" in error.told, "its words name a transaction"
     found = shown(error)
-    assert (found.severity, found.action, found.commit_ts) == ("bad", "", "")
+    assert (found.severity, found.action, found.commit_ts) == ("bad", "retry", "")
     assert "skip" not in found.todo
     assert found.todo
 
@@ -151,7 +151,7 @@ def test_a_failure_that_is_waited_out_says_when_and_what_would_help() -> None:
     assert found.detail == "commit_ts 5: refused; by the peer", "nothing is cut out of a sentence"
     assert "in 4 s" in found.todo
     assert "can be reached" in found.todo
-    assert found.action == ""
+    assert found.action == "retry"
 
 
 @pytest.mark.parametrize(

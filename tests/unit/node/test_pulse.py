@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlogd.node.pulse import SAMPLES_MAX, Counts, Pulse
+from binlogd.node.pulse import MINUTES_MAX, SAMPLES_MAX, Counts, Pulse
 
 
 def test_rates_are_per_second_since_the_sample_before() -> None:
@@ -31,3 +31,14 @@ def test_no_more_than_some_minutes_are_remembered() -> None:
         pulse.take(second * 1000, 0, Counts(second, 0))
     assert len(pulse.samples()) == SAMPLES_MAX
     assert pulse.samples()[0].at_ms == 5000
+
+
+def test_of_a_minute_that_is_over_the_largest_lag_and_the_mean_rates_stay_for_a_day() -> None:
+    pulse = Pulse()
+    for second in range(61):
+        pulse.take(second * 1000, 9.0 if second == 30 else None, Counts(2 * second, 0))
+    (minute,) = pulse.minutes()
+    assert (minute.at_ms, minute.lag_s, minute.received) == (0, 9.0, 2.0)
+    for number in range(MINUTES_MAX + 3):
+        pulse.take((number + 2) * 60_000, None, Counts(0, 0))
+    assert len(pulse.minutes()) == MINUTES_MAX
