@@ -25,7 +25,7 @@ from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
 from binlogd.errands import make_data_dir, open_store
 from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
-from binlogd.exporting import desk_for
+from binlogd.exporting import export_queue_for
 from binlogd.grpc.http2 import Http2Limits, Servable
 from binlogd.host.certificates import Expiry
 from binlogd.host.clock import WallClock
@@ -72,8 +72,8 @@ from binlogd.settings.made_token import made_token
 from binlogd.settings.operators import peers
 from binlogd.settings.quantities import listen_address, size_bytes
 from binlogd.settings.setup import Setup, client_tls, server_tls, tls_files, tls_tables
-from binlogd.snapshot.desk import Desk
-from binlogd.snapshot.metrics import DeskReport
+from binlogd.snapshot.export_queue import ExportQueue
+from binlogd.snapshot.metrics import ExportQueueReport
 from binlogd.telemetry.logs import set_up_logging
 from binlogd.tools.restoring import (
     Beside,
@@ -234,11 +234,11 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     membership = Membership(upstream.registry, node.entries, client_tls(setup))
     security = setup.config.security
     receiving = node.receiving
-    desk = _desk(setup, upstream, node)
+    queue = _queue(setup, upstream, node)
     watch = Watch(Sight(node.own_status, node.counts, node.decided_skips), node.clock)
     server = Server(
         _services(node),
-        application(node, guard, watch.hub, desk, node.stand_in),
+        application(node, guard, watch.hub, queue, node.stand_in),
         ServerLimits(
             connections_max=security.connections_max,
             connections_per_client_max=security.connections_per_client_max,
@@ -260,7 +260,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
                 membership,
                 partial(_forget_former_names, node, upstream, membership),
             )
-            working += [keep(part, run) for part, run in _beside(setup, node, upstream, desk)]
+            working += [keep(part, run) for part, run in _beside(setup, node, upstream, queue)]
             if receiving is not None:
                 group.create_task(receiving.pump.run(), name="pump")
             if node.drainer is not None:
@@ -296,17 +296,21 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     return 0 if was_done else 1
 
 
-def _desk(setup: Setup, upstream: Upstream, node: Node) -> Desk | None:
+def _queue(setup: Setup, upstream: Upstream, node: Node) -> ExportQueue | None:
     receiving = node.receiving
-    desk = desk_for(setup, upstream, lambda: receiving.pump.max_commit_ts if receiving else NO_TS)
-    node.exports = DeskReport(desk) if desk is not None else None
-    return desk
+    queue = export_queue_for(
+        setup, upstream, lambda: receiving.pump.max_commit_ts if receiving else NO_TS
+    )
+    node.exports = ExportQueueReport(queue) if queue is not None else None
+    return queue
 
 
-def _beside(setup: Setup, node: Node, upstream: Upstream, desk: Desk | None) -> Iterator[Part]:
+def _beside(
+    setup: Setup, node: Node, upstream: Upstream, queue: ExportQueue | None
+) -> Iterator[Part]:
     """What works until the Pump has stopped."""
-    if desk is not None:
-        yield "exports", desk.run
+    if queue is not None:
+        yield "exports", queue.run
     if node.receiving is not None:
         pump = node.receiving.pump
         yield (

@@ -18,9 +18,9 @@ from binlogd.log.directory import STORE_FILE
 from binlogd.node.upstreams import open_upstream
 from binlogd.settings.quantities import size_bytes
 from binlogd.settings.setup import Setup
-from binlogd.snapshot.desk import Desk, Wish
 from binlogd.snapshot.estimate import Estimate, estimate
 from binlogd.snapshot.export import ExportOptions, ExportResult, checked
+from binlogd.snapshot.export_queue import AskedExport, ExportQueue
 from binlogd.snapshot.process.jobdir import job_directory, log_files
 from binlogd.snapshot.process.launcher import Borrow, Notice, Progress
 from binlogd.snapshot.publication import Destination, published
@@ -151,7 +151,9 @@ def _check_data_dir(data_dir: Path, *, has_log: bool) -> None:
         ) from None
 
 
-def desk_for(setup: Setup, upstream: Upstream, vouched_ts: Callable[[], Tso]) -> Desk | None:
+def export_queue_for(
+    setup: Setup, upstream: Upstream, vouched_ts: Callable[[], Tso]
+) -> ExportQueue | None:
     """Who exports when the service is asked; None where nobody is to.
 
     `vouched_ts` is up to where the Pump of this process says that everything is decided.
@@ -160,8 +162,8 @@ def desk_for(setup: Setup, upstream: Upstream, vouched_ts: Callable[[], Tso]) ->
     if not wanted.dir:
         return None
 
-    async def fulfil(wish: Wish, notice: Notice, borrow: Borrow) -> ExportResult:
-        if "://" in wish.base:
+    async def fulfil(request: AskedExport, notice: Notice, borrow: Borrow) -> ExportResult:
+        if "://" in request.base:
             raise ConfigError(
                 "--base of an object store goes with an export of this machine alone (--out); a"
                 " running binlogd builds on snapshots in its own directory"
@@ -171,9 +173,9 @@ def desk_for(setup: Setup, upstream: Upstream, vouched_ts: Callable[[], Tso]) ->
             data_dir=setup.data_dir,
             out=Path(wanted.dir),
             schema_history=b"[" + b",".join(jobs) + b"]",
-            as_of=wish.as_of,
-            format=wish.format,
-            base=wish.base,
+            as_of=request.as_of,
+            format=request.format,
+            base=request.base,
             cluster_id=upstream.cluster.cluster_id,
             resolved_ts=vouched_ts(),
             cores=max(1, (os.cpu_count() or 1) - 1),
@@ -181,7 +183,7 @@ def desk_for(setup: Setup, upstream: Upstream, vouched_ts: Callable[[], Tso]) ->
         )
         return await published(options, progress=notice, borrow=borrow)
 
-    return Desk(setup.data_dir, fulfil, wanted.idle_ttl)
+    return ExportQueue(setup.data_dir, fulfil, wanted.idle_ttl)
 
 
 async def _history(setup: Setup) -> tuple[list[bytes], int | None]:

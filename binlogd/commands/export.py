@@ -30,8 +30,8 @@ from binlogd.exporting import ExportRequest
 from binlogd.settings.moment import wall_clock
 from binlogd.settings.quantities import wait_s
 from binlogd.settings.setup import Setup
-from binlogd.snapshot.desk import Wish
 from binlogd.snapshot.export import ExportResult
+from binlogd.snapshot.export_queue import AskedExport
 from binlogd.snapshot.spec import Layout, moment, type_options
 from binlogd.tso import NO_TS, Tso
 
@@ -77,8 +77,8 @@ def export(  # noqa: PLR0913 - typer makes each parameter an option
     """
     if via:
         check_words(context)
-        wish = Wish(as_of, file_format, base)
-        export_via(setup_for(via, config_file, data_dir), wish, as_json=as_json)
+        there = setup_for(via, config_file, data_dir)
+        export_via(there, AskedExport(as_of, file_format, base), as_json=as_json)
         return
     if check is not None:
         check_snapshot(check, against, as_of, as_json=as_json)

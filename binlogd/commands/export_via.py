@@ -22,7 +22,7 @@ from binlogd.commands.running import asked
 from binlogd.errors import ConfigError, GaveUp, NotRunning, Refused
 from binlogd.host import loop
 from binlogd.settings.setup import Setup
-from binlogd.snapshot.desk import WRONG_EXIT, Ticket, Wish
+from binlogd.snapshot.export_queue import WRONG_EXIT, AskedExport, ExportJob
 from binlogd.snapshot.process.launcher import Progress, Stage
 
 POLL_S = 0.2
@@ -75,86 +75,86 @@ def check_words(context: typer.Context) -> None:
         )
 
 
-def export_via(setup: Setup, wish: Wish, *, as_json: bool) -> None:
+def export_via(setup: Setup, request: AskedExport, *, as_json: bool) -> None:
     """Asks for a snapshot and waits for it. Ctrl-C and SIGTERM cancel it.
 
     Raises NotRunning, ConfigError, Refused, ExportEnded.
     """
     with ExportProgress(Console(stderr=True)) as shown:
-        ticket = loop.run(loop.ended_by_term(_made(setup, wish, shown.advance)))
-    if ticket.state != "done":
-        _raise(ticket)
+        job = loop.run(loop.ended_by_term(_made(setup, request, shown.advance)))
+    if job.state != "done":
+        _raise(job)
     if as_json:
-        sys.stdout.write(msgspec.json.encode(ticket).decode() + "\n")
+        sys.stdout.write(msgspec.json.encode(job).decode() + "\n")
         return
-    there = "" if ticket.is_new else " (it was there already)"
-    built_on = ticket.built_on or "no base"
+    there = "" if job.is_new else " (it was there already)"
+    built_on = job.built_on or "no base"
     _say(
-        f"{escape(ticket.path)} (over there): {ticket.tables} tables, {ticket.rows} rows,"
-        f" {ticket.size_bytes / 1e6:.1f} MB as of commit_ts {ticket.commit_ts}{there}, built on"
-        f" {escape(built_on)}, in {ticket.seconds:.1f} s"
+        f"{escape(job.path)} (over there): {job.tables} tables, {job.rows} rows,"
+        f" {job.size_bytes / 1e6:.1f} MB as of commit_ts {job.commit_ts}{there}, built on"
+        f" {escape(built_on)}, in {job.seconds:.1f} s"
     )
-    for table in ticket.left_out:
+    for table in job.left_out:
         _say(f"[yellow]left out[/] {escape(table)}")
 
 
 def show_exports(setup: Setup, *, as_json: bool) -> None:
     """What a node was asked for. Raises NotRunning, Refused."""
     status, body = asked(setup, "GET", "/exports")
-    tickets: list[Ticket] = _decoded(status, body, list[Ticket])
+    jobs: list[ExportJob] = _decoded(status, body, list[ExportJob])
     if as_json:
         sys.stdout.write(body.decode())
         return
-    if not tickets:
+    if not jobs:
         _say("nobody has asked for an export since it was started")
         return
     shown = Table("id", "state", "as of", "format", "tables", "rows", "MB", "took", "", box=None)
-    for each in tickets:
+    for each in jobs:
         shown.add_row(*_row(each))
     Console().print(shown, highlight=False)
 
 
-def _row(ticket: Ticket) -> tuple[str, ...]:
-    part = f" {100 * ticket.done // ticket.total} %" if ticket.total else ""
-    doing = f"running: {ticket.stage}{part}" if ticket.state == "running" else ticket.state
-    made = ticket.state == "done"
+def _row(job: ExportJob) -> tuple[str, ...]:
+    part = f" {100 * job.done // job.total} %" if job.total else ""
+    doing = f"running: {job.stage}{part}" if job.state == "running" else job.state
+    made = job.state == "done"
     return (
-        str(ticket.id),
+        str(job.id),
         doing,
-        str(ticket.commit_ts or ticket.wish.as_of),
-        ticket.wish.format,
-        str(ticket.tables) if made else "",
-        f"{ticket.rows:,}" if made else "",
-        f"{ticket.size_bytes / 1e6:.1f}" if made else "",
-        f"{ticket.seconds:.1f} s" if ticket.seconds else "",
-        escape(ticket.path or ticket.message),
+        str(job.commit_ts or job.request.as_of),
+        job.request.format,
+        str(job.tables) if made else "",
+        f"{job.rows:,}" if made else "",
+        f"{job.size_bytes / 1e6:.1f}" if made else "",
+        f"{job.seconds:.1f} s" if job.seconds else "",
+        escape(job.path or job.message),
     )
 
 
-async def _made(setup: Setup, wish: Wish, show: Callable[[Progress], None]) -> Ticket:
-    """The ticket once it is over. Cancelled, it cancels the export."""
-    ticket = _asked(setup, "POST", "/exports", msgspec.json.encode(wish))
+async def _made(setup: Setup, request: AskedExport, show: Callable[[Progress], None]) -> ExportJob:
+    """The job once it is over. Cancelled, it cancels the export."""
+    job = _asked(setup, "POST", "/exports", msgspec.json.encode(request))
     try:
-        while ticket.state in _OPEN:
-            for step in _steps(ticket):
+        while job.state in _OPEN:
+            for step in _steps(job):
                 show(step)
-            ticket = await _looked_again(setup, ticket.id)
+            job = await _looked_again(setup, job.id)
     except asyncio.CancelledError:
-        await _cancel(setup, ticket.id)
+        await _cancel(setup, job.id)
         raise
-    return ticket
+    return job
 
 
-def _steps(ticket: Ticket) -> Iterator[Progress]:
-    if ticket.state == "waiting":
+def _steps(job: ExportJob) -> Iterator[Progress]:
+    if job.state == "waiting":
         yield Progress("waiting", 0, 0)
         return
-    yield Progress(_STAGES.get(ticket.stage, "starting"), ticket.done, ticket.total)
-    for table, rows in ticket.written.items():
+    yield Progress(_STAGES.get(job.stage, "starting"), job.done, job.total)
+    for table, rows in job.written.items():
         yield Progress("rows", rows, 0, table)
 
 
-async def _looked_again(setup: Setup, number: int) -> Ticket:
+async def _looked_again(setup: Setup, number: int) -> ExportJob:
     await asyncio.sleep(POLL_S)
     return _asked(setup, "GET", f"/exports/{number}")
 
@@ -172,16 +172,16 @@ async def _cancel(setup: Setup, number: int) -> None:
         ) from None
 
 
-def _raise(ticket: Ticket) -> None:
-    if ticket.state == "cancelled":
-        raise ExportEnded(f"export {ticket.id} was cancelled by somebody; nothing was published")
-    raise (ConfigError if ticket.exit_code == WRONG_EXIT else ExportEnded)(ticket.message)
+def _raise(job: ExportJob) -> None:
+    if job.state == "cancelled":
+        raise ExportEnded(f"export {job.id} was cancelled by somebody; nothing was published")
+    raise (ConfigError if job.exit_code == WRONG_EXIT else ExportEnded)(job.message)
 
 
-def _asked(setup: Setup, method: str, route: str, body: bytes | None = None) -> Ticket:
+def _asked(setup: Setup, method: str, route: str, body: bytes | None = None) -> ExportJob:
     status, answer = asked(setup, method, route, body=body)
-    ticket: Ticket = _decoded(status, answer, Ticket)
-    return ticket
+    job: ExportJob = _decoded(status, answer, ExportJob)
+    return job
 
 
 def _decoded(status: int, body: bytes, kind: Any) -> Any:

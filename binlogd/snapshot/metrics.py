@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from binlogd.snapshot.desk import Desk
+from binlogd.snapshot.export_queue import ExportQueue
 from binlogd.status import ExportsStatus
 from binlogd.telemetry.exposition import Exposition
 
 
-class DeskReport:
-    """What one desk says of itself."""
+class ExportQueueReport:
+    """What the queue says of itself."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, queue: ExportQueue) -> None:
+        self._queue = queue
 
     def status(self) -> ExportsStatus:
         """Its part of `/status`."""
-        now = self._desk.statistics()
-        ticket = now.now
+        now = self._queue.statistics()
+        job = now.now
         return ExportsStatus(
             waiting=now.waiting,
-            running=ticket.id if ticket is not None else None,
-            stage=ticket.stage if ticket is not None else "",
-            done=ticket.done if ticket is not None else 0,
-            total=ticket.total if ticket is not None else 0,
+            running=job.id if job is not None else None,
+            stage=job.stage if job is not None else "",
+            done=job.done if job is not None else 0,
+            total=job.total if job is not None else 0,
             finished=now.finished,
-            is_warm=self._desk.is_warm,
+            is_warm=self._queue.is_warm,
         )
 
     def say(self, out: Exposition) -> None:
         """Its metrics."""
-        now = self._desk.statistics()
+        now = self._queue.statistics()
         out.gauge("binlogd_exports_running", "One at a time.", now.running)
         out.gauge("binlogd_exports_waiting", "Behind the one that runs.", now.waiting)
         out.gauge(
-            "binlogd_exports_warm", "1 while a Spark process is kept.", int(self._desk.is_warm)
+            "binlogd_exports_warm", "1 while a Spark process is kept.", int(self._queue.is_warm)
         )
         outcomes = [({"outcome": state}, count) for state, count in sorted(now.finished.items())]
         out.counter("binlogd_exports_finished", "By outcome.", outcomes)

@@ -25,7 +25,7 @@ from binlogd.serving.routes.openapi import add_description
 from binlogd.serving.routes.page import add_page
 from binlogd.serving.routes.pd_api import Pd, add_pd
 from binlogd.serving.routes.profiling import add_profiling
-from binlogd.snapshot.desk import Desk
+from binlogd.snapshot.export_queue import ExportQueue
 from binlogd.status import NodeEntry, Status, document
 from binlogd.upstream.store import SkipEntry
 
@@ -97,9 +97,13 @@ class Operations(Protocol):
 
 
 def application(
-    operations: Operations, guard: Guard, hub: Hub, desk: Desk | None = None, pd: Pd | None = None
+    operations: Operations,
+    guard: Guard,
+    hub: Hub,
+    queue: ExportQueue | None = None,
+    pd: Pd | None = None,
 ) -> web.Application:
-    """Everything that is answered over HTTP/1.1; `hub` is who listens to events, `desk` who
+    """Everything that is answered over HTTP/1.1; `hub` is who listens to events, `queue` who
     exports and `pd` who stands in for PD, where somebody does."""
     routes = web.Application(
         middlewares=[_never_in_silence(operations), _in_the_originals_words, guarding(guard)],
@@ -111,7 +115,7 @@ def application(
     _add_acting(routes.router, operations)
     add_profiling(routes.router)
     add_lookup(routes.router, operations.find)
-    add_exports(routes.router, desk)
+    add_exports(routes.router, queue)
     add_pd(routes.router, pd)
     add_page(routes.router)
     add_description(routes.router)

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from binlogd.errors import ConfigError, Refused
 from binlogd.serving.answers import Trouble
-from binlogd.snapshot.desk import Desk, Ticket, Wish
+from binlogd.snapshot.export_queue import AskedExport, ExportJob, ExportQueue
 
 _OFF = (
     "this service does no exports: set export.dir, or run `binlogd export` beside it; it needs the"
@@ -18,30 +18,30 @@ _OFF = (
 _ID_CHARS_MAX = 15
 
 
-def add_exports(router: web.UrlDispatcher, desk: Desk | None) -> None:
-    """Adds the routes; without a desk they say what to do."""
+def add_exports(router: web.UrlDispatcher, queue: ExportQueue | None) -> None:
+    """Adds the routes; without a queue they say what to do."""
 
     async def ask(request: web.Request) -> web.Response:
-        if desk is None:
+        if queue is None:
             return _json(Trouble(_OFF), 503)
         try:
-            wish = msgspec.json.decode(await request.read() or b"{}", type=Wish)
-            return _json(desk.ask(wish), 202)
+            asked = msgspec.json.decode(await request.read() or b"{}", type=AskedExport)
+            return _json(queue.ask(asked), 202)
         except (msgspec.DecodeError, ConfigError) as error:
             return _json(Trouble(str(error)), 400)
         except Refused as error:
             return _json(Trouble(str(error)), 429)
 
     async def every(_: web.Request) -> web.Response:
-        return _json(Trouble(_OFF), 503) if desk is None else _json(desk.tickets(), 200)
+        return _json(Trouble(_OFF), 503) if queue is None else _json(queue.jobs(), 200)
 
     async def one(request: web.Request) -> web.Response:
         number = _number(request)
-        found = next((each for each in desk.tickets() if each.id == number), None) if desk else None
+        found = next((each for each in queue.jobs() if each.id == number), None) if queue else None
         return _found(found)
 
     async def cancel(request: web.Request) -> web.Response:
-        return _found(desk.cancel(_number(request)) if desk is not None else None)
+        return _found(queue.cancel(_number(request)) if queue is not None else None)
 
     router.add_post("/exports", ask)
     router.add_get("/exports", every)
@@ -55,8 +55,8 @@ def _number(request: web.Request) -> int:
     return int(text) if is_number else 0
 
 
-def _found(ticket: Ticket | None) -> web.Response:
-    return _json(Trouble("no such export"), 404) if ticket is None else _json(ticket, 200)
+def _found(job: ExportJob | None) -> web.Response:
+    return _json(Trouble("no such export"), 404) if job is None else _json(job, 200)
 
 
 def _json(content: Any, status: int) -> web.Response:

@@ -19,7 +19,7 @@ from msgspec import Meta
 from binlogd import __version__
 from binlogd.serving.answers import REF, LookUp, Reply, Trouble, component_schemas
 from binlogd.serving.routes.guard import INSIDE
-from binlogd.snapshot.desk import Ticket
+from binlogd.snapshot.export_queue import ExportJob
 from binlogd.status import PARTLY, NodeEntry, Status, Ts
 from binlogd.upstream.store import SkipEntry
 
@@ -119,7 +119,7 @@ def _names(path: str) -> list[str]:
     return [part.partition("}")[0] for part in path.split("{")[1:]]
 
 
-_EXPORT = _json("How it stands", Ticket) | _or({404: "There is none of this number"})
+_EXPORT = _json("How it stands", ExportJob) | _or({404: "There is none of this number"})
 _FOUND = _json("What was found; `complete` is false when the time was over before", LookUp) | _or(
     {
         400: "What is asked makes no sense; the message says why",
@@ -183,14 +183,14 @@ _SEEN = (
     Route(
         "/exports",
         "Exports that wait and run, and the last that are over",
-        _json("Oldest first", list[Ticket]) | _NO_EXPORTS,
+        _json("Oldest first", list[ExportJob]) | _NO_EXPORTS,
     ),
 )
 _ACTED = (
     Route(
         "/exports",
         "Asks for a snapshot",
-        _json("It waits for its turn", Ticket, 202)
+        _json("It waits for its turn", ExportJob, 202)
         | _or({400: "No such moment, or no JSON", 429: "As many wait as may"})
         | _NO_EXPORTS,
         method="post",

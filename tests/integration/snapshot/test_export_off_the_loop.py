@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 
 from binlogd.errors import Refused
-from binlogd.snapshot.desk import Desk
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
+from binlogd.snapshot.export_queue import ExportQueue
 from binlogd.snapshot.process.launcher import Borrow, JobProcess
 from binlogd.snapshot.publishing.publish import snapshots
 from binlogd.snapshot.spec import ExportSpec, FileEntry, Report, SessionSpec
@@ -156,7 +156,7 @@ async def test_a_desk_sweeps_what_an_earlier_life_left_beside_the_loop(tmp_path:
     (tmp_path / ".spark-old" / "spark").mkdir(parents=True)
     with WATCH.looking(tmp_path) as touched:
         async with asyncio.TaskGroup() as group:
-            running = group.create_task(Desk(tmp_path, never, 60).run())
+            running = group.create_task(ExportQueue(tmp_path, never, 60).run())
             await eventually(lambda: not (tmp_path / ".spark-old").exists())
             running.cancel()
     assert touched == []

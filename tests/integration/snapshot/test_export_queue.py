@@ -18,9 +18,9 @@ from aiohttp.test_utils import TestClient, TestServer
 from binlogd.errors import ConfigError, Refused
 from binlogd.serving.routes.exports import add_exports
 from binlogd.snapshot.bases import choice
-from binlogd.snapshot.desk import WAITING_MAX, Desk, Ticket, Wish
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
-from binlogd.snapshot.metrics import DeskReport
+from binlogd.snapshot.export_queue import WAITING_MAX, AskedExport, ExportJob, ExportQueue
+from binlogd.snapshot.metrics import ExportQueueReport
 from binlogd.snapshot.process.launcher import Borrow, JobProcess, Notice, Progress
 from binlogd.snapshot.process.warm import WarmJob
 from binlogd.snapshot.spec import SessionSpec
@@ -41,33 +41,33 @@ class Exporter:
     """Exports nothing; holds each one until it is let go."""
 
     def __init__(self) -> None:
-        self.asked: list[Wish] = []
+        self.asked: list[AskedExport] = []
         self.let_go = asyncio.Semaphore(0)
 
-    async def __call__(self, wish: Wish, notice: Notice, _: Borrow) -> ExportResult:
+    async def __call__(self, request: AskedExport, notice: Notice, _: Borrow) -> ExportResult:
         """Fails for a base of that name."""
-        self.asked.append(wish)
+        self.asked.append(request)
         notice(Progress("rows", 1, 2))
         await self.let_go.acquire()
-        if wish.base == "none":
+        if request.base == "none":
             raise Refused("it was to be so")
         nothing = choice.Chosen(None, NO_TS, "")
         return ExportResult(Path("/out/snapshot-7"), Tso(7), 1, 2, 3, (), nothing)
 
 
 @asynccontextmanager
-async def at_work(desk: Desk) -> AsyncIterator[None]:
+async def at_work(queue: ExportQueue) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
-        working = group.create_task(desk.run())
+        working = group.create_task(queue.run())
         try:
             yield
         finally:
             working.cancel()
 
 
-async def until(ticket: Ticket, state: str) -> None:
+async def until(job: ExportJob, state: str) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while ticket.state != state:  # noqa: ASYNC110 - it asks from outside, as a client does
+        while job.state != state:  # noqa: ASYNC110 - it asks from outside, as a client does
             await asyncio.sleep(POLL_S)
 
 
@@ -79,9 +79,9 @@ async def test_exports_are_done_in_their_order_and_one_that_fails_ends_nothing(
     tmp_path: Path,
 ) -> None:
     exporter = Exporter()
-    desk = Desk(tmp_path, exporter, 60)
-    async with at_work(desk):
-        bad, good = desk.ask(Wish(base="none")), desk.ask(Wish(as_of="7"))
+    queue = ExportQueue(tmp_path, exporter, 60)
+    async with at_work(queue):
+        bad, good = queue.ask(AskedExport(base="none")), queue.ask(AskedExport(as_of="7"))
         await until(bad, "running")
         assert (good.state, bad.stage, bad.done, bad.total) == ("waiting", "rows", 1, 2)
         exporter.let_go.release()
@@ -95,25 +95,25 @@ async def test_exports_are_done_in_their_order_and_one_that_fails_ends_nothing(
 
 
 async def test_a_full_queue_and_a_moment_that_is_none_are_refused_at_once(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, Exporter(), 60)
+    queue = ExportQueue(tmp_path, Exporter(), 60)
     for _ in range(WAITING_MAX):
-        desk.ask(Wish())
+        queue.ask(AskedExport())
     with pytest.raises(Refused, match="wait already"):
-        desk.ask(Wish())
+        queue.ask(AskedExport())
     with pytest.raises(ConfigError):
-        desk.ask(Wish(as_of="yesterday"))
-    assert len(desk.tickets()) == WAITING_MAX
+        queue.ask(AskedExport(as_of="yesterday"))
+    assert len(queue.jobs()) == WAITING_MAX
 
 
 async def test_what_waits_and_what_runs_can_be_cancelled(tmp_path: Path) -> None:
     exporter = Exporter()
-    desk = Desk(tmp_path, exporter, 60)
-    async with at_work(desk):
-        first, second, third = (desk.ask(Wish()) for _ in range(3))
+    queue = ExportQueue(tmp_path, exporter, 60)
+    async with at_work(queue):
+        first, second, third = (queue.ask(AskedExport()) for _ in range(3))
         await until(first, "running")
-        assert desk.cancel(second.id) is second
-        assert desk.cancel(first.id) is first
-        assert desk.cancel(99) is None
+        assert queue.cancel(second.id) is second
+        assert queue.cancel(first.id) is first
+        assert queue.cancel(99) is None
         await until(first, "cancelled")
         exporter.let_go.release()
         await until(third, "done")
@@ -123,10 +123,10 @@ async def test_what_waits_and_what_runs_can_be_cancelled(tmp_path: Path) -> None
 
 async def test_the_routes_ask_look_and_cancel(tmp_path: Path) -> None:
     exporter = Exporter()
-    desk = Desk(tmp_path, exporter, 60)
+    queue = ExportQueue(tmp_path, exporter, 60)
     routes = web.Application()
-    add_exports(routes.router, desk)
-    async with TestClient(TestServer(routes)) as client, at_work(desk):
+    add_exports(routes.router, queue)
+    async with TestClient(TestServer(routes)) as client, at_work(queue):
         asked = await client.post("/exports", data=json.dumps({"as_of": "7"}))
         assert asked.status == 202
         number = (await asked.json())["id"]
@@ -134,9 +134,9 @@ async def test_the_routes_ask_look_and_cancel(tmp_path: Path) -> None:
         assert (await client.post("/exports", data='{"as_of": "never"}')).status == 400
         listed = await (await client.get("/exports")).json()
         assert [each["id"] for each in listed] == [number]
-        await until(desk.tickets()[0], "running")
+        await until(queue.jobs()[0], "running")
         assert (await client.delete(f"/exports/{number}")).status == 200
-        await until(desk.tickets()[0], "cancelled")
+        await until(queue.jobs()[0], "cancelled")
         shown = await (await client.get(f"/exports/{number}")).json()
         assert shown["state"] == "cancelled"
         assert (await client.get("/exports/x")).status == 404
@@ -144,23 +144,23 @@ async def test_the_routes_ask_look_and_cancel(tmp_path: Path) -> None:
 
 async def test_a_command_asks_follows_and_tells_as_one_of_its_own_would(tmp_path: Path) -> None:
     exporter = Exporter()
-    desk = Desk(tmp_path, exporter, 60)
+    queue = ExportQueue(tmp_path, exporter, 60)
     routes = web.Application()
-    add_exports(routes.router, desk)
-    async with TestClient(TestServer(routes)) as client, at_work(desk):
+    add_exports(routes.router, queue)
+    async with TestClient(TestServer(routes)) as client, at_work(queue):
         where = f"{client.host}:{client.port}"
         bad = Command(tmp_path, "export", "--via", where, "--base", "none")
-        await asked_for(desk, 1)
+        await asked_for(queue, 1)
         url = f"http://{where}"
         good = Command(tmp_path, "export", "--via", url, "--as-of", "7", "--json")
-        await asked_for(desk, 2)
+        await asked_for(queue, 2)
         given_up = Command(tmp_path, "export", "--via", where)
-        await asked_for(desk, 3)
+        await asked_for(queue, 3)
         listed = Command(tmp_path, "exports", "--via", where)
         assert await listed.ended() == 0
         assert "running: rows 50 %" in listed.out.read_text()
         given_up.program.send_signal(signal.SIGINT)
-        await until(desk.tickets()[2], "cancelled")
+        await until(queue.jobs()[2], "cancelled")
         assert await given_up.ended() == 130
         assert given_up.err.read_text().startswith("cancelled: nothing was published")
         exporter.let_go.release()
@@ -175,7 +175,7 @@ async def test_a_command_asks_follows_and_tells_as_one_of_its_own_would(tmp_path
         assert await mixed.ended() == 2
         assert "--out, --keep: not with --via" in mixed.err.read_text()
         out = Exposition()
-        DeskReport(desk).say(out)
+        ExportQueueReport(queue).say(out)
     for line in (
         'binlogd_exports_finished{outcome="done"} 1',
         'binlogd_exports_finished{outcome="failed"} 1',
@@ -184,7 +184,7 @@ async def test_a_command_asks_follows_and_tells_as_one_of_its_own_would(tmp_path
         "binlogd_exports_seconds_count 1",
     ):
         assert line in out.text().decode()
-    assert DeskReport(desk).status().running is None
+    assert ExportQueueReport(queue).status().running is None
 
 
 class Command:
@@ -205,9 +205,9 @@ class Command:
         return code
 
 
-async def asked_for(desk: Desk, count: int) -> None:
+async def asked_for(queue: ExportQueue, count: int) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while len(desk.tickets()) < count:  # noqa: ASYNC110 - another process asks
+        while len(queue.jobs()) < count:  # noqa: ASYNC110 - another process asks
             await asyncio.sleep(POLL_S)
 
 
@@ -229,12 +229,12 @@ async def test_two_exports_share_one_child_that_leaves_when_it_is_idle(tmp_path:
     pids: list[list[int]] = []
     write_log(data_dir, (record.payload for record in recordings_reader.records(RECORDING)))
 
-    async def fulfil(wish: Wish, notice: Notice, borrow: Borrow) -> ExportResult:
+    async def fulfil(request: AskedExport, notice: Notice, borrow: Borrow) -> ExportResult:
         options = ExportOptions(
             data_dir=data_dir,
             out=tmp_path / f"out{len(pids)}",
             schema_history=recordings_reader.history(RECORDING),
-            as_of=wish.as_of,
+            as_of=request.as_of,
         )
 
         def noticed(progress: Progress) -> None:
@@ -244,9 +244,9 @@ async def test_two_exports_share_one_child_that_leaves_when_it_is_idle(tmp_path:
 
         return await export(options, noticed, borrow)
 
-    desk = Desk(data_dir, fulfil, 1.0)
-    async with at_work(desk):
-        first, second = desk.ask(Wish()), desk.ask(Wish())
+    queue = ExportQueue(data_dir, fulfil, 1.0)
+    async with at_work(queue):
+        first, second = queue.ask(AskedExport()), queue.ask(AskedExport())
         await until(first, "done")
         await until(second, "done")
         assert pids[0] == pids[1] != []

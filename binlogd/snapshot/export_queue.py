@@ -35,7 +35,7 @@ OUTCOMES = ("done", "failed", "cancelled")
 log = structlog.get_logger(__name__)
 
 
-class Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AskedExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An export that somebody asks for, in the words of `binlogd export`."""
 
     as_of: str = "latest"
@@ -43,12 +43,12 @@ class Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base: str = "auto"
 
 
-class Ticket(msgspec.Struct):
+class ExportJob(msgspec.Struct):
     """How an asked export stands; `done` and `total` are tasks of its stage, `written` the rows of
     each table that are in files. `exit_code` is what `binlogd export` would end with."""
 
     id: int
-    wish: Wish
+    request: AskedExport = msgspec.field(name="wish")
     state: Literal["waiting", "running", "done", "failed", "cancelled"] = "waiting"
     stage: str = ""
     done: int = 0
@@ -68,7 +68,7 @@ class Ticket(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class DeskStatistics:
+class ExportQueueStatistics:
     """What was asked for, since the start. `finished` is by state; `seconds`, `rows` and
     `size_bytes` are those of exports that are done."""
 
@@ -79,61 +79,61 @@ class DeskStatistics:
     seconds: HistogramStatistics
     rows: int
     size_bytes: int
-    now: Ticket | None
+    now: ExportJob | None
 
 
 SECONDS_BOUNDS = doubling(1, 14)
 FAILED_EXIT, WRONG_EXIT = 1, 2
 
-Export = Callable[[Wish, Notice, Borrow], Awaitable[ExportResult]]
+Export = Callable[[AskedExport, Notice, Borrow], Awaitable[ExportResult]]
 
 
-class Desk:
-    """Takes wishes; `run` fulfils them. The child leaves after `idle_ttl_s` without work."""
+class ExportQueue:
+    """Takes requests; `run` fulfils them. The child leaves after `idle_ttl_s` without work."""
 
     def __init__(self, data_dir: Path, export: Export, idle_ttl_s: float) -> None:
         self._data_dir, self._export, self._idle_ttl_s = data_dir, export, idle_ttl_s
-        self._waiting: asyncio.Queue[Ticket] = asyncio.Queue(WAITING_MAX)
-        self._tickets: deque[Ticket] = deque()
-        self._running: tuple[Ticket, asyncio.Task[None]] | None = None
+        self._waiting: asyncio.Queue[ExportJob] = asyncio.Queue(WAITING_MAX)
+        self._jobs: deque[ExportJob] = deque()
+        self._running: tuple[ExportJob, asyncio.Task[None]] | None = None
         self._last_id = 0
         self._finished: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         self._seconds = Histogram(SECONDS_BOUNDS)
         self._refused = self._rows = self._size_bytes = 0
         self.is_warm = False
 
-    def ask(self, wish: Wish) -> Ticket:
+    def ask(self, request: AskedExport) -> ExportJob:
         """A place in the queue. Raises ConfigError for a moment that is none, Refused when as many
         wait as may."""
-        moment(wish.as_of)
-        ticket = Ticket(self._last_id + 1, wish)
+        moment(request.as_of)
+        job = ExportJob(self._last_id + 1, request)
         try:
-            self._waiting.put_nowait(ticket)
+            self._waiting.put_nowait(job)
         except asyncio.QueueFull:
             self._refused += 1
             raise Refused(f"{WAITING_MAX} exports wait already: ask again later") from None
         self._last_id += 1
-        self._tickets.append(ticket)
-        return ticket
+        self._jobs.append(job)
+        return job
 
-    def tickets(self) -> list[Ticket]:
+    def jobs(self) -> list[ExportJob]:
         """Those that wait and run, and the last that are over; oldest first."""
-        return list(self._tickets)
+        return list(self._jobs)
 
-    def cancel(self, number: int) -> Ticket | None:
+    def cancel(self, number: int) -> ExportJob | None:
         """Ends an export that waits or runs; None if there is none of that number."""
-        ticket = next((each for each in self._tickets if each.id == number), None)
-        if ticket is not None and ticket.state == "waiting":
-            ticket.state = "cancelled"
+        job = next((each for each in self._jobs if each.id == number), None)
+        if job is not None and job.state == "waiting":
+            job.state = "cancelled"
             self._finished["cancelled"] += 1
-        elif self._running is not None and self._running[0] is ticket:
+        elif self._running is not None and self._running[0] is job:
             self._running[1].cancel()
-        return ticket
+        return job
 
-    def statistics(self) -> DeskStatistics:
+    def statistics(self) -> ExportQueueStatistics:
         """How things stand."""
-        return DeskStatistics(
-            waiting=sum(each.state == "waiting" for each in self._tickets),
+        return ExportQueueStatistics(
+            waiting=sum(each.state == "waiting" for each in self._jobs),
             running=int(self._running is not None),
             finished=dict(self._finished),
             refused=self._refused,
@@ -144,7 +144,7 @@ class Desk:
         )
 
     async def run(self) -> None:
-        """Fulfils wishes until it is cancelled; then nothing of its own is left."""
+        """Fulfils requests until it is cancelled; then nothing of its own is left."""
         files = Threads(1, name="exports")
         try:
             async with stacked(files) as stack:
@@ -155,66 +155,66 @@ class Desk:
         finally:
             files.close()
 
-    async def _serve(self, job: WarmJob) -> None:
+    async def _serve(self, warm: WarmJob) -> None:
         try:
             while True:  # until it is cancelled
-                await self._next(job)
-                self.is_warm = job.is_warm
+                await self._next(warm)
+                self.is_warm = warm.is_warm
         finally:
-            await job.end()
+            await warm.end()
 
-    async def _next(self, job: WarmJob) -> None:
+    async def _next(self, warm: WarmJob) -> None:
         try:
-            async with asyncio.timeout(self._idle_ttl_s if job.is_warm else None):
-                ticket = await self._waiting.get()
+            async with asyncio.timeout(self._idle_ttl_s if warm.is_warm else None):
+                job = await self._waiting.get()
         except TimeoutError:
             log.info("export_job_let_go", idle_s=self._idle_ttl_s)
-            await job.end()
+            await warm.end()
             return
-        if ticket.state == "waiting":
+        if job.state == "waiting":
             async with asyncio.TaskGroup() as group:
-                self._running = ticket, group.create_task(self._fulfil(ticket, job), name="export")
+                self._running = job, group.create_task(self._fulfil(job, warm), name="export")
             self._running = None
-        while len(self._tickets) > REMEMBERED_MAX + WAITING_MAX:
-            self._tickets.popleft()
+        while len(self._jobs) > REMEMBERED_MAX + WAITING_MAX:
+            self._jobs.popleft()
 
-    async def _fulfil(self, ticket: Ticket, job: WarmJob) -> None:
+    async def _fulfil(self, job: ExportJob, warm: WarmJob) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
 
         def notice(progress: Progress) -> None:
             if progress.table:
-                ticket.written[progress.table] = progress.done
+                job.written[progress.table] = progress.done
             else:
-                ticket.stage, ticket.done = progress.stage, progress.done
-                ticket.total = progress.total
+                job.stage, job.done = progress.stage, progress.done
+                job.total = progress.total
 
-        ticket.state = "running"
+        job.state = "running"
         try:
-            result = await self._export(ticket.wish, notice, job.borrow)
+            result = await self._export(job.request, notice, warm.borrow)
         except (BinlogdError, OSError) as error:
-            ticket.state, ticket.message = "failed", str(error)
-            ticket.exit_code = WRONG_EXIT if isinstance(error, ConfigError) else FAILED_EXIT
-            log.warning("asked_export_failed", id=ticket.id, reason=str(error))
+            job.state, job.message = "failed", str(error)
+            job.exit_code = WRONG_EXIT if isinstance(error, ConfigError) else FAILED_EXIT
+            log.warning("asked_export_failed", id=job.id, reason=str(error))
         except Exception as error:  # noqa: BLE001 - the next one may go well
-            ticket.state, ticket.message = "failed", str(unforeseen("the export", error))
-            ticket.exit_code = FAILED_EXIT
+            job.state, job.message = "failed", str(unforeseen("the export", error))
+            job.exit_code = FAILED_EXIT
         except asyncio.CancelledError:
-            ticket.state, ticket.exit_code = "cancelled", FAILED_EXIT
+            job.state, job.exit_code = "cancelled", FAILED_EXIT
             raise
         else:
-            self._is_done(ticket, result, loop.time() - began)
+            self._is_done(job, result, loop.time() - began)
         finally:
-            self._finished[ticket.state] += 1
-            ticket.seconds = round(loop.time() - began, 3)
+            self._finished[job.state] += 1
+            job.seconds = round(loop.time() - began, 3)
 
-    def _is_done(self, ticket: Ticket, result: ExportResult, seconds: float) -> None:
-        ticket.path, ticket.commit_ts = str(result.path), result.commit_ts
-        ticket.tables, ticket.rows = result.tables, result.rows
-        ticket.size_bytes, ticket.is_new = result.size_bytes, result.is_new
-        ticket.built_on = str(result.base.directory or "")
-        ticket.left_out = tuple(map(str, result.left_out))
-        ticket.state = "done"
+    def _is_done(self, job: ExportJob, result: ExportResult, seconds: float) -> None:
+        job.path, job.commit_ts = str(result.path), result.commit_ts
+        job.tables, job.rows = result.tables, result.rows
+        job.size_bytes, job.is_new = result.size_bytes, result.is_new
+        job.built_on = str(result.base.directory or "")
+        job.left_out = tuple(map(str, result.left_out))
+        job.state = "done"
         self._seconds.observe(seconds)
         if result.is_new:
             self._rows += result.rows
