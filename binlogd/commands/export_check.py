@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from binlogd.commands.console import BytesProgress
 from binlogd.commands.replay import server_of
@@ -92,7 +92,7 @@ def _line(each: object) -> None:
 
 
 def _show(rows: list[tuple[str, int, str, tuple[str, ...]]]) -> None:
-    shown = Table("table", "rows", "", box=None)
+    shown = Table("table", Column("rows", justify="right"), "", box=None)
     for name, count, reason, left_out in rows:
         said = f"[bold red]{escape(reason)}[/]" if reason else "[green]good[/]"
         if left_out:

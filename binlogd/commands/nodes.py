@@ -74,5 +74,6 @@ def show_nodes(found: Sequence[NodeStatus], *, as_json: bool) -> None:
         heard = wall_clock_ms(physical_ms(each.update_ts))
         alive = {True: "yes", False: "no", None: "?"}[each.is_alive]
         position = str(each.max_commit_ts)
-        shown.add_row(each.kind, each.node_id, each.host, each.state, alive, position, heard)
+        kind = each.kind.removesuffix("s")
+        shown.add_row(kind, each.node_id, each.host, each.state, alive, position, heard)
     Console().print(shown if found else "nobody is registered", highlight=False)

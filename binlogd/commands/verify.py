@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from binlogd.commands.console import VerifyProgress
 from binlogd.commands.options import ConfigOption, load_setup
@@ -118,7 +118,7 @@ async def _all(request: VerifyRequest, shown: VerifyProgress) -> list[TableVerdi
 
 def _say(verdicts: list[TableVerdict], at_ts: Tso) -> None:
     console = Console()
-    shown = Table("table", "rows", "", box=None)
+    shown = Table("table", Column("rows", justify="right"), "", box=None)
     for each in verdicts:
         said = f"[bold red]{escape(each.reason)}[/]" if each.reason else "[green]equal[/]"
         shown.add_row(escape(f"{each.database}.{each.table}"), str(each.rows), said)

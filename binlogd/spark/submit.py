@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -219,6 +218,7 @@ def claimed(arguments: Arguments, setup: Setup) -> Any:
 
 
 def _run_to_end(spark: Any, options: Any, target: Any) -> None:
+    """Raises KeyboardInterrupt when it was stopped by Ctrl-C."""
     from pyspark.errors import StreamingQueryException
 
     from binlogd.spark.lake.book import PipelineStopped
@@ -229,7 +229,7 @@ def _run_to_end(spark: Any, options: Any, target: Any) -> None:
         try:
             with _asked_to_stop() as asked_to_stop:
                 while not query.awaitTermination(POLL_S):  # ends with the query
-                    if asked_to_stop.is_set():
+                    if asked_to_stop:
                         query.stop()
         except StreamingQueryException as error:
             if is_worker_late(str(error)) and attempt < ATTEMPTS_MAX:
@@ -237,6 +237,8 @@ def _run_to_end(spark: Any, options: Any, target: Any) -> None:
                 continue
             ours = _OURS.findall(str(error))
             raise PipelineStopped(ours[-1][1] if ours else str(error)) from error
+        if signal.SIGINT in asked_to_stop:
+            raise KeyboardInterrupt
         return
 
 
@@ -269,17 +271,17 @@ def _behind(source: dict[str, str], commit_ts: int) -> dict[str, str]:
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[Event]:
-    """Set by SIGTERM or SIGINT. A batch that does not end is done again the next time.
+def _asked_to_stop() -> Iterator[list[int]]:
+    """Of SIGTERM and SIGINT those that came. A batch that does not end is done again the next time.
 
     The handler does no more than that: what it interrupts may be a call to Spark, which bears no
     other one inside.
     """
-    asked = Event()
+    asked: list[int] = []
 
     def ask(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        asked.set()
+        del frame
+        asked.append(number)
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
