@@ -53,7 +53,7 @@ from binlogd.pump.pump import Pump, PumpOptions
 from binlogd.relay.log import RelayWriter
 from binlogd.serving.finder import Finder
 from binlogd.settings import config
-from binlogd.settings.config import SyncerConfig
+from binlogd.settings.config import DownstreamConfig, SyncerConfig
 from binlogd.settings.quantities import (
     gc_keep_s,
     listen_address,
@@ -237,7 +237,7 @@ def make_sink(
         )
     if syncer.db_type == "kafka":
         options = kafka_options(setup, cluster_id or 0)
-        return KafkaSink(options, _notation(syncer.to.protocol, options.topic))
+        return KafkaSink(options, _notation(syncer.to, options.topic))
     return MySqlSink(
         downstream_server(setup),
         cluster_id or 0,
@@ -324,12 +324,12 @@ def _kafka_login(setup: Setup) -> KafkaLogin | None:
             return KafkaLogin(mechanism, to.user, to.password)
 
 
-def _notation(protocol: str, topic: str) -> Notation:
-    match protocol:
+def _notation(to: DownstreamConfig, topic: str) -> Notation:
+    match to.protocol:
         case "canal-json":
             return CanalJson()
         case "debezium":
-            return DebeziumJson(topic)
+            return DebeziumJson(topic, has_schemas=to.debezium_schemas)
         case _:
             return OriginalMessages()
 

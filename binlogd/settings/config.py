@@ -222,6 +222,7 @@ class DownstreamConfig(_Table, frozen=True):
     zookeeper_addrs: Literal[""] = ""
     topic_name: str = ""
     protocol: Literal["tidb-binlog", "canal-json", "debezium"] = "tidb-binlog"
+    debezium_schemas: bool = False
     partitions: int = 1
     checkpoint: CheckpointConfig = CheckpointConfig()
 

@@ -44,7 +44,7 @@ ONLY_FOR: Mapping[str, tuple[str, ...]] = {
             *(f"{_TO}{name}" for name in ("kafka-addrs", "kafka-client-id")),
             *(f"{_TO}{name}" for name in ("kafka-max-message-size", "topic-name")),
             *(f"{_TO}kafka-{name}" for name in ("compression", "sasl-mechanism", "token-file")),
-            *(f"{_TO}{name}" for name in ("protocol", "partitions")),
+            *(f"{_TO}{name}" for name in ("protocol", "debezium-schemas", "partitions")),
         ),
         KAFKA,
     ),

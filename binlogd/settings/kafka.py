@@ -20,6 +20,8 @@ def check_kafka(config: msgspec.Struct) -> None:
     values = dict(flattened(config))
     _check_topics(values)
     if values["syncer.db-type"] == "kafka":
+        if values[f"{_TO}debezium-schemas"] and values[f"{_TO}protocol"] != "debezium":
+            raise ConfigError(f'{_TO}debezium-schemas: goes with protocol = "debezium" only')
         _check_login(values)
 
 

@@ -1,9 +1,10 @@
-"""Debezium's envelope as JSON without schemas, for its sinks and for Flink, Spark and the like.
+"""Debezium's envelope as JSON, for its sinks and for Flink, Spark and the like.
 
     key    {"id": 1}
     value  {"before": …, "after": …, "source": {…, "commit_ts": …}, "op": "c" | "u" | "d",
             "ts_ms": commit time, "transaction": {"id": start_ts, "total_order": n, …}}
 
+With schemas, each is the payload beside its schema (debezium_schema.py), and a DECIMAL a number.
 A delete is followed by a message without a value, which lets a compacted topic forget the key.
 
 | MySQL | JSON, as Debezium's defaults but for DECIMAL |
@@ -32,6 +33,12 @@ from typing import Any
 import msgspec
 
 from binlogd import __version__
+from binlogd.drainer.kafka.debezium_schema import (
+    MILLIS_DIGITS_MAX,
+    ddl_schema,
+    key_schema,
+    value_schema,
+)
 from binlogd.drainer.kafka.message import KafkaMessage
 from binlogd.drainer.kafka.row_events import (
     ColumnWriters,
@@ -52,19 +59,20 @@ from binlogd.tso import Tso, physical_ms
 _OPS = {EventKind.INSERT: "c", EventKind.UPDATE: "u", EventKind.DELETE: "d"}
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _DAY_US = 86_400_000_000
-_MILLIS_DIGITS_MAX = 3
 
-Json = int | float | str | bool | None
+Json = int | float | str | bool | msgspec.Raw | None
 Writer = Callable[[Value], Json]
 
 
 class DebeziumJson:
     """A `Notation`; `name` is the logical name of the server in `source`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, has_schemas: bool = False) -> None:
+        """`has_schemas`: for Kafka Connect, whose sinks ask for the types of columns."""
         self._name = name
         self._reader = RowReader()
-        self._columns = PerTable(_columns)
+        self._shapes = PerTable(_ShapeWithSchemas if has_schemas else _Shape)
+        self._ddl_schema = ddl_schema() if has_schemas else b""
 
     def rows(self, dml: Dml) -> Iterator[KafkaMessage]:
         """A message for each row, and one without a value after each delete."""
@@ -92,12 +100,14 @@ class DebeziumJson:
                     "tableChanges": [],
                 }
             )
+            value = _beside(self._ddl_schema, value)
             yield KafkaMessage(ddl.database, ddl.table, None, None, value, ddl.commit_ts, "ddl")
 
     def _messages(
         self, event: RowEvent, commit_ts: Tso, transaction: Mapping[str, Any]
     ) -> Iterator[KafkaMessage]:
-        columns, info = self._columns.of(event.table), event.table.info
+        shape, info = self._shapes.of(event.table), event.table.info
+        columns = shape.columns
         database = event.table.database
         value = msgspec.json.encode(
             {
@@ -109,8 +119,11 @@ class DebeziumJson:
                 "transaction": transaction,
             }
         )
-        key = columns.key(event.present)
-        route = key or f"{database}.{info.name}".encode()
+        route = key = shape.routes.key(event.present)
+        if shape.key_schema and key is not None:
+            key = _beside(shape.key_schema, columns.key(event.present) or b"")
+        value = _beside(shape.value_schema, value)
+        route = route or f"{database}.{info.name}".encode()
         made = KafkaMessage(database, info.name, route, key, value, commit_ts, event.kind.word)
         yield made
         if event.kind is EventKind.DELETE and key is not None:
@@ -129,8 +142,30 @@ class DebeziumJson:
         }
 
 
-def _columns(table: TableAt) -> ColumnWriters[Json]:
-    return ColumnWriters(table.info, _writer)
+class _Shape:
+    """What all messages of a table have in common."""
+
+    key_schema = value_schema = b""
+
+    def __init__(self, table: TableAt) -> None:
+        self.columns = self.routes = ColumnWriters(table.info, _writer)
+
+
+class _ShapeWithSchemas(_Shape):
+    def __init__(self, table: TableAt) -> None:
+        super().__init__(table)  # rows stay in their partition, whatever stands beside them
+        self.columns = ColumnWriters(table.info, _writer_of_numbers)
+        self.key_schema, self.value_schema = key_schema(table), value_schema(table)
+
+
+def _beside(schema: bytes, payload: bytes) -> bytes:
+    return b'{"schema":%b,"payload":%b}' % (schema, payload) if schema else payload
+
+
+def _writer_of_numbers(column: Column) -> Writer:
+    if column.field_type.tp == Tp.NEW_DECIMAL:
+        return lambda value: msgspec.Raw(str(value).encode())
+    return _writer(column)
 
 
 def _writer(column: Column) -> Writer:
@@ -203,7 +238,7 @@ def _date(column: Column) -> Writer:
 
 def _datetime(column: Column) -> Writer:
     none = 0 if column.not_null else None
-    unit_us = 1000 if column.field_type.decimal <= _MILLIS_DIGITS_MAX else 1
+    unit_us = 1000 if column.field_type.decimal <= MILLIS_DIGITS_MAX else 1
 
     def write(value: Value) -> Json:
         date, _, clock = str(value).partition(" ")

@@ -53,8 +53,8 @@ class RowEvent:
 
 
 def visible_columns(info: Table) -> tuple[Column, ...]:
-    """The columns that a message shows."""
-    return tuple(each for each in info.columns if each.is_public and not each.hidden)
+    """The columns that a message shows. Of virtual ones only the binlog of a delete has values."""
+    return tuple(c for c in info.columns if c.is_public and not c.hidden and not c.is_virtual)
 
 
 def key_columns(info: Table) -> tuple[Column, ...]:
