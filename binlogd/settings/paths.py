@@ -44,7 +44,8 @@ def placed(config: Config, base: Path, typed: Collection[str]) -> dict[str, str]
         name = str(value).removeprefix(_UNIX)
         if key not in PATHS or not name or "://" in name:
             continue
-        place = name if key in typed or base == here else str(base / name)
+        is_said_as_it_is = key in typed or (key == _DATA_DIR and base == here)
+        place = name if is_said_as_it_is else str(base / name)
         if key not in typed:
             _check_left_behind(key, name, Path(place), Path(found.get(_DATA_DIR, config.data_dir)))
         if place != value:

@@ -280,6 +280,9 @@ def test_every_relative_path_of_a_file_counts_from_its_directory(
     ]
     found = read(ONE_RULE, tmp_path, {"BINLOGD_EXPORT__DIR": "of-a-variable"})
     assert places(found.config) == {f"{tmp_path}/{name}" for name in [*names, "of-a-variable"]}
+    monkeypatch.chdir(tmp_path)  # what others are told of a place means something to them, too
+    here = places(read(ONE_RULE, tmp_path).config) - {"data"}
+    assert all(Path(place).is_absolute() for place in here)
     url = read('upstream.schema-history = "http://tidb:10080/ddl/history"', tmp_path)
     assert url.config.upstream.schema_history.startswith("http://")
     typed = read("", tmp_path, None, **{"data-dir": "data"})
