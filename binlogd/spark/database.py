@@ -27,7 +27,7 @@ from binlogd.ports import BinlogSource
 from binlogd.settings.setup import Setup
 from binlogd.spark.beginning import Beginning
 from binlogd.spark.inputs import POLL_S, awaited_until_ms, open_input
-from binlogd.spark.lake.book import Claim, PipelineStopped, claim_place, is_new
+from binlogd.spark.lake.manifest import Claim, PipelineStopped, claim_place, is_new
 from binlogd.spark.request import ReadRequest
 from binlogd.spark.retold import TOLD_TS_MAX, jobs_of, retold
 from binlogd.tidb.job_index import JobIndex

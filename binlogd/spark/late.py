@@ -14,8 +14,8 @@ from binlogd.snapshot.spec import DoubtfulRows
 from binlogd.snapshot.tables.doubts import LOOKED_AT_MAX, DoubtStep, waits
 from binlogd.spark.changes import change_batches
 from binlogd.spark.inputs import Input, jobs_with
-from binlogd.spark.lake.book import WAY_PAST, LakeBatch, PipelineStopped
 from binlogd.spark.lake.homes import GONE, Latecomers, TwinKeys
+from binlogd.spark.lake.manifest import WAY_PAST, LakeBatch, PipelineStopped
 from binlogd.spark.request import ReadRequest
 from binlogd.spark.walk import LogWalk
 from binlogd.tso import Tso, plus_ms

@@ -32,8 +32,8 @@ from binlogd.spark.beginning import Beginning
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.inputs import open_input
 from binlogd.spark.lake import moving
-from binlogd.spark.lake.book import Claim, LakeBatch, LakeTable
 from binlogd.spark.lake.homes import followed
+from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable
 from binlogd.spark.lake.moving import Lake, begin
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
@@ -140,11 +140,11 @@ class LakeTarget:
 
     def apply(self, rows: DataFrame, of: Range) -> None:
         """See Target. Raises PipelineStopped and what Spark raises."""
-        book = self.lake.book()
+        manifest = self.lake.manifest()
         claim = Claim(of.pipeline, self.checkpoint)
-        book.claim(claim, takes_over=self.takes_over)
+        manifest.claim(claim, takes_over=self.takes_over)
         self.takes_over = False
-        now = book.read()
+        now = manifest.read()
         source = open_input(self.asked)
         start = begin(now, of, source.gone_ts(), self.lake.place.shown)
         if start >= of.end:
@@ -154,7 +154,7 @@ class LakeTarget:
         try:
             ddl = _ddl(rows)
             jobs = source.jobs()  # which has those of all that was found: who read the rows waited
-            tracker = book.schema_at(start) or schema_before(jobs, start, of.end, ddl)
+            tracker = manifest.schema_at(start) or schema_before(jobs, start, of.end, ddl)
             seen = partial(newest_version, source, of.end)
             held = LakeState(tracker, frozenset(now.placed), seen)
             batch = planned(jobs, ddl, held, self.asked, start=start, end=of.end)
@@ -163,7 +163,7 @@ class LakeTarget:
             doubts = in_doubt(source, batch, start)
             heads = prepare(self.lake, now, batch, late)
             merged = self._merge(rows, batch, heads)
-            book.check_claim(claim)
+            manifest.check_claim(claim)
             heads |= {each.head.table_id: each.head for each in merged}
             moving.finish(self.lake, batch, heads, doubts)
         finally:

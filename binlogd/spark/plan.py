@@ -15,7 +15,7 @@ from binlogd.snapshot.spec import LeftOut
 from binlogd.snapshot.tables.built_on import Base
 from binlogd.snapshot.tables.catalog import MAKES, DdlBinlog, Origin, TablePlan, catalog
 from binlogd.snapshot.tables.moving import Seen
-from binlogd.spark.lake.book import WAY_PAST, LakeBatch, PipelineStopped
+from binlogd.spark.lake.manifest import WAY_PAST, LakeBatch, PipelineStopped
 from binlogd.spark.request import HIDDEN_DATABASES, ReadRequest
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import SchemaTracker

@@ -169,10 +169,10 @@ def run(spark: Any, arguments: Arguments, into: Any) -> None:
     asked = request({**source, "form": "changes"})
     checkpoint, takes_over = _named(arguments.checkpoint), arguments.takes_over
     if arguments.is_lake:
-        if arguments.base and not into.book().read().commit_ts:
+        if arguments.base and not into.manifest().read().commit_ts:
             with tempfile.TemporaryDirectory(prefix="binlogd-base-") as scratch:
                 seed(spark, into, _beginning(arguments, asked, Path(scratch), asked.wants))
-        source = _behind(source, into.book().read().commit_ts)
+        source = _behind(source, into.manifest().read().commit_ts)
         asked = request({**source, "form": "changes"})
         target: Any = LakeTarget(into, asked, checkpoint, takes_over)
     else:
@@ -199,7 +199,7 @@ def claimed(arguments: Arguments, setup: Setup) -> Any:
     """The lake, or the sink of a database: this pipeline's from now on. Raises ConfigError,
     PipelineStopped where it is another's."""
     from binlogd.spark.database import DatabaseSink
-    from binlogd.spark.lake.book import Claim
+    from binlogd.spark.lake.manifest import Claim
     from binlogd.spark.lake.moving import Lake
     from binlogd.spark.pipeline import Offsets
     from binlogd.spark.request import request
@@ -209,8 +209,8 @@ def claimed(arguments: Arguments, setup: Setup) -> Any:
     mine = Claim(Offsets(arguments.checkpoint, asked).pipeline(), checkpoint)
     if arguments.is_lake:
         lake = Lake(place_of(arguments.into))
-        lake.book().read()  # which refuses a lake of another kind
-        lake.book().claim(mine, takes_over=arguments.takes_over)
+        lake.manifest().read()  # which refuses a lake of another kind
+        lake.manifest().claim(mine, takes_over=arguments.takes_over)
         return lake
     sink = DatabaseSink(setup, asked)
     sink.claim(mine, takes_over=arguments.takes_over)
@@ -221,7 +221,7 @@ def _run_to_end(spark: Any, options: Any, target: Any) -> None:
     """Raises KeyboardInterrupt when it was stopped by Ctrl-C."""
     from pyspark.errors import StreamingQueryException
 
-    from binlogd.spark.lake.book import PipelineStopped
+    from binlogd.spark.lake.manifest import PipelineStopped
     from binlogd.spark.pipeline import start
 
     for attempt in range(1, ATTEMPTS_MAX + 1):

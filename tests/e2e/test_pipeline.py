@@ -59,13 +59,13 @@ def started(command: list[str], directory: Path) -> subprocess.Popen[bytes]:
 
 def killed_after_a_batch(command: list[str], directory: Path, into: str, batches: int) -> None:
     """SIGKILL to the pipeline, when so many batches more are in the lake."""
-    book = Lake(place_of(into)).book()
-    before = book.read().commit_ts
+    manifest = Lake(place_of(into)).manifest()
+    before = manifest.read().commit_ts
     process = started(command, directory)
     until = time.monotonic() + PATIENCE_S
     try:
         while batches and process.poll() is None and time.monotonic() < until:
-            now = book.read().commit_ts
+            now = manifest.read().commit_ts
             batches -= now > before
             before = now
             time.sleep(0.05)
@@ -94,7 +94,7 @@ def test_a_lake_is_what_the_upstream_was_however_often_the_pipeline_was_killed(
         killed_after_a_batch(command, tmp_path, into, 1)
     following = started([*command, "--follow", "--interval", "0.1"], tmp_path)
     until = time.monotonic() + PATIENCE_S
-    while Lake(place_of(into)).book().read().commit_ts < end and time.monotonic() < until:
+    while Lake(place_of(into)).manifest().read().commit_ts < end and time.monotonic() < until:
         assert following.poll() is None, "it ended before it was asked to"
         time.sleep(0.05)
     check_refused(url, into, tmp_path)

@@ -51,8 +51,8 @@ class Pipeline:
             if next(steps) == kill_at:
                 raise Killed
 
-        book = self._lake.book()
-        now = book.read()
+        manifest = self._lake.manifest()
+        now = manifest.read()
         of = Range(Tso(start), Tso(end), is_first or not start, "a")
         begin = moving.begin(now, of, self._input.gone_ts(), "the lake")
         if begin >= end:
@@ -66,7 +66,7 @@ class Pipeline:
                 *(rows.filter(is_ddl)[name].to_pylist() for name in DDL_NAMES), strict=True
             )
         ]
-        tracker = book.schema_at(begin) or schema_before(jobs, begin, Tso(end), ddl)
+        tracker = manifest.schema_at(begin) or schema_before(jobs, begin, Tso(end), ddl)
         seen = partial(newest_version, self._input, Tso(end))
         held = LakeState(tracker, frozenset(now.placed), seen)
         batch = planned(jobs, ddl, held, self._asked, start=begin, end=Tso(end))

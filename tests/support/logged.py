@@ -13,7 +13,7 @@ from pyiceberg.table import StaticTable
 
 from binlogd.snapshot.formats.columns import arrow_column
 from binlogd.snapshot.spec import TypeOptions
-from binlogd.spark.lake.book import LakeTable
+from binlogd.spark.lake.manifest import LakeTable
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.rows import KEY_COLUMN
 from binlogd.spark.source import BinlogdSource, arrow_schema
@@ -105,7 +105,7 @@ def _of_lake(logged: Logged, lake: Lake, name: str, table: LakeTable, at: int) -
 
 def check_lake(logged: Logged, lake: Lake, at: int, only: str = "*") -> None:
     """The lake is at this moment, and holds what the model says of tables called like `only`."""
-    found = lake.book().read()
+    found = lake.manifest().read()
     assert found.commit_ts == at
     model = logged.workload.model.tables(Tso(at))
     assert found.tables.keys() == {name for name in map(".".join, model) if fnmatch(name, only)}

@@ -22,8 +22,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import SubTreeFileSystem
 
-from binlogd.spark.lake.book import LakeTable, LakeTables
 from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
+from binlogd.spark.lake.manifest import LakeTable, LakeTables
 from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import KEY_COLUMN, Adapt, KeyChanges
 

@@ -27,7 +27,7 @@ from binlogd.snapshot.log.moves import Followed, Home, Moves, Twins
 from binlogd.snapshot.log.rowkey import HandleKind, Op
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.spark.lake.book import WAY_PAST, LakeBatch, PipelineStopped, label
+from binlogd.spark.lake.manifest import WAY_PAST, LakeBatch, PipelineStopped, label
 from binlogd.spark.lake.rows import KEY_COLUMN
 from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column

@@ -35,8 +35,8 @@ from pyiceberg.table import Table
 
 from binlogd.host.clock import WallClock
 from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema
-from binlogd.spark.lake.book import LakeTable, LakeTables
 from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
+from binlogd.spark.lake.manifest import LakeTable, LakeTables
 from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import KEY_COLUMN, KEY_ID, Adapt, KeyChanges
 

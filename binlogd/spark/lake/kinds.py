@@ -11,7 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from binlogd.errors import GaveUp
-from binlogd.spark.lake.book import LakeTable, LakeTables
+from binlogd.spark.lake.manifest import LakeTable, LakeTables
 from binlogd.spark.lake.rows import Adapt, KeyChanges
 
 COMMIT_TS_KEY = "binlogd.commit_ts"

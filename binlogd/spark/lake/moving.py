@@ -1,6 +1,6 @@
 """A batch of the pipeline into a lake of any kind: look, prepare, merge, turn the page.
 
-    now = lake.book().read()
+    now = lake.manifest().read()
     check(now, batch)                       before anything is touched
     heads = prepare(lake, now, batch)       tables that are new, new columns, rows that DDL moved;
                                             by the driver (`preparing`)
@@ -21,17 +21,17 @@ import msgspec
 import pyarrow as pa
 
 from binlogd.snapshot.spec import DoubtfulRows
-from binlogd.spark.lake.book import (
+from binlogd.spark.lake.kinds import LakeFailed, LakeKind
+from binlogd.spark.lake.manifest import (
     IN_DOUBT_MAX,
-    Book,
     LakeBatch,
+    LakeManifest,
     LakeTable,
     LakeTables,
     PipelineStopped,
     label,
     placed_of,
 )
-from binlogd.spark.lake.kinds import LakeFailed, LakeKind
 from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import KeyChanges, by_table, decoded, lake_schema
 from binlogd.tidb.schema import SchemaTracker
@@ -46,9 +46,9 @@ class Lake:
 
     place: LakeLocation
 
-    def book(self) -> Book:
+    def manifest(self) -> LakeManifest:
         """Raises ConfigError."""
-        return Book(self.place)
+        return LakeManifest(self.place)
 
     def kind(self) -> LakeKind:
         """What makes versions of its tables. Raises ConfigError."""
@@ -155,10 +155,10 @@ def finish(
 ) -> LakeTables:
     """Says which versions belong together from now on, and which rows of the batch are in doubt."""
     tables = {label(plan): heads[table_id] for table_id, plan in batch.after.items()}
-    book = lake.book()
-    doubts = (*book.read().in_doubt, *in_doubt)[-IN_DOUBT_MAX:]
+    manifest = lake.manifest()
+    doubts = (*manifest.read().in_doubt, *in_doubt)[-IN_DOUBT_MAX:]
     now = LakeTables(batch.end, tables, lake.place.kind, placed_of(batch.after), doubts)
-    book.turn(now, batch.tracker)
+    manifest.turn(now, batch.tracker)
     show(lake, now)
     return now
 

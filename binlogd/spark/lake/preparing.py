@@ -11,7 +11,9 @@ from binlogd.errors import CorruptRow
 from binlogd.snapshot.log.moves import PartitionsEnded, ids_of
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.spark.lake.book import (
+from binlogd.spark.lake.homes import Latecomers, Residents
+from binlogd.spark.lake.kinds import LakeFailed, LakeKind
+from binlogd.spark.lake.manifest import (
     DIRECTORY,
     LakeBatch,
     LakeTable,
@@ -19,8 +21,6 @@ from binlogd.spark.lake.book import (
     PipelineStopped,
     label,
 )
-from binlogd.spark.lake.homes import Latecomers, Residents
-from binlogd.spark.lake.kinds import LakeFailed, LakeKind
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.rows import KEY_COLUMN, Adapt, KeyChanges, adaptation, lake_schema
 from binlogd.tidb.rewrite import Unconvertible

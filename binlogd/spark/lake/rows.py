@@ -19,7 +19,7 @@ from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.adapt import adapter
 from binlogd.snapshot.writing.rows import RowsAsOf
 from binlogd.snapshot.writing.writer import arrow_columns, schema_of
-from binlogd.spark.lake.book import PipelineStopped, label
+from binlogd.spark.lake.manifest import PipelineStopped, label
 from binlogd.tidb.model import Column
 from binlogd.tidb.rewrite import Rewritten, Unconvertible
 from binlogd.tidb.row import Value

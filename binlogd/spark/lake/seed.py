@@ -14,7 +14,7 @@ import pyarrow as pa
 from binlogd.errors import BinlogdError
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.beginning import Beginning, rows_of
-from binlogd.spark.lake.book import (
+from binlogd.spark.lake.manifest import (
     DIRECTORY,
     LakeTable,
     LakeTables,
@@ -55,7 +55,7 @@ def seed_table(lake: Lake, begin: Beginning, table_id: int) -> Seeded:
     finally:
         kind.close()
     done = Seeded(begin.commit_ts, head, counts[0])
-    lake.book().store.put(f"{SEEDS}/{table_id}.json", msgspec.json.encode(done))
+    lake.manifest().store.put(f"{SEEDS}/{table_id}.json", msgspec.json.encode(done))
     return done
 
 
@@ -68,20 +68,20 @@ def finish_seed(lake: Lake, begin: Beginning) -> LakeTables:
         if (each := found[table_id]) is not None
     }
     now = LakeTables(begin.commit_ts, tables, lake.place.kind, placed_of(begin.tables))
-    book = lake.book()
-    if book.read().commit_ts:
+    manifest = lake.manifest()
+    if manifest.read().commit_ts:
         raise PipelineStopped(
             f"{lake.place.shown}: another pipeline began there meanwhile; stop this one"
         )
-    book.turn(now, begin.tracker)
-    book.store.remove_directory(SEEDS)
+    manifest.turn(now, begin.tracker)
+    manifest.store.remove_directory(SEEDS)
     show(lake, now)
     return now
 
 
 def _seeded(lake: Lake, begin: Beginning, table_id: int) -> Seeded | None:
     try:
-        content = lake.book().store.read(f"{SEEDS}/{table_id}.json")
+        content = lake.manifest().store.read(f"{SEEDS}/{table_id}.json")
     except FileNotFoundError:
         return None
     found = msgspec.json.decode(content, type=Seeded)

@@ -20,8 +20,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from binlogd.errors import ConfigError
 from binlogd.spark.lake import delta, iceberg
-from binlogd.spark.lake.book import LakeTable
 from binlogd.spark.lake.kinds import LakeFailed
+from binlogd.spark.lake.manifest import LakeTable
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.lake.rows import KEY_COLUMN, KeyChanges

@@ -12,7 +12,7 @@ from binlogd.settings import config
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark.beginning import Beginning, beginning
-from binlogd.spark.lake.book import PipelineStopped
+from binlogd.spark.lake.manifest import PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
@@ -71,7 +71,7 @@ def test_a_lake_begins_with_a_snapshot_and_goes_on_from_there(
     first, *others = todo(lake, begin)
     seed_table(lake, begin, first)
     assert todo(lake, begin) == others  # killed here, and begun anew
-    assert lake.book().read().commit_ts == 0
+    assert lake.manifest().read().commit_ts == 0
     for table_id in others:
         seed_table(lake, begin, table_id)
     finish_seed(lake, begin)

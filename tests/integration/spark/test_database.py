@@ -14,7 +14,7 @@ from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark import database
 from binlogd.spark.beginning import beginning
 from binlogd.spark.database import DatabaseSink, Joined
-from binlogd.spark.lake.book import Claim, PipelineStopped
+from binlogd.spark.lake.manifest import Claim, PipelineStopped
 from binlogd.spark.request import request
 from binlogd.spark.retold import retold
 from binlogd.tso import Tso

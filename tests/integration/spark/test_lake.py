@@ -20,7 +20,7 @@ from binlogd.archive.upload import archive
 from binlogd.errors import ConfigError
 from binlogd.snapshot.tables.catalog import DdlBinlog
 from binlogd.spark.lake import delta, iceberg, rows
-from binlogd.spark.lake.book import Claim, LakeTables, PipelineStopped
+from binlogd.spark.lake.manifest import Claim, LakeTables, PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.spark.plan import LakeState, planned, schema_before
@@ -63,13 +63,13 @@ def test_a_batch_that_was_killed_is_done_again_from_any_step_and_in_other_parts(
     for kill_at, end in ((3, later), (1, early), (2, second)):
         with pytest.raises(Killed):
             pipeline.run(first, end, kill_at)
-        assert lake.book().read().commit_ts == first
+        assert lake.manifest().read().commit_ts == first
     check_lake(logged, lake, first)
     pipeline.run(first, second)
     check_lake(logged, lake, second)
-    versions = lake.book().read()
+    versions = lake.manifest().read()
     assert pipeline.run(first, second) == 0
-    assert lake.book().read() == versions
+    assert lake.manifest().read() == versions
 
 
 def test_a_pipeline_whose_checkpoint_was_lost_goes_on_where_the_lake_is(
@@ -87,27 +87,27 @@ def test_a_pipeline_whose_checkpoint_was_lost_goes_on_where_the_lake_is(
     pipeline.run(first, end)
     check_lake(logged, lake, end)
     if lake.place.kind == "iceberg":
-        for table in lake.book().read().tables.values():
+        for table in lake.manifest().read().tables.values():
             files = Path(lake.place.table(table.directory)).rglob("*.parquet")
             named = StaticTable.from_metadata(table.metadata).scan().plan_files()
             assert {path.as_uri() for path in files} == {each.file.file_path for each in named}
 
 
 def test_two_pipelines_do_not_keep_one_lake(lake: Lake) -> None:
-    book, mine, other = lake.book(), Claim("a", "here"), Claim("b", "there")
-    book.claim(mine)
+    manifest, mine, other = lake.manifest(), Claim("a", "here"), Claim("b", "there")
+    manifest.claim(mine)
     with pytest.raises(PipelineStopped, match="whose checkpoint is here"):
-        book.claim(other)
-    book.claim(other, takes_over=True)
+        manifest.claim(other)
+    manifest.claim(other, takes_over=True)
     with pytest.raises(PipelineStopped, match="whose checkpoint is there"):
-        book.check_claim(mine)
+        manifest.check_claim(mine)
 
 
 def test_a_lake_of_one_kind_is_not_taken_for_one_of_the_other(tmp_path: Path) -> None:
     of_delta, of_iceberg = (Lake(place_of(f"{kind}:{tmp_path}")) for kind in KINDS)
-    of_delta.book().turn(LakeTables(1, {}, "delta"), b"{}")
+    of_delta.manifest().turn(LakeTables(1, {}, "delta"), b"{}")
     with pytest.raises(ConfigError, match="is a lake of delta: --into delta:"):
-        of_iceberg.book().read()
+        of_iceberg.manifest().read()
 
 
 def test_a_table_that_comes_back_with_its_rows_is_told(logged: Logged) -> None:
@@ -162,7 +162,7 @@ def test_a_lake_in_an_object_store_is_fed_from_an_archive_in_one(
         pipeline.run(first, end, 2)
     pipeline.run(first, end)
     check_lake(logged, lake, end, only="bank.*")
-    shown = repr(lake.book().store.url) + lake.place.shown
+    shown = repr(lake.manifest().store.url) + lake.place.shown
     assert "testing" not in shown
 
 
@@ -172,11 +172,11 @@ def test_an_object_store_that_refuses_is_told_with_what_to_look_at(
     monkeypatch.setattr(store, "RETRY_S", 0.001)
     url = s3.url("lake").replace("bucket-", "nowhere-")
     with pytest.raises(ArchiveUnavailable, match=r"lake s3://nowhere-.*look at the store") as told:
-        Lake(place_of(f"delta:{url}")).book().claim(Claim("a", "its checkpoint"))
+        Lake(place_of(f"delta:{url}")).manifest().claim(Claim("a", "its checkpoint"))
     assert "testing" not in str(told.value)
 
 
 def test_a_table_that_is_left_out_stays_out(logged: Logged, lake: Lake) -> None:
     (end,) = moments(logged, 1)
     Pipeline(logged, lake, **{"except": "bank.*, types.*, scratch*"}).run(0, end)
-    assert {name.partition(".")[0] for name in lake.book().read().tables} == {"shop"}
+    assert {name.partition(".")[0] for name in lake.manifest().read().tables} == {"shop"}

@@ -18,8 +18,8 @@ from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.lake import preparing
-from binlogd.spark.lake.book import PipelineStopped
 from binlogd.spark.lake.homes import Residents
+from binlogd.spark.lake.manifest import PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
 from binlogd.tidb.kinds import PartitionKind, Tp
@@ -49,7 +49,7 @@ def written(history: Partitioned, directory: Path) -> Logged:
 
 
 def check(history: Partitioned, lake: Lake, at: int) -> None:
-    now = lake.book().read()
+    now = lake.manifest().read()
     assert now.commit_ts == at
     for name, rows in history.states[at].items():
         data = lake_rows(lake, now.tables[f"s.{name}"]).select(["a", "c", "note"])

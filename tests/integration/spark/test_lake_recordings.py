@@ -101,7 +101,7 @@ def test_a_lake_holds_every_table_wherever_batches_end_and_die_beside_ddl_of_par
         start = end
     check_recorded(name, lake, is_whole=True)
     doubts: Counter[str] = Counter()
-    for each in lake.book().read().in_doubt:
+    for each in lake.manifest().read().in_doubt:
         doubts[f"{each.database}.{each.table}"] += each.rows
     assert doubts == IN_DOUBT[name], "wherever batches end, the same as in an export"
 
@@ -125,8 +125,8 @@ def beside_partitions(logged: Logged, every: list[int]) -> list[int]:
 
 def check_recorded(name: str, lake: Lake, *, is_whole: bool = False) -> None:
     """Every table that is there, or every one that was recorded with its rows."""
-    now = lake.book().read()
-    tracker = SchemaTracker.from_snapshot(lake.book().schema_at(now.commit_ts) or b"")
+    now = lake.manifest().read()
+    tracker = SchemaTracker.from_snapshot(lake.manifest().schema_at(now.commit_ts) or b"")
     infos = {info.id: info for _, info in tracker.tables()}
     wrong, compared = [], 0
     for table in recordings_reader.expected(RECORDINGS / name):

@@ -135,7 +135,7 @@ def label(plan: TablePlan) -> str:
     return f"{plan.database}.{plan.info.name}"
 
 
-class Book:
+class LakeManifest:
     """The small files of a lake. Raises ArchiveUnavailable where its store does not answer."""
 
     def __init__(self, place: LakeLocation) -> None:
