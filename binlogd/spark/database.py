@@ -25,11 +25,11 @@ from binlogd.host.disk import PosixDisk
 from binlogd.node.assembly import dialect, make_sink, make_store, table_filter, trash
 from binlogd.ports import BinlogSource
 from binlogd.settings.setup import Setup
-from binlogd.spark.beginning import Beginning
+from binlogd.spark.base_binlogs import TOLD_TS_MAX, binlogs_of_base, jobs_of
+from binlogd.spark.base_loader import LoadedBase
 from binlogd.spark.inputs import POLL_S, awaited_until_ms, open_input
 from binlogd.spark.lake.manifest import Claim, PipelineStopped, claim_place, is_new
 from binlogd.spark.request import ReadRequest
-from binlogd.spark.retold import TOLD_TS_MAX, jobs_of, retold
 from binlogd.tidb.job_index import JobIndex
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import entry_of
@@ -98,7 +98,7 @@ class DatabaseSink:
         """Whether `[syncer]` lets a table through."""
         return table_filter(self._setup.config.syncer).replicates(database, table)
 
-    def begin(self, base: Beginning) -> None:
+    def begin(self, base: LoadedBase) -> None:
         """Returns when the downstream holds a base, or is further than that. Raises
         PipelineStopped, Refused."""
         jobs = jobs_of(base)
@@ -207,7 +207,7 @@ class _Retold:
 
     name = "base"
 
-    def __init__(self, base: Beginning, jobs: list[Job]) -> None:
+    def __init__(self, base: LoadedBase, jobs: list[Job]) -> None:
         self._base, self._jobs = base, jobs
 
     async def pull(self, after: Tso) -> AsyncGenerator[Pulled, None]:
@@ -218,7 +218,7 @@ class _Retold:
                 f" ({self._base.commit_ts}): begin with an empty one"
             )
         if after <= TOLD_TS_MAX:
-            told = retold(self._base, self._jobs, after)
+            told = binlogs_of_base(self._base, self._jobs, after)
             while part := list(islice(told, TOGETHER)):  # ends with the base
                 found = [CommittedBinlog(Tso(start), Tso(end), raw) for start, end, raw in part]
                 yield Pulled(found, found[-1].commit_ts)

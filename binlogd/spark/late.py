@@ -14,7 +14,7 @@ from binlogd.snapshot.spec import DoubtfulRows
 from binlogd.snapshot.tables.doubts import LOOKED_AT_MAX, DoubtStep, waits
 from binlogd.spark.changes import change_batches
 from binlogd.spark.inputs import Input, jobs_with
-from binlogd.spark.lake.homes import GONE, Latecomers, TwinKeys
+from binlogd.spark.lake.homes import GONE, LateRows, TwinKeys
 from binlogd.spark.lake.manifest import WAY_PAST, LakeBatch, PipelineStopped
 from binlogd.spark.request import ReadRequest
 from binlogd.spark.walk import LogWalk
@@ -38,7 +38,7 @@ def newest_version(source: Input, end: Tso, before_ts: int) -> int:
     return newest
 
 
-def latecomers(source: Input, batch: LakeBatch, asked: ReadRequest, start: Tso) -> Latecomers:
+def late_rows(source: Input, batch: LakeBatch, asked: ReadRequest, start: Tso) -> LateRows:
     """Looks through the log from the begin of such DDL to the begin of the batch.
 
     Raises PipelineStopped where the log of then is gone, and what the log raises.

@@ -28,7 +28,7 @@ from binlogd.archive.store import ArchiveStore
 from binlogd.snapshot.log.moves import Moves
 from binlogd.snapshot.log.rowkey import Op
 from binlogd.snapshot.tables.catalog import DdlBinlog
-from binlogd.spark.beginning import Beginning
+from binlogd.spark.base_loader import LoadedBase
 from binlogd.spark.database import DatabaseSink
 from binlogd.spark.inputs import open_input
 from binlogd.spark.lake import moving
@@ -37,7 +37,7 @@ from binlogd.spark.lake.manifest import Claim, LakeBatch, LakeTable
 from binlogd.spark.lake.moving import Lake, begin
 from binlogd.spark.lake.preparing import prepare
 from binlogd.spark.lake.seed import finish_seed, seed_table, todo
-from binlogd.spark.late import in_doubt, latecomers, newest_version
+from binlogd.spark.late import in_doubt, late_rows, newest_version
 from binlogd.spark.plan import LakeState, planned, schema_before
 from binlogd.spark.request import ReadRequest, request
 from binlogd.spark.source import BinlogdSource
@@ -159,7 +159,7 @@ class LakeTarget:
             held = LakeState(tracker, frozenset(now.placed), seen)
             batch = planned(jobs, ddl, held, self.asked, start=start, end=of.end)
             moving.check(now, batch, is_first=of.is_first)
-            late = latecomers(source, batch, self.asked, start)
+            late = late_rows(source, batch, self.asked, start)
             doubts = in_doubt(source, batch, start)
             heads = prepare(self.lake, now, batch, late)
             merged = self._merge(rows, batch, heads)
@@ -191,7 +191,7 @@ class LakeTarget:
         return [msgspec.json.decode(row["merged"], type=moving.Merged) for row in found]
 
 
-def seed(spark: SparkSession, lake: Lake, begin: Beginning) -> None:
+def seed(spark: SparkSession, lake: Lake, begin: LoadedBase) -> None:
     """Puts the tables of a base into a lake that is empty, side by side. Raises what Spark does."""
     left = todo(lake, begin)
     log.info("seeding", base=begin.directory, commit_ts=begin.commit_ts, tables=len(left))

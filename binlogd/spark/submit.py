@@ -257,10 +257,10 @@ def _named(checkpoint: str) -> str:
 
 
 def _beginning(arguments: Arguments, asked: Any, scratch: Path, wants: Any) -> Any:
-    from binlogd.spark.beginning import beginning
+    from binlogd.spark.base_loader import load_base
 
     zone, needs_keys = arguments.base_time_zone, arguments.is_lake
-    return beginning(arguments.base, zone, asked, scratch, wants, needs_keys=needs_keys)
+    return load_base(arguments.base, zone, asked, scratch, wants, needs_keys=needs_keys)
 
 
 def _behind(source: dict[str, str], commit_ts: int) -> dict[str, str]:

@@ -14,7 +14,7 @@ from binlogd.spark.lake import moving
 from binlogd.spark.lake.homes import followed
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.preparing import prepare
-from binlogd.spark.late import in_doubt, latecomers, newest_version
+from binlogd.spark.late import in_doubt, late_rows, newest_version
 from binlogd.spark.pipeline import Range
 from binlogd.spark.plan import LakeState, planned, schema_before
 from binlogd.spark.request import ReadRequest, request
@@ -72,7 +72,7 @@ class Pipeline:
         batch = planned(jobs, ddl, held, self._asked, start=begin, end=Tso(end))
         moving.check(now, batch, is_first=of.is_first)
         step()
-        late = latecomers(self._input, batch, self._asked, begin)
+        late = late_rows(self._input, batch, self._asked, begin)
         doubts = in_doubt(self._input, batch, begin)
         heads = prepare(self._lake, now, batch, late)
         step()

@@ -3,7 +3,7 @@
 Such a DDL takes rows along that no binlog names. Changes of the batch are followed before the last
 one of a key is looked for; rows that a lake holds are followed by the values that it holds.
 
-Rows are at the schema version of the begin of the batch, but for `Latecomers`: DROP PARTITION hides
+Rows are at the schema version of the begin of the batch, but for `LateRows`: DROP PARTITION hides
 its partitions a while before it ends, and who writes a row of their range meanwhile puts it into
 the next one; REORGANIZE PARTITION of a table without a key has rows twice meanwhile. Where a batch
 begins within that while, such rows are told by the log.
@@ -33,7 +33,7 @@ from binlogd.tidb.kinds import STRING_TYPES, Tp
 from binlogd.tidb.model import Column
 from binlogd.tidb.row import Value
 
-Latecomers = Mapping[int, Mapping[bytes, int]]
+LateRows = Mapping[int, Mapping[bytes, int]]
 """By table id and key: the schema version of rows that came while a DDL was at work, or `GONE`."""
 GONE = -1
 """Of two rows the one that went with an old partition."""
@@ -124,7 +124,7 @@ class TwinKeys:
 
 
 @dataclass(slots=True)
-class Residents:
+class ExistingRows:
     """The rows of a table of a lake at the begin of a batch."""
 
     plan: TablePlan
@@ -143,7 +143,7 @@ class Residents:
         self._columns = [each for each in self.plan.columns if each.id in ids]
 
     @classmethod
-    def of(cls, batch: LakeBatch, table_id: int, late: Latecomers) -> Residents:
+    def of(cls, batch: LakeBatch, table_id: int, late: LateRows) -> ExistingRows:
         """Those of one table. Raises PipelineStopped."""
         plan, of_table = batch.before[table_id], late.get(table_id, {})
         return cls(plan, batch.moves, batch.version_of(table_id), batch.types, of_table)

@@ -11,7 +11,7 @@ from binlogd.errors import CorruptRow
 from binlogd.snapshot.log.moves import PartitionsEnded, ids_of
 from binlogd.snapshot.log.rowkey import HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.spark.lake.homes import Latecomers, Residents
+from binlogd.spark.lake.homes import ExistingRows, LateRows
 from binlogd.spark.lake.kinds import LakeFailed, LakeKind
 from binlogd.spark.lake.manifest import (
     DIRECTORY,
@@ -31,7 +31,7 @@ is written anew."""
 
 
 def prepare(
-    lake: Lake, now: LakeTables, batch: LakeBatch, late: Latecomers | None = None
+    lake: Lake, now: LakeTables, batch: LakeBatch, late: LateRows | None = None
 ) -> dict[int, LakeTable]:
     """Makes the tables that are new, and takes the others to their new columns and partitions.
 
@@ -43,7 +43,7 @@ def prepare(
 
 
 class _Preparing:
-    def __init__(self, kind: LakeKind, now: LakeTables, batch: LakeBatch, late: Latecomers) -> None:
+    def __init__(self, kind: LakeKind, now: LakeTables, batch: LakeBatch, late: LateRows) -> None:
         self._kind, self._batch, self._late = kind, batch, late
         self._there = now.by_id()
 
@@ -72,11 +72,11 @@ class _Preparing:
         adapt, gone = adaptation(before, plan, batch.types), pa.array([], pa.binary())
         is_keyed_anew = self._is_keyed_anew(plan)
         if table_id in batch.origins or is_keyed_anew:
-            residents = Residents.of(batch, table_id, self._late)
+            existing = ExistingRows.of(batch, table_id, self._late)
             if not is_keyed_anew:
-                gone = self._gone(head, residents)
+                gone = self._gone(head, existing)
             if adapt is not None or is_keyed_anew or len(gone) > GONE_MAX:
-                kept = _kept(residents, table_id, adapt, schema)
+                kept = _kept(existing, table_id, adapt, schema)
                 return self._kind.rewrite(head, schema, kept, batch.end)
         if adapt is not None:
             return self._kind.rewrite(head, schema, adapt, batch.end)
@@ -98,11 +98,11 @@ class _Preparing:
         )
         return is_elsewhere or table_id not in batch.placed or bool(self._late.get(table_id))
 
-    def _gone(self, head: LakeTable, residents: Residents) -> pa.Array:
+    def _gone(self, head: LakeTable, existing: ExistingRows) -> pa.Array:
         """The keys of rows that are no more, or elsewhere; some of them where they are many."""
         found, count = [pa.array([], pa.binary())], 0
-        for rows in self._kind.read(head, residents.names):
-            homes = residents.homes(rows)
+        for rows in self._kind.read(head, existing.names):
+            homes = existing.homes(rows)
             mask = [home is None or home.table_id != head.table_id for home in homes]
             found.append(rows.column(KEY_COLUMN).filter(pa.array(mask, pa.bool_())))
             count += len(found[-1])
@@ -115,26 +115,26 @@ class _Preparing:
     ) -> LakeTable:
         """A table with the rows that came to it from another one."""
         batch, there = self._batch, self._there[origin]
-        residents = Residents.of(batch, origin, self._late)
+        existing = ExistingRows.of(batch, origin, self._late)
         if not any(
             home is not None and home.table_id == head.table_id
-            for rows in self._kind.read(there, residents.names)
-            for home in residents.homes(rows)
+            for rows in self._kind.read(there, existing.names)
+            for home in existing.homes(rows)
         ):
             return head
         adapt = adaptation(batch.before[origin], plan, batch.types)
-        kept = _kept(residents, head.table_id, adapt, schema)
+        kept = _kept(existing, head.table_id, adapt, schema)
         rows = (kept(pa.Table.from_batches([each])) for each in self._kind.read(there))
         return self._kind.append(head, schema, rows, batch.end)
 
 
-def _kept(residents: Residents, table_id: int, adapt: Adapt | None, schema: pa.Schema) -> Adapt:
+def _kept(existing: ExistingRows, table_id: int, adapt: Adapt | None, schema: pa.Schema) -> Adapt:
     """Of some rows those that belong to a table, with its columns and their keys in it."""
-    moves = residents.moves
+    moves = existing.moves
 
     def kept(rows: pa.Table) -> pa.RecordBatch:
         whole = rows.combine_chunks().to_batches()[0]
-        found = zip(count(), residents.homes(whole), whole.column(KEY_COLUMN).to_pylist())
+        found = zip(count(), existing.homes(whole), whole.column(KEY_COLUMN).to_pylist())
         stay = [
             (number, moves.key(home, key))
             for number, home, key in found

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from binlogd.errors import BinlogdError
 from binlogd.snapshot.tables.catalog import TablePlan
-from binlogd.spark.beginning import Beginning, rows_of
+from binlogd.spark.base_loader import LoadedBase, rows_of
 from binlogd.spark.lake.manifest import (
     DIRECTORY,
     LakeTable,
@@ -36,12 +36,12 @@ class Seeded(msgspec.Struct, frozen=True):
     rows: int
 
 
-def todo(lake: Lake, begin: Beginning) -> list[int]:
+def todo(lake: Lake, begin: LoadedBase) -> list[int]:
     """The tables that are not in the lake yet."""
     return [table_id for table_id in begin.tables if _seeded(lake, begin, table_id) is None]
 
 
-def seed_table(lake: Lake, begin: Beginning, table_id: int) -> Seeded:
+def seed_table(lake: Lake, begin: LoadedBase, table_id: int) -> Seeded:
     """Puts a table into the lake, from its beginning. Raises PipelineStopped."""
     plan, counts = begin.tables[table_id], [0]
     schema, kind = lake_schema(plan, begin.types), lake.kind()
@@ -59,7 +59,7 @@ def seed_table(lake: Lake, begin: Beginning, table_id: int) -> Seeded:
     return done
 
 
-def finish_seed(lake: Lake, begin: Beginning) -> LakeTables:
+def finish_seed(lake: Lake, begin: LoadedBase) -> LakeTables:
     """Makes the tables the lake's, when all are there."""
     found = {table_id: _seeded(lake, begin, table_id) for table_id in begin.tables}
     tables = {
@@ -79,7 +79,7 @@ def finish_seed(lake: Lake, begin: Beginning) -> LakeTables:
     return now
 
 
-def _seeded(lake: Lake, begin: Beginning, table_id: int) -> Seeded | None:
+def _seeded(lake: Lake, begin: LoadedBase, table_id: int) -> Seeded | None:
     try:
         content = lake.manifest().store.read(f"{SEEDS}/{table_id}.json")
     except FileNotFoundError:
@@ -89,7 +89,7 @@ def _seeded(lake: Lake, begin: Beginning, table_id: int) -> Seeded | None:
 
 
 def _counted(
-    plan: TablePlan, begin: Beginning, schema: pa.Schema, counts: list[int]
+    plan: TablePlan, begin: LoadedBase, schema: pa.Schema, counts: list[int]
 ) -> Iterator[pa.RecordBatch]:
     for rows, keys in rows_of(plan, begin.types):
         assert keys is not None, "a base that does not tell keys is refused"

@@ -18,7 +18,7 @@ from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.carried import CarryTask, take_over
 from binlogd.snapshot.writing.changed import ChangedKeys
 from binlogd.snapshot.writing.files import FileTarget, TableFiles, Written
-from binlogd.spark.beginning import rows_of
+from binlogd.spark.base_loader import rows_of
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Column, FieldType, Table
 from binlogd.tso import Tso

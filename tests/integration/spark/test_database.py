@@ -12,11 +12,11 @@ from binlogd.settings import config
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.spark import database
-from binlogd.spark.beginning import beginning
+from binlogd.spark.base_binlogs import binlogs_of_base
+from binlogd.spark.base_loader import load_base
 from binlogd.spark.database import DatabaseSink, Joined
 from binlogd.spark.lake.manifest import Claim, PipelineStopped
 from binlogd.spark.request import request
-from binlogd.spark.retold import retold
 from binlogd.tso import Tso
 from tests.support import recordings_reader
 from tests.support.appliance import into_mariadb
@@ -93,11 +93,13 @@ def test_a_database_begins_with_a_snapshot_however_often_that_is_killed(
     snapshot = spark.export(data_dir, history, Tso(base_ts), types=TypeOptions())
     assert collect_garbage(data_dir, Tso(base_ts)) > 0
     into, asked = sink(mariadb, options, tmp_path), request(options)
-    begin = beginning(str(snapshot), "", asked, tmp_path, into.wants, needs_keys=False)
+    begin = load_base(str(snapshot), "", asked, tmp_path, into.wants, needs_keys=False)
     with pytest.raises(PipelineStopped, match="the log is complete behind"):
         into.apply(binlogs, Tso(0), Tso(end), is_first=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "retold", lambda *words: dying(list(retold(*words)), 25))
+        patch.setattr(
+            database, "binlogs_of_base", lambda *words: dying(list(binlogs_of_base(*words)), 25)
+        )
         with pytest.raises(BaseExceptionGroup):
             into.begin(begin)
     into.begin(begin)

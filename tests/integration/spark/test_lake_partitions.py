@@ -18,7 +18,7 @@ from binlogd.snapshot.log.rowkey import handle_of
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.spark.lake import preparing
-from binlogd.spark.lake.homes import Residents
+from binlogd.spark.lake.homes import ExistingRows
 from binlogd.spark.lake.manifest import PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
@@ -144,15 +144,15 @@ def test_rows_whose_partition_the_lake_has_lost_stop_the_pipeline() -> None:
     ended = PartitionsEnded(5, 7, frozenset({8}))
     moves = Moves((ended,), {7: ((0, info),)}, {7: handle_of(info)})
     plan = TablePlan("s", info, handle_of(info), (day,), (), ())
-    residents = Residents(plan, moves, 1, TypeOptions())
+    existing = ExistingRows(plan, moves, 1, TypeOptions())
 
     def rows(*days: date | None) -> pa.RecordBatch:
         keys = pa.array([b""] * len(days), pa.binary())
-        return pa.RecordBatch.from_arrays([pa.array(days, pa.date32()), keys], residents.names)
+        return pa.RecordBatch.from_arrays([pa.array(days, pa.date32()), keys], existing.names)
 
-    assert residents.homes(rows(date(2000, 1, 1), date(2026, 1, 1))) == [None, Home(7, 9)]
+    assert existing.homes(rows(date(2000, 1, 1), date(2026, 1, 1))) == [None, Home(7, 9)]
     with pytest.raises(PipelineStopped, match=r"s\.t: .* values of day, of which the lake lacks"):
-        residents.homes(rows(date(2026, 1, 1), None))
+        existing.homes(rows(date(2026, 1, 1), None))
 
 
 @pytest.mark.soak

@@ -18,7 +18,7 @@ from binlogd.snapshot.log.packets import Spread
 from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import TypeOptions
 from binlogd.snapshot.tables.moving import MOVING
-from binlogd.spark.beginning import beginning
+from binlogd.spark.base_loader import load_base
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import place_of
 from binlogd.spark.lake.seed import finish_seed, seed_table
@@ -163,7 +163,7 @@ def test_a_snapshot_in_which_keys_have_a_partition_is_a_base_of_a_lake(
     assert "r_plain" in left_out  # partitions of it were reorganized since
     lake = Lake(place_of(f"delta:{tmp_path / 'lake'}"))
     pipeline = Pipeline(logged, lake)
-    begin = beginning(str(base), "", pipeline.asked, tmp_path, lambda *_: True, needs_keys=True)
+    begin = load_base(str(base), "", pipeline.asked, tmp_path, lambda *_: True, needs_keys=True)
     for table_id in begin.tables:
         seed_table(lake, begin, table_id)
     finish_seed(lake, begin)

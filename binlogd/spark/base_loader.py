@@ -40,7 +40,7 @@ Wants = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class LoadedBase:
     """The tables of a base, by id, each with where its rows are; and the schema of then."""
 
     directory: str
@@ -52,9 +52,9 @@ class Beginning:
     """By table, how many values its files lack, as its manifest counts them."""
 
 
-def beginning(
+def load_base(
     base: str, zone: str, asked: ReadRequest, scratch: Path, wants: Wants, *, needs_keys: bool
-) -> Beginning:
+) -> LoadedBase:
     """A base as a pipeline needs it; one in an object store is fetched into `scratch`.
 
     `wants` says which tables; `needs_keys`, that changes will name rows by their keys, as those
@@ -98,7 +98,7 @@ def beginning(
             f"--base {without_secrets(base)} does not tell {'; '.join(untold)}. Leave these out"
             " (--except, or [syncer]), or name another base"
         )
-    return Beginning(str(directory), opened.commit_ts, tables, known.tracker, asked.types, losses)
+    return LoadedBase(str(directory), opened.commit_ts, tables, known.tracker, asked.types, losses)
 
 
 def _has_files(carry: BaseReuse) -> bool:

@@ -11,7 +11,7 @@ from binlogd.errors import Refused
 from binlogd.settings import config
 from binlogd.settings.setup import Setup
 from binlogd.snapshot.spec import TypeOptions
-from binlogd.spark.beginning import Beginning, beginning
+from binlogd.spark.base_loader import LoadedBase, load_base
 from binlogd.spark.lake.manifest import PipelineStopped
 from binlogd.spark.lake.moving import Lake
 from binlogd.spark.lake.place import KINDS, place_of
@@ -53,9 +53,9 @@ def snapshot(logged: Logged, base_ts: int, spark: WarmSpark) -> Path:
     return path
 
 
-def begun(base: Path, pipeline: Pipeline, scratch: Path) -> Beginning:
+def begun(base: Path, pipeline: Pipeline, scratch: Path) -> LoadedBase:
     asked = pipeline.asked
-    return beginning(str(base), "UTC", asked, scratch, asked.wants, needs_keys=True)
+    return load_base(str(base), "UTC", asked, scratch, asked.wants, needs_keys=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -144,7 +144,7 @@ def test_spark_puts_a_snapshot_of_an_object_store_into_a_lake_in_one_and_goes_on
         lake = Lake(place_of(f"delta:{s3.url('lake')}"))
         source = logged.options(form="changes", maxTransactionsPerTrigger="40")
         asked = request(source)
-        begin = beginning(exports, "", asked, tmp_path, asked.wants, needs_keys=True)
+        begin = load_base(exports, "", asked, tmp_path, asked.wants, needs_keys=True)
         seed(spark.spark, lake, begin)
         check_lake(logged, lake, base_ts)
         checkpoint = str(tmp_path / "checkpoint")

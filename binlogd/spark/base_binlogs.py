@@ -1,4 +1,4 @@
-"""A base retold as binlogs: what a log would hold that made it, for a downstream that has nothing.
+"""A base as binlogs: what a log would hold that made it, for a downstream that has nothing.
 
 First DDL that creates the databases and the tables as they were, then transactions that insert the
 rows. A base does not change, so telling it again gives the same binlogs: the Drainer goes on with
@@ -19,7 +19,7 @@ from binlogd.snapshot.formats.create_table import create_database, create_table
 from binlogd.snapshot.log.rowkey import NUMBER_BYTES, HandleKind
 from binlogd.snapshot.tables.catalog import TablePlan
 from binlogd.snapshot.writing.write import shown_columns
-from binlogd.spark.beginning import Beginning, rows_of
+from binlogd.spark.base_loader import LoadedBase, rows_of
 from binlogd.spark.request import HIDDEN_DATABASES
 from binlogd.tidb.encode import encode_insert
 from binlogd.tidb.kinds import ActionType, JobState, SchemaState
@@ -38,7 +38,7 @@ Told = tuple[int, int, bytes]
 """start_ts, commit_ts, payload."""
 
 
-def jobs_of(begin: Beginning) -> list[Job]:
+def jobs_of(begin: LoadedBase) -> list[Job]:
     """The DDL that makes the tables, in its order. Raises Refused for values that are lost."""
     lost = [name for name, columns in begin.losses.items() if columns]
     if lost:
@@ -60,7 +60,7 @@ def jobs_of(begin: Beginning) -> list[Job]:
     return made
 
 
-def retold(begin: Beginning, jobs: list[Job], after: Tso) -> Iterator[Told]:
+def binlogs_of_base(begin: LoadedBase, jobs: list[Job], after: Tso) -> Iterator[Told]:
     """Everything behind `after`. Raises CorruptRow, Corrupt, OSError, UnreadableRow."""
     for job in jobs:
         if job.finished_ts > after:
@@ -84,7 +84,7 @@ def retold(begin: Beginning, jobs: list[Job], after: Tso) -> Iterator[Told]:
                 yield start, commit, join(prewrite, commit_binlog(start, commit))
 
 
-def _ordered(begin: Beginning) -> list[TablePlan]:
+def _ordered(begin: LoadedBase) -> list[TablePlan]:
     return [begin.tables[table_id] for table_id in sorted(begin.tables)]
 
 
@@ -116,7 +116,7 @@ def _job(number: int, database: Database, info: Table | None, query: str) -> Job
     )
 
 
-def _transactions(plan: TablePlan, begin: Beginning) -> Iterator[list[bytes]]:
+def _transactions(plan: TablePlan, begin: LoadedBase) -> Iterator[list[bytes]]:
     """Rows as TiDB writes them, some at a time; the same ones each time."""
     label, numbers = f"{plan.database}.{plan.info.name}", count(1)
     held, size = list[bytes](), 0
