@@ -3,7 +3,8 @@
 # docker build --target check .                    lint, types, import contracts and the quick tests
 # docker run -v data:/var/lib/binlogd -p 127.0.0.1:8250:8250 binlogd
 #
-# BASE is any Debian with python3 (3.11 or newer) and its venv module. An index of your own:
+# BASE is any Debian with python3 (3.11 or newer) and its venv module. The tag below moves: `make release-image`
+# wants a digest. An index of your own:
 # --build-arg PIP_INDEX_URL=..., which stays behind in the first stage.
 ARG BASE=python:3.11-slim-bookworm
 

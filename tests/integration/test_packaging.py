@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-import tomllib
+import sys
+import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[2]
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+from binlogd.native import RECORD
+from tests.support.packages import PROJECT, ROOT, check_program, installed, run, sdist, wheel
+from tests.support.pythons import VERSIONS, interpreter
 
 
 def lock(name: str) -> dict[str, str]:
@@ -54,3 +57,63 @@ def test_the_locks_are_parts_of_one_and_have_what_is_asked_for() -> None:
         for each in requirements:
             version = locked[canonicalize_name(each.name)]
             assert each.specifier.contains(version, prereleases=True), f"{each}: `make lock`"
+
+
+def test_a_wheel_made_from_the_sdist_installs_and_serves(tmp_path: Path) -> None:
+    source = sdist(tmp_path)
+    with tarfile.open(source) as archive:
+        packed = {each.partition("/")[2] for each in archive.getnames()}
+    product = [path for path in (ROOT / "binlogd").rglob("*") if path.is_file()]
+    made_here = {".so", ".pyc"}
+    in_repository = {
+        str(path.relative_to(ROOT))
+        for path in product
+        if path.suffix not in made_here and path.name != RECORD
+    }
+    assert in_repository <= packed
+    beside = {"pyproject.toml", "setup.py", "LICENSE", "README.md", "CHANGELOG.md", "locks/run.txt"}
+    beside |= {"config/binlogd.toml", "deploy/binlogd.service", "deploy/helm/binlogd/Chart.yaml"}
+    assert beside <= packed
+    assert not [each for each in packed if each.startswith(("tests", "docs", "build"))]
+    assert not [each for each in packed if each.endswith((".so", "native.json", ".pyc"))]
+
+    package = wheel(source, tmp_path)
+    assert package.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(package) as archive:
+        shipped = set(archive.namelist())
+        said = archive.read(next(each for each in shipped if each.endswith("METADATA"))).decode()
+    spark = "binlogd/spark/pyspark_binlogd/"
+    assert {each for each in in_repository if spark not in each} <= shipped
+    tops = {each.partition("/")[0] for each in shipped}
+    assert tops == {"binlogd", "pyspark_binlogd", f"{package.name.rsplit('-', 3)[0]}.dist-info"}
+    assert "\nLicense-Expression: Apache-2.0\n" in said
+    assert "\nLicense-File: LICENSE\n" in said
+
+    check_program(installed(package, tmp_path), tmp_path)
+
+
+def test_every_python_that_is_named_is_tried_and_has_a_compiled_wheel() -> None:
+    prefix = "Programming Language :: Python :: 3."
+    named = [each for each in PROJECT["project"]["classifiers"] if each.startswith(prefix)]
+    assert [each.rpartition(" ")[2] for each in named] == list(VERSIONS)
+    recipe = PROJECT["tool"]["cibuildwheel"]["build"]
+    assert recipe == [f"cp{each.replace('.', '')}-*" for each in VERSIONS]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_lock_the_wheel_and_the_sdist_install_and_serve(version: str, tmp_path: Path) -> None:
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} here, nor in Debian unstable")
+    source = sdist(tmp_path)
+    uv = Path(sys.executable).with_name("uv")
+    for package in (wheel(source, tmp_path), source):
+        made = tmp_path / package.suffix
+        run(uv, "venv", "--quiet", "--python", python, made, cwd=tmp_path)
+        install = (uv, "pip", "install", "--quiet", "--python", made / "bin" / "python")
+        run(*install, "--require-hashes", "--requirement", ROOT / "locks" / "run.txt", cwd=tmp_path)
+        run(*install, "--no-deps", package, cwd=tmp_path)
+        said = run(made / "bin" / "python", "-V", cwd=tmp_path)
+        assert said.startswith(f"Python {version}.")
+        check_program(made / "bin", tmp_path)

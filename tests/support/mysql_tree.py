@@ -23,7 +23,7 @@ KEYRINGS = ("debian-archive-keyring.gpg", "debian-archive-keyring.pgp")
 
 
 class MySqlMissing(Exception):
-    """No MySQL is unpacked here, or none can be; the text says how to get one."""
+    """No MySQL is unpacked here, or nothing can be; the text says how to get one."""
 
 
 def cache() -> Path:
@@ -55,13 +55,17 @@ def install() -> None:
 
     Made beside its place and moved there at once: two may do so at one time.
     """
-    place = cache() / "mysql"
+    unpack(cache() / "mysql", PACKAGE)
+
+
+def unpack(place: Path, *packages: str) -> None:
+    """Packages of that suite and all that they need, unless they are there. Raises MySqlMissing."""
     if place.exists():
         return
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fresh", dir=place.parent) as work:
         fresh = Path(work) / "tree"
-        for package in _downloaded(Path(work) / "apt"):
+        for package in _downloaded(Path(work) / "apt", packages):
             _run(["dpkg-deb", "--extract", str(package), str(fresh)])
         for unread in ("share/doc", "share/perl", "share/man", "share/locale"):
             shutil.rmtree(fresh / "usr" / unread, ignore_errors=True)
@@ -72,7 +76,7 @@ def install() -> None:
                 raise
 
 
-def _downloaded(apt: Path) -> list[Path]:
+def _downloaded(apt: Path, packages: tuple[str, ...]) -> list[Path]:
     """The packages, by an apt that knows this suite alone and of nothing that is installed."""
     for folder in ("state/lists/partial", "cache/archives/partial", "etc/preferences.d"):
         (apt / folder).mkdir(parents=True)
@@ -97,7 +101,7 @@ def _downloaded(apt: Path) -> list[Path]:
     for name, value in settings.items():
         command += ["-o", f"{name}={value}"]
     _run([*command, "update"])
-    _run([*command, "--yes", "--download-only", "install", PACKAGE])
+    _run([*command, "--yes", "--download-only", "install", *packages])
     return sorted((apt / "cache" / "archives").glob("*.deb"))
 
 
@@ -114,7 +118,7 @@ def _run(command: list[str]) -> None:
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout).split())[-600:]
         raise MySqlMissing(
-            f"a MySQL for the tests cannot be got from Debian's suite {SUITE} at {_mirror()}:"
+            f"what the tests need cannot be got from Debian's suite {SUITE} at {_mirror()}:"
             f" {command[0]} {command[-1]} says: {said}"
         )
 
