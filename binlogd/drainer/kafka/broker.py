@@ -59,7 +59,6 @@ PROGRESS_WAIT_S = 60.0
 ANSWER_WAIT_S = 60.0
 """Without any confirmation for so long Kafka counts as away."""
 END_WAIT_S = 5.0
-BROKERS_TRIED_MAX = 3
 TOPIC_NAME_MAX = 249
 REPLICAS_WISHED = 3
 log = structlog.get_logger(__name__)
@@ -239,8 +238,8 @@ class Broker:
             try:
                 async with asyncio.timeout(END_WAIT_S):
                     await producer._sender.close()  # noqa: SLF001 - see above
-            except TimeoutError:
-                log.info("kafka_sender_given_up")
+            except Exception as error:  # noqa: BLE001 - it raises again whatever its sender died of
+                log.info("kafka_sender_given_up", cause=repr(error))
             await producer.client.close()
 
     async def _send(
@@ -374,20 +373,29 @@ class Broker:
             answer = await connection.send(MetadataRequest([]))
         finally:
             connection.close()
-        if not answer.brokers:  # aiokafka does not look at what a broker says of a token
-            raise SaslAuthenticationFailed("it takes no request after the login")
+        if not answer.brokers:
+            login = self._options.login
+            if login is not None and login.token_file:  # aiokafka does not look at the refusal
+                raise SaslAuthenticationFailed("it takes no request after the login")
+            raise KafkaError("it knows no broker yet")
         return [(host, port) for _, host, port, *_ in answer.brokers]
 
     async def _reach_one_of(self, brokers: list[tuple[str, int]]) -> None:
-        for host, port in brokers[:BROKERS_TRIED_MAX]:
-            try:
-                await self._asked(host, port)
-            except (KafkaError, TimeoutError, OSError) as error:
-                last = self._refusal(f"{host}:{port}", error)
-            else:
-                return
+        last: DownstreamUnavailable | None = None
+        try:
+            async with asyncio.timeout(START_WAIT_S):
+                for host, port in brokers:
+                    try:
+                        await self._asked(host, port)
+                    except (KafkaError, TimeoutError, OSError) as error:
+                        last = self._refusal(f"{host}:{port}", error)
+                    else:
+                        return
+        except TimeoutError:
+            log.info("kafka_brokers_not_all_tried", brokers=len(brokers))
         raise DownstreamUnavailable(
-            f"Kafka at {self._addresses()} answers, and names its brokers otherwise: {last.told}",
+            f"Kafka at {self._addresses()} answers, and names its brokers otherwise:"
+            f" {last.told if last else ''}",
             todo="correct the brokers' advertised.listeners, or let this host reach them",
         ) from last
 
@@ -455,6 +463,9 @@ def _of_login(error: Exception, login: KafkaLogin | None) -> tuple[str, str] | N
         case UnsupportedSaslMechanismError() if login is not None:
             todo = "set syncer.to.kafka-sasl-mechanism to one of its sasl.enabled.mechanisms"
             return f"does not offer the login {login.mechanism}", todo
+        case OSError() if login is not None and str(error.filename) == login.token_file:
+            told = f"was not asked: no token in {login.token_file}: {error.strerror}"
+            return told, "have whoever makes tokens write one to syncer.to.kafka-token-file"
         case IllegalSaslStateError():
             todo = "remove syncer.to.kafka-sasl-mechanism, or name the port of a listener with SASL"
             return "takes no login there", todo

@@ -88,6 +88,8 @@ async def refusal(options: BrokerOptions) -> str:
 
 
 async def test_what_is_refused_says_what_where_and_what_to_do(kafka: Kafka, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
     tls = ClientTls(kafka.authority.files())
     strange = Authority(tmp_path / "strange")
     unknown_client = ClientTls(replace(kafka.authority.files(strange.issue("client"))))
@@ -107,7 +109,7 @@ async def test_what_is_refused_says_what_where_and_what_to_do(kafka: Kafka, tmp_
             "LOGIN",
             replace(token(tmp_path / "x", 0), token_file=str(tmp_path)),
             None,
-            "Is a directory",
+            "Is a directory; have who",
         ),
         ("LOGIN", None, None, "without a word; a listener with TLS needs .* login"),
         ("PLAINTEXT", user, None, "takes no login there; remove"),
@@ -123,6 +125,9 @@ async def test_what_is_refused_says_what_where_and_what_to_do(kafka: Kafka, tmp_
         ("MUTUAL", None, tls, "ends TLS: .*check that syncer.to.security.ssl-cert is there"),
         ("MUTUAL", None, unknown_client, "ends TLS: .*signed by a CA that the broker"),
     ]
+    ways.append(
+        ("LOGIN", KafkaLogin("OAUTHBEARER", token_file=str(empty)), None, "no token; have who")
+    )
     wrongly = {}
     for listener, login, of_tls, said in ways:
         found = await refusal(reached(kafka, listener, login, of_tls, "refused"))
