@@ -38,7 +38,7 @@ from binlogd.tso import MAX_TS, NO_TS, Tso, compose, physical_ms
 ROWS_MAX = 100
 VALUE_CHARS_MAX = 400
 SQL_CHARS_MAX = 20_000
-_FIRST_SLICE_MS, _LONGER = 60_000, 4
+_FIRST_SLICE_MS, _LONGER = 1_000, 4
 _PICKED_AT_ONCE = 64
 _KINDS = {RowKind.INSERT: "insert", RowKind.UPDATE: "update", RowKind.DELETE: "delete"}
 
@@ -140,6 +140,7 @@ def by_row(log: SearchedLog, question: RowQuestion, found: Found) -> None:
     )
     if wanted is not None:
         _expect_known(log.jobs, wanted, question.table)
+        _expect_columns(log.jobs, wanted, question)
     parts, ddls = _slices(question.start, question.stop), list[Tso]()
     if wanted is not None and (rows_index := indexed(log.sources, log.jobs)) is not None:
         parts = _picked(rows_index, wanted, question)
@@ -183,11 +184,33 @@ def _expect_known(jobs: Sequence[Job], wanted: TableFilter, asked: str) -> None:
     raise NothingFound(f"no table {asked} in the schema history", todo=met.near([asked]))
 
 
+def _expect_columns(jobs: Sequence[Job], wanted: TableFilter, question: RowQuestion) -> None:
+    """A column that no version of the tables has had need not be looked for."""
+    of_id = _databases(jobs)
+    columns = {
+        column.name.lower(): column.name
+        for job in jobs
+        for table in ([job.table] if job.table is not None else job.tables)
+        if wanted.replicates(job.schema_name or of_id.get(job.schema_id, ""), table.name)
+        for column in table.columns
+    }
+    missing = [name for name in question.row if name.lower() not in columns]
+    if columns and missing:
+        raise ConfigError(
+            f"{question.table} has no column {', '.join(missing)}; its columns are"
+            f" {', '.join(columns.values())}"
+        )
+
+
+def _databases(jobs: Sequence[Job]) -> dict[int, str]:
+    of_id = {job.schema_id: job.schema_name for job in jobs if job.schema_name}
+    return of_id | {job.database.id: job.database.name for job in jobs if job.database is not None}
+
+
 def _names(jobs: Sequence[Job]) -> set[tuple[str, str]]:
     """Every name that a table has had, and each database with "". A job of several tables may have
     moved them: they count for every database."""
-    of_id = {job.schema_id: job.schema_name for job in jobs if job.schema_name}
-    of_id |= {job.database.id: job.database.name for job in jobs if job.database is not None}
+    of_id = _databases(jobs)
     found = {(database, "") for database in of_id.values()}
     for job in jobs:
         database = job.schema_name or of_id.get(job.schema_id, "")
@@ -263,13 +286,7 @@ def _is_it(row: NamedRow, wanted: Mapping[str, str]) -> bool:
         if not any(_says(value, column.mysql_type, text) for value in values):
             return False
         matched += 1
-    if matched < len(wanted):
-        missing = sorted(wanted.keys() - {column.name.lower() for column in row.columns})
-        raise ConfigError(
-            f"{row.database}.{row.table} has no column {', '.join(missing)}; its columns are"
-            f" {', '.join(column.name for column in row.columns)}"
-        )
-    return True
+    return matched == len(wanted)  # it may be older than a column
 
 
 def _says(value: Value, mysql_type: str, text: str) -> bool:

@@ -80,11 +80,11 @@ def texts(row: NamedRow) -> dict[str, list[str]]:
 
 
 def questions(rows: list[NamedRow], count: int) -> Iterator[tuple[str, dict[str, str]]]:
-    """Tables, and rows of them by their keys and by another column that is there from first on."""
+    """Tables, and rows of them by their keys and by a column that may be newer than other rows."""
     for row in Random(7).sample(rows, min(count, len(rows))):
         name, has = f"{row.database}.{row.table}", texts(row)
         yield name, {}
-        for key in [*row.keys, [row.columns[0].name]]:
+        for key in [*row.keys, [row.columns[-1].name]]:
             yield name, {each.upper(): has[each.upper()][-1] for each in key}
 
 
