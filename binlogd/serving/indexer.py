@@ -17,9 +17,9 @@ import structlog
 from binlogd.errors import Unavailable
 from binlogd.host.child import answer_of
 
-NEW_BYTES = 16 << 20
+NEW_BYTES = 8 << 20
 """So much is written, or deleted, before a child is worth its start."""
-LOOK_S = 5.0
+LOOK_S = 10.0
 ROUND_BYTES = 128 << 20
 ROUND_S = 1800.0
 """For a round of a child that gives way to all others; it takes a minute where it need not."""
@@ -50,17 +50,17 @@ class RowIndexer:
         done = left = 0
         while True:  # until cancelled, when the node stops
             size = self._log_bytes()
-            if left < self._new_bytes and abs(size - done) < self._new_bytes:
+            if left >= self._new_bytes or abs(size - done) >= self._new_bytes:
+                before, done = left, size
+                try:
+                    left = await self._round()
+                except Unavailable as error:
+                    log.warning("row_index_failed", data_dir=str(self._data_dir), cause=str(error))
+                    await asyncio.sleep(BACKOFF_S)
+                if left == before:  # it waits for the DDL history, or cannot
+                    left = 0
+            if left < self._new_bytes:
                 await asyncio.sleep(LOOK_S)
-                continue
-            before, done = left, size
-            try:
-                left = await self._round()
-            except Unavailable as error:
-                log.warning("row_index_failed", data_dir=str(self._data_dir), cause=str(error))
-                await asyncio.sleep(BACKOFF_S)
-            if left == before:  # it waits for the DDL history, or cannot
-                left = 0
 
     async def _round(self) -> int:
         asked = Indexing(str(self._data_dir))

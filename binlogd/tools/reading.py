@@ -36,7 +36,7 @@ from binlogd.relay.position import suffix_of
 from binlogd.tidb.model import Job
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tools.named_files import named_transactions
-from binlogd.tools.pump_log import joined
+from binlogd.tools.pump_log import Joined, joined
 from binlogd.tools.raw import RawReader
 from binlogd.tools.relay_log import relay_transactions
 from binlogd.tools.transaction import CommitWindow, Meter, Transaction
@@ -132,23 +132,32 @@ def _of_pumps(
     meter: Meter,
     only: Sequence[Tso] | None,
 ) -> Iterator[Transaction]:
+    streams = [joined(shard, window, meter, only) for shard in shards]
+    merged = heapq.merge(*streams, key=lambda one: (one.commit_ts, one.start_ts))
+    return explained(merged, jobs, is_whole=only is None)
+
+
+def explained(
+    found: Iterable[Joined], jobs: Sequence[Job], *, is_whole: bool
+) -> Iterator[Transaction]:
+    """Joined binlogs in commit order with what the DDL history says of them; `is_whole`: all that
+    there are from the first on. Raises Corrupt."""
     by_id = {job.id: job for job in jobs}
     schema = SchemaTracker()
     schema.load(jobs)
     reader = RawReader(schema)
     moments = sorted({ts for job in jobs for ts in (job.start_ts + 1, job.finished_ts)})
     passed = -1
-    streams = [joined(shard, window, meter, only) for shard in shards]
     last = NO_TS, NO_TS
-    for each in heapq.merge(*streams, key=lambda one: (one.commit_ts, one.start_ts)):
+    for each in found:
         if (each.commit_ts, each.start_ts) == last:
             continue  # sent to two Pumps: the answer of the first was lost
         last = each.commit_ts, each.start_ts
-        # DDL before the first does not come any more, nor any that is not among `only`
-        if passed < 0 or (only is not None and bisect_right(moments, each.commit_ts) != passed):
+        # DDL before the first does not come any more, nor, where some are left out, any of those
+        if passed < 0 or (not is_whole and bisect_right(moments, each.commit_ts) != passed):
             schema.apply_finished_by(each.commit_ts)
             passed = bisect_right(moments, each.commit_ts)
-        found = reader.read(
+        read = reader.read(
             each.start_ts,
             each.commit_ts,
             each.payload,
@@ -157,8 +166,8 @@ def _of_pumps(
             prewrite_place=each.prewrite_place,
         )
         if each.prewrite_place is None:
-            found = replace(found, note=_WITHOUT_PREWRITE)
-        yield found
+            read = replace(read, note=_WITHOUT_PREWRITE)
+        yield read
 
 
 # --- what a path holds -----------------------------------------------------------------------

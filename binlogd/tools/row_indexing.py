@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fcntl import LOCK_EX, LOCK_NB, flock
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from binlogd.drainer.txn import TableChange
 from binlogd.errors import CorruptPayload, CorruptRow
 from binlogd.log.directory import ShardDirectory, shards_below
 from binlogd.log.drive import segment_batches
+from binlogd.log.joined import joined as joined_records
 from binlogd.log.pointer import FileId, ValuePointer
 from binlogd.log.record import FOOTER_BYTES, HEADER_BYTES
 from binlogd.tidb.columns import Value
@@ -28,9 +30,9 @@ from binlogd.tidb.kinds import SchemaState
 from binlogd.tidb.model import ActionType, Job, TableAt
 from binlogd.tidb.row import RowDecoder
 from binlogd.tools.jobs import known_jobs
-from binlogd.tools.pump_log import filed_to
+from binlogd.tools.pump_log import Joined, filed_to, joined
 from binlogd.tools.raw import keys_of
-from binlogd.tools.reading import Source, SourceKind, transactions
+from binlogd.tools.reading import Source, SourceKind, explained
 from binlogd.tools.row_index import (
     ANY,
     UNTOLD,
@@ -41,13 +43,13 @@ from binlogd.tools.row_index import (
     rows_file,
     text_of,
 )
-from binlogd.tools.transaction import CommitWindow, Meter, Transaction
+from binlogd.tools.transaction import CommitWindow, FilePosition, Meter, Transaction
 from binlogd.tso import MAX_TS, NO_TS, Tso
 from binlogd.wire.peek import peek
 
 FRAME_BYTES = 8 << 20
 """Of the log, about."""
-FRAME_BYTES_MIN = 1 << 20
+FRAME_BYTES_MIN = 512 << 10
 """Less is not worth a frame while the segment grows."""
 NEW_BYTES_MAX = 64 << 20
 """More that is not indexed is not worth it for one look-up."""
@@ -188,12 +190,12 @@ def _encoded(
 ) -> tuple[bytes, int]:
     """A frame of the beginning of a stretch, and where that ends; nothing where a row is of a newer
     schema than `newest_version`. Raises Corrupt, OSError."""
-    commits, end = _commits(shard, stretch, at_most)
-    entries: list[tuple[str, Tso]] = []
-    source = Source(SourceKind.PUMP, shard.directory, (shard,))
+    found, end = _joined(shard, stretch, at_most)
+    commits = [each.commit_ts for each in found]
     window = CommitWindow(min(commits, default=NO_TS), max(commits, default=NO_TS))
     keys = _Keys(job for job in jobs if _is_open(job, window))
-    for each in transactions([source], window, jobs=jobs, meter=Meter(), only=sorted(commits)):
+    entries: list[tuple[str, Tso]] = []
+    for each in explained(found, jobs, is_whole=False):
         if each.raw is not None and each.raw.schema_version > newest_version:
             return b"", stretch.begin
         entries += ((key, each.commit_ts) for key in keys.of(each))
@@ -201,20 +203,36 @@ def _encoded(
     return content, end
 
 
-def _commits(shard: ShardDirectory, stretch: Stretch, at_most: int) -> tuple[set[Tso], int]:
-    """The commit_ts of some megabytes of a log, and where they end."""
+def _joined(shard: ShardDirectory, stretch: Stretch, at_most: int) -> tuple[list[Joined], int]:
+    """The transactions with a Commit in some megabytes of a log, in commit order, and where these
+    end. Prewrites that stand before are looked up."""
     segments = shard.segments()
     path, is_last = segments[stretch.fid], stretch.fid == max(segments)
-    found, end = set[Tso](), stretch.begin
-    for batch in segment_batches(path, start=stretch.begin, is_last=is_last):
-        for offset, payload in batch:
-            if offset >= stretch.end or end - stretch.begin >= at_most:
-                return found, end
-            head = peek(payload)
-            if head.tp == BinlogType.COMMIT and head.commit_ts:
-                found.add(Tso(head.commit_ts))
-            end = offset + HEADER_BYTES + len(payload)
-    return found, end
+    found: list[Joined] = []
+    before: list[Tso] = []
+    prewrites: dict[int, tuple[bytes, FilePosition]] = {}
+    end = stretch.begin
+    for offset, payload in chain.from_iterable(
+        segment_batches(path, start=stretch.begin, is_last=is_last)
+    ):
+        if offset >= stretch.end or end - stretch.begin >= at_most:
+            break
+        head, place = peek(payload), FilePosition(path, offset)
+        if head.tp == BinlogType.PREWRITE:
+            prewrites[head.start_ts] = payload, place
+        elif head.tp == BinlogType.COMMIT and head.commit_ts:
+            start_ts, commit_ts = Tso(head.start_ts), Tso(head.commit_ts)
+            prewrite, at = prewrites.pop(start_ts, (None, None))
+            if prewrite is None:
+                before.append(commit_ts)
+            else:
+                whole = joined_records(start_ts, commit_ts, payload, prewrite, where=str(path))
+                found.append(Joined(commit_ts, start_ts, whole, place, at))
+        end = offset + HEADER_BYTES + len(payload)
+    if before:
+        window = CommitWindow(min(before), max(before))
+        found += joined(shard, window, Meter(), only=sorted(set(before)))
+    return sorted(found, key=lambda each: (each.commit_ts, each.start_ts)), end
 
 
 # --- keys ----------------------------------------------------------------------------------
