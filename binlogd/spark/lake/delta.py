@@ -18,16 +18,16 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import SubTreeFileSystem
 
-from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
+from binlogd.snapshot.publishing.lake.delta import properties_of, without_metadata
+from binlogd.spark.lake.kinds import LakeFailed
 from binlogd.spark.lake.manifest import LakeTable, LakeTables
 from binlogd.spark.lake.place import LakeLocation
 from binlogd.spark.lake.rows import KEY_COLUMN, Adapt, KeyChanges
 
-APP_ID = "binlogd"
 TIDY_EVERY = 100
 """Versions after which small files are put together, and what nobody reads any more is removed."""
 READ_ROWS = 32_768
@@ -51,21 +51,21 @@ class Delta:
             if not DeltaTable.is_deltatable(where, self._options):
                 DeltaTable.create(
                     where,
-                    _plain(schema),
+                    without_metadata(schema),
                     name=name,
                     storage_options=self._options,
-                    commit_properties=_properties(end),
+                    commit_properties=properties_of(end),
                 )
                 return made
             table = DeltaTable(where, storage_options=self._options)
-            nothing = _plain(schema).empty_table()
+            nothing = without_metadata(schema).empty_table()
             write_deltalake(
                 table,
                 nothing,
                 mode="overwrite",
                 schema_mode="overwrite",
                 name=name,
-                commit_properties=_properties(end),
+                commit_properties=properties_of(end),
             )
         except _FAILS as error:
             raise self._failed(made, error) from error
@@ -108,9 +108,9 @@ class Delta:
         table = self._at(head, end)
         try:
             for each in changes:
-                _merge(table, _source(_plain(schema), each), end)
+                _merge(table, _source(without_metadata(schema), each), end)
             if table.version() % TIDY_EVERY == 0:
-                table.optimize.compact(commit_properties=_properties(end))
+                table.optimize.compact(commit_properties=properties_of(end))
                 table.vacuum(dry_run=False)
         except _FAILS as error:
             raise self._failed(head, error) from error
@@ -129,7 +129,7 @@ class Delta:
         table = self._open(head)
         if table.version() != head.version:
             try:
-                table.restore(head.version, commit_properties=_properties(end))
+                table.restore(head.version, commit_properties=properties_of(end))
             except _FAILS as error:
                 raise self._failed(head, error) from error
         return table
@@ -149,7 +149,7 @@ class Delta:
         end: int,
         mode: Literal["append", "overwrite"],
     ) -> None:
-        plain = _plain(schema)
+        plain = without_metadata(schema)
         bare = (pa.RecordBatch.from_arrays(each.columns, schema=plain) for each in rows)
         try:
             write_deltalake(
@@ -157,7 +157,7 @@ class Delta:
                 pa.RecordBatchReader.from_batches(plain, bare),
                 mode=mode,
                 schema_mode="overwrite" if mode == "overwrite" else None,
-                commit_properties=_properties(end),
+                commit_properties=properties_of(end),
             )
         except _FAILS as error:
             raise LakeFailed(f"{table.table_uri}: {_first_lines(error)}") from error
@@ -168,16 +168,6 @@ class Delta:
 
 def _head(head: LakeTable, table: DeltaTable) -> LakeTable:
     return LakeTable(head.table_id, head.directory, table.version())
-
-
-def _plain(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.remove_metadata() for field in schema])
-
-
-def _properties(end: int) -> CommitProperties:
-    return CommitProperties(
-        custom_metadata={COMMIT_TS_KEY: str(end)}, app_transactions=[Transaction(APP_ID, end)]
-    )
 
 
 def _source(schema: pa.Schema, changes: KeyChanges) -> pa.Table:
@@ -197,7 +187,7 @@ def _merge(table: DeltaTable, source: pa.Table, end: int) -> None:
             predicate=f"target.{KEY_COLUMN} = source.{KEY_COLUMN}",
             source_alias="source",
             target_alias="target",
-            commit_properties=_properties(end),
+            commit_properties=properties_of(end),
         )
         .when_matched_delete(predicate=f"source.{_GONE}")
         .when_matched_update_all(except_cols=[_GONE])

@@ -34,7 +34,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from binlogd.host.clock import WallClock
-from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema
+from binlogd.snapshot.publishing.lake.iceberg import CATALOG_FILE, set_schema, version_of
 from binlogd.spark.lake.kinds import COMMIT_TS_KEY, LakeFailed
 from binlogd.spark.lake.manifest import LakeTable, LakeTables
 from binlogd.spark.lake.place import LakeLocation
@@ -185,9 +185,7 @@ class Iceberg:
 
 
 def _head(head: LakeTable, table: Table) -> LakeTable:
-    snapshot = table.current_snapshot()
-    number = snapshot.snapshot_id if snapshot is not None else 0
-    return LakeTable(head.table_id, head.directory, number, table.metadata_location)
+    return LakeTable(head.table_id, head.directory, version_of(table), table.metadata_location)
 
 
 def _forget(table: Table, system: FileSystem, path: str) -> None:

@@ -22,6 +22,19 @@ APP_ID = "binlogd"
 """Of the `txn` action whose version is the commit_ts: what makes a commit idempotent."""
 
 
+def properties_of(commit_ts: int) -> CommitProperties:
+    """What every commit of ours carries: delta-rs refuses one that is not above the last."""
+    return CommitProperties(
+        custom_metadata={COMMIT_TS_KEY: str(commit_ts)},
+        app_transactions=[Transaction(APP_ID, commit_ts)],
+    )
+
+
+def without_metadata(schema: pa.Schema) -> pa.Schema:
+    """Without what only our own files say of a column."""
+    return pa.schema([field.remove_metadata() for field in schema])
+
+
 def commit(root: Path, entry: TableEntry, files: list[Path], commit_ts: int) -> Registered:
     """Replaces the contents of `root/<table>`, made if need be. Raises LakeError."""
     try:
@@ -31,16 +44,13 @@ def commit(root: Path, entry: TableEntry, files: list[Path], commit_ts: int) -> 
 
 
 def _commit(directory: Path, entry: TableEntry, files: list[Path], commit_ts: int) -> Registered:
-    arrow = pa.schema([field.remove_metadata() for field in pq.read_schema(files[0])])
+    arrow = without_metadata(pq.read_schema(files[0]))
     schema = Schema.from_arrow(arrow)
     has_wall_clock = any(field.type == pa.timestamp("us") for field in arrow)
     rows = {Path(file.name).name: file.rows for file in entry.files}
     adding = [_action(file, rows, commit_ts) for file in files]
     actions: list[AddAction | RemoveAction] = [*adding]
-    properties = CommitProperties(
-        custom_metadata={COMMIT_TS_KEY: str(commit_ts)},
-        app_transactions=[Transaction(APP_ID, commit_ts)],
-    )
+    properties = properties_of(commit_ts)
     if not DeltaTable.is_deltatable(str(directory)):
         create_table_with_add_actions(
             str(directory), schema, adding, partition_by=[], commit_properties=properties

@@ -114,6 +114,10 @@ def _commit_ts_of(table: Table) -> int | None:
 
 
 def _registered(entry: TableEntry, table: Table, *, is_new: bool) -> Registered:
+    return Registered(entry.database, entry.table, version_of(table), is_new)
+
+
+def version_of(table: Table) -> int:
+    """The number of its newest snapshot; 0 for a table that has none."""
     snapshot = table.current_snapshot()
-    number = snapshot.snapshot_id if snapshot is not None else 0
-    return Registered(entry.database, entry.table, number, is_new)
+    return snapshot.snapshot_id if snapshot is not None else 0
