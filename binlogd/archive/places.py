@@ -28,7 +28,7 @@ from binlogd.log.drive import segment_batches
 from binlogd.log.gone import gone_ts
 from binlogd.log.index_file import MARKS_QUERY, Marks, marks_of
 from binlogd.log.pointer import FIRST, segment_name
-from binlogd.log.segment_index import Fold, Located, SegmentIndex, resolved
+from binlogd.log.segment_index import Fold, LogPosition, SegmentIndex, resolved
 from binlogd.tso import NO_TS, Tso
 
 HISTORY_NAME = "ddl_history.json"
@@ -69,7 +69,7 @@ class TransactionIndex(Protocol):
         """Behind this nothing was garbage collected. Raises Refused where nobody knows."""
         ...
 
-    def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[Located]:
+    def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[LogPosition]:
         """The commits in (after, upto] in commit order, each once; the first `at_most` at least,
         if that is not 0. Raises Behind, Corrupt."""
         ...
@@ -97,7 +97,7 @@ def places_path(shard: int, fid: int) -> str:
     return f"shard-{shard}/{fid:06d}.commits.parquet"
 
 
-def encode_places(places: Sequence[Located]) -> bytes:
+def encode_places(places: Sequence[LogPosition]) -> bytes:
     """The commits of one segment as a Parquet file, by commit_ts."""
     ordered = sorted(places)
     columns = [pa.array([getattr(each, name) for each in ordered], pa.int64()) for name in _COLUMNS]
@@ -129,7 +129,7 @@ def decode_catalog(content: bytes, where: str) -> ArchiveCatalog:
     return catalog
 
 
-class ArchivedPlaces:
+class ArchivedIndex:
     """Where transactions stand, out of the index files of an archive."""
 
     def __init__(self, store: ArchiveStore, catalog: ArchiveCatalog) -> None:
@@ -151,7 +151,7 @@ class ArchivedPlaces:
             )
         return Tso(self._catalog.gone_ts)
 
-    def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[Located]:
+    def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[LogPosition]:
         """See TransactionIndex."""
         del at_most  # an index file is read whole
         wanted = [
@@ -165,7 +165,7 @@ class ArchivedPlaces:
         """See TransactionIndex."""
         return segment_path(shard, fid)
 
-    def _of(self, segment: SegmentIndex, after: Tso, upto: Tso) -> Iterator[Located]:
+    def _of(self, segment: SegmentIndex, after: Tso, upto: Tso) -> Iterator[LogPosition]:
         name = places_path(segment.shard, segment.fid)
         try:
             table = pq.read_table(BytesIO(self._store.read(name)))
@@ -175,12 +175,12 @@ class ArchivedPlaces:
         table = table.filter(pc.and_(pc.greater(commit_ts, after), pc.less_equal(commit_ts, upto)))
         columns = [column.to_pylist() for column in table.columns]
         for commit, start, *place in zip(*columns, strict=True):
-            yield Located(commit, start, segment.shard, segment.fid, *place)
+            yield LogPosition(commit, start, segment.shard, segment.fid, *place)
 
 
-def _once(found: Iterable[Located]) -> Iterator[Located]:
+def _once(found: Iterable[LogPosition]) -> Iterator[LogPosition]:
     """A binlog that was sent twice stands in the log twice; its prewrite is with one of them."""
-    held: Located | None = None
+    held: LogPosition | None = None
     for each in found:
         if held is not None and each[:2] == held[:2]:
             held = each if held.prewrite_fid < 0 else held
@@ -212,7 +212,7 @@ class _Indexed:
         with closing(self._connection()) as database:
             return self._marks(database)
 
-    def found(self, after: Tso, upto: Tso, at_most: int) -> Iterator[Located]:
+    def found(self, after: Tso, upto: Tso, at_most: int) -> Iterator[LogPosition]:
         """All of one moment: garbage that is collected meanwhile takes nothing away."""
         with closing(self._connection()) as database:
             database.execute("BEGIN")
@@ -221,7 +221,7 @@ class _Indexed:
                 raise Behind(after, marks.gc_ts)
             rows = database.execute(_FOUND, (after, upto, at_most or -1)).fetchall()
         for commit, start, *place in rows:
-            yield Located(commit, start, self.number, *place)
+            yield LogPosition(commit, start, self.number, *place)
 
     def _connection(self) -> sqlite3.Connection:
         uri = f"{self.index.resolve().as_uri()}?mode=ro"
@@ -235,7 +235,7 @@ class _Indexed:
         return found or Marks()
 
 
-class DirectoryPlaces:
+class DirectoryIndex:
     """Where those of a data directory stand. A shard without an index has its log read once."""
 
     def __init__(self, data_dir: Path) -> None:
@@ -243,7 +243,7 @@ class DirectoryPlaces:
         self._shards = shards_below(data_dir)
         if not self._shards:
             raise ConfigError(f"{data_dir}: is no data directory of a Pump, and no archive")
-        self._scanned: dict[int, tuple[SegmentIndex, list[Located]]] = {}
+        self._scanned: dict[int, tuple[SegmentIndex, list[LogPosition]]] = {}
 
     @property
     def shards(self) -> Sequence[ShardDirectory]:
@@ -274,7 +274,7 @@ class DirectoryPlaces:
     def _sizes(self) -> list[int]:
         return [path.stat().st_size for shard in self._shards for path in shard.segments().values()]
 
-    def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[Located]:
+    def found(self, after: Tso, upto: Tso, *, at_most: int = 0) -> Iterator[LogPosition]:
         """See TransactionIndex."""
         streams = []
         for number, shard in enumerate(self._shards):
@@ -294,11 +294,11 @@ class DirectoryPlaces:
     def _index(self, number: int, shard: ShardDirectory) -> _Indexed | None:
         return None if shard.index is None else _Indexed(number, shard.index)
 
-    def _scan(self, number: int, shard: ShardDirectory) -> tuple[SegmentIndex, list[Located]]:
+    def _scan(self, number: int, shard: ShardDirectory) -> tuple[SegmentIndex, list[LogPosition]]:
         """The state at the end of the log, and all commits of it."""
         kept = self._scanned.get(number)
         if kept is None:
-            fold, places, segments = Fold(number), list[Located](), shard.segments()
+            fold, places, segments = Fold(number), list[LogPosition](), shard.segments()
             for fid, path in segments.items():
                 fold.begin(fid)
                 for batch in segment_batches(path, is_last=fid == max(segments)):

@@ -14,7 +14,7 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.errors import Corrupt, CorruptRecord
 from binlogd.log.joined import joined
 from binlogd.log.record import HEADER_BYTES, decode
-from binlogd.log.segment_index import Located
+from binlogd.log.segment_index import LogPosition
 from binlogd.tso import Tso
 
 TOGETHER_BYTES = 8 << 20
@@ -39,7 +39,7 @@ class LogReader:
         for part in _parts(self._places.found(after, upto)):
             yield from self._joined(part)
 
-    def _joined(self, part: Sequence[Located]) -> Iterator[CommittedBinlog]:
+    def _joined(self, part: Sequence[LogPosition]) -> Iterator[CommittedBinlog]:
         records = self._fetched(part)
         for each in part:
             if each.prewrite_fid < 0:
@@ -52,7 +52,7 @@ class LogReader:
             payload = joined(each.start_ts, each.commit_ts, commit, prewrite, where=self._store.url)
             yield CommittedBinlog(Tso(each.start_ts), Tso(each.commit_ts), payload)
 
-    def _fetched(self, part: Sequence[Located]) -> dict[_Record, bytes]:
+    def _fetched(self, part: Sequence[LogPosition]) -> dict[_Record, bytes]:
         wanted: dict[tuple[int, int], set[_Record]] = {}
         for each in part:
             for record in (_commit_of(each), _prewrite_of(each)):
@@ -77,8 +77,8 @@ class LogReader:
         return found
 
 
-def _parts(found: Iterable[Located]) -> Iterator[list[Located]]:
-    part: list[Located] = []
+def _parts(found: Iterable[LogPosition]) -> Iterator[list[LogPosition]]:
+    part: list[LogPosition] = []
     size = 0
     for each in found:
         if part and (len(part) >= TOGETHER or size >= TOGETHER_BYTES):
@@ -90,9 +90,9 @@ def _parts(found: Iterable[Located]) -> Iterator[list[Located]]:
         yield part
 
 
-def _commit_of(each: Located) -> _Record:
+def _commit_of(each: LogPosition) -> _Record:
     return each.shard, each.fid, each.offset, each.length
 
 
-def _prewrite_of(each: Located) -> _Record:
+def _prewrite_of(each: LogPosition) -> _Record:
     return each.shard, each.prewrite_fid, each.prewrite_offset, each.prewrite_length

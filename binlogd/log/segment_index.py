@@ -38,7 +38,7 @@ ROLLED_BACK_KEPT_MAX = 10_000
 """A Rollback may be a mistaken claim, with a Commit behind it: so many prewrites are remembered."""
 
 
-class Located(NamedTuple):
+class LogPosition(NamedTuple):
     """A commit and its prewrite; `prewrite_fid` below 0 says that the log never had it."""
 
     commit_ts: int
@@ -108,7 +108,7 @@ class Fold:
     def begin(self, fid: int) -> None:
         """The next segment."""
         self._fid = fid
-        self.places: list[Located] = []
+        self.places: list[LogPosition] = []
         self._tables: Counter[int] = Counter()
         self._ddl_jobs: dict[int, None] = {}
         self._sync: list[SyncPoint] = []
@@ -186,7 +186,9 @@ class Fold:
             del self._outcomes[next(iter(self._outcomes))]
         place = (found.fid, found.offset, found.length) if found else (-1, 0, 0)
         self.places.append(
-            Located(head.commit_ts, head.start_ts, self._shard, self._fid, offset, length, *place)
+            LogPosition(
+                head.commit_ts, head.start_ts, self._shard, self._fid, offset, length, *place
+            )
         )
         self._seen_ts = max(self._seen_ts, head.commit_ts)
         if head.ddl_job_id:

@@ -19,8 +19,8 @@ from typing import Protocol
 from binlogd.archive.places import (
     CATALOG_NAME,
     HISTORY_NAME,
-    ArchivedPlaces,
-    DirectoryPlaces,
+    ArchivedIndex,
+    DirectoryIndex,
     TransactionIndex,
     read_catalog,
 )
@@ -170,7 +170,7 @@ class ArchiveInput(_Placed):
     def __init__(self, wanted: ReadRequest) -> None:
         self._store = ArchiveStore.open(wanted.path)
         self._catalog = read_catalog(self._store)
-        super().__init__(wanted, self._store, ArchivedPlaces(self._store, self._catalog))
+        super().__init__(wanted, self._store, ArchivedIndex(self._store, self._catalog))
 
     def cluster_id(self) -> int | None:
         """See Input."""
@@ -192,7 +192,7 @@ class DirectoryInput(_Placed):
 
     def __init__(self, wanted: ReadRequest, pins: str = "") -> None:
         self._data_dir = Path(wanted.path.removeprefix("file://")).absolute()
-        self._directory = DirectoryPlaces(self._data_dir)
+        self._directory = DirectoryIndex(self._data_dir)
         super().__init__(wanted, ArchiveStore.open(str(pins or self._data_dir)), self._directory)
 
     def jobs(self) -> list[Job]:

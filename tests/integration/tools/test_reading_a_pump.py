@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.archive.places import DirectoryPlaces
+from binlogd.archive.places import DirectoryIndex
 from binlogd.archive.reading import LogReader
 from binlogd.archive.store import ArchiveStore
 from binlogd.errors import Corrupt
@@ -104,7 +104,7 @@ async def test_rows_of_the_index_that_lead_elsewhere_are_believed_by_no_reader(
         )
     with pytest.raises(Corrupt, match=f"{at(3)} at commit_ts {at(4)}: .* another binlog"):
         list(joined(_shard(tmp_path / "pump" / "shard-0"), CommitWindow(), Meter()))
-    places = DirectoryPlaces(tmp_path)
+    places = DirectoryIndex(tmp_path)
     with pytest.raises(Corrupt, match=f"{at(3)} at commit_ts {at(4)}: .* another binlog"):
         list(LogReader(ArchiveStore.open(str(tmp_path)), places).binlogs(NO_TS, at(4)))
 

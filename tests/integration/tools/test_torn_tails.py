@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from binlogd.archive.places import DirectoryPlaces
+from binlogd.archive.places import DirectoryIndex
 from binlogd.archive.task import Task
 from binlogd.archive.upload import archive, verify
 from binlogd.archive.view import local_view
@@ -75,7 +75,7 @@ def exported(value: Path) -> int:
 
 
 def planned(value: Path) -> int:
-    places = DirectoryPlaces(data_directory(value))
+    places = DirectoryIndex(data_directory(value))
     places.resolved_ts()
     return len(list(places.found(NO_TS, MAX_TS)))
 
