@@ -8,6 +8,7 @@ below `data-dir`) is refused with the line that keeps it, so that no start begin
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -38,18 +39,17 @@ def base_of(path: Path | None) -> Path:
 def placed(config: Config, base: Path, typed: Collection[str]) -> dict[str, str]:
     """The paths that read otherwise once they count from their place; `typed` are keys of the
     command line. Raises ConfigError where data would be left behind."""
-    here = Path.cwd()
     found: dict[str, str] = {}
     for key, value in flattened(config):
         name = str(value).removeprefix(_UNIX)
         if key not in PATHS or not name or "://" in name:
             continue
-        is_said_as_it_is = key in typed or (key == _DATA_DIR and base == here)
-        place = name if is_said_as_it_is else str(base / name)
-        if key not in typed:
-            _check_left_behind(key, name, Path(place), Path(found.get(_DATA_DIR, config.data_dir)))
-        if place != value:
-            found[key] = place
+        if key not in typed and not os.path.isabs(name):
+            place = base / name
+            _check_left_behind(key, name, place, Path(found.get(_DATA_DIR, config.data_dir)))
+            name = name if key == _DATA_DIR and base == Path.cwd() else str(place)
+        if name != value:
+            found[key] = name
     return found
 
 
@@ -70,6 +70,10 @@ def _check_left_behind(key: str, name: str, place: Path, data_dir: Path) -> None
 
 
 def _holds(key: str, place: Path) -> bool:
+    """What may not be looked at is nothing, unless it is known to be a directory."""
     if key == _DATA_DIR:
-        return any((place / mark).exists() for mark in _DATA_MARKS)
-    return place.is_file() or (place.is_dir() and any(place.iterdir()))
+        return any(os.path.exists(place / mark) for mark in _DATA_MARKS)
+    try:
+        return os.path.isfile(place) or bool(os.listdir(place))
+    except OSError:
+        return os.path.isdir(place)

@@ -289,6 +289,20 @@ def test_every_relative_path_of_a_file_counts_from_its_directory(
     assert typed.config.data_dir == "data"  # from the working directory, as everywhere in a shell
 
 
+def test_a_place_that_cannot_be_looked_at_is_no_reason_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    long = "x" * 300  # as unreadable for root, too, as somebody else's directory for a user
+    text = f'data-dir = "{long}"\n[syncer]\ndb-type = "mysql"\nrelay.log-dir = "{long}"'
+    assert read(text, tmp_path).config.data_dir == str(tmp_path / long)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert read('data-dir = "/d"', tmp_path).config.data_dir == "/d"
+
+
 def test_a_link_to_a_configuration_moves_no_data(tmp_path: Path) -> None:
     (tmp_path / "v2").mkdir()
     (tmp_path / "v2" / "real.toml").write_text('data-dir = "data"')
