@@ -13,6 +13,7 @@ import os
 import sys
 import time
 import urllib.request
+from itertools import islice
 from pathlib import Path
 
 from tests.support.data_directory import write_log
@@ -27,15 +28,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("recording", choices=sorted(path.name for path in RECORDINGS.iterdir()))
     parser.add_argument("data_dir", nargs="?", type=Path)
+    parser.add_argument("--first", type=int, help="so many binlogs, and no more")
     asked = parser.parse_args()
     directory = RECORDINGS / asked.recording
     if asked.data_dir:
-        binlogs = [payload for _, payload in payloads(directory)]
+        binlogs = [payload for _, payload in islice(payloads(directory), asked.first)]
         write_log(asked.data_dir, binlogs)
         sys.stdout.write(f"{len(binlogs)} binlogs\n")
         return
     host, _, port = os.environ.get("BINLOGD_ADDR", "127.0.0.1:8250").rpartition(":")
-    sent = asyncio.run(feed_recording(directory, (host, int(port))))
+    sent = asyncio.run(feed_recording(directory, (host, int(port)), first=asked.first))
     outcome = _outcome(f"http://{host}:{port}/status")
     sys.stdout.write(f"{sent.acknowledged} binlogs are durable, {outcome}\n")
 

@@ -12,6 +12,7 @@ import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from binlogd.binlog import BinlogType
@@ -72,16 +73,20 @@ def records(directory: Path) -> Iterator[Record]:
         )
 
 
-async def stream(directory: Path) -> AsyncIterator[Record]:
-    """`records`, for a Feeder."""
-    for record in records(directory):
+async def stream(directory: Path, first: int | None = None) -> AsyncIterator[Record]:
+    """`records`, or so many of them, for a Feeder."""
+    for record in islice(records(directory), first):
         yield record
 
 
 async def feed_recording(
-    directory: Path, *targets: tuple[str, int], in_flight: int = 64, patience_s: float = 60.0
+    directory: Path,
+    *targets: tuple[str, int],
+    in_flight: int = 64,
+    patience_s: float = 60.0,
+    first: int | None = None,
 ) -> FeedStatistics:
-    """Feeds a whole recording to Pumps at (host, port); one of them may stand for several.
+    """Feeds a recording, or its first binlogs, to Pumps at (host, port); one may stand for several.
 
     Survives servers that die and come back within `patience_s`, by repeating what was not
     acknowledged. Raises Refused, or Unavailable when a binlog was not taken for so long.
@@ -96,7 +101,7 @@ async def feed_recording(
             for host, port in targets
         ]
         feeder = Feeder(clients, in_flight=in_flight, patience_s=0)
-        await feeder.feed(stream(directory))
+        await feeder.feed(stream(directory, first))
         return replace(
             feeder.statistics(), retries=sum(each.statistics().retried for each in clients)
         )
