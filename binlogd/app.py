@@ -52,6 +52,7 @@ from binlogd.node.reach import reach
 from binlogd.node.receiving import Receiving
 from binlogd.node.reloading import Reloading
 from binlogd.node.starting import RELOAD_SIGNAL, STOP_S, STOP_SIGNALS, stoppable
+from binlogd.node.tracing import make_tracing
 from binlogd.node.upstreams import open_upstream
 from binlogd.node.watching import Sight, Watch
 from binlogd.placement.pd_service import AdvertisedAddress
@@ -75,6 +76,7 @@ from binlogd.settings.setup import Setup, client_tls, server_tls, tls_files, tls
 from binlogd.snapshot.export_queue import ExportQueue
 from binlogd.snapshot.metrics import ExportQueueReport
 from binlogd.telemetry.logs import set_up_logging
+from binlogd.telemetry.traces import Traces
 from binlogd.tools.restoring import (
     Beside,
     LastResort,
@@ -151,7 +153,11 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
     try:
         _say_what_has_no_effect(setup.config)
         names = await identity(setup, disk)
-        receiving = await _open_receiving(setup, disk, upstream) if setup.has_pump else None
+        tracing = make_tracing(setup, names.pump)
+        traces = tracing.traces if tracing is not None else None
+        receiving = None
+        if setup.has_pump:
+            receiving = await _open_receiving(setup, disk, upstream, traces)
         pump = receiving.pump if receiving is not None else None
         pumps = registered_pumps(setup, pump, upstream, names)
         node = Node(
@@ -172,7 +178,9 @@ async def _serve_on(reloading: Reloading, disk: PosixDisk, upstream: Upstream) -
                     lambda: reach(reloading.setup),
                     Backoff(Random()),
                 ),
+                traces=traces,
             ),
+            tracing=tracing,
             skips=upstream.skips,
             reload_now=reloading.reload,
             finder=make_finder(setup, upstream),
@@ -220,8 +228,10 @@ def _stand_in(
     )
 
 
-async def _open_receiving(setup: Setup, disk: PosixDisk, upstream: Upstream) -> Receiving:
-    pump = await open_pump(setup, disk, upstream)
+async def _open_receiving(
+    setup: Setup, disk: PosixDisk, upstream: Upstream, traces: Traces | None
+) -> Receiving:
+    pump = await open_pump(setup, disk, upstream, traces)
     limits = ServiceLimits(
         message_bytes_max=setup.config.pump.max_message_size,
         bytes_in_flight_max=size_bytes(setup.config.pump.memory_budget) // 2,
@@ -311,6 +321,8 @@ def _beside(
     """What works until the Pump has stopped."""
     if queue is not None:
         yield "exports", queue.run
+    if node.tracing is not None:
+        yield "traces", node.tracing.run
     if node.receiving is not None:
         pump = node.receiving.pump
         yield (

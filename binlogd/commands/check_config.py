@@ -25,6 +25,7 @@ from binlogd.errors import ConfigError, DownstreamUnavailable
 from binlogd.host import loop
 from binlogd.node.assembly import downstream_of, table_filter
 from binlogd.node.reach import reach
+from binlogd.node.tracing import make_tracing
 from binlogd.node.upstreams import look
 from binlogd.settings.config import Config, SecurityConfig
 from binlogd.settings.effects import flattened, without_effect
@@ -62,6 +63,7 @@ def check_config(
     setup = Setup(found.config)
     table_filter(found.config.syncer)
     server_tls(setup)
+    make_tracing(setup, "")
     asked = _ask(setup) if asks else None
     if as_json:
         told = asked.document() if asked is not None else {}

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from binlogd.binlog import Pulled
+from binlogd.drainer.slow import SlowTransactions
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.ports import BinlogSource, Clock, Member, Sources
 from binlogd.status import SubmittedDdl
@@ -69,7 +70,9 @@ class FileMeasures:
 class DrainerMeasures:
     """Made once for a Drainer. What it counts for a row is one look at a byte string."""
 
-    def __init__(self) -> None:
+    def __init__(self, slow: SlowTransactions | None = None) -> None:
+        """Slow transactions are told to `slow`; None: nobody wants to know of them."""
+        self.slow = slow
         self.relay = FileMeasures()
         self._events: Counter[str] = Counter()
         self._undecodable = 0
@@ -86,6 +89,8 @@ class DrainerMeasures:
         if source not in self._reach_s:
             self._reach_s[source] = Histogram(_SECONDS)
             self._read_size[source] = SizeHistogram(_BINLOG_SIZES)
+        if self.slow is not None:
+            self.slow.pulled(pulled, wall_ms)
         age_s = max(0, wall_ms - physical_ms(pulled.binlogs[0].commit_ts)) / 1000
         self._reach_s[source].observe(age_s, len(pulled.binlogs))
         sizes = self._read_size[source]

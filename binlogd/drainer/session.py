@@ -34,6 +34,7 @@ from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.measures import DrainerMeasures
 from binlogd.drainer.schema_log import SchemaEvent, SchemaLog
 from binlogd.drainer.sink import Sink, SinkStatistics
+from binlogd.drainer.slow import Stages
 from binlogd.drainer.translate import Translator, ddl_of
 from binlogd.drainer.txn import Ddl, Decoded, Dml, Skip, Txn
 from binlogd.drainer.walk import Walk
@@ -203,6 +204,9 @@ class Session:
                 group.create_task(self._sink.run(), name="sink")
                 group.create_task(self._submit(), name="submit")
                 group.create_task(self._follow(), name="checkpoint")
+                if (slow := self._ports.measures.slow) is not None:
+                    watching = slow.watch(lambda: self.applied_ts, self._is_over)
+                    group.create_task(watching, name="slow transactions")
                 await self._replicate()
                 await self._queue.put(None)
                 self._is_over.set()
@@ -314,7 +318,11 @@ class Session:
     async def _take_part(self, part: Sequence[CommittedBinlog]) -> None:
         walk = self._walk
         assert walk is not None, "walking before the schema is known"
+        slow = self._ports.measures.slow
+        stages = Stages((), slow.now_ms()) if slow is not None else None
         found, failure = await self._decoded(part)
+        if stages is not None and slow is not None:
+            stages.relayed_from_ms = slow.now_ms()
         await self._relay_pulled(found)
         await self._load_coming(part, [each.job for each in found if each.job is not None])
         translated: list[tuple[Txn, bytes]] = []
@@ -330,6 +338,9 @@ class Session:
             await self._log_events(txns[-1].commit_ts if failure is None else None)
         if txns:
             self._walked_ts = txns[-1].commit_ts
+            if stages is not None and slow is not None:
+                stages.txns, stages.relayed_ms = txns, slow.now_ms() if self._relay else 0
+                slow.queued(stages)
             await self._queue.put(txns)
         if failure is not None:
             raise failure
@@ -501,9 +512,12 @@ class Session:
     async def _submit(self) -> None:
         clock = asyncio.get_running_loop().time
         while (txns := await self._queue.get()) is not None:
-            begin_s = clock()
+            begin_s, slow = clock(), self._ports.measures.slow
+            began_ms = slow.now_ms() if slow is not None else 0
             await self._sink.submit(txns)
             self._ports.measures.submitted(txns, clock() - begin_s)
+            if slow is not None:
+                slow.given(txns, began_ms)
             self._queue.task_done()
             if any(isinstance(txn, Ddl) and not txn.is_skipped for txn in txns):
                 await self._sink.flush()

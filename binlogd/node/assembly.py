@@ -42,6 +42,7 @@ from binlogd.drainer.rows.shape import Shapes
 from binlogd.drainer.schema_log import SchemaLog
 from binlogd.drainer.session import DrainerOptions, DrainerPorts
 from binlogd.drainer.sink import RowNotFoundRule, Sink
+from binlogd.drainer.slow import SlowTransactions
 from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.errors import ConfigError, LogFailed
 from binlogd.host.clock import WallClock
@@ -50,6 +51,7 @@ from binlogd.node.first_contact import FirstContact
 from binlogd.node.membership import Identity
 from binlogd.node.replication import Replication
 from binlogd.pump.pump import Pump, PumpOptions
+from binlogd.pump.slow import SlowWrites
 from binlogd.relay.log import RelayWriter
 from binlogd.serving.finder import Finder
 from binlogd.settings import config
@@ -63,6 +65,7 @@ from binlogd.settings.quantities import (
 )
 from binlogd.settings.setup import Setup, client_tls, plain_tls
 from binlogd.status import DownstreamStatus
+from binlogd.telemetry.traces import Traces
 from binlogd.tso import Tso, compose
 from binlogd.upstream.upstream import Upstream
 
@@ -511,20 +514,23 @@ def make_drainer(
     return Drainer(ports, Backoff(random.Random()), options)
 
 
-def make_replication(
+def make_replication(  # noqa: PLR0913 - each is a part of the node that it stands between
     current: Callable[[], Setup],
     disk: PosixDisk,
     pump: Pump | None,
     upstream: Upstream,
     registered: RegisteredPumps | None,
     first: FirstContact,
+    *,
+    traces: Traces | None = None,
 ) -> Replication | None:
     """The replicating half with its life; None when it is turned off. Each of its Drainers is made
     by what `current` says then."""
     setup = current()
     if not setup.has_drainer:
         return None
-    measures = DrainerMeasures()
+    slow = SlowTransactions(traces, WallClock()) if traces is not None else None
+    measures = DrainerMeasures(slow)
 
     def release() -> None:
         if pump is not None:
@@ -539,7 +545,9 @@ def make_replication(
     )
 
 
-async def open_pump(setup: Setup, disk: PosixDisk, upstream: Upstream) -> Pump:
+async def open_pump(
+    setup: Setup, disk: PosixDisk, upstream: Upstream, traces: Traces | None = None
+) -> Pump:
     """The receiving half, recovered. Raises ConfigError, Corrupt or Unavailable."""
     settings = setup.config.pump
     return await Pump.open(
@@ -558,5 +566,6 @@ async def open_pump(setup: Setup, disk: PosixDisk, upstream: Upstream) -> Pump:
             segment_bytes_max=size_bytes(settings.segment_size),
             skip_orphan_commits=settings.skip_orphan_commits,
             ahead_max_s=settings.timestamp_ahead_max,
+            slow=SlowWrites(traces, WallClock()) if traces is not None else None,
         ),
     )

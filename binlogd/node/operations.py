@@ -27,6 +27,7 @@ from binlogd.node.membership import Identity
 from binlogd.node.pulse import Counts
 from binlogd.node.receiving import Receiving
 from binlogd.node.replication import Replication
+from binlogd.node.tracing import Tracing
 from binlogd.placement.metrics import say_stand_in
 from binlogd.placement.stand_in import StandIn
 from binlogd.ports import Clock, ClusterIdentity, NodeStatus, Registry, TsoSource
@@ -98,6 +99,8 @@ class Node:
     known_jobs: Callable[[], Awaitable[Sequence[bytes]]] | None = None
     """The DDL history, read anew."""
     archiver: Archiving | None = None
+    tracing: Tracing | None = None
+    """None where nobody collects traces."""
     certificates: Expiry = field(default_factory=lambda: Expiry(()))
     """Of the port and of the downstream."""
     open_addr: str = ""
@@ -233,6 +236,8 @@ class Node:
             "When the first certificate of a file ends, in seconds since 1970.",
             [({"file": file}, end_s) for file, end_s in self.certificates.expires_s().items()],
         )
+        if self.tracing is not None:
+            self.tracing.traces.say(out)
         say_upstream(out, self.upstream())
         if self.stand_in is not None:
             say_stand_in(out, self.stand_in.statistics())

@@ -46,6 +46,7 @@ from binlogd.pump.shard.pull import PullOptions, ShardSource
 from binlogd.pump.shard.rounds import Rounds
 from binlogd.pump.shard.shard import Shard, ShardOptions, ShardStatistics
 from binlogd.pump.signal import is_set_within
+from binlogd.pump.slow import SlowWrites
 from binlogd.pump.state import Action, NodeState, asked, given_up, settled
 from binlogd.telemetry.faults import answer_of
 from binlogd.tso import NO_TS, Tso, compose, physical_ms
@@ -83,6 +84,8 @@ class PumpOptions:
     ahead_max_s: float = 600.0
     skip_orphan_commits: bool = False
     sync_log: bool = True
+    slow: SlowWrites | None = None
+    """Whom slow writes are told; None: nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -576,6 +579,7 @@ def _shard_options(options: PumpOptions, shards: int, *, believes_rollbacks: boo
         group_bytes_max=options.group_bytes_max,
         window_bytes_max=min(options.window_bytes_max, options.memory_budget_bytes // (8 * shards)),
         believes_rollbacks=believes_rollbacks,
+        slow=options.slow,
     )
 
 

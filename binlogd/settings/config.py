@@ -263,6 +263,13 @@ class SyncerConfig(_Table, frozen=True):
     to: DownstreamConfig = DownstreamConfig()
 
 
+class TelemetryConfig(_Table, frozen=True):
+    """Where slow transactions are told by OpenTelemetry; without an endpoint nowhere."""
+
+    otlp_endpoint: str = ""
+    slow_transaction: float = 1.0
+
+
 class Config(_Table, frozen=True):
     """Everything `binlogd serve` can be told."""
 
@@ -280,6 +287,7 @@ class Config(_Table, frozen=True):
     syncer: SyncerConfig = SyncerConfig()
     archive: ArchiveConfig = ArchiveConfig()
     export: ExportConfig = ExportConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
 
 def load(path: Path) -> Config:
@@ -370,6 +378,7 @@ def _check(config: Config, source: str) -> None:
         "security.connections-max": config.security.connections_max,
         "security.connections-per-client-max": config.security.connections_per_client_max,
         "security.connection-idle-timeout": config.security.connection_idle_timeout,
+        "telemetry.slow-transaction": config.telemetry.slow_transaction,
     }
     for key, value in positive.items():
         if value <= 0:

@@ -38,6 +38,7 @@ from binlogd.pump.shard.rounds import Rounds
 from binlogd.pump.shard.sorting import below, sort
 from binlogd.pump.shard.window import Window
 from binlogd.pump.signal import Signal
+from binlogd.pump.slow import SlowWrites
 from binlogd.tso import NO_TS, Tso
 
 log = structlog.get_logger(__name__)
@@ -55,6 +56,8 @@ class ShardOptions:
     window_bytes_max: int = 16 << 20
     window_commits_max: int = 65_536
     believes_rollbacks: bool = True
+    slow: SlowWrites | None = None
+    """Whom slow writes are told; None: nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,13 +351,16 @@ class Shard:
             raise
         unkept = self._sort(items, first)
         self._groups += 1
-        now_s = clock()
+        now_s, slow = clock(), self._options.slow
         if binlogs:
             self._measures.batch_s.observe(now_s - begin_s)
             self._measures.batch_size.observe(self._written_bytes - written_bytes)
         for batch in group:
             if batch.done is not None:
                 self._measures.single_s.observe(now_s - batch.since_s, len(batch.items))
+                if slow is not None and now_s - batch.since_s > slow.slow_s:
+                    came_s, begun_s = now_s - batch.since_s, now_s - begin_s
+                    slow.tell(batch.items, came_s=came_s, begun_s=begun_s)
                 if any((item.start_ts, item.commit_ts) in unkept for item in batch.items if unkept):
                     self.filer.answer_filed(batch.done)
                 elif not batch.done.done():

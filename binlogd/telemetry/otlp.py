@@ -1,0 +1,77 @@
+"""OpenTelemetry's OTLP over HTTP, by its own SDK: the only door to that library.
+
+Source: OpenTelemetry Protocol Specification, OTLP/HTTP.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from binlogd.errors import ConfigError
+from binlogd.telemetry.traces import Export, SlowTransaction, TracesRefused
+
+TIMEOUT_S = 5.0
+_NS = 1_000_000
+
+
+def exporter(endpoint: str, node_id: str) -> Export:
+    """Sends to `endpoint`, such as http://collector:4318. Raises ConfigError where the extra is not
+    installed."""
+    try:
+        found = find_spec("opentelemetry.exporter.otlp.proto.http")
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise ConfigError(
+            "telemetry.otlp-endpoint: OpenTelemetry is not installed; install binlogd[otel], or"
+            " remove the key"
+        )
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    sender = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces", timeout=TIMEOUT_S)
+    resource = Resource({"service.name": "binlogd", "service.instance.id": node_id})
+
+    def export(batch: Sequence[SlowTransaction]) -> None:
+        spans = [span for each in batch for span in _spans(each, resource)]
+        if sender.export(spans) is not SpanExportResult.SUCCESS:
+            raise TracesRefused(f"{endpoint} takes no traces; its own log, or ours, says why")
+
+    return export
+
+
+def _spans(slow: SlowTransaction, resource: Any) -> list[Any]:
+    """The first is the parent of the others."""
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    trace_id = _number(16, "trace", slow.start_ts)
+    root = _number(8, slow.spans[0].name, slow.start_ts, slow.spans[0].begin_ms)
+    found = []
+    for place, span in enumerate(slow.spans):
+        span_id = _number(8, root, place) if place else root
+        contexts = [
+            SpanContext(trace_id, each, is_remote=False, trace_flags=TraceFlags(1))
+            for each in (span_id, root)
+        ]
+        found.append(
+            ReadableSpan(
+                span.name,
+                context=contexts[0],
+                parent=contexts[1] if place else None,
+                resource=resource,
+                attributes=dict(slow.attributes) if not place else None,
+                start_time=int(span.begin_ms * _NS),
+                end_time=int(max(span.begin_ms, span.end_ms) * _NS),
+            )
+        )
+    return found
+
+
+def _number(size: int, *parts: object) -> int:
+    text = "/".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=size).digest(), "big") or 1
