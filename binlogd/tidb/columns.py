@@ -20,7 +20,6 @@ from binlogd.tidb.datum import (
     FLOAT,
     JSON,
     NIL,
-    UINT64_MASK,
     UVARINT,
     VARINT,
     Flag,
@@ -28,13 +27,13 @@ from binlogd.tidb.datum import (
     as_signed,
     read_datum,
     read_float,
-    read_uvarint,
 )
 from binlogd.tidb.decimals import read_decimal
 from binlogd.tidb.jsonb import json_end, json_text
 from binlogd.tidb.layout import Form, form_of
 from binlogd.tidb.model import Column
 from binlogd.tidb.times import date_text, datetime_text, duration_text
+from binlogd.tidb.varint import UINT64_MASK, read_uvarint
 
 Value = int | float | str | bytes | None
 """What a column holds: integers, YEAR, ENUM (index), SET (mask) and BIT as int; FLOAT and DOUBLE

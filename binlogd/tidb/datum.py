@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from binlogd.errors import CorruptRow
 from binlogd.tidb.decimals import decimal_size, read_decimal
 from binlogd.tidb.jsonb import json_end
+from binlogd.tidb.varint import UINT64_MASK, read_uvarint, read_varint, skip_varint, uvarint
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -47,16 +48,22 @@ class Flag(IntEnum):
     VECTOR = 20
 
 
+FIXED_BODY: dict[int, int] = {
+    Flag.NIL: 0,
+    Flag.INT: 8,
+    Flag.UINT: 8,
+    Flag.FLOAT: 8,
+    Flag.DURATION: 8,
+}
+"""Bytes behind the flags whose datums are of one size."""
 Natural = int | float | str | bytes | None
 """A datum without its column: integers and durations (ns) as int, DECIMAL as text, JSON as its
 binary form (type code and body)."""
 
-UINT64_MASK = (1 << 64) - 1
 SIGN_BIT = 1 << 63
 GROUP = 8
 """Bytes in a group of the memcomparable form."""
 
-_VARINT_BYTES_MAX = 10
 _UINT64 = struct.Struct(">Q")
 _DOUBLE = struct.Struct(">d")
 
@@ -64,55 +71,6 @@ _DOUBLE = struct.Struct(">d")
 def as_signed(value: int) -> int:
     """The 64 bits of `value` read as a signed integer."""
     return ((value & UINT64_MASK) ^ SIGN_BIT) - SIGN_BIT
-
-
-# --- varints ---------------------------------------------------------------------------
-
-
-def read_uvarint(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned LEB128 of at most 64 bits. Raises CorruptRow beyond, IndexError at the end."""
-    byte = data[at]
-    if byte < 0x80:
-        return byte, at + 1
-    value = byte & 0x7F
-    byte = data[at + 1]
-    if byte < 0x80:
-        return value | byte << 7, at + 2
-    value |= (byte & 0x7F) << 7
-    shift = 14
-    for byte in data[at + 2 : at + _VARINT_BYTES_MAX]:
-        if byte < 0x80:
-            if shift == 63 and byte > 1:
-                break
-            return value | byte << shift, at + 1 + shift // 7
-        value |= (byte & 0x7F) << shift
-        shift += 7
-    if at + _VARINT_BYTES_MAX > len(data):
-        raise IndexError("a varint is cut")
-    raise CorruptRow("a varint has more than 64 bits")
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zig-zag varint: a signed integer of 64 bits."""
-    raw, at = read_uvarint(data, at)
-    return (raw >> 1) ^ -(raw & 1), at
-
-
-def uvarint(value: int) -> bytes:
-    """The LEB128 form of an unsigned integer of 64 bits."""
-    if value < 0x80:
-        return _SMALL[value]
-    body = bytearray()
-    while value >= 0x80:
-        body.append(value & 0x7F | 0x80)
-        value >>= 7
-    body.append(value)
-    return bytes(body)
-
-
-def varint(value: int) -> bytes:
-    """The zig-zag form of a signed integer of 64 bits."""
-    return uvarint((value << 1) ^ (value >> 63))
 
 
 # --- bytes -----------------------------------------------------------------------------
@@ -237,15 +195,10 @@ def skip_datum(data: bytes, at: i64) -> i64:
     flag: i64 = data[at]
     at += 1
     if flag in (VARINT, UVARINT):
-        end: i64 = at
-        while data[end] > 0x7F:
-            end += 1
-        if end - at > 8 and (end - at > 9 or data[end] > 1):
-            raise CorruptRow("a varint has more than 64 bits")
-        return end + 1
+        return skip_varint(data, at)
     if flag == COMPACT:
         size: i64 = data[at]
-        end = text_end(data, at) if size > 0x7F or size & 1 else at + 1 + (size >> 1)
+        end: i64 = text_end(data, at) if size > 0x7F or size & 1 else at + 1 + (size >> 1)
     elif flag == FLOAT:
         end = at + 8
     elif flag == DECIMAL:
@@ -287,4 +240,3 @@ _READERS: dict[int, Callable[[bytes, int], tuple[Natural, int]]] = {
     Flag.JSON: _read_json,
     Flag.VECTOR: _read_vector,
 }
-_SMALL = tuple(bytes((value,)) for value in range(0x80))

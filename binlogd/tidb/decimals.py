@@ -34,16 +34,18 @@ class _Layout(NamedTuple):
 def _layout(precision: int, scale: int) -> _Layout:
     if not 1 <= precision <= PRECISION_MAX or scale > min(precision, SCALE_MAX):
         raise CorruptRow(f"DECIMAL({precision},{scale}) does not exist")
+    groups, size = [], 0
+    for taken, limit in reversed(digit_groups(precision, scale)):
+        groups.append((8 * size, (1 << 8 * taken) - 1, limit))
+        size += taken
+    return _Layout(size, (1 << 8 * size) - 1, 1 << 8 * size - 1, tuple(reversed(groups)))
+
+
+def digit_groups(precision: int, scale: int) -> list[tuple[int, int]]:
+    """Bytes of each group of digits, and what its number is below, most significant first."""
     whole = precision - scale
-    digits = [whole % 9] + [9] * (whole // 9) + [9] * (scale // 9) + [scale % 9]
-    sizes = [_GROUP_BYTES[each] for each in digits]
-    groups = tuple(
-        (8 * sum(sizes[index + 1 :]), (1 << 8 * sizes[index]) - 1, 10**count)
-        for index, count in enumerate(digits)
-        if count > 0
-    )
-    size = sum(sizes)
-    return _Layout(size, (1 << 8 * size) - 1, 1 << 8 * size - 1, groups)
+    digits = [whole % 9, *[9] * (whole // 9), *[9] * (scale // 9), scale % 9]
+    return [(_GROUP_BYTES[each], 10**each) for each in digits if each]
 
 
 def decimal_size(precision: int, scale: int) -> int:

@@ -18,24 +18,17 @@ from binlogd.tidb.datum import (
     compact_bytes,
     comparable_float,
     comparable_int,
-    uvarint,
-    varint,
 )
 from binlogd.tidb.decimals import decimal_bytes
 from binlogd.tidb.defaults import missing_value
 from binlogd.tidb.jsonb import json_bytes
-from binlogd.tidb.kinds import STRING_TYPES, SchemaState, Tp
-from binlogd.tidb.layout import Form, form_of
+from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.layout import ROWID, WRITABLE_STATES, Form, form_of, handle_places
 from binlogd.tidb.model import Column, Table
 from binlogd.tidb.times import duration_ns, packed_time
-
-ROWID = -1
-"""The column id of `_tidb_rowid`, the handle of a table without a clustered key."""
+from binlogd.tidb.varint import uvarint, varint
 
 _NULL = bytes((Flag.NIL,))
-_WRITTEN = frozenset[int](
-    {SchemaState.PUBLIC, SchemaState.WRITE_ONLY, SchemaState.WRITE_REORGANIZATION}
-)
 _BARE_COLLATIONS = frozenset({"ascii_bin", "latin1_bin", "utf8_bin", "utf8mb4_bin"})
 """Under these only a VARCHAR differs from its key (by trailing spaces)."""
 _EXACT_COLLATIONS = frozenset({"binary", "utf8mb4_0900_bin"})
@@ -109,7 +102,7 @@ def needs_restored_data(column: Column) -> bool:
 
 
 def _stored(table: Table) -> list[Column]:
-    return [each for each in table.columns if each.state in _WRITTEN and not each.is_virtual]
+    return [each for each in table.columns if each.state in WRITABLE_STATES and not each.is_virtual]
 
 
 def _pairs(columns: Iterable[Column], values: Mapping[int, Value]) -> bytes:
@@ -148,12 +141,12 @@ def _common_handle(table: Table, values: Mapping[int, Value]) -> tuple[bytes, se
         raise ValueError(f"table {table.name} has no index for its clustered key")
     parts: list[bytes] = []
     only_there: set[int] = set()
-    for each in index.columns:
+    for each, place in zip(index.columns, handle_places(table), strict=True):
         column = table.columns[each.offset]
         value = values[column.id]
         if isinstance(value, bytes):
             value = _key_string(column, value, each.length)
-        if column.field_type.tp == Tp.DURATION and isinstance(value, str):
+        if place.flag == Flag.DURATION and isinstance(value, str):
             parts.append(bytes((Flag.DURATION,)) + comparable_int(duration_ns(value)))
         else:
             parts.append(datum_of(column, value))

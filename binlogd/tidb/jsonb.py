@@ -21,6 +21,7 @@ from enum import IntEnum
 
 from binlogd.errors import CorruptRow
 from binlogd.tidb.times import datetime_text, duration_text
+from binlogd.tidb.varint import read_uvarint, uvarint
 
 
 class JsonType(IntEnum):
@@ -174,15 +175,10 @@ def _scalar(data: bytes, kind: int, at: int) -> tuple[Callable[[bytes, int, int]
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 35:  # a length has five bytes at most
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise CorruptRow(f"a JSON length at offset {at} has more than 32 bits")
+    length, end = read_uvarint(data, at)
+    if length >> 32:
+        raise CorruptRow(f"a JSON length at offset {at} has more than 32 bits")
+    return length, end
 
 
 def _literal(data: bytes, at: int, _end: int) -> str:
@@ -303,15 +299,6 @@ def _utf8(text: str) -> bytes:
         return _HALVES.sub("\ufffd", text).encode()
 
 
-def _varlen(raw: bytes) -> bytes:
-    length, head = len(raw), bytearray()
-    while length >= 0x80:
-        head.append(length & 0x7F | 0x80)
-        length >>= 7
-    head.append(length)
-    return bytes(head) + raw
-
-
 def _binary(value: object) -> tuple[int, bytes]:  # noqa: PLR0911 - one return for each JSON type
     match value:
         case None:
@@ -327,7 +314,8 @@ def _binary(value: object) -> tuple[int, bytes]:  # noqa: PLR0911 - one return f
                 raise ValueError(f"JSON cannot hold {value}")
             return JsonType.DOUBLE, _F64.pack(value)
         case str():
-            return JsonType.STRING, _varlen(_utf8(value))
+            raw = _utf8(value)
+            return JsonType.STRING, uvarint(len(raw)) + raw
         case list():
             return JsonType.ARRAY, _container(value, None)
         case dict():

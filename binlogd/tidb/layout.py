@@ -22,17 +22,23 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from binlogd.tidb.datum import Flag, skip_datum, text_end, varint
-from binlogd.tidb.kinds import STRING_TYPES, OddRow, Tp
+from binlogd.errors import CorruptRow
+from binlogd.tidb.datum import Flag, skip_datum, text_end
+from binlogd.tidb.kinds import STRING_TYPES, OddRow, SchemaState, Tp
 from binlogd.tidb.model import Column, Table, TableAt
+from binlogd.tidb.varint import skip_varint, varint
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
 ODD = (OddRow, IndexError)
 """What a walk raises at a row of another layout; IndexError where the row ends too early."""
-HIDDEN_ID = b"\x08\x01"
-"""The id of the hidden handle (-1), where rows that are not inserted carry it."""
+ROWID = -1
+"""The column id of `_tidb_rowid`, the hidden handle, where rows that are not inserted carry it."""
+WRITABLE_STATES = frozenset[int](
+    {SchemaState.PUBLIC, SchemaState.WRITE_ONLY, SchemaState.WRITE_REORGANIZATION}
+)
+"""States in which TiDB writes a column into insert and update rows."""
 INTEGER_TYPES = frozenset[int]({Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG, Tp.YEAR})
 NUMBER_TYPES = frozenset[int]({Tp.ENUM, Tp.SET, Tp.BIT})
 """Stored as unsigned numbers, whatever the flag of the column says."""
@@ -124,14 +130,14 @@ def layout_of(table: TableAt) -> RowLayout | None:
     public = [column for column in info.columns if column.is_public]
     if any(form_of(column) is None for column in public):
         return None
-    handle = _handle(info)
+    handle = handle_places(info)
     told = {each.column.id for each in handle if each.column is not None and not each.is_prefix}
     omitted = told | (_null_if_lacking(table) - told)
     integer = info.handle_column()
     stored = [column for column in public if not column.is_virtual]
     hidden = []
     if not (info.pk_is_handle or info.is_common_handle):
-        hidden.append(DatumPlace(None, Form.SIGNED, Flag.VARINT, HIDDEN_ID))
+        hidden.append(DatumPlace(None, Form.SIGNED, Flag.VARINT, _name(ROWID)))
     return RowLayout(
         handle,
         [_place(each, may_lack=each.id in omitted) for each in stored if each is not integer],
@@ -142,7 +148,11 @@ def layout_of(table: TableAt) -> RowLayout | None:
 
 def _place(column: Column, *, may_lack: bool = False) -> DatumPlace:
     form = _form(column)
-    return DatumPlace(column, form, FLAG_OF[form], b"\x08" + varint(column.id), may_lack)
+    return DatumPlace(column, form, FLAG_OF[form], _name(column.id), may_lack)
+
+
+def _name(column_id: int) -> bytes:
+    return bytes((Flag.VARINT,)) + varint(column_id)
 
 
 def _form(column: Column) -> Form:
@@ -151,13 +161,18 @@ def _form(column: Column) -> Form:
     return form
 
 
-def _handle(info: Table) -> list[DatumPlace]:
-    """An integer is written signed, a TIME as the key has it."""
-    index = info.primary_index() if info.is_common_handle else None
-    if index is None:
+def handle_places(info: Table) -> list[DatumPlace]:
+    """What an inserted row begins with: an integer is signed, a TIME is as a key has it.
+
+    Raises CorruptRow.
+    """
+    if not info.is_common_handle:
         column = info.handle_column()
         form = Form.SIGNED if column is None else _form(column)
         return [DatumPlace(column, form, Flag.VARINT, b"")]
+    index = info.primary_index()
+    if index is None:
+        raise CorruptRow(f"table {info.name} has no index for its clustered key")
     places = []
     for part in index.columns:
         column = info.columns[part.offset]
@@ -212,12 +227,7 @@ class DatumStep:
 
 class _SkippedNumber(DatumStep):
     def take(self, row: bytes, at: i64, _out: list[Any]) -> i64:
-        end: i64 = at
-        while row[end] > 0x7F:
-            end += 1
-        if end - at > 8 and (end - at > 9 or row[end] > 1):
-            raise OddRow  # more than 64 bits
-        return end + 1
+        return skip_varint(row, at)
 
 
 class _SkippedText(DatumStep):

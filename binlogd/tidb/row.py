@@ -24,14 +24,9 @@ from binlogd.tidb.encode import encode_delete as encode_delete
 from binlogd.tidb.encode import encode_insert as encode_insert
 from binlogd.tidb.encode import encode_update as encode_update
 from binlogd.tidb.jsonb import json_text
-from binlogd.tidb.kinds import SchemaState
+from binlogd.tidb.layout import WRITABLE_STATES, handle_places
 from binlogd.tidb.model import Column, TableAt
 from binlogd.tidb.rowv2 import ROW_V2, read_row_v2, v2_natural
-
-WRITABLE_STATES = frozenset[int](
-    {SchemaState.PUBLIC, SchemaState.WRITE_ONLY, SchemaState.WRITE_REORGANIZATION}
-)
-"""States in which TiDB writes a column into insert and update rows."""
 
 _ID_FLAG = int(Flag.VARINT)
 _ID_FLAGS = frozenset[int]({Flag.INT, Flag.UINT, Flag.VARINT, Flag.UVARINT})
@@ -144,15 +139,12 @@ class RowDecoder:
 
     def _common_handle(self) -> dict[int, int] | None:
         """Column id to place in the handle, of the key columns that the row may leave out."""
-        index = self._table.info.primary_index()
-        if index is None:
-            raise CorruptRow(f"table {self._table.info.name} has no index for its clustered key")
-        columns = self._table.info.columns
-        self._handle_length = len(index.columns)
+        places = handle_places(self._table.info)
+        self._handle_length = len(places)
         return {
-            columns[each.offset].id: place
-            for place, each in enumerate(index.columns)
-            if each.length < 0 and columns[each.offset].id in self._readers
+            each.column.id: place
+            for place, each in enumerate(places)
+            if each.column and not each.is_prefix and each.column.id in self._readers
         }
 
     def _skip_handle(self, row: bytes) -> tuple[int, dict[int, int]]:

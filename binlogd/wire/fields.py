@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from binlogd.errors import MalformedBinlog
+from binlogd.tidb.varint import uvarint as uvarint
 
 VARINT, _FIXED64, BYTES, _GROUP, _END_GROUP, _FIXED32 = range(6)
 _UNEXPECTED_EOF = "unexpected EOF"
@@ -129,19 +130,6 @@ def signed32(value: int) -> int:
     """A varint read as int32, or as an enum."""
     value &= 0xFFFFFFFF
     return value - (1 << 32) if value >> 31 else value
-
-
-def uvarint(value: int) -> bytes:
-    """A protobuf varint; negative values take ten bytes, as int64 does."""
-    value &= UINT64_MAX
-    if value < 0x80:
-        return ONE_BYTE[value]
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def int64(varint: bytes) -> int:

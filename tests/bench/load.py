@@ -14,10 +14,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from binlogd.binlog import BinlogType, CommittedBinlog
-from binlogd.tidb.datum import compact_bytes, uvarint, varint
+from binlogd.tidb.datum import compact_bytes
 from binlogd.tidb.kinds import Tp
 from binlogd.tidb.model import Table, jobs_from_json
 from binlogd.tidb.times import packed_time
+from binlogd.tidb.varint import uvarint, varint
 from binlogd.tso import Tso, plus_ms
 from binlogd.wire import peek
 from binlogd.wire.peek import Mutation

@@ -13,8 +13,9 @@ import pytest
 from binlogd.tidb.columns import Value
 from binlogd.tidb.datum import read_datum
 from binlogd.tidb.defaults import missing_value
-from binlogd.tidb.encode import ROWID, needs_restored_data
+from binlogd.tidb.encode import needs_restored_data
 from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.layout import ROWID
 from binlogd.tidb.model import Column, Table, TableAt, jobs_from_json
 from binlogd.tidb.row import RowDecoder, encode_delete, encode_insert, encode_update
 from binlogd.tidb.schema import SchemaTracker

@@ -11,7 +11,6 @@ Source: tidb-binlog proto/pb_binlog.proto, drainer/translator/pb.go; docs/FORMAT
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,9 +22,11 @@ from binlogd.drainer.messages.named import (
     NamedTransaction,
     RowKind,
 )
-from binlogd.errors import CorruptPayload
+from binlogd.errors import CorruptPayload, CorruptRow
 from binlogd.tidb.columns import Value
+from binlogd.tidb.datum import COMPACT, FLOAT, NIL, UVARINT, VARINT, read_datum
 from binlogd.tidb.kinds import Tp
+from binlogd.tidb.varint import read_uvarint
 from binlogd.tso import Tso
 
 NULL_DATUM = b"\x00"
@@ -78,14 +79,14 @@ class PbReader:
         """A serialised `Binlog`. Raises CorruptPayload for bytes that are none."""
         try:
             return self._transaction(payload)
-        except (IndexError, ValueError, struct.error) as error:
+        except _MALFORMED as error:
             raise _corrupt(error) from error
 
     def named(self, payload: bytes) -> NamedTransaction:
         """The same with rows decoded one by one, when they are asked for. Raises CorruptPayload."""
         try:
             return self._named(payload)
-        except (IndexError, ValueError, struct.error) as error:
+        except _MALFORMED as error:
             raise _corrupt(error) from error
 
     def _named(self, payload: bytes) -> NamedTransaction:
@@ -93,7 +94,7 @@ class PbReader:
         data: list[tuple[int, int]] = []
         for number, begin, end in _spans(payload, 0, len(payload)):
             if number == 2:
-                commit_ts, _ = _read_uvarint(payload, begin)
+                commit_ts, _ = read_uvarint(payload, begin)
             elif number == 3:
                 data.append((begin, end))
             elif number == 4:
@@ -105,7 +106,7 @@ class PbReader:
                     for number, at, stop in _spans(payload, begin, end):
                         if number == 1:
                             yield _named_row(self._event(payload[at:stop]))
-            except (IndexError, ValueError, struct.error) as error:
+            except _MALFORMED as error:
                 raise _corrupt(error) from error
 
         return NamedTransaction(Tso(commit_ts), ddl, rows)
@@ -135,7 +136,7 @@ class PbReader:
             tag, size = data[at], data[at + 1]
             at += 2
             if size > 0x7F:
-                size, at = _read_uvarint(data, at - 1)
+                size, at = read_uvarint(data, at - 1)
             if tag == _KIND_TAG:
                 kind = RowKind(size)
                 continue
@@ -162,12 +163,12 @@ class PbReader:
             return self._odd_column(data[begin:stop], at - begin)
         size, value_at = data[at + 1], at + 2
         if size > 0x7F:
-            size, value_at = _read_uvarint(data, at + 1)
+            size, value_at = read_uvarint(data, at + 1)
         end = value_at + size
         if end == stop:
             value = _read_datum(data[value_at:end], head.tp)
             return head.name, PbColumn(head.tp, head.mysql_type, value, None)
-        size, changed_at = _read_uvarint(data, end + 1)
+        size, changed_at = read_uvarint(data, end + 1)
         if data[end] != _CHANGED_TAG or changed_at + size != stop:
             return self._odd_column(data[begin:stop], at - begin)
         value = _read_datum(data[value_at:end], head.tp)
@@ -256,35 +257,17 @@ def head_of(payload: bytes) -> PbHead:
     if payload[:2] not in (b"\x08\x00", b"\x08\x01") or payload[2:3] != b"\x10":
         raise CorruptPayload("the payload is no pb_binlog.Binlog: its type or commit_ts is missing")
     try:
-        commit_ts, _ = _read_uvarint(payload, 3)
-    except IndexError as error:
+        commit_ts, _ = read_uvarint(payload, 3)
+    except (IndexError, CorruptRow) as error:
         raise CorruptPayload("the payload is no pb_binlog.Binlog: its commit_ts is cut") from error
     return PbHead(Tso(commit_ts), payload[1] == 1)
-
-
-_FLOAT, _BITS = struct.Struct(">d"), struct.Struct(">Q")
-_SIGN, _ALL = 1 << 63, (1 << 64) - 1
-
-
-def _read_uvarint(data: bytes, at: int) -> tuple[int, int]:
-    byte = data[at]
-    if byte < 0x80:
-        return byte, at + 1
-    value = shift = 0
-    while True:  # ends at the first byte below 0x80, or by IndexError
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     at, end = 0, len(data)
     while at < end:
-        tag, at = _read_uvarint(data, at)
-        number, at = _read_uvarint(data, at)
+        tag, at = read_uvarint(data, at)
+        number, at = read_uvarint(data, at)
         if tag & 7 == 2:
             if at + number > end:
                 raise IndexError("a field is longer than what holds it")
@@ -299,8 +282,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 def _spans(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Number, begin and end of each field; of a varint the begin."""
     while at < end:
-        tag, at = _read_uvarint(data, at)
-        size, after = _read_uvarint(data, at)
+        tag, at = read_uvarint(data, at)
+        size, after = read_uvarint(data, at)
         if tag & 7 == 2:
             at, after = after, after + size
         elif tag & 7 != 0:
@@ -312,22 +295,12 @@ def _spans(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _read_datum(datum: bytes, tp: int) -> Value:
-    flag = datum[0]
-    if flag == 8:
-        number, _ = _read_uvarint(datum, 1)
-        return number >> 1 ^ -(number & 1)
-    if flag == 2:
-        size, at = _read_uvarint(datum, 1)
-        if at + (size >> 1) != len(datum):
-            raise ValueError("a text's length contradicts its value")
-        return datum[at:].decode() if tp in TEXT_TYPES else datum[at:]
-    if flag == 0:
-        return None
-    if flag == 9:
-        return _read_uvarint(datum, 1)[0]
-    if flag != 5:
-        raise ValueError(f"a value has the unknown flag {flag}")
-    (bits,) = _BITS.unpack(datum[1:])
-    (real,) = _FLOAT.unpack(_BITS.pack(bits ^ _SIGN if bits & _SIGN else bits ^ _ALL))
-    assert isinstance(real, float)
-    return real
+    flag, value, end = read_datum(datum, 0)
+    if flag not in _FLAGS or end != len(datum):
+        raise ValueError(f"a value with the flag {flag} ends at {end} of {len(datum)}")
+    return value.decode() if isinstance(value, bytes) and tp in TEXT_TYPES else value
+
+
+_FLAGS = frozenset[int]({NIL, COMPACT, FLOAT, VARINT, UVARINT})
+_MALFORMED = (IndexError, ValueError, CorruptRow)
+"""What reading raises at bytes that are none."""

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from binlogd.drainer.messages.named import RowKind
 from binlogd.drainer.messages.pb import NULL_DATUM
 from binlogd.tidb.columns import Value
-from binlogd.tidb.datum import compact_bytes, comparable_float, uvarint, varint
+from binlogd.tidb.datum import compact_bytes, comparable_float
 from binlogd.tidb.layout import Form, form_of
 from binlogd.tidb.model import Column, Table, Tp
+from binlogd.tidb.varint import uvarint, varint
 from binlogd.tso import Tso
 
 _DML_HEAD, _DDL_HEAD = b"\x08\x00\x10", b"\x08\x01\x10"

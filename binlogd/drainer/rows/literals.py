@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from binlogd.drainer.rows.plan import Decoders, Key, KeyColumn
 from binlogd.drainer.sql import NULL, escaped, float_literal, tuple_of
-from binlogd.tidb.datum import read_comparable_int, read_float, read_uvarint
+from binlogd.tidb.columns import reader_of
 from binlogd.tidb.decimals import read_decimal
-from binlogd.tidb.jsonb import json_end, json_text
 from binlogd.tidb.kinds import OddRow
 from binlogd.tidb.layout import (
     FLAG_OF,
@@ -33,7 +32,8 @@ from binlogd.tidb.layout import (
     walk_of,
 )
 from binlogd.tidb.model import Column, TableAt
-from binlogd.tidb.times import clock_text, day_text, duration_text, fraction_text
+from binlogd.tidb.times import clock_text, day_text, fraction_text
+from binlogd.tidb.varint import read_uvarint
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -42,16 +42,17 @@ _QUOTE, _BACKSLASH = 39, 92
 
 
 class _Literal(DatumStep):
-    """Puts a literal's inside to its place in `out`; a NULL is None, and noted at the end."""
+    """Puts a literal's inside to its place in `out`; a NULL is nothing, and noted at the end."""
 
     def __init__(self, place: DatumPlace, slot: int) -> None:
         super().__init__(place)
         self.slot: i64 = slot
-        column = place.column
-        self.fsp: i64 = 0 if column is None else max(0, column.field_type.decimal)
+        self.note = slot.to_bytes(_NOTE_BYTES, "big")
 
     def lack(self, row: bytes, at: i64, out: list[Any]) -> i64:
-        out[-1] = _HAS_NULL
+        if out[self.slot] is None:  # else the handle has told it
+            out[self.slot] = b""
+            out[-1] += self.note
         return super().lack(row, at, out)
 
 
@@ -63,7 +64,7 @@ class _Signed(_Literal):
             if more > 0x7F:
                 last: i64 = row[at + 2]
                 if last > 0x7F:
-                    long, at = _number(row, at)
+                    long, at = read_uvarint(row, at)
                     out[self.slot] = long >> 1 ^ -(long & 1)
                     return at
                 value = value & 0x7F | (more & 0x7F) << 7 | last << 14
@@ -75,16 +76,13 @@ class _Signed(_Literal):
         return at + 1
 
 
-class _UnsignedHandle(_Literal):
-    def take(self, row: bytes, at: i64, out: list[Any]) -> i64:
-        long, at = _number(row, at)
-        out[self.slot] = (long >> 1 ^ -(long & 1)) & 0xFFFFFFFFFFFFFFFF
-        return at
-
-
 class _Unsigned(_Literal):
     def take(self, row: bytes, at: i64, out: list[Any]) -> i64:
-        long, at = _number(row, at)
+        value: i64 = row[at]
+        if value < 0x80:
+            out[self.slot] = value
+            return at + 1
+        long, at = read_uvarint(row, at)
         out[self.slot] = long
         return at
 
@@ -93,29 +91,41 @@ class _Text(_Literal):
     """As it stands: what needs an escape gets it when the row is whole."""
 
     def take(self, row: bytes, at: i64, out: list[Any]) -> i64:
+        begin: i64 = at + 1
         size: i64 = row[at]
-        at += 1
         if size > 0x7F:
-            more: i64 = row[at]
-            at += 1
+            more: i64 = row[begin]
+            size = size & 0x7F | more << 7
+            begin += 1
             if more > 0x7F:
-                long, behind = read_uvarint(row, at - 2)
+                long, begin = read_uvarint(row, at)
                 if long >> 32:
                     raise OddRow
-                size, at = long, behind
-            else:
-                size = size & 0x7F | more << 7
+                size = long
         if size & 1:
             raise OddRow
-        end = at + (size >> 1)
-        out[self.slot] = row[at:end]
+        end = begin + (size >> 1)
+        out[self.slot] = row[begin:end]
         return end
 
 
-class _Double(_Literal):
+class _Read(_Literal):
+    """As the reader of the column has it."""
+
+    def __init__(self, place: DatumPlace, slot: int) -> None:
+        super().__init__(place, slot)
+        assert place.column is not None, "a column's datum"
+        self.read = reader_of(place.column)
+        self.needs_escape = place.form is Form.JSON
+
     def take(self, row: bytes, at: i64, out: list[Any]) -> i64:
-        out[self.slot] = float_literal(read_float(row, at)[0])
-        return at + 8
+        value, end = self.read(row, at - 1)
+        if isinstance(value, str):
+            text = value.encode("utf-8", "surrogatepass")
+            out[self.slot] = escaped(text) if self.needs_escape else text
+        else:
+            out[self.slot] = float_literal(value) if isinstance(value, float) else value
+        return end
 
 
 class _Decimal(_Literal):
@@ -126,86 +136,68 @@ class _Decimal(_Literal):
 
 
 class _Moment(_Literal):
+    def __init__(self, place: DatumPlace, slot: int) -> None:
+        super().__init__(place, slot)
+        self.is_date = place.form is Form.DATE
+        self.fsp: i64 = 0 if place.column is None else max(place.column.field_type.decimal, 0)
+
     def take(self, row: bytes, at: i64, out: list[Any]) -> i64:
-        packed, at = _number(row, at)
-        text = _day(packed >> 41) + _clock(packed >> 24 & 0x1FFFF)
+        if self.fsp == 0:  # most take nine bytes, in which clock and day are two pieces
+            clock, days = _CLOCK_AT.get(row[at : at + 6]), _DAYS_AT.get(row[at + 6 : at + 9])
+            if clock is not None and days is not None:
+                day = days[row[at + 5] >> 6 & 1]
+                out[self.slot] = day if self.is_date else day + clock
+                return at + 9
+        packed, end = read_uvarint(row, at)
+        day, hms = _day(packed >> 41), packed >> 24 & 0x1FFFF
+        if self.is_date and hms:  # which no DATE has, and no reader looks at
+            out[self.slot] = day
+            return end
+        clock = _clock(hms)
         if self.fsp > 0:
-            text += fraction_text(packed & 0xFFFFFF, self.fsp).encode()
-        out[self.slot] = text
-        return at
-
-
-class _WholeMoment(_Moment):
-    """Without a fraction; most take nine bytes."""
-
-    def take(self, row: bytes, at: i64, out: list[Any]) -> i64:
-        clock, days = _CLOCK_AT.get(row[at : at + 6]), _DAYS_AT.get(row[at + 6 : at + 9])
-        if clock is None or days is None:
-            return self._other(row, at, out)
-        out[self.slot] = days[row[at + 5] >> 6 & 1] + clock
-        return at + 9
-
-    def _other(self, row: bytes, at: i64, out: list[Any]) -> i64:
-        packed, end = _number(row, at)
-        day, clock = _day(packed >> 41), _clock(packed >> 24 & 0x1FFFF)
-        out[self.slot] = day + clock
-        if end == at + 9:
-            if len(_CLOCK_AT) < _KEPT_MAX:
-                _CLOCK_AT[row[at : at + 6]] = clock
-            if len(_DAYS_AT) < _KEPT_MAX:
-                even = packed >> 42 << 1
-                _DAYS_AT[row[at + 6 : end]] = _day(even), _day(even | 1)
+            clock += fraction_text(packed & 0xFFFFFF, self.fsp).encode()
+        elif end == at + 9 and len(_CLOCK_AT) < _KEPT_MAX and len(_DAYS_AT) < _KEPT_MAX:
+            even = packed >> 42 << 1
+            _CLOCK_AT[row[at : at + 6]] = clock
+            _DAYS_AT[row[at + 6 : end]] = _day(even), _day(even | 1)
+        out[self.slot] = day if self.is_date else day + clock
         return end
 
 
-# The varint of a time has its fraction and the clock in bytes 0 to 5, the day behind them but for
-# its lowest bit, the last of byte 5. So a time's text is found by two pieces of the row.
 _CLOCK_AT: dict[bytes, bytes] = {}
+"""By bytes 0 to 5 of a packed time, the last of which has the lowest bit of the day as well."""
 _DAYS_AT: dict[bytes, tuple[bytes, bytes]] = {}
+"""By bytes 6 to 8: the days of both values of that bit."""
+_DAYS: dict[int, bytes] = {}
+_CLOCKS: dict[int, bytes] = {}
+_KEPT_MAX = 100_000
+"""Texts of days and of clocks that are kept for the next row; there are 86,400 clocks."""
 
 
-class _Date(_Literal):
-    def take(self, row: bytes, at: i64, out: list[Any]) -> i64:
-        packed, at = _number(row, at)
-        out[self.slot] = _day(packed >> 41)
-        return at
+def _day(ymd: int) -> bytes:
+    found = _DAYS.get(ymd)
+    if found is None:
+        if len(_DAYS) >= _KEPT_MAX:
+            _DAYS.clear()
+        found = _DAYS[ymd] = day_text(ymd).encode()
+    return found
 
 
-class _Duration(_Literal):
-    def take(self, row: bytes, at: i64, out: list[Any]) -> i64:
-        long, at = _number(row, at)
-        out[self.slot] = duration_text(long >> 1 ^ -(long & 1), self.fsp).encode()
-        return at
-
-
-class _DurationHandle(_Literal):
-    def take(self, row: bytes, at: i64, out: list[Any]) -> i64:
-        nanoseconds, end = read_comparable_int(row, at)
-        out[self.slot] = duration_text(nanoseconds, self.fsp).encode()
-        return end
-
-
-class _Json(_Literal):
-    def take(self, row: bytes, at: i64, out: list[Any]) -> i64:
-        end = json_end(row, at)
-        out[self.slot] = escaped(json_text(row[at:end]).encode("utf-8", "surrogatepass"))
-        return end
+def _clock(hms: int) -> bytes:
+    """With the blank before it."""
+    found = _CLOCKS.get(hms)
+    if found is None:
+        found = _CLOCKS[hms] = b" " + clock_text(hms).encode()
+    return found
 
 
 _STEPS: dict[Form, type[_Literal]] = {
     Form.SIGNED: _Signed,
     Form.UNSIGNED: _Unsigned,
     Form.BYTES: _Text,
-    Form.FLOAT: _Double,
     Form.DECIMAL: _Decimal,
-    Form.DATE: _Date,
+    Form.DATE: _Moment,
     Form.MOMENT: _Moment,
-    Form.DURATION: _Duration,
-    Form.JSON: _Json,
-}
-_HANDLE_STEPS: dict[Form, type[_Literal]] = {
-    Form.UNSIGNED: _UnsignedHandle,
-    Form.DURATION: _DurationHandle,
 }
 _FORMATS = {
     Form.SIGNED: b"%d",
@@ -214,16 +206,14 @@ _FORMATS = {
     Form.DECIMAL: b"%b",
 }
 """What stands around a literal's inside, where it is not in quotes."""
-_HAS_NULL = b"\0"
+_NOTE_BYTES = 2
+_FORMATS_KEPT_MAX = 256
+"""Of rows with NULLs in the same columns."""
 
 
 def _step(place: DatumPlace, slot: int) -> DatumStep:
     form = place.form
-    if place.flag != FLAG_OF[form]:
-        return _HANDLE_STEPS[form](place, slot)
-    if form is Form.MOMENT and place.column is not None and place.column.field_type.decimal <= 0:
-        return _WholeMoment(place, slot)
-    return _STEPS[form](place, slot)
+    return (_Read if place.flag != FLAG_OF[form] else _STEPS.get(form, _Read))(place, slot)
 
 
 def _format(column: Column) -> bytes:
@@ -262,8 +252,8 @@ class _Rows:
         self._deleted = walk_of(layout.deleted[:last], key_of)
         self._blank: list[Any] = [*([None] * len(columns)), b""]
         self._formats = [_format(column) for column in columns]
-        # what notes a NULL is in the list too: no byte of it is shown
-        self._row = b"(" + b",".join(self._formats) + b")%.0b"
+        self._rows: dict[bytes, bytes] = {}
+        self._row = self._row_format(b"")
         texts = [each for each in columns if form_of(each) is Form.BYTES]
         self._texts = [slots[each.id] for each in texts]
         self._key = [(slots[each.column.id], each.strips_spaces) for each in key]
@@ -284,7 +274,7 @@ class _Rows:
             self._escape(out)
         slot = self._number_slot
         key: Key = out[slot] if slot >= 0 else self._key_of(out)
-        return key, self._literal(out) if out[-1] else self._row % tuple(out)
+        return key, (self._row_format(out[-1]) if out[-1] else self._row) % tuple(out)
 
     def update(self, row: bytes) -> tuple[Key, Key, bytes]:
         """Old key, new key, new literal of an updated row. Raises ODD, CorruptRow."""
@@ -303,7 +293,7 @@ class _Rows:
         if _QUOTE in row or _BACKSLASH in row:
             self._escape(out)
         key: Key = out[slot] if slot >= 0 else self._key_of(out)
-        return old, key, self._literal(out) if out[-1] else self._row % tuple(out)
+        return old, key, (self._row_format(out[-1]) if out[-1] else self._row) % tuple(out)
 
     def delete(self, row: bytes) -> Key:
         """Key of a deleted row, which is read as far as the key goes. Raises ODD, CorruptRow."""
@@ -316,14 +306,21 @@ class _Rows:
 
     def _escape(self, out: list[Any]) -> None:
         for slot in self._texts:
-            text = out[slot]
-            if text is not None:
-                out[slot] = escaped(text)
+            if out[slot] is not None:
+                out[slot] = escaped(out[slot])
 
-    def _literal(self, out: list[Any]) -> bytes:
-        pairs = zip(self._formats, out, strict=False)
-        parts = [NULL if value is None else form % value for form, value in pairs]
-        return b"(" + b",".join(parts) + b")"
+    def _row_format(self, notes: bytes) -> bytes:
+        """The literal of a row with NULLs in the noted columns. The notes are a value too, and as
+        the place of a NULL they are formatted to nothing."""
+        found = self._rows.get(notes)
+        if found is None:
+            if len(self._rows) >= _FORMATS_KEPT_MAX:
+                self._rows.clear()
+            formats = self._formats[:]
+            for at in range(0, len(notes), _NOTE_BYTES):
+                formats[int.from_bytes(notes[at : at + _NOTE_BYTES], "big")] = NULL + b"%.0b"
+            found = self._rows[notes] = b"(" + b",".join(formats) + b")%.0b"
+        return found
 
     def _key_of(self, out: list[Any]) -> Key:
         if self._number_slot >= 0:
@@ -351,47 +348,3 @@ def laid_out(
         return None
     rows = _Rows(layout, columns, key)
     return Decoders(rows.insert, rows.update, rows.delete)
-
-
-# --- values --------------------------------------------------------------------------------
-
-_DAYS: dict[int, bytes] = {}
-_CLOCKS: dict[int, bytes] = {}
-_KEPT_MAX = 100_000
-"""Texts of days and of clocks that are kept for the next row; there are 86,400 clocks."""
-
-
-def _day(ymd: int) -> bytes:
-    found = _DAYS.get(ymd)
-    if found is None:
-        if len(_DAYS) >= _KEPT_MAX:
-            _DAYS.clear()
-        found = _DAYS[ymd] = day_text(ymd).encode()
-    return found
-
-
-def _clock(hms: int) -> bytes:
-    """With the blank before it."""
-    found = _CLOCKS.get(hms)
-    if found is None:
-        found = _CLOCKS[hms] = b" " + clock_text(hms).encode()
-    return found
-
-
-def _number(row: bytes, at: i64) -> tuple[int, i64]:
-    """An unsigned varint, and where it ends. Raises CorruptRow for one of too many bytes."""
-    value: i64 = row[at]
-    if value < 0x80:
-        return value, at + 1
-    begin = at
-    value &= 0x7F
-    shift: i64 = 7
-    while shift < 63:
-        at += 1
-        byte: i64 = row[at]
-        if byte < 0x80:
-            return value | byte << shift, at + 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-    long, behind = read_uvarint(row, begin)
-    return long, behind

@@ -25,19 +25,18 @@ from binlogd.snapshot.log.vectors import (
     signed,
     uvarints,
 )
-from binlogd.tidb.datum import Flag, skip_datum
-from binlogd.tidb.decimals import PRECISION_MAX, SCALE_MAX
+from binlogd.tidb.datum import (
+    COMPACT,
+    DECIMAL,
+    FIXED_BODY,
+    UVARINT,
+    VARINT,
+    Flag,
+    skip_datum,
+)
+from binlogd.tidb.decimals import PRECISION_MAX, SCALE_MAX, decimal_size
 
-_VARINT, _UVARINT = Flag.VARINT.value, Flag.UVARINT.value
-_SIZES = {
-    Flag.NIL.value: 1,
-    Flag.INT.value: 9,
-    Flag.UINT.value: 9,
-    Flag.FLOAT.value: 9,
-    Flag.DURATION.value: 9,
-}
-"""Bytes of datums of one size."""
-_SELDOM = frozenset({Flag.JSON.value, Flag.BYTES.value, Flag.VECTOR.value})
+_SELDOM = frozenset[int]({Flag.JSON, Flag.BYTES, Flag.VECTOR})
 _NOWHERE = -1
 
 
@@ -153,17 +152,17 @@ def _ids(data: Bytes, at: Longs) -> tuple[Longs, Longs]:
     if long.size:
         values, begins[long] = uvarints(data, at[long] + 1)
         ids[long] = signed(values)
-    return ids, np.where(data[at] == _VARINT, begins, _NOWHERE)
+    return ids, np.where(data[at] == VARINT, begins, _NOWHERE)
 
 
 def integers(data: Bytes, at: Longs) -> tuple[npt.NDArray[np.uint64], Longs]:
     """Varint datums modulo 2^64 and where they end; -1 where there is none of that form."""
     flag = data[at]
     values, ends = uvarints(data, at + 1)
-    is_signed = flag == _VARINT
+    is_signed = flag == VARINT
     if is_signed.any():
         values = np.where(is_signed, signed(values).view(np.uint64), values)
-    return values, np.where(is_signed | (flag == _UVARINT), ends, _NOWHERE)
+    return values, np.where(is_signed | (flag == UVARINT), ends, _NOWHERE)
 
 
 def datum_ends(rows: RowSpans, at: Longs, limits: Longs) -> Longs:
@@ -179,8 +178,8 @@ def datum_ends(rows: RowSpans, at: Longs, limits: Longs) -> Longs:
 
 
 def _ends_of(rows: RowSpans, flag: int, at: Longs) -> Longs | int:
-    if flag in _SIZES:
-        return at + _SIZES[flag]
+    if flag in FIXED_BODY:
+        return at + 1 + FIXED_BODY[flag]
     if flag in _SELDOM:
         return np.array([_skipped(rows.raw, each) for each in at.tolist()], np.int64)
     find = _ENDS.get(flag)
@@ -203,10 +202,10 @@ def _ends_of_decimals(data: Bytes, at: Longs) -> Longs:
 
 
 _ENDS = {
-    Flag.VARINT.value: _ends_of_varints,
-    Flag.UVARINT.value: _ends_of_varints,
-    Flag.COMPACT_BYTES.value: _ends_of_texts,
-    Flag.DECIMAL.value: _ends_of_decimals,
+    VARINT: _ends_of_varints,
+    UVARINT: _ends_of_varints,
+    COMPACT: _ends_of_texts,
+    DECIMAL: _ends_of_decimals,
 }
 
 
@@ -217,16 +216,12 @@ def _skipped(raw: bytes, at: int) -> int:
         return _NOWHERE
 
 
-def _digits_bytes(digits: int) -> int:
-    return digits // 9 * 4 + (digits % 9 + 1) // 2
-
-
 def _decimal_bytes() -> npt.NDArray[np.int64]:
     """Bytes of the digits of a DECIMAL by precision and scale, -1 where there is no such type."""
     found = np.full((256, 256), _NOWHERE, np.int64)
     for precision in range(1, PRECISION_MAX + 1):
         for scale in range(min(precision, SCALE_MAX) + 1):
-            found[precision, scale] = _digits_bytes(precision - scale) + _digits_bytes(scale)
+            found[precision, scale] = decimal_size(precision, scale)
     return found
 
 

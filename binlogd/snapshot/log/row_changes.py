@@ -17,7 +17,8 @@ from binlogd.snapshot.log.datums import Columns, RowSpans, columns, integers, st
 from binlogd.snapshot.log.prewrites import DELETE, INSERT, UPDATE
 from binlogd.snapshot.log.rowkey import Handle, deleted, inserted, updated
 from binlogd.snapshot.log.vectors import Longs, Mask, offsets
-from binlogd.tidb.datum import Flag, as_signed, varint
+from binlogd.tidb.datum import Flag, as_signed
+from binlogd.tidb.varint import varint
 
 _VARINT = Flag.VARINT.value
 Numbers = npt.NDArray[np.uint64]

@@ -17,32 +17,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
 from typing import NamedTuple
 
 from binlogd.errors import CorruptRow
 from binlogd.tidb.datum import (
-    UINT64_MASK,
-    Flag,
+    COMPACT,
+    UVARINT,
+    VARINT,
     as_signed,
     read_compact_bytes,
     read_datum,
-    read_uvarint,
     skip_datum,
-    uvarint,
-    varint,
 )
 from binlogd.tidb.encode import datum_of
+from binlogd.tidb.layout import ROWID
 from binlogd.tidb.model import Column, Table
 from binlogd.tidb.row import Value
+from binlogd.tidb.varint import UINT64_MASK, read_uvarint, uvarint, varint
 
 NUMBER_BYTES = 8
 """Of a key that is a number."""
-ROWID = -1
-"""The column id under which update and delete rows carry the hidden row id."""
-
-_VARINT, _UVARINT = Flag.VARINT.value, Flag.UVARINT.value
-_COMPACT_BYTES, _DECIMAL = Flag.COMPACT_BYTES.value, Flag.DECIMAL.value
 
 
 class Op(IntEnum):
@@ -237,7 +231,7 @@ def pairs(row: bytes, pos: int) -> list[Pair]:
     try:
         while pos < size:
             byte = row[pos + 1]
-            if byte < 0x80 and row[pos] == _VARINT:  # the id of nearly every column
+            if byte < 0x80 and row[pos] == VARINT:  # the id of nearly every column
                 column_id, begin = (byte >> 1) ^ -(byte & 1), pos + 2
             else:
                 value, begin = _integer(row, pos)
@@ -268,11 +262,11 @@ def _plain_update(  # noqa: C901, PLR0912 - two loops for every column that come
     at = pos = handle_end = 0
     try:
         while not pos or row[pos + 1] != first[0]:
-            if row[pos] != _VARINT or row[pos + 1] > 0x7F:
+            if row[pos] != VARINT or row[pos + 1] > 0x7F:
                 return None
             is_handle = row[pos + 1] == handle
             flag, size = row[pos + 2], row[pos + 3]
-            if flag == _COMPACT_BYTES and size < 0x80:
+            if flag == COMPACT and size < 0x80:
                 pos += 4 + (size >> 1)
             else:
                 pos = _end_of_datum(row, pos + 2)
@@ -301,7 +295,7 @@ def _plain_update(  # noqa: C901, PLR0912 - two loops for every column that come
     if not handle_end or pos != len(row):
         return None
     key = _integer(row, new)[0]
-    in_front = new_is if row[new] == _VARINT else b"\x08" + varint(as_signed(key))
+    in_front = new_is if row[new] == VARINT else b"\x08" + varint(as_signed(key))
     put = Put(key.to_bytes(8, "big"), in_front + row[boundary:])
     if old_is == new_is:
         return None, put
@@ -336,7 +330,7 @@ def _prefix(handle: Handle, row: bytes, spans: _Spans) -> bytes:
         parts = [spans[each] for each in handle.column_ids]
         return b"".join([row[begin:end] for begin, end in parts])
     begin, end = spans[handle.column_ids[0]]
-    if row[begin] == _VARINT:
+    if row[begin] == VARINT:
         return row[begin:end]
     return b"\x08" + varint(as_signed(_integer(row, begin)[0]))
 
@@ -345,10 +339,10 @@ def _integer(row: bytes, pos: int) -> tuple[int, int]:
     """An integer datum modulo 2^64, and where it ends."""
     try:
         flag = row[pos]
-        if flag == _VARINT:
+        if flag == VARINT:
             raw, end = read_uvarint(row, pos + 1)
             return (raw >> 1 ^ -(raw & 1)) & UINT64_MASK, end
-        if flag == _UVARINT:
+        if flag == UVARINT:
             return read_uvarint(row, pos + 1)
         flag, value, end = read_datum(row, pos)
     except IndexError:
@@ -358,40 +352,17 @@ def _integer(row: bytes, pos: int) -> tuple[int, int]:
     return value & UINT64_MASK, end
 
 
-@lru_cache(maxsize=256)
-def _decimal_size(precision: int, scale: int) -> int:
-    """Bytes of a decimal's digits."""
-    if scale > precision:
-        raise CorruptRow("a decimal with more fraction digits than digits")
-    return sum(digits // 9 * 4 + (digits % 9 + 1) // 2 for digits in (precision - scale, scale))
-
-
 def _end_of_datum(row: bytes, pos: int) -> int:
-    """Where the datum at `pos` ends. Hot."""
+    """Where the datum at `pos` ends."""
     try:
-        flag = row[pos]
-        if flag in (_VARINT, _UVARINT):
-            end = pos + 1
-            while row[end] > 0x7F:
-                end += 1
-            return end + 1
-        if flag == _COMPACT_BYTES:
-            size, begin = read_uvarint(row, pos + 1)
-            end = begin + (size >> 1)
-        elif flag == _DECIMAL:
-            end = pos + 3 + _decimal_size(row[pos + 1], row[pos + 2])
-        else:
-            end = skip_datum(row, pos)
+        return skip_datum(row, pos)
     except IndexError:
         raise CorruptRow(f"a row of {len(row)} bytes ends inside a value") from None
-    if end > len(row):
-        raise CorruptRow(f"a row of {len(row)} bytes ends inside a value")
-    return end
 
 
 def _canonical(row: bytes, begin: int, end: int) -> bytes:
     """A datum so that equal values of one column have equal bytes, and of several no others."""
-    if row[begin] == _COMPACT_BYTES:
+    if row[begin] == COMPACT:
         text, _ = read_compact_bytes(row, begin + 1)
         return uvarint(len(text)) + text
     _, value, _ = read_datum(row, begin)

@@ -18,7 +18,9 @@ from binlogd.snapshot.formats.columns import ArrowColumn
 from binlogd.snapshot.log.datums import RowSpans, stretches
 from binlogd.snapshot.log.vectors import Longs, Mask, signed, uvarints
 from binlogd.tidb.datum import Flag
-from binlogd.tidb.kinds import STRING_TYPES, Tp
+from binlogd.tidb.decimals import digit_groups
+from binlogd.tidb.kinds import Tp
+from binlogd.tidb.layout import INTEGER_TYPES, Form, form_of
 from binlogd.tidb.model import Column
 
 Way = Callable[[RowSpans, Longs], pa.Array | None]
@@ -33,8 +35,8 @@ _INT64_DIGITS = 18
 
 def way_of(column: ArrowColumn) -> Way | None:
     """The way of a column, if there is one for its type and what it becomes."""
-    kind = column.column.field_type
-    find = None if kind.is_array else _WAYS.get(kind.tp)
+    form = form_of(column.column)
+    find = None if form is None else _WAYS.get(form)
     return None if find is None else find(column.column, column.type)
 
 
@@ -42,12 +44,18 @@ def _way_of_text(_: Column, type_: pa.DataType) -> Way | None:
     return _texts(type_) if pa.types.is_string(type_) or pa.types.is_binary(type_) else None
 
 
-def _way_of_number(column: Column, type_: pa.DataType) -> Way | None:
+def _way_of_signed(_: Column, type_: pa.DataType) -> Way | None:
+    return _integers(type_, is_unsigned=False) if pa.types.is_integer(type_) else None
+
+
+def _way_of_unsigned(column: Column, type_: pa.DataType) -> Way | None:
     tp = column.field_type.tp
-    is_unsigned = column.is_unsigned and tp != Tp.YEAR
-    if is_unsigned and tp == Tp.LONGLONG:
+    if tp == Tp.ENUM:
+        return _labels(column.field_type.elems)
+    if tp == Tp.LONGLONG:
         return _uint64s(type_) if pa.types.is_decimal(type_) else None
-    return _integers(type_, is_unsigned=is_unsigned) if pa.types.is_integer(type_) else None
+    is_kept = tp in INTEGER_TYPES and pa.types.is_integer(type_)
+    return _integers(type_, is_unsigned=True) if is_kept else None
 
 
 def _way_of_float(_: Column, type_: pa.DataType) -> Way | None:
@@ -63,17 +71,15 @@ def _way_of_moment(column: Column, type_: pa.DataType) -> Way | None:
     return _moments(type_, max(column.field_type.decimal, 0)) if is_kept else None
 
 
-def _way_of_label(column: Column, _: pa.DataType) -> Way | None:
-    return _labels(column.field_type.elems)
-
-
-_WAYS: dict[int, Callable[[Column, pa.DataType], Way | None]] = (
-    dict.fromkeys(STRING_TYPES, _way_of_text)
-    | dict.fromkeys((Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG, Tp.YEAR), _way_of_number)
-    | dict.fromkeys((Tp.FLOAT, Tp.DOUBLE), _way_of_float)
-    | dict.fromkeys((Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP), _way_of_moment)
-    | {Tp.NEW_DECIMAL: _way_of_decimal, Tp.ENUM: _way_of_label}
-)
+_WAYS: dict[Form, Callable[[Column, pa.DataType], Way | None]] = {
+    Form.SIGNED: _way_of_signed,
+    Form.UNSIGNED: _way_of_unsigned,
+    Form.BYTES: _way_of_text,
+    Form.FLOAT: _way_of_float,
+    Form.DECIMAL: _way_of_decimal,
+    Form.DATE: _way_of_moment,
+    Form.MOMENT: _way_of_moment,
+}
 
 
 def _of_flag(rows: RowSpans, at: Longs, flag: Flag) -> Mask | None:
@@ -191,7 +197,7 @@ def _decimals(type_: pa.Decimal128Type) -> Way:
 
 def _unscaled(rows: RowSpans, at: Longs, precision: int, scale: int) -> Longs | None:
     """Decimals of up to 18 digits as integers; None where a group of digits has too many."""
-    groups = _groups(precision, scale)
+    groups = digit_groups(precision, scale)
     body = _bytes_at(rows, at, sum(size for size, _ in groups))
     is_negative = body[:, 0] < 0x80
     body[:, 0] ^= 0x80
@@ -207,13 +213,6 @@ def _unscaled(rows: RowSpans, at: Longs, precision: int, scale: int) -> Longs | 
         found = found * limit + group
         begin += size
     return np.where(is_negative, -found, found)
-
-
-def _groups(precision: int, scale: int) -> list[tuple[int, int]]:
-    """Bytes of each group of digits, and the number that it is below, most significant first."""
-    whole = precision - scale
-    digits = [whole % 9, *[9] * (whole // 9), *[9] * (scale // 9), scale % 9]
-    return [(each // 9 * 4 + (each % 9 + 1) // 2, 10**each) for each in digits if each]
 
 
 def _decimal_array(unscaled: Longs, is_null: Mask, type_: pa.Decimal128Type) -> pa.Array:

@@ -19,7 +19,6 @@ from binlogd.snapshot.log.heads import DdlCommit, Heads, packed, unpacked
 from binlogd.snapshot.log.prewrites import told
 from binlogd.snapshot.log.row_changes import TableRows, changed
 from binlogd.snapshot.log.rowkey import (
-    ROWID,
     Handle,
     HandleKind,
     deleted,
@@ -28,10 +27,11 @@ from binlogd.snapshot.log.rowkey import (
     updated,
 )
 from binlogd.snapshot.log.vectors import padded, signed, uvarints
-from binlogd.tidb.datum import read_uvarint, uvarint, varint
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED, Tp
+from binlogd.tidb.layout import ROWID
 from binlogd.tidb.model import Column, FieldType, Table
 from binlogd.tidb.row import Value, encode_delete, encode_insert, encode_update
+from binlogd.tidb.varint import read_uvarint, uvarint, varint
 from binlogd.tso import Tso
 from binlogd.wire.mutation import Mutation
 from binlogd.wire.peek import changes, encode_mutations, prewrite_binlog

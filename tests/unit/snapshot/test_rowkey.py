@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from binlogd.errors import CorruptRow
 from binlogd.snapshot.log.rowkey import (
-    ROWID,
     Handle,
     HandleKind,
     PrimaryKey,
@@ -22,6 +21,7 @@ from binlogd.snapshot.log.rowkey import (
 )
 from binlogd.tidb.datum import as_signed
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED, Tp
+from binlogd.tidb.layout import ROWID
 from binlogd.tidb.model import Column, FieldType, Index, IndexColumn, Table, TableAt
 from binlogd.tidb.row import RowDecoder, Value, encode_delete, encode_insert, encode_update
 

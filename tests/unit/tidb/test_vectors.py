@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from binlogd.tidb import datum, decimals, jsonb, times
+from binlogd.tidb import datum, decimals, jsonb, times, varint
 from binlogd.tidb.columns import Value, reader_of
 from binlogd.tidb.encode import datum_of, encode_delete, encode_insert, encode_update
 from binlogd.tidb.kinds import FLAG_NOT_NULL, FLAG_PRIMARY_KEY, FLAG_UNSIGNED, Tp
@@ -71,15 +71,15 @@ def test_memcomparable_bytes(vector_id: str) -> None:
 @pytest.mark.parametrize("vector_id", VARINTS)
 def test_varints(vector_id: str) -> None:
     data = raw(vector_id)
-    assert datum.read_varint(data, 0) == (VARINTS[vector_id], len(data))
-    assert datum.varint(VARINTS[vector_id]) == data
+    assert varint.read_varint(data, 0) == (VARINTS[vector_id], len(data))
+    assert varint.varint(VARINTS[vector_id]) == data
 
 
 @pytest.mark.parametrize("vector_id", UVARINTS)
 def test_uvarints(vector_id: str) -> None:
     data = raw(vector_id)
-    assert datum.read_uvarint(data, 0) == (UVARINTS[vector_id], len(data))
-    assert datum.uvarint(UVARINTS[vector_id]) == data
+    assert varint.read_uvarint(data, 0) == (UVARINTS[vector_id], len(data))
+    assert varint.uvarint(UVARINTS[vector_id]) == data
 
 
 # --- datums of columns ----------------------------------------------------------------------

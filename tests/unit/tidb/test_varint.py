@@ -1,0 +1,55 @@
+"""Numbers of variable length mean the same to all that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from binlogd.errors import CorruptRow, MalformedBinlog
+from binlogd.snapshot.log.vectors import padded, uvarints
+from binlogd.tidb.datum import Flag, skip_datum
+from binlogd.tidb.varint import read_uvarint, read_varint, skip_varint, uvarint, varint
+from binlogd.wire import fields
+
+UINT64 = st.integers(0, 127) | st.integers(0, 1 << 21) | st.integers(0, (1 << 64) - 1)
+
+
+def _many(data: bytes, at: int) -> tuple[int, int]:
+    values, ends = uvarints(padded(data), np.array([at]))
+    if ends[0] < 0:
+        raise CorruptRow("too long")
+    return int(values[0]), int(ends[0])
+
+
+@given(UINT64)
+@example(1 << 63)
+@example((1 << 12) - 1)
+@example(1 << 12)
+def test_a_number_comes_back_by_every_reader(value: int) -> None:
+    data = b"\xff" + uvarint(value) + b"\x80"
+    end = len(data) - 1
+    for read in (read_uvarint, fields.read_uvarint, _many):
+        assert read(data, 1) == (value, end)
+    assert skip_varint(data, 1) == end
+    assert skip_datum(bytes((Flag.UVARINT,)) + data[1:], 0) == end
+    signed = value - (1 << 63)
+    assert read_varint(varint(signed), 0)[0] == signed
+    assert fields.int64(uvarint(signed)) == signed
+
+
+@given(st.lists(st.integers(0x80, 0xFF), min_size=8, max_size=10), st.integers(0, 0x7F))
+def test_what_has_more_than_64_bits_is_no_number_of_a_row(head: list[int], last: int) -> None:
+    data = bytes((*head, last))
+    readers: list[Callable[[bytes, int], object]] = [read_uvarint, _many, skip_varint]
+    found = []
+    for read in readers:
+        with suppress(CorruptRow):
+            found.append(read(data, 0))
+    is_number = len(head) < 9 or (len(head) == 9 and last < 2)
+    assert len(found) == (len(readers) if is_number else 0)
+    with suppress(MalformedBinlog):  # as Go does, protobuf cuts the tenth byte
+        assert fields.read_uvarint(data, 0)[1] == len(data)
