@@ -14,7 +14,7 @@ for (const card of document.querySelectorAll(CARDS)) {
     const style = getComputedStyle(each);
     const isCut = each.scrollWidth > each.clientWidth + 1 && ["hidden", "clip"].includes(style.overflowX);
     if (isCut && !each.title) wrong.push(`is cut: ${name(each)}`);
-    if (each.matches(".scroll") && innerWidth >= 1280 && each.scrollWidth > each.clientWidth) wrong.push(`is wider than its card: ${name(each)}`);
+    if (each.matches(".scroll") && innerWidth >= 1024 && each.scrollWidth > each.clientWidth) wrong.push(`is wider than its card: ${name(each)}`);
     if (each.matches(".tile strong") && each.clientHeight > 1.6 * parseFloat(style.lineHeight)) wrong.push(`takes lines: ${name(each)}`);
   }
 }
