@@ -16,7 +16,7 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 84200
+PRODUCT_LINES_MAX = 84100
 ROOMS_MAX = 50
 FUNCTIONS_MAX = 5540
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
