@@ -144,3 +144,17 @@ def test_the_page_of_symptoms_has_each_alert_and_the_words_that_are_written() ->
         if each not in alerts and not re.search(re.escape(each).replace("…", ".+"), written)
     ]
     assert unsaid == []
+
+
+def test_a_reader_is_led_to_every_page() -> None:
+    """From README or the index; the site itself holds its navigation to be whole."""
+    first, index = (ROOT / each for each in ("README.md", "docs/index.md"))
+    led_to = {
+        (page.parent / target).resolve()
+        for page in (first, index)
+        for target in re.findall(r"\]\(([^)#:]+)", page.read_text())
+    }
+    pages = (
+        page for room in ("howto", "reference") for page in (ROOT / "docs" / room).glob("*.md")
+    )
+    assert [_name(page) for page in pages if page not in led_to] == []

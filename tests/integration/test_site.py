@@ -127,13 +127,3 @@ def test_the_links_of_the_first_page_lead_somewhere() -> None:
     targets = re.findall(r"\]\(([^)#]+)", (ROOT / "README.md").read_text())
     assert len(targets) > 15
     assert [each for each in targets if not (ROOT / each).exists()] == []
-    pages = {
-        f"docs/{room}/{page.name}"
-        for room in ("howto", "reference")
-        for page in (ROOT / "docs" / room).glob("*.md")
-    }
-    index = {
-        f"docs/{each}"
-        for each in re.findall(r"\]\(([^)#]+)", (ROOT / "docs" / "index.md").read_text())
-    }
-    assert pages <= {*targets} | index
