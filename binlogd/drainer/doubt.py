@@ -1,5 +1,6 @@
-"""Says which rows are in doubt: values of a column that an ALTER made (see carry), rows that a DDL
-of partitions may have taken along or not (see `tidb.turns`), values that a DDL cut downstream."""
+"""Says which rows are in doubt: values of a column that an ALTER made (see `early_columns`), rows
+that a DDL of partitions may have taken along (see `tidb.turns`), values that a DDL cut downstream.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from binlogd.drainer.carry import InDoubt, RowsInDoubt
+from binlogd.drainer.early_columns import InDoubt, RowsInDoubt
 from binlogd.drainer.txn import Ddl, TableChange
 from binlogd.tidb.moved_rows import Doubt
 from binlogd.tidb.turns import COMPARE, ROWS_IN_DOUBT, UNKNOWN

@@ -550,7 +550,7 @@ class Session:
         schema version there comes with the DDLs in between."""
         applied_ts = min(self.applied_ts, self._walked_ts)
         if self._walk is not None:
-            applied_ts = self._walk.carry.savable(applied_ts, at_rest=at_rest)
+            applied_ts = self._walk.early.savable(applied_ts, at_rest=at_rest)
         return max(self.checkpoint.commit_ts, applied_ts)
 
     async def _save_if_moved(self) -> None:

@@ -5,8 +5,8 @@ of a relay log, walks it.
 
 from __future__ import annotations
 
-from binlogd.drainer.carry import Carry
 from binlogd.drainer.doubt import say_in_doubt, say_late, say_left
+from binlogd.drainer.early_columns import EarlyColumns
 from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Ddl, Decoded, Txn
 from binlogd.errors import BinlogdError
@@ -22,12 +22,12 @@ class Walk:
         self, schema: SchemaTracker, translator: Translator, after: Tso, *, said_ts: Tso = NO_TS
     ) -> None:
         self._schema, self._translator, self._said_ts = schema, translator, said_ts
-        self.carry = Carry(schema, translator.router, after)
+        self.early = EarlyColumns(schema, translator.router, after)
         self.values_in_doubt = 0
 
     def due(self, before_ts: Tso) -> list[Txn]:
         """What must be written before a transaction with this commit_ts."""
-        due = self.carry.due(before_ts)
+        due = self.early.due(before_ts)
         return [due] if due is not None else []
 
     def take(self, decoded: Decoded) -> Txn:
@@ -38,8 +38,8 @@ class Walk:
             raise
         except Exception as error:
             raise unforeseen("translation", error, decoded.binlog.commit_ts) from error
-        txn = self.carry.joined(txn)
-        doubt = self.carry.saw(txn)
+        txn = self.early.joined(txn)
+        doubt = self.early.saw(txn)
         is_new = txn.commit_ts > self._said_ts
         if is_new and doubt is not None and isinstance(txn, Ddl):
             self.values_in_doubt += 1
@@ -51,6 +51,6 @@ class Walk:
 
     def end(self) -> None:
         """At an end right behind an ALTER nothing tells any more what may be written after it."""
-        left = self.carry.left()
+        left = self.early.left()
         self.values_in_doubt += len(left)
         say_left(left)

@@ -11,7 +11,7 @@ rows may lack a dropped column, or hold a rewritten column under its new id only
 each table, when the history has it already, is looked at: `TableAt.aliases` maps its new ids to
 the columns of the same name (or the name that a CHANGE COLUMN gave), `may_lack_columns` allows what
 it drops to be missing. A value of a column that only the coming schema has waits for it
-(drainer/carry).
+(drainer/early_columns).
 
 Tolerance. A job for a table or schema that is not known (the history was cut) makes it known, and
 applying a job twice changes nothing more. A row of a table that is not known is the caller's to

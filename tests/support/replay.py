@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
-from binlogd.drainer.carry import Carry
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.ddl.trash_names import Trash
+from binlogd.drainer.early_columns import EarlyColumns
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.filtering.route import TableRouter
 from binlogd.drainer.mysql.connection import MySqlServer
@@ -72,14 +72,14 @@ def translated(
     schema = SchemaTracker()
     schema.load(jobs.values())
     translator = Translator(schema, filter_for(skip, routes), dialect, trash)
-    carry = Carry(schema, translator.router, NO_TS)
+    early = EarlyColumns(schema, translator.router, NO_TS)
     for binlog in committed(directory):
-        due = carry.due(binlog.commit_ts)
+        due = early.due(binlog.commit_ts)
         if due is not None:
             yield due
         txn = translator.translate(decoded(binlog, jobs))
-        txn = carry.joined(txn)
-        carry.saw(txn)
+        txn = early.joined(txn)
+        early.saw(txn)
         yield txn
 
 

@@ -103,7 +103,7 @@ class RowsInDoubt(NamedTuple):
     reason: str = ""
 
 
-class Carry:
+class EarlyColumns:
     """Fed with every transaction above `after`, in order; asked what is due before each."""
 
     def __init__(self, schema: SchemaTracker, router: TableRouter, after: Tso) -> None:
@@ -232,7 +232,7 @@ class Carry:
             self._keeps_until = plus_ms(ddl.commit_ts, _KEPT_MS)
         found: InDoubt | RowsInDoubt | None = None
         if not ddl.is_skipped and ddl.added:
-            found = self._carry(ddl)
+            found = self._backfill(ddl)
         elif not ddl.is_skipped and ddl.job.type in WORKS and ddl.before is not None:
             found = self._leave(ddl, ddl.before)
         if ddl.schema_version:
@@ -279,7 +279,7 @@ class Carry:
         self._due_after = ddl.commit_ts
         self.rows_carried += len(rows.sequence)
 
-    def _carry(self, ddl: Ddl) -> InDoubt | None:
+    def _backfill(self, ddl: Ddl) -> InDoubt | None:
         assert ddl.job.table is not None, "a DDL that adds columns leaves a table"
         table_id, since = ddl.job.table.id, Tso(ddl.job.start_ts)
         last_ts = self._last_ahead.pop(table_id, NO_TS)

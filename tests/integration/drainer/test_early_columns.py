@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from binlogd.binlog import CommittedBinlog
-from binlogd.drainer.carry import Carry, InDoubt, RowsInDoubt
 from binlogd.drainer.ddl.edits import Dialect
+from binlogd.drainer.early_columns import EarlyColumns, InDoubt, RowsInDoubt
 from binlogd.drainer.filtering.route import TableRouter
 from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Ddl, Dml, TableChange, Txn
@@ -68,15 +68,15 @@ class Ahead(Upstream):
 def carried(txns: Sequence[Txn]) -> Iterator[tuple[Txn, InDoubt | RowsInDoubt | None]]:
     """What the sink is given, as the walk does it, and what was said to be in doubt."""
     upstream = Upstream()
-    carry = Carry(upstream.schema, TableRouter(), Tso(100))
+    early = EarlyColumns(upstream.schema, TableRouter(), Tso(100))
     for txn in txns:
-        due = carry.due(txn.commit_ts)
+        due = early.due(txn.commit_ts)
         if due is not None:
             yield due, None
         if not isinstance(txn, Dml):
             upstream.schema.apply(txn.job, 5)  # type: ignore[union-attr] # the others are DDL
-        txn = carry.joined(txn)
-        yield txn, carry.saw(txn)
+        txn = early.joined(txn)
+        yield txn, early.saw(txn)
 
 
 async def test_the_last_value_of_each_row_stands_in_the_new_column(mariadb: MariaDb) -> None:
@@ -130,18 +130,18 @@ def test_no_checkpoint_stands_between_a_ddl_and_the_values_behind_it() -> None:
     upstream.rows(inserted=[[3, b"a", 30]])
     upstream.ddl(ActionType.MULTI_SCHEMA_CHANGE, ALTER, AFTER, start_ts=121)
     walked = Upstream()
-    carry = Carry(walked.schema, TableRouter(), Tso(100))
+    early = EarlyColumns(walked.schema, TableRouter(), Tso(100))
     for txn in upstream.txns:
         if not isinstance(txn, Dml):
             walked.schema.apply(txn.job, 5)  # type: ignore[union-attr] # the others are DDL
-        assert carry.savable(txn.commit_ts) == txn.commit_ts
-        carry.saw(txn)
+        assert early.savable(txn.commit_ts) == txn.commit_ts
+        early.saw(txn)
     ddl_ts = upstream.txns[-1].commit_ts
-    assert carry.savable(ddl_ts) == 121
-    due = carry.due(Tso(ddl_ts + 10))
+    assert early.savable(ddl_ts) == 121
+    due = early.due(Tso(ddl_ts + 10))
     assert due is not None
-    assert carry.savable(Tso(due.commit_ts - 1)) == 121
-    assert carry.savable(due.commit_ts) == due.commit_ts
+    assert early.savable(Tso(due.commit_ts - 1)) == 121
+    assert early.savable(due.commit_ts) == due.commit_ts
 
 
 @pytest.mark.parametrize("rows", [5, 20])
@@ -154,7 +154,7 @@ def test_a_large_transaction_ahead_of_its_schema_is_not_held_for_what_may_be_car
     upstream.ddl(ActionType.CREATE_TABLE, CREATE, BEFORE)
     at = upstream.schema.table_at(10, 1000)
     assert at is not None
-    carry = Carry(upstream.schema, TableRouter(), Tso(100))
+    early = EarlyColumns(upstream.schema, TableRouter(), Tso(100))
     tracemalloc.start()
     try:
         binlog = bytes(24 << 20)
@@ -164,7 +164,7 @@ def test_a_large_transaction_ahead_of_its_schema_is_not_held_for_what_may_be_car
         mutation = Mutation(10, cast("list[bytes]", inserted), [], [], bytes(rows))
         txn = Dml(Tso(199), Tso(200), 1000, (TableChange(at, mutation),))
         tracemalloc.reset_peak()
-        carry.saw(txn)
+        early.saw(txn)
         assert tracemalloc.get_traced_memory()[1] < (24 + 6) << 20
         del binlog, inserted, mutation, txn
         assert tracemalloc.get_traced_memory()[0] < 6 << 20
@@ -179,7 +179,7 @@ def _walk(last: int, after: Tso = NO_TS) -> tuple[Tso, dict[int, Mutation]]:
     schema = SchemaTracker()
     schema.load(jobs.values())
     translator = Translator(schema, filter_for(SKIPPED["windows"]), Dialect.MYSQL)
-    carry = Carry(schema, TableRouter(), after)
+    early = EarlyColumns(schema, TableRouter(), after)
     found: dict[int, Mutation] = {}
     ddl_ts = applied_ts = NO_TS
     for binlog in _binlogs()[:last]:
@@ -187,16 +187,16 @@ def _walk(last: int, after: Tso = NO_TS) -> tuple[Tso, dict[int, Mutation]]:
         applied_ts = txn.commit_ts
         if txn.commit_ts <= after:
             continue
-        due = carry.due(binlog.commit_ts)
+        due = early.due(binlog.commit_ts)
         if due is not None:
             found[ddl_ts] = due.changes[0].mutation
-        if (held := carry.joined(txn)) is not txn:
+        if (held := early.joined(txn)) is not txn:
             assert isinstance(held, Dml)
             found[ddl_ts] = held.changes[0].mutation
-        carry.saw(txn)
+        early.saw(txn)
         if isinstance(txn, Ddl):
             ddl_ts = txn.commit_ts
-    return carry.savable(applied_ts), found
+    return early.savable(applied_ts), found
 
 
 @cache
@@ -225,17 +225,17 @@ def test_what_goes_behind_a_ddl_has_one_place_whatever_follows_when(gap: int) ->
     upstream.rows(inserted=[[3, b"a", 30]])
     upstream.ddl(ActionType.MULTI_SCHEMA_CHANGE, ALTER, AFTER, start_ts=121)
     walked = Upstream()
-    carry = Carry(walked.schema, TableRouter(), Tso(100))
+    early = EarlyColumns(walked.schema, TableRouter(), Tso(100))
     for txn in upstream.txns:
         if not isinstance(txn, Dml):
             walked.schema.apply(txn.job, 5)  # type: ignore[union-attr] # the others are DDL
-        carry.saw(txn)
+        early.saw(txn)
     ddl_ts = upstream.txns[-1].commit_ts
     upstream.rows(inserted=[[4, b"b", 40]])
     (change,) = cast(Dml, upstream.txns[-1]).changes
     following = Dml(ddl_ts, Tso(ddl_ts + gap), 200, (change,))
-    due, joined = carry.due(following.commit_ts), carry.joined(following)
-    assert carry.due(Tso(ddl_ts + 50)) is None
+    due, joined = early.due(following.commit_ts), early.joined(following)
+    assert early.due(Tso(ddl_ts + 50)) is None
     found = [each for each in (due, joined) if each is not None]
     kinds = [cast(Dml, each).changes[0].mutation.sequence for each in found]
     assert kinds == ([b"\1\0"] if gap == 1 else [b"\1", b"\0"])
