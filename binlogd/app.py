@@ -23,7 +23,6 @@ from binlogd.archive.metrics import ArchiverReport
 from binlogd.drainer.backoff import Backoff
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.restore import Restored
-from binlogd.errands import make_data_dir, open_store
 from binlogd.errors import BinlogdError, ConfigError, UpstreamUnavailable
 from binlogd.exporting import export_queue_for
 from binlogd.grpc.http2 import Http2Limits, Servable
@@ -54,7 +53,8 @@ from binlogd.node.reloading import Reloading
 from binlogd.node.starting import RELOAD_SIGNAL, STOP_S, STOP_SIGNALS, stoppable
 from binlogd.node.tracing import make_tracing
 from binlogd.node.upstreams import open_upstream
-from binlogd.node.watching import Sight, Watch
+from binlogd.node.watching import StatusSources, Watch
+from binlogd.offline_commands import make_data_dir, open_store
 from binlogd.placement.pd_service import AdvertisedAddress
 from binlogd.placement.stand_in import StandIn
 from binlogd.ports import NodeStatus
@@ -245,7 +245,7 @@ async def _live(setup: Setup, node: Node, upstream: Upstream, guard: Guard) -> i
     security = setup.config.security
     receiving = node.receiving
     queue = _queue(setup, upstream, node)
-    watch = Watch(Sight(node.own_status, node.counts, node.decided_skips), node.clock)
+    watch = Watch(StatusSources(node.own_status, node.counts, node.decided_skips), node.clock)
     server = Server(
         _services(node),
         application(node, guard, watch.hub, queue, node.stand_in),

@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from binlogd import __version__, errands
+from binlogd import __version__, offline_commands
 from binlogd.commands.as_binlogctl import LogLines
 from binlogd.commands.nodes import show_nodes
 from binlogd.commands.options import AddrOption, ConfigOption, JsonOption, load_asking
@@ -233,7 +233,7 @@ def _list(setup: Setup, kind: str, manner: _Manner, *, shows_offline: bool) -> N
 
     found = [
         each
-        for each in errands.with_registry(setup, nodes)
+        for each in offline_commands.with_registry(setup, nodes)
         if shows_offline or each.state != NodeState.OFFLINE.value
     ]
     manner.listed(found)
@@ -265,7 +265,7 @@ def _mark(setup: Setup, node_id: str, state: str, kind: str, manner: _Manner) ->
     async def act(registry: Registry) -> list[NodeStatus]:
         return list(await mark(registry, node_id, state, [kind]))
 
-    manner.marked(errands.with_registry(setup, act))
+    manner.marked(offline_commands.with_registry(setup, act))
 
 
 def _ask(setup: Setup, node_id: str, action: str, kinds: Sequence[str], manner: _Manner) -> None:
@@ -289,7 +289,7 @@ def _registered(setup: Setup, node_id: str, kinds: Sequence[str]) -> Setup | Non
         found = [await registry.node(kind, node_id) for kind in kinds]
         return [node for node in found if node is not None]
 
-    for node in errands.with_registry(setup, find):
+    for node in offline_commands.with_registry(setup, find):
         return _at(setup, node.host)
     return None
 

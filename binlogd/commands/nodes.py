@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from binlogd import errands
+from binlogd import offline_commands
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.errors import ConfigError
 from binlogd.node.membership import mark as mark_node
@@ -55,7 +55,7 @@ def nodes(
             raise ConfigError(f"{node_id} is not in the registry; registered: {there}")
         return list(await mark_node(registry, node_id, mark))
 
-    found = errands.with_registry(load_setup(config_file, data_dir), act)
+    found = offline_commands.with_registry(load_setup(config_file, data_dir), act)
     show_nodes(found, as_json=as_json)
 
 

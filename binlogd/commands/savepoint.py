@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from rich.console import Console
 
-from binlogd import errands
+from binlogd import offline_commands
 from binlogd.errors import ConfigError
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso, physical_ms
@@ -25,7 +25,7 @@ _TIME = "%Y-%m-%d %H:%M:%S %z %Z"
 def save(setup: Setup, directory: Path, time_zone: str) -> tuple[Tso, Path]:
     """Asks PD for the time and writes it; what was written, and where. Raises ConfigError,
     UpstreamUnavailable."""
-    ts = errands.timestamp_of_pd(setup)
+    ts = offline_commands.timestamp_of_pd(setup)
     path = directory / "savepoint"
     try:
         directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from binlogd import errands
+from binlogd import offline_commands
 from binlogd.commands.options import (
     AddrOption,
     ConfigOption,
@@ -53,7 +53,7 @@ def skip(
         try:
             decided = get_json(setup, "/skips")
         except NotRunning:
-            decided = [msgspec.to_builtins(each) for each in errands.decided_skips(setup)]
+            decided = [msgspec.to_builtins(each) for each in offline_commands.decided_skips(setup)]
         _show(decided, as_json=as_json)
         return
     if not reason.strip():
@@ -61,7 +61,7 @@ def skip(
     try:
         answer = put(setup, f"/skips/{commit_ts}?reason={quote(reason)}")
     except NotRunning:
-        errands.skip(setup, Tso(commit_ts), reason)
+        offline_commands.skip(setup, Tso(commit_ts), reason)
         answer = {"message": f"commit_ts {commit_ts} is passed over from the next start on"}
         answer["code"] = _DONE
     if as_json:

@@ -24,9 +24,9 @@ from binlogd.errors import BinlogdError, RecordTooLarge, Refused, UpstreamUnavai
 from binlogd.host.certificates import Expiry
 from binlogd.node.bulkhead import Bulkhead
 from binlogd.node.membership import Identity
-from binlogd.node.pulse import Counts
 from binlogd.node.receiving import Receiving
 from binlogd.node.replication import Replication
+from binlogd.node.samples import Counts
 from binlogd.node.tracing import Tracing
 from binlogd.placement.metrics import say_stand_in
 from binlogd.placement.stand_in import StandIn

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from binlogd.node.problems import problems
-from binlogd.node.pulse import EVERY_S, Counts, Pulse, Sample
+from binlogd.node.samples import EVERY_S, Counts, Sample, SampleHistory
 from binlogd.ports import Clock
 from binlogd.serving.routes.events import Hub, event
 from binlogd.status import OwnStatus, document
@@ -21,7 +21,7 @@ _EXACT_MAX = (1 << 53) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class StatusSources:
     """What is looked at: how this process stands, its counters, and what was skipped by
     decision."""
 
@@ -33,9 +33,9 @@ class Sight:
 class Watch:
     """`run` it beside the node; `hub` is who listens."""
 
-    def __init__(self, sight: Sight, clock: Clock) -> None:
-        self._sight, self._clock = sight, clock
-        self._pulse = Pulse()
+    def __init__(self, sources: StatusSources, clock: Clock) -> None:
+        self._sources, self._clock = sources, clock
+        self._history = SampleHistory()
         self.hub = Hub(self._opening)
 
     async def run(self) -> None:
@@ -51,26 +51,26 @@ class Watch:
             raise
 
     def _look(self) -> tuple[OwnStatus, Sample]:
-        status = self._sight.status()
-        sample = self._pulse.take(self._clock.wall_ms(), status.lag_s, self._sight.counts())
+        status = self._sources.status()
+        sample = self._history.take(self._clock.wall_ms(), status.lag_s, self._sources.counts())
         return status, sample
 
     def _opening(self) -> bytes:
-        samples = self._pulse.samples()
+        samples = self._history.samples()
         past = msgspec.json.encode(
-            {"every_s": EVERY_S, "samples": samples, "minutes": self._pulse.minutes()}
+            {"every_s": EVERY_S, "samples": samples, "minutes": self._history.minutes()}
         )
-        status = self._sight.status()
+        status = self._sources.status()
         return event("past", past) + self._now(status, samples[-1] if samples else None)
 
     def _now(self, status: OwnStatus, sample: Sample | None) -> bytes:
         now = {
             "at_ms": self._clock.wall_ms(),
             "sample": sample,
-            "minute": next(reversed(self._pulse.minutes()), None),
+            "minute": next(reversed(self._history.minutes()), None),
             "status": _exact(document(status)),
             "problems": problems(status),
-            "skips": _exact(msgspec.to_builtins(self._sight.skips())),
+            "skips": _exact(msgspec.to_builtins(self._sources.skips())),
         }
         return event("now", msgspec.json.encode(now))
 

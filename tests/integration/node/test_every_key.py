@@ -22,12 +22,12 @@ import pytest
 
 from binlogd import app
 from binlogd.drainer.measures import DrainerMeasures
-from binlogd.errands import open_store
 from binlogd.errors import ConfigError, UpstreamUnavailable
 from binlogd.host.disk import PosixDisk
 from binlogd.node.assembly import identity, make_drainer, make_sink
 from binlogd.node.reloading import Reloading
 from binlogd.node.upstreams import look, open_upstream
+from binlogd.offline_commands import open_store
 from binlogd.settings import config, sources
 from binlogd.settings.effects import flattened, without_effect
 from binlogd.settings.setup import Setup, server_tls

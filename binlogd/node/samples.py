@@ -36,7 +36,7 @@ class Counts:
     rows: int
 
 
-class Pulse:
+class SampleHistory:
     """Remembers samples, the oldest first."""
 
     def __init__(self) -> None:
