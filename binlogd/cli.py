@@ -98,6 +98,8 @@ def main() -> None:
         _fail(error, code=INTERRUPTED_EXIT)
     except BinlogdError as error:
         _fail(error, code=1)
+    except KeyboardInterrupt:  # while it was being imported
+        _fail("cancelled: nothing was begun", code=INTERRUPTED_EXIT)
     except OSError as error:  # of files that a command reads or writes
         place = f"{error.filename}: " if error.filename else ""
         _fail(f"{place}{error.strerror or error}", code=1)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from types import ModuleType
 
 import pytest
 import structlog
 import typer
 from typer.testing import CliRunner
 
-from binlogd.cli import COMMANDS, command_line
+from binlogd.cli import COMMANDS, command_line, main
 from binlogd.commands.manner import KEEP_A_LOG, with_manners
 
 
@@ -23,6 +25,15 @@ def worked() -> None:
 
 def stopped() -> None:
     raise KeyboardInterrupt
+
+
+class InterruptedImport(ModuleType):
+    """Somebody presses Ctrl-C while it is looked at."""
+
+    def __getattr__(self, name: str) -> object:
+        if name == "txn":
+            raise KeyboardInterrupt
+        raise AttributeError(name)
 
 
 def said(function: object, name: str, *words: str) -> tuple[int, str, str]:
@@ -47,6 +58,21 @@ def test_ctrl_c_says_in_a_sentence_what_is_left(name: str) -> None:
     assert (code, out) == (130, "")
     assert told.startswith("cancelled: ")
     assert len(told.splitlines()) == 1
+
+
+def test_ctrl_c_before_a_command_begins_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "binlogd.commands.txn", InterruptedImport("txn"))
+    monkeypatch.setattr(sys, "argv", ["binlogd", "txn", "7"])
+    umask = os.umask(0)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        os.umask(umask)
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "binlogd: cancelled: nothing was begun\n"
 
 
 def test_every_command_shows_how_it_is_called() -> None:
