@@ -16,6 +16,7 @@ import typer
 
 from binlogd.cli import command_line
 from binlogd.settings.config import Config
+from binlogd.status import Status
 from tests.support.browser import Browser
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +75,29 @@ def _keys(table: type[msgspec.Struct]) -> set[str]:
     for field in msgspec.structs.fields(table):
         is_table = isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
         found |= _keys(field.type) if is_table else {field.encode_name}
+    return found
+
+
+NO_KEYS = {"upstream.db", "pump.toml"}
+
+
+def test_every_key_that_a_page_names_is_one() -> None:
+    """Or a field of the status, which has tables of the same names."""
+    keys = _paths(Config) | _paths(Status) | NO_KEYS
+    tables = "|".join({key.split(".")[0] for key in _paths(Config) if "." in key})
+    named = re.compile(rf"`\[*((?:{tables})\.[a-z][\w.-]*)\]*(?: = [^`]*)?`")
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        if page.parent.name != "decisions":  # which say what was
+            unknown = set(named.findall(page.read_text())) - keys
+            assert not unknown, page.relative_to(ROOT)
+
+
+def _paths(table: type[msgspec.Struct], prefix: str = "") -> set[str]:
+    found: set[str] = set()
+    for field in msgspec.structs.fields(table):
+        found.add(prefix + field.encode_name)
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            found |= _paths(field.type, f"{prefix}{field.encode_name}.")
     return found
 
 
