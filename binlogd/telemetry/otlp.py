@@ -50,7 +50,10 @@ def _spans(slow: SlowTransaction, resource: Any) -> list[Any]:
     from opentelemetry.trace import SpanContext, TraceFlags
 
     trace_id = _number(16, "trace", slow.start_ts)
-    root = _number(8, slow.spans[0].name, slow.start_ts, slow.spans[0].begin_ms)
+    whole = slow.spans[0]
+    # several nodes tell of one transaction, and one of its prewrite and its commit in one write
+    told = sorted(slow.attributes.items())
+    root = _number(8, resource.attributes["service.instance.id"], whole.name, whole.begin_ms, told)
     found = []
     for place, span in enumerate(slow.spans):
         span_id = _number(8, root, place) if place else root
