@@ -37,9 +37,9 @@ settings.load_profile("binlogd")
 ROOT = Path(__file__).parents[1]
 SLOWEST_FIRST = ("tests/integration/spark", "tests/e2e", "tests/integration", "tests/contract")
 """Directories; what lies elsewhere comes last."""
-ONE_WORKER_EACH = ("spark", "kafka", "mysql")
-"""Fixtures that take seconds of both cores to start: their tests go to one worker."""
-ONE_WORKER_A_FILE = ("site", "conversation", "browser")
+ONE_WORKER = frozenset({"spark", "kafka", "mysql"})
+"""Fixtures that take seconds of both cores to start: all of their tests go to one worker."""
+ONE_WORKER_A_FILE = frozenset({"site", "conversation", "browser"})
 """Fixtures of a file that take as long: no two workers make them both."""
 
 
@@ -52,6 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of the same name
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For `--dist loadgroup`: at the end no worker has a long test to itself."""
 
@@ -60,18 +61,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((n for n, slow in enumerate(SLOWEST_FIRST) if path.startswith(slow)), 9)
 
     for item in items:
-        for fixture in set(ONE_WORKER_EACH) & _fixtures(item):
-            item.add_marker(pytest.mark.xdist_group(fixture))
-        if set(ONE_WORKER_A_FILE) & _fixtures(item):
+        if ONE_WORKER & _fixtures(item):
+            item.add_marker(pytest.mark.xdist_group("servers"))
+        elif ONE_WORKER_A_FILE & _fixtures(item):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
     items.sort(key=rank)
 
 
 def _fixtures(item: pytest.Item) -> set[str]:
-    """Those that a test names, and the one that `each_server` stands for."""
+    """Those that a test names, and the ones that its parameters stand for."""
     names = set(getattr(item, "fixturenames", ()))
-    if "each_server" in names and isinstance(item, pytest.Function):
-        names.add(str(item.callspec.params["each_server"]))
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        names |= {each for each in item.callspec.params.values() if isinstance(each, str)}
     return names
 
 
