@@ -68,6 +68,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """A worker that cannot see the groups would start a Spark, a Kafka and a MySQL of its own: so
+    it was with pytest 9.2 and xdist 3.8, without a word."""
+    if session.config.getoption("loadgroup", default=False):
+        alone = [
+            item.nodeid
+            for item in session.items
+            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid
+        ]
+        if alone:
+            raise pytest.UsageError(f"xdist does not group {len(alone)} tests: {alone[0]}")
+
+
 def _fixtures(item: pytest.Item) -> set[str]:
     """Those that a test names, and the ones that its parameters stand for."""
     names = set(getattr(item, "fixturenames", ()))
