@@ -8,8 +8,8 @@ BIN := $(VENV)/bin
 MYSQL_URL ?=
 TRANSACTIONS ?= 10000
 SEED ?= 1
-# on two cores: a third of the time of a test is waiting
-WORKERS ?= 3
+# on two cores: half of the time of a test is waiting
+WORKERS ?= 4
 # the tests start some hundreds of processes: none of them compiles what another has compiled
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)

@@ -15,13 +15,18 @@ from tests.support.program import Program
 HALF, COUNT = 12, 24
 
 
-def lines_of(out: Path, last_ts: int) -> list[str]:
-    """What was printed, once it has come to that commit."""
+def lines_until(text: str, out: Path) -> list[str]:
+    """What was printed, once that is in it."""
     deadline = time.monotonic() + READY_S
-    while f'"commit_ts":{last_ts},' not in (said := out.read_text()):
+    while text not in (said := out.read_text()):
         assert time.monotonic() < deadline, said[-2000:]
         time.sleep(0.05)
     return said.splitlines()
+
+
+def commit(number: int) -> str:
+    """What stands in the line of a commit."""
+    return f'"commit_ts":{bank.commit_ts_of(number)},'
 
 
 def test_what_commits_is_shown_until_ctrl_c(tmp_path: Path) -> None:
@@ -35,14 +40,14 @@ def test_what_commits_is_shown_until_ctrl_c(tmp_path: Path) -> None:
         asyncio.run(bank.feed(islice(records, 2 * HALF), appliance.target))
         following = (*words, "--follow", "--from", "1")
         program = Program(following, tmp_path, environment(), out, err)
-        lines_of(out, bank.commit_ts_of(HALF - 1))
+        lines_until(commit(HALF - 1), out)
         assert appliance.stop() == 0
+        lines_until("no binlogd answers; what commits is shown when it does", err)
         appliance.start()
         asyncio.run(bank.feed(records, appliance.target))
-        found = lines_of(out, bank.commit_ts_of(COUNT - 1))
+        found = lines_until(commit(COUNT - 1), out)
         program.send_signal(signal.SIGINT)
         assert program.wait(READY_S) == 0
         assert found == run(tmp_path, *words).stdout.splitlines()
-        assert "no binlogd answers; what commits is shown when it does" in err.read_text()
     finally:
         appliance.close()

@@ -94,6 +94,8 @@ def _main(
         os.close(opened)
     os.environ.clear()
     os.environ.update(environ)
+    # what runs in the background of a shell ignores Ctrl-C, and so would its children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["binlogd", *words]
     sys.orig_argv = [sys.executable, "-m", *sys.argv]
     main()

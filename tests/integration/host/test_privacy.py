@@ -46,7 +46,8 @@ def test_no_file_of_a_node_is_for_other_users(tmp_path: Path, mariadb: MariaDb) 
         machine.stop()
     finally:
         machine.close()
-    found = [machine.data_dir, *machine.data_dir.rglob("*")]
+    relay = tmp_path / "relay"
+    found = [machine.data_dir, *machine.data_dir.rglob("*"), relay, *relay.rglob("*")]
     assert {"pump", "relay", "upstream.db"} <= {each.name for each in found}
     open_to_others = [
         (str(each), oct(each.stat().st_mode))

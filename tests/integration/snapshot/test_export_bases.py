@@ -23,7 +23,7 @@ from tests.workload.generator import Options, Workload
 def test_a_snapshot_built_on_another_holds_what_the_whole_log_gives(
     seed: int, spark: WarmSpark, tmp_path: Path
 ) -> None:
-    workload = Workload(Options(seed=seed, transactions=500, ddl_every=25))
+    workload = Workload(Options(seed=seed, transactions=1000, ddl_every=25))
     data_dir = tmp_path / "data"
     write_log(data_dir, [record.payload for record in workload.records()], segment_bytes=30_000)
     history, last = workload.history(), workload.model.last_commit_ts
