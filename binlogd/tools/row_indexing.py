@@ -28,6 +28,7 @@ from binlogd.log.record import FOOTER_BYTES, HEADER_BYTES
 from binlogd.tidb.columns import Value
 from binlogd.tidb.kinds import SchemaState
 from binlogd.tidb.model import ActionType, Job, TableAt
+from binlogd.tidb.per_table import PerTable
 from binlogd.tidb.row import RowDecoder
 from binlogd.tools.jobs import known_jobs
 from binlogd.tools.pump_log import Joined, filed_to, joined
@@ -242,7 +243,6 @@ def _joined(shard: ShardDirectory, stretch: Stretch, at_most: int) -> tuple[list
 class _Indexed:
     """A table whose key columns are decoded, by id: name and type."""
 
-    table: TableAt
     columns: Mapping[int, tuple[str, str]]
     decoder: RowDecoder
 
@@ -254,7 +254,7 @@ class _Keys:
         """`jobs` were open meanwhile."""
         self.ddls: list[Tso] = []
         self._jobs = [job for job in jobs if job.type not in _OF_INDEXES]
-        self._kept: dict[int, _Indexed] = {}
+        self._indexed = PerTable(_indexed)
         self._columns: dict[tuple[str, str], set[str]] = {}
         self._of_ddls: set[tuple[str, str]] = set()
 
@@ -283,7 +283,7 @@ class _Keys:
             found.add(ANY)
         for change in raw.tables:
             name = change.table.database, change.table.info.name
-            of_table = self._indexed(change.table)
+            of_table = self._indexed.of(change.table)
             names = {column for column, _ in of_table.columns.values()}
             self._columns[name] = self._columns.get(name, names) & names
             found.add(key_of(*name))
@@ -300,22 +300,20 @@ class _Keys:
                 found.add(key_of(*name, UNTOLD))
         return found
 
-    def _indexed(self, table: TableAt) -> _Indexed:
-        kept = self._kept.get(id(table))
-        if kept is None:
-            keys = {name for key in keys_of(table.info) for name in key}
-            columns = {
-                each.id: (each.name.lower(), mysql_type(each))
-                for each in table.info.columns
-                if each.name in keys and each.is_public and not each.is_virtual
-            }
-            only = tuple(
-                each if each.id in columns else replace(each, state=SchemaState.NONE)
-                for each in table.info.columns
-            )
-            narrow = replace(table, info=replace(table.info, columns=only))
-            kept = self._kept[id(table)] = _Indexed(table, columns, RowDecoder(narrow))
-        return kept
+
+def _indexed(table: TableAt) -> _Indexed:
+    keys = {name for key in keys_of(table.info) for name in key}
+    columns = {
+        each.id: (each.name.lower(), mysql_type(each))
+        for each in table.info.columns
+        if each.name in keys and each.is_public and not each.is_virtual
+    }
+    only = tuple(
+        each if each.id in columns else replace(each, state=SchemaState.NONE)
+        for each in table.info.columns
+    )
+    narrow = replace(table, info=replace(table.info, columns=only))
+    return _Indexed(columns, RowDecoder(narrow))
 
 
 def _is_open(job: Job, window: CommitWindow) -> bool:

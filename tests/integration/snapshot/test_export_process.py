@@ -26,6 +26,7 @@ from binlogd.snapshot.publishing.publish import read_manifest
 from binlogd.snapshot.spec import FileEntry, KeysEntry
 from tests.support import recordings_reader, snapshot_reader
 from tests.support.data_directory import write_log
+from tests.support.processes import children_of
 from tests.support.spark import forget_sessions
 
 RECORDING = Path(__file__).parents[2] / "recordings" / "keys"
@@ -66,7 +67,7 @@ async def test_an_export_is_published_with_a_manifest_that_is_true(
     def collect_garbage_meanwhile(progress: Progress) -> None:
         seen.append(progress)
         if progress.stage == "transactions":
-            gateways[:] = _children(_jobs_of_this_process(), b"PythonGatewayServer")
+            gateways[:] = children_of(_jobs_of_this_process(), b"PythonGatewayServer")
             for path in options.data_dir.rglob("*.vlog"):
                 path.rename(path.with_suffix(".gone"))
 
@@ -246,22 +247,8 @@ def _job_of_this_process() -> int:
 
 
 def _jobs_of_this_process() -> list[int]:
-    return _children([os.getpid()], b"binlogd.snapshot.child")
+    return children_of([os.getpid()], b"binlogd.snapshot.child")
 
 
 def _javas_of(jobs: list[int]) -> list[int]:
-    return _children(jobs, b"org.apache.spark")
-
-
-def _children(parents: list[int], word: bytes) -> list[int]:
-    """Those with a word in their command line."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = status.read_text().rsplit(")", 1)[1].split()
-            command = (status.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(fields[1]) in parents and word in command:
-            found.append(int(status.parent.name))
-    return found
+    return children_of(jobs, b"org.apache.spark")

@@ -29,6 +29,7 @@ from binlogd.tso import NO_TS, Tso
 from tests.support import recordings_reader
 from tests.support.appliance import environment
 from tests.support.data_directory import write_log
+from tests.support.processes import children_of
 from tests.support.program import Program
 
 RECORDING = Path(__file__).parents[2] / "recordings" / "keys"
@@ -295,13 +296,4 @@ def is_stopped(pid: int) -> bool:
 
 def children() -> list[int]:
     """Job processes of this process."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = status.read_text().rsplit(")", 1)[1].split()
-            command = (status.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(fields[1]) == os.getpid() and b"binlogd.snapshot.child" in command:
-            found.append(int(status.parent.name))
-    return found
+    return children_of([os.getpid()], b"binlogd.snapshot.child")
