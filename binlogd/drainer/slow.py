@@ -88,7 +88,9 @@ class SlowTransactions:
                 if isinstance(txn, Dml | Ddl):
                     spans = [TraceSpan("transaction", began_ms, now_ms), *self._parts(txn, stages)]
                     spans.append(TraceSpan("commit", stages.taken_ms, now_ms))
-                    self._traces.add(SlowTransaction(txn.start_ts, spans, _attributes(txn)))
+                    writes = self._traces.remembered(txn.start_ts, txn.commit_ts)
+                    whole = SlowTransaction(txn.start_ts, spans, _attributes(txn))
+                    self._traces.add(*writes, whole)
 
     def _parts(self, txn: Dml | Ddl, stages: Stages) -> Iterator[TraceSpan]:
         commit_ts, commit_ms = txn.commit_ts, physical_ms(txn.commit_ts)

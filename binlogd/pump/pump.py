@@ -85,7 +85,7 @@ class PumpOptions:
     skip_orphan_commits: bool = False
     sync_log: bool = True
     slow: SlowWrites | None = None
-    """Whom slow writes are told; None: nobody."""
+    """Whom writes are told; None: nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Writes that were slow, told by the transactions in them."""
+"""When writes were: slow ones are told at once, others if their transaction is slow later."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ from collections.abc import Sequence
 
 from binlogd.ports import Clock
 from binlogd.pump.log.entry import WITNESS, Item
-from binlogd.telemetry.traces import SlowTransaction, Traces, TraceSpan
+from binlogd.telemetry.traces import Traces, WriteTimes
 
 
 class SlowWrites:
     """Of one Pump, all of its shards."""
 
     def __init__(self, traces: Traces, clock: Clock) -> None:
-        self.slow_s = traces.slow_ms / 1000
         self._traces, self._clock = traces, clock
 
-    def tell(self, items: Sequence[Item], *, came_s: float, begun_s: float) -> None:
-        """They were answered now; came and began to be written (with the sync) so long ago."""
+    def answered(self, items: Sequence[Item], *, came_s: float, begun_s: float) -> None:
+        """They are now; came and began to be written (with the sync) so long ago."""
         now_ms = self._clock.wall_ms()
-        spans = [
-            TraceSpan("write", now_ms - came_s * 1000, now_ms),
-            TraceSpan("sync", now_ms - begun_s * 1000, now_ms),
-        ]
+        write = WriteTimes(now_ms - came_s * 1000, now_ms - begun_s * 1000, now_ms)
+        if came_s * 1000 <= self._traces.slow_ms:
+            binlogs = [item for item in items if item.tp != WITNESS]
+            self._traces.remember({item.commit_ts or item.start_ts: write for item in binlogs})
+            return
         for item in items:
             if item.tp != WITNESS:
-                told = {"binlogd.start_ts": item.start_ts, "binlogd.commit_ts": item.commit_ts}
-                self._traces.add(SlowTransaction(item.start_ts, spans, told))
+                self._traces.add(write.told(item.start_ts, item.commit_ts))

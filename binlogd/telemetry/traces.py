@@ -14,10 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from binlogd.telemetry.exposition import Exposition
-from binlogd.tso import Tso
+from binlogd.tso import NO_TS, Tso
 
 QUEUED_MAX = 1_000
 BATCH_MAX = 256
+WRITES_MAX = 65_536
+"""Twice as many binlogs at most are remembered, in some MiB: of a lag of seconds at full speed."""
 
 
 class TraceSpan(NamedTuple):
@@ -36,6 +38,26 @@ class SlowTransaction(NamedTuple):
     attributes: Mapping[str, str | int | Sequence[str]]
 
 
+class WriteTimes(NamedTuple):
+    """When a binlog came, when its group began to be written, and when both were answered for: in
+    milliseconds since 1970."""
+
+    came_ms: float
+    begun_ms: float
+    answered_ms: float
+
+    def told(self, start_ts: Tso, commit_ts: Tso) -> SlowTransaction:
+        """A part of the trace of its transaction; without a commit_ts it was the prewrite."""
+        return SlowTransaction(
+            start_ts,
+            [
+                TraceSpan("write", self.came_ms, self.answered_ms),
+                TraceSpan("sync", self.begun_ms, self.answered_ms),
+            ],
+            {"binlogd.start_ts": start_ts, "binlogd.commit_ts": commit_ts},
+        )
+
+
 class TracesRefused(Exception):
     """The collector did not take a batch; the text says why."""
 
@@ -51,13 +73,30 @@ class Traces:
         self.slow_ms = slow_s * 1000
         self.exported = self.dropped = 0
         self._queue: deque[SlowTransaction] = deque()
+        self._writes: dict[Tso, WriteTimes] = {}
+        self._older_writes: dict[Tso, WriteTimes] = {}
 
-    def add(self, slow: SlowTransaction) -> None:
-        """Takes it, or counts it where too many wait."""
-        if len(self._queue) >= QUEUED_MAX:
-            self.dropped += 1
+    def add(self, *parts: SlowTransaction) -> None:
+        """Takes them, or counts them where too many wait: half of a trace misleads."""
+        if len(self._queue) + len(parts) > QUEUED_MAX:
+            self.dropped += len(parts)
         else:
-            self._queue.append(slow)
+            self._queue.extend(parts)
+
+    def remember(self, writes: Mapping[Tso, WriteTimes]) -> None:
+        """Quick ones, should their transaction be slow later: by commit_ts, a prewrite by its
+        start_ts. The oldest are forgotten."""
+        self._writes.update(writes)
+        if len(self._writes) >= WRITES_MAX:
+            self._writes, self._older_writes = {}, self._writes
+
+    def remembered(self, start_ts: Tso, commit_ts: Tso) -> list[SlowTransaction]:
+        """The writes of prewrite and commit, as far as they are known here."""
+        return [
+            write.told(start_ts, outcome_ts)
+            for ts, outcome_ts in ((start_ts, NO_TS), (commit_ts, commit_ts))
+            if (write := self._writes.get(ts) or self._older_writes.get(ts)) is not None
+        ]
 
     def take(self) -> list[SlowTransaction]:
         """The next batch, which is not kept here any more."""

@@ -57,7 +57,7 @@ class ShardOptions:
     window_commits_max: int = 65_536
     believes_rollbacks: bool = True
     slow: SlowWrites | None = None
-    """Whom slow writes are told; None: nobody."""
+    """Whom writes are told; None: nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,9 +358,9 @@ class Shard:
         for batch in group:
             if batch.done is not None:
                 self._measures.single_s.observe(now_s - batch.since_s, len(batch.items))
-                if slow is not None and now_s - batch.since_s > slow.slow_s:
+                if slow is not None:
                     came_s, begun_s = now_s - batch.since_s, now_s - begin_s
-                    slow.tell(batch.items, came_s=came_s, begun_s=begun_s)
+                    slow.answered(batch.items, came_s=came_s, begun_s=begun_s)
                 if any((item.start_ts, item.commit_ts) in unkept for item in batch.items if unkept):
                     self.filer.answer_filed(batch.done)
                 elif not batch.done.done():

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from binlogd.binlog import CommittedBinlog, Pulled
+from binlogd.binlog import BinlogType, CommittedBinlog, Pulled
 from binlogd.drainer.slow import SlowTransactions, Stages
 from binlogd.drainer.txn import Dml, Skip, Txn
-from binlogd.telemetry.traces import QUEUED_MAX, SlowTransaction, Traces, TraceSpan
-from binlogd.tso import Tso, compose
+from binlogd.pump.log.entry import WITNESS, Item
+from binlogd.pump.slow import SlowWrites
+from binlogd.telemetry.traces import (
+    QUEUED_MAX,
+    WRITES_MAX,
+    SlowTransaction,
+    Traces,
+    TraceSpan,
+    WriteTimes,
+)
+from binlogd.tso import NO_TS, Tso, compose
 
 T0 = 1_700_000_000_000
 
@@ -47,8 +56,47 @@ def test_only_what_took_longer_than_the_limit_is_told_with_its_parts() -> None:
     ]
 
 
-def test_what_nobody_takes_has_a_limit() -> None:
+def test_what_nobody_takes_has_a_limit_and_half_of_a_trace_is_none() -> None:
     traces = Traces(1.0)
-    for number in range(QUEUED_MAX + 7):
-        traces.add(SlowTransaction(Tso(number), [TraceSpan("write", 0, 1)], {}))
-    assert traces.dropped == 7
+    told = SlowTransaction(Tso(1), [TraceSpan("write", 0, 1)], {})
+    for _ in range(QUEUED_MAX - 1):
+        traces.add(told)
+    traces.add(told, told)
+    assert traces.dropped == 2
+    traces.add(told)
+    traces.add(told)
+    assert traces.dropped == 3
+
+
+def test_a_slow_write_is_told_at_once_and_a_quick_one_when_its_transaction_is_slow() -> None:
+    traces, clock = Traces(2.0), Clock()
+    writes, start_ts, commit_ts = SlowWrites(traces, clock), compose(T0), compose(T0 + 5)
+    prewrite = Item(BinlogType.PREWRITE, start_ts, NO_TS, b"")
+    commit = Item(BinlogType.COMMIT, start_ts, commit_ts, b"")
+    witness = Item(WITNESS, NO_TS, commit_ts, b"")
+    writes.answered([prewrite, witness], came_s=2.5, begun_s=0.5)
+    (told,) = traces.take()
+    assert told.spans == [
+        TraceSpan("write", T0 - 2_500, T0),
+        TraceSpan("sync", T0 - 500, T0),
+    ]
+    clock.ms = T0 + 10
+    writes.answered([commit], came_s=0.004, begun_s=0.002)
+    writes.answered([witness], came_s=0.001, begun_s=0.001)
+    assert traces.take() == []
+    (again,) = traces.remembered(start_ts, commit_ts)
+    assert again.attributes == {"binlogd.start_ts": start_ts, "binlogd.commit_ts": commit_ts}
+    assert again.spans == [
+        TraceSpan("write", T0 + 6, T0 + 10),
+        TraceSpan("sync", T0 + 8, T0 + 10),
+    ]
+
+
+def test_the_newest_writes_are_remembered_and_no_more_than_twice_the_limit() -> None:
+    traces, write = Traces(1.0), WriteTimes(0, 1, 2)
+    for number in range(1, 2 * WRITES_MAX + 2):
+        traces.remember({Tso(number): write})
+    known = [
+        number for number in range(2 * WRITES_MAX + 2) if traces.remembered(Tso(number), NO_TS)
+    ]
+    assert known == list(range(WRITES_MAX + 1, 2 * WRITES_MAX + 2))
