@@ -6,7 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MYSQL_URL ?=
-TRANSACTIONS ?= 10000
+SERVE ?=
+TRANSACTIONS ?= $(if $(SERVE),200000,10000)
 SEED ?= 1
 # on two cores: half of the time of a test is waiting
 WORKERS ?= 4
@@ -93,8 +94,8 @@ system: ## install MariaDB, a Java runtime, Maven, strace, a C compiler, etcd an
 
 # --- the main job -------------------------------------------------------------------------
 
-demo: setup ## run the appliance end to end, kill it in the middle, compare row by row
-	@$(BIN)/python -m tests.workload.demo --transactions $(TRANSACTIONS) --seed $(SEED) \
+demo: setup ## run the appliance end to end, kill it in the middle, compare row by row; SERVE=1: it stays up to be looked at
+	@$(BIN)/python -m tests.workload.$(if $(SERVE),showing,demo) --transactions $(TRANSACTIONS) --seed $(SEED) \
 	  $(if $(MYSQL_URL),--mysql-url $(MYSQL_URL))
 
 test: setup-test ## set up all that is needed, check the code and run every test

@@ -42,13 +42,17 @@ def free_port(ports: range = _PORTS) -> int:
 class Appliance:
     """One process on a directory of its own, always on the same port."""
 
-    def __init__(self, directory: Path, *, history: Path, syncer: str = "") -> None:
+    def __init__(
+        self, directory: Path, *, history: Path, syncer: str = "", is_apart: bool = False
+    ) -> None:
+        """`is_apart`: Ctrl-C is for whoever starts it, and for that one alone."""
         directory.mkdir(parents=True)
+        self._is_apart = is_apart
         self.host, self.port = "127.0.0.1", free_port()
         self.data_dir = directory / "data"
-        self._config = directory / "binlogd.toml"
+        self.config = directory / "binlogd.toml"
         self._log = directory / "log"
-        self._config.write_text(
+        self.config.write_text(
             f"data-dir = {json.dumps(str(self.data_dir))}\n"
             f'addr = "{self.host}:{self.port}"\n\n'
             f"[upstream]\nschema-history = {json.dumps(str(history))}\n\n"
@@ -66,26 +70,34 @@ class Appliance:
                 "binlogd",
                 "serve",
                 "--config",
-                str(self._config),
+                str(self.config),
                 stdout=log,
                 stderr=log,
                 env=environment_of_children(os.environ),
+                start_new_session=self._is_apart,
             )
         await self.wait(lambda _: True, timeout_s=_READY_S)
 
+    @property
+    def pid(self) -> int:
+        """Of the process that was started last."""
+        return self._running().pid
+
+    async def ended(self) -> int:
+        """Waits until the process has ended, whoever ended it; the exit code."""
+        return await self._running().wait()
+
     async def kill(self) -> None:
         """SIGKILL: no chance to finish anything; gone on return."""
-        process = self._running()
-        process.kill()
-        await process.wait()
+        self._running().kill()
+        await self.ended()
 
     async def stop(self) -> int:
         """SIGTERM; the exit code. Raises Unavailable when it does not end in time."""
-        process = self._running()
-        process.send_signal(signal.SIGTERM)
+        self._running().send_signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(_STOP_S):
-                return await process.wait()
+                return await self.ended()
         except TimeoutError as error:
             raise Unavailable(f"binlogd did not end within {_STOP_S} s: {self._tail()}") from error
 

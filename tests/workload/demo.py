@@ -8,7 +8,7 @@ whose names begin with `binlogd_demo_`; those of an earlier run are dropped.
 
 Lag is the time from the acknowledgement of a Commit to the moment its transaction is read from the
 sink's file (looked at every 5 ms); transactions that were under way during the kill are left out.
-Exit code 1 when anything differs, 2 for a wrong command.
+Exit code 1 when anything differs, 2 for a wrong command. `showing` is the form that stays up.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import asyncio
 import logging
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import structlog
 import typer
@@ -44,15 +44,15 @@ from tests.workload.status_port import write_history
 from tests.workload.timeline import Record
 
 PREFIX = "binlogd_demo_"
-_CLUSTER_ID = 4711
-_LIMITS = PumpsLimits(
+CLUSTER_ID = 4711
+LIMITS = PumpsLimits(
     each=ClientLimits(prewrite_retry_s=60, outcome_retry_s=60, outcome_retry_interval_s=0.1)
 )
-_SESSIONS = 64
-_IN_FLIGHT = 64
+SESSIONS = 64
+IN_FLIGHT = 64
 _TAIL_EVERY_S = 0.005
-_CATCH_UP_S = 180.0
-_DIFFERENCES_MAX = 10
+CATCH_UP_S = 180.0
+DIFFERENCES_MAX = 10
 
 
 @dataclass(slots=True)
@@ -115,6 +115,15 @@ def _is_outcome(record: Record) -> bool:
     return record.kind != BinlogType.PREWRITE and not record.is_repeat
 
 
+def into_mysql(url: MySqlUrl) -> str:
+    """The part of a configuration that replicates into a server."""
+    return (
+        f'[syncer]\ndb-type = "mysql"\n\n[syncer.to]\nhost = "{url.host}"\nport = {url.port}\n'
+        f'user = "{url.user}"\npassword = "{url.password}"\n\n'
+        f'[syncer.to.checkpoint]\nschema = "{PREFIX}checkpoint"\n'
+    )
+
+
 class Demo:
     """One run."""
 
@@ -132,13 +141,8 @@ class Demo:
 
     def add_mysql(self, directory: Path, url: MySqlUrl) -> None:
         """A second appliance that replicates into a server."""
-        syncer = (
-            f'[syncer]\ndb-type = "mysql"\n\n[syncer.to]\nhost = "{url.host}"\nport = {url.port}\n'
-            f'user = "{url.user}"\npassword = "{url.password}"\n\n'
-            f'[syncer.to.checkpoint]\nschema = "{PREFIX}checkpoint"\n'
-        )
         self._appliances.append(
-            Appliance(directory / "mysql", history=self._history, syncer=syncer)
+            Appliance(directory / "mysql", history=self._history, syncer=into_mysql(url))
         )
 
     async def run(self, progress: Progress) -> None:
@@ -151,13 +155,13 @@ class Demo:
             clients = [
                 await stack.enter_async_context(
                     PumpsClient(
-                        FixedPumps((each.host, each.port)), cluster_id=_CLUSTER_ID, limits=_LIMITS
+                        FixedPumps((each.host, each.port)), cluster_id=CLUSTER_ID, limits=LIMITS
                     )
                 )
                 for each in self._appliances
             ]
             feeder = Feeder(
-                [Tee(clients)], in_flight=_IN_FLIGHT, acknowledged=self._note_acknowledged
+                [Tee(clients)], in_flight=IN_FLIGHT, acknowledged=self._note_acknowledged
             )
             begin_s = loop.time()
             async with asyncio.TaskGroup() as group:
@@ -202,7 +206,7 @@ class Demo:
         loop = asyncio.get_running_loop()
         while (
             self._outcomes < self._prepared.outcomes * 0.45
-            or feeder.statistics().in_flight < _IN_FLIGHT // 4
+            or feeder.statistics().in_flight < IN_FLIGHT // 4
         ):
             if self._fed.is_set():
                 raise Unavailable("there was no middle: nothing was in flight to be killed")
@@ -220,7 +224,7 @@ class Demo:
         for each in self._appliances:
             await each.wait(
                 lambda status: status["max_commit_ts"] >= last and status["lag_s"] == 0,
-                timeout_s=_CATCH_UP_S,
+                timeout_s=CATCH_UP_S,
             )
         self._caught_up.set()
 
@@ -245,11 +249,14 @@ class Demo:
         progress.update(replicated, completed=commits)
 
 
-async def _differences(demo: Demo, workload: Workload, url: MySqlUrl | None) -> list[str]:
-    """Everything that is not as it must be, in the files and in the server."""
+async def differences_of(
+    files: Appliance, workload: Workload, url: MySqlUrl | None
+) -> tuple[list[str], int]:
+    """Everything that is not as it must be, in the files and in the server; and how many
+    transactions the files have twice."""
     expected, tables = workload.model.contents(), workload.model.tables()
     replica = Replica()
-    _, demo.measured.applied_twice = replay(demo.file.data_dir / "drainer", replica)
+    _, applied_twice = replay(files.data_dir / "drainer", replica)
     found = [f"files: {line}" for line in replica.problems]
     found += [f"files: {line}" for line in differences(expected, replica.contents())]
     if url is not None:
@@ -258,10 +265,19 @@ async def _differences(demo: Demo, workload: Workload, url: MySqlUrl | None) -> 
         held = {name: each for name, each in held.items() if name[0] != f"{PREFIX}checkpoint"}
         printed = {name: as_mysql_prints(each, tables[name]) for name, each in expected.items()}
         found += [f"mysql: {line}" for line in differences(printed, held)]
-    return found
+    return found, applied_twice
 
 
-async def _clear(url: MySqlUrl) -> None:
+def tell_verdict(console: Console, found: Sequence[str]) -> None:
+    """The last lines of a run."""
+    for line in found[:DIFFERENCES_MAX]:
+        console.print(f"[red]differs[/] {line}", highlight=False, markup=True)
+    if not found:
+        console.print("[green]every row is what it must be[/]")
+
+
+async def clear(url: MySqlUrl) -> None:
+    """Drops what an earlier run has left in the server."""
     async with MySqlReader.connected(url) as reader:
         for name in await reader.databases(PREFIX):
             await reader.drop_database(name)
@@ -275,15 +291,12 @@ async def _run(console: Console, options: Options, url: MySqlUrl | None) -> bool
         with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
             demo = Demo(directory, Prepared.of(workload, progress, options.transactions))
             if url is not None:
-                await _clear(url)
+                await clear(url)
                 demo.add_mysql(directory, url)
             await demo.run(progress)
-        found = await _differences(demo, workload, url)
+        found, demo.measured.applied_twice = await differences_of(demo.file, workload, url)
     console.print(_summary(demo, workload, lost=len(found)))
-    for line in found[:_DIFFERENCES_MAX]:
-        console.print(f"[red]differs[/] {line}", highlight=False, markup=True)
-    if not found:
-        console.print("[green]every row is what it must be[/]")
+    tell_verdict(console, found)
     return not found
 
 
@@ -327,6 +340,22 @@ def _main(
     ] = "",
 ) -> None:
     """Runs the appliance from end to end and compares what comes out, row by row."""
+    options = Options(
+        seed=seed,
+        transactions=transactions,
+        sessions=SESSIONS,
+        ddl_every=ddl_every or max(120, transactions // 100),
+        prefix=PREFIX,
+    )
+    main(_run, options, mysql_url)
+
+
+def main(
+    run: Callable[[Console, Options, MySqlUrl | None], Coroutine[object, object, bool]],
+    options: Options,
+    mysql_url: str,
+) -> NoReturn:
+    """Ends the process: by 0 where every row is what it must be."""
     console = Console()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     try:
@@ -334,16 +363,9 @@ def _main(
     except ConfigError as error:
         console.print(f"[red]{error}[/]", highlight=False)
         sys.exit(2)
-    options = Options(
-        seed=seed,
-        transactions=transactions,
-        sessions=_SESSIONS,
-        ddl_every=ddl_every or max(120, transactions // 100),
-        prefix=PREFIX,
-    )
     is_equal = False
     try:
-        is_equal = asyncio.run(_run(console, options, url))
+        is_equal = asyncio.run(run(console, options, url))
     except* BinlogdError as group:
         for sentence in _sentences(group):
             console.print(f"[red]{sentence}[/]", highlight=False)

@@ -78,6 +78,7 @@ class Workload:
         self._ddl = DdlSession(self._rng, self._catalogue, self._store, self._timeline, self.model)
         self._statements = Statements(self._rng, self._store)
         self._begun = 0
+        self._is_ending = False
         self._committed = 0
         self._rolled_back = 0
         self._rows = 0
@@ -91,6 +92,14 @@ class Workload:
     def job_count(self) -> int:
         """How many jobs the history has; it changes only when this does."""
         return self._catalogue.job_count
+
+    def end(self) -> None:
+        """No transaction begins any more; what has begun is still told by `records()`."""
+        self._is_ending = True
+
+    @property
+    def _goes_on(self) -> bool:
+        return not self._is_ending and self._begun < self._options.transactions
 
     def statistics(self) -> WorkloadStatistics:
         """What has been made so far."""
@@ -133,7 +142,7 @@ class Workload:
     # --- transactions --------------------------------------------------------------------
 
     def _session(self) -> Script:
-        while self._begun < self._options.transactions:
+        while self._goes_on:
             draft = self._draft()
             if draft is None:
                 yield
@@ -188,7 +197,7 @@ class Workload:
     def _ddl_worker(self) -> Script:
         every = self._options.ddl_every
         due = every
-        while every and self._begun < self._options.transactions:
+        while every and self._goes_on:
             if self._begun < due:
                 yield
                 continue
