@@ -15,7 +15,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak docs wheel sbom release-image image-test lock manifests clean
+.PHONY: help setup setup-extras setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak docs wheel sbom release-image image-test lock manifests clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ $(VENV)/run.stamp: pyproject.toml locks/run.txt locks/build.txt
 $(VENV)/test.stamp: $(VENV)/run.stamp locks/test.txt
 	$(LOCKED) --requirement locks/test.txt
 	@touch $@
+
+setup-extras: $(VENV)/run.stamp ## what exports, archives, lakes and traces need besides; exports and lakes need a Java runtime too
+	@$(LOCKED) --requirement locks/extras.txt
 
 setup: $(VENV)/run.stamp ## install binlogd into .venv/, compiled where there is a C compiler
 	@$(MAKE) --no-print-directory compile || { \

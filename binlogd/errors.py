@@ -478,7 +478,7 @@ class MissingDdlJob(Stuck):
         self.job_id, self.commit_ts, self.query = job_id, commit_ts, query
         super().__init__(
             f"DDL job {job_id} (commit_ts {commit_ts}: {query}) is not in the schema history",
-            todo="bring upstream.schema-history up to date",
+            todo="bring upstream.schema-history up to date (in Spark: the option schemaHistory)",
             skip_ts=commit_ts,
         )
 

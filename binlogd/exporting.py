@@ -11,8 +11,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from binlogd.archive.store import without_secrets
-from binlogd.archive.task import CATALOG_NAME, check_installed
+from binlogd.archive.task import CATALOG_NAME
 from binlogd.errors import ConfigError
+from binlogd.extras import require
 from binlogd.host.loop import ended_by_term, run
 from binlogd.log.directory import STORE_FILE
 from binlogd.node.upstreams import open_upstream
@@ -92,7 +93,7 @@ def _based(options: ExportOptions, out: Path) -> Iterator[ExportOptions]:
     if "://" not in options.base:
         yield options
         return
-    check_installed(options.base)
+    require("archive", "pyarrow")
     from binlogd.archive.bases import fetched  # needs pyarrow, which is an extra
 
     with job_directory(out, ".base-") as directory:
@@ -113,7 +114,7 @@ async def _options(setup: Setup, request: ExportRequest) -> AsyncIterator[Export
     checked(_plain_options(request, out, setup.data_dir, b""))
     if request.archive and _holds_segments(request.archive):
         # An archive brings its own DDL history, so no appliance is asked.
-        check_installed(request.archive)
+        require("archive", "pyarrow")
         from binlogd.archive.view import local_view  # needs pyarrow, which is an extra
 
         with local_view(request.archive, out) as view:

@@ -18,7 +18,7 @@ FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
 PRODUCT_LINES_MAX = 84087
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5474
+FUNCTIONS_MAX = 5478
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from binlogd.archive.archiver import Archiver, ArchiverOptions, Logs
-from binlogd.archive.task import check_installed
+from binlogd.extras import require
 from binlogd.settings.setup import Setup
 from binlogd.tso import Tso
 from binlogd.upstream.upstream import Upstream
@@ -23,7 +23,7 @@ def archiving(
     """
     if not setup.config.archive.url:
         return None
-    check_installed(setup.config.archive.url)
+    require("archive", "pyarrow")
 
     async def refresh() -> int | None:
         await upstream.history.known_jobs()

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from binlogd.archive.task import check_installed
 from binlogd.errors import ConfigError, Unavailable
+from binlogd.extras import require
 from binlogd.host.disk import put_in_place
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class ArchiveStore:
     @classmethod
     def open(cls, url: str, what: str = "archive") -> ArchiveStore:
         """A path is a local directory; errors say `what` it is. Raises ConfigError."""
-        check_installed(url)
+        require("archive", "pyarrow")
         fs = importlib.import_module("pyarrow.fs")
         scheme = urlsplit(url).scheme
         if not scheme or scheme == "file":

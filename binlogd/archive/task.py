@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import msgspec
-
-from binlogd.errors import ConfigError
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -44,9 +40,3 @@ class Archived(msgspec.Struct, frozen=True, kw_only=True):
 
 CATALOG_NAME = "catalog.json"
 """What an archive holds; a directory without it is none."""
-
-
-def check_installed(url: str) -> None:
-    """Raises ConfigError where the library is missing that reaches archives."""
-    if importlib.util.find_spec("pyarrow") is None:
-        raise ConfigError(f"archive {url}: pyarrow is not installed; install binlogd[archive]")

@@ -13,7 +13,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import structlog
 
@@ -102,12 +101,7 @@ class PumpsClient:
             raise PumpUnavailable("no pump found")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Ends the connections and what is in flight on them."""
         for known in self._pumps.values():
             known.client.close()

@@ -11,10 +11,11 @@ import msgspec
 import typer
 from rich.console import Console
 
-from binlogd.archive.task import Task, check_installed
+from binlogd.archive.task import Task
 from binlogd.commands.console import BytesProgress
 from binlogd.commands.options import ConfigOption, DataDirOption, JsonOption, load_setup
 from binlogd.errors import ConfigError
+from binlogd.extras import require
 from binlogd.settings.moment import wall_clock
 from binlogd.tso import Tso
 
@@ -55,7 +56,7 @@ def archive(  # noqa: PLR0913 - typer makes each parameter an option
     url = url or setup.config.archive.url
     if not url:
         raise ConfigError("binlogd archive: name where to, or set archive.url")
-    check_installed(url)
+    require("archive", "pyarrow")
     from binlogd.archive import upload  # needs pyarrow, which is an extra
 
     with BytesProgress(Console(stderr=True)) as shown:

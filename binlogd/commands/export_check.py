@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from binlogd.commands.console import BytesProgress
 from binlogd.commands.replay import server_of
 from binlogd.drainer.mysql.connection import MySqlServer
-from binlogd.errors import ConfigError
+from binlogd.extras import importing
 from binlogd.host import loop
 from binlogd.snapshot.estimate import Estimate
 from binlogd.snapshot.spec import Manifest
@@ -23,10 +23,8 @@ from binlogd.tso import NO_TS, Tso
 
 def check_snapshot(snapshot: Path, against: str | None, as_of: str, *, as_json: bool) -> None:
     """`--check`, and `--against`. Exit code 1 where something is not as it should be."""
-    try:
+    with importing("spark"):
         from binlogd.snapshot.check import CheckedSnapshot, TableCheck, check, opened
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name} is not installed; install binlogd[spark]") from error
     server = server_of(against, "+00:00", "--against") if against is not None else None
     manifest = opened(snapshot)
     found: list[TableCheck] = []

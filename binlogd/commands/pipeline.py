@@ -24,6 +24,7 @@ from binlogd.commands.pipeline_options import (
     TakeOverOption,
 )
 from binlogd.errors import ConfigError
+from binlogd.extras import importing
 
 
 def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
@@ -55,7 +56,8 @@ def pipeline(  # noqa: PLR0913 - typer makes each parameter an option
 
         binlogd pipeline --package job/    # the same on a cluster: see docs/howto/spark-cluster.md
     """
-    from binlogd.spark.submit import Arguments, run_here, write_package
+    with importing("spark"):
+        from binlogd.spark.submit import Arguments, run_here, write_package
 
     if package is not None:
         for path in write_package(package):

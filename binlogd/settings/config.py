@@ -177,12 +177,7 @@ class RelayConfig(_Table, frozen=True):
     restore_after: float = 180
 
 
-class CheckpointConfig(_Table, frozen=True):
-    """Where the checkpoint is kept: beside the data, or on another server (`host`)."""
-
-    type: Literal["", "mysql", "tidb"] = ""
-    schema: str = "tidb_binlog"
-    table: str = "checkpoint"
+class _ServerConfig(_Table, frozen=True):
     host: str = ""
     port: int = 3306
     user: str = "binlogd"
@@ -192,16 +187,18 @@ class CheckpointConfig(_Table, frozen=True):
     security: TlsConfig = TlsConfig()
 
 
-class DownstreamConfig(_Table, frozen=True):
+class CheckpointConfig(_ServerConfig, frozen=True):
+    """Where the checkpoint is kept: beside the data, or on another server (`host`)."""
+
+    type: Literal["", "mysql", "tidb"] = ""
+    schema: str = "tidb_binlog"
+    table: str = "checkpoint"
+
+
+class DownstreamConfig(_ServerConfig, frozen=True):
     """The target: a database server, or a directory of binlog files."""
 
     host: str = "127.0.0.1"
-    port: int = 3306
-    user: str = "binlogd"
-    password: str = ""
-    password_file: str = ""
-    encrypted_password: str = ""
-    security: TlsConfig = TlsConfig()
     params: dict[str, str] = {}
     sync_mode: Literal[0, 1, 2] = 0
     merge: bool = False

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from binlogd.errors import ConfigError
+from binlogd.extras import importing
 from binlogd.host.clock import WallClock
 from binlogd.host.threads import Threads
 from binlogd.snapshot.export import ExportOptions, ExportResult, export
@@ -81,10 +82,8 @@ async def stored(uri: str) -> Listing:
 
 
 def _opened(uri: str, threads: Threads) -> Store:
-    try:
+    with importing("spark"):
         from binlogd.snapshot.publishing.store import Store
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name} is not installed; install binlogd[spark]") from error
     return Store(uri, threads)
 
 

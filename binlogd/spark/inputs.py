@@ -31,7 +31,7 @@ from binlogd.errors import ConfigError
 from binlogd.host.clock import WallClock
 from binlogd.log.directory import STORE_FILE
 from binlogd.spark.remote import RemotePump
-from binlogd.spark.request import ReadRequest
+from binlogd.spark.request import ReadRequest, given_jobs
 from binlogd.tidb.model import Job, job_from_json, jobs_from_json
 from binlogd.tso import Tso, physical_ms
 from binlogd.upstream.store import kept_jobs
@@ -121,14 +121,6 @@ def awaited_until_ms(commit_ts: Tso) -> int:
     return min(physical_ms(commit_ts), WallClock().wall_ms()) + AWAITED_MS
 
 
-def jobs_of_file(path: str) -> list[Job]:
-    """A file with TiDB's answer at /ddl/history. Raises ConfigError, Corrupt."""
-    try:
-        return jobs_from_json(Path(path).read_bytes())
-    except OSError as error:
-        raise ConfigError(f"option schemaHistory: {path}: {error.strerror}") from error
-
-
 class _Placed:
     """What an archive and a directory have in common: they know where transactions stand."""
 
@@ -178,9 +170,7 @@ class ArchiveInput(_Placed):
 
     def jobs(self) -> list[Job]:
         """See Input."""
-        if self._wanted.schema_history:
-            return jobs_of_file(self._wanted.schema_history)
-        return jobs_from_json(self._store.read(HISTORY_NAME))
+        return given_jobs(self._wanted) or jobs_from_json(self._store.read(HISTORY_NAME))
 
     def pin(self) -> str:
         """See Input."""
@@ -197,8 +187,8 @@ class DirectoryInput(_Placed):
 
     def jobs(self) -> list[Job]:
         """See Input."""
-        if self._wanted.schema_history:
-            return jobs_of_file(self._wanted.schema_history)
+        if given := given_jobs(self._wanted):
+            return given
         store = self._data_dir / STORE_FILE
         if not store.exists():
             raise ConfigError(

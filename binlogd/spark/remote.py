@@ -20,7 +20,7 @@ from binlogd.binlog import CommittedBinlog
 from binlogd.client.pump_client import RemoteSource
 from binlogd.errors import ConfigError, NotRunning, PumpUnavailable, Refused
 from binlogd.host.tls import ClientTls, TlsFiles
-from binlogd.spark.request import ReadRequest
+from binlogd.spark.request import ReadRequest, given_jobs
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tso import Tso
 
@@ -60,12 +60,7 @@ class RemotePump:
 
     def jobs(self) -> list[Job]:
         """What it knows of the DDL history. Raises NotRunning, Corrupt."""
-        if self._wanted.schema_history:
-            try:
-                return jobs_from_json(Path(self._wanted.schema_history).read_bytes())
-            except OSError as error:
-                raise ConfigError(f"option schemaHistory: {error}") from error
-        return jobs_from_json(self._get("/ddl/history"))
+        return given_jobs(self._wanted) or jobs_from_json(self._get("/ddl/history"))
 
     def cluster_id(self) -> int | None:
         """Whose binlogs it has; None as long as it has none."""

@@ -10,7 +10,7 @@
 | `from`, `to` | commit_ts in (from, to]: a TSO or an ISO 8601 time; all that is there |
 | `net` | `true`: of each key the last change only (`table` alone) |
 | `columns` | which columns of the table, separated by commas |
-| `schemaHistory` | file or URL with TiDB's /ddl/history, where the input has none |
+| `schemaHistory` | file with TiDB's /ddl/history, where the input has none |
 | `schemaChange` | `error` (default) or `ignore`: a column appears that the read does not have |
 | `renames` | `error` (default) or `follow`: the name goes to another table |
 | `types` | as `binlogd export --type`, by commas: `tinyint1=boolean,invalid-text=replace` |
@@ -26,11 +26,13 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Literal
 
 from binlogd.errors import ConfigError
 from binlogd.settings.moment import last_ts
 from binlogd.snapshot.spec import TypeOptions, type_options
+from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tso import NO_TS, Tso
 
 Form = Literal["rows", "raw", "binlog", "changes"]
@@ -189,3 +191,14 @@ def _number(given: Mapping[str, str], name: str, default: int) -> int:
     if not text.isdigit() or (int(text) == 0 and default > 0):
         raise ConfigError(f'option {name}: "{text}" is no number above 0')
     return int(text)
+
+
+def given_jobs(wanted: ReadRequest) -> list[Job]:
+    """The DDL history of the option schemaHistory, a file with TiDB's answer at /ddl/history; none
+    without the option. Raises ConfigError, Corrupt."""
+    if not wanted.schema_history:
+        return []
+    try:
+        return jobs_from_json(Path(wanted.schema_history).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"option schemaHistory: {error}") from error

@@ -19,7 +19,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ import structlog
 
 from binlogd.archive.store import without_secrets
 from binlogd.errors import BinlogdError, ConfigError
+from binlogd.extras import require
 from binlogd.host.privacy import environment_of_children
 from binlogd.settings import sources
 from binlogd.settings.setup import Setup
@@ -98,6 +99,7 @@ def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) 
     """A Spark on this machine, for this pipeline. What cannot be is said before it is started.
     Raises ConfigError, PipelineStopped."""
     _check_installed(arguments)
+    arguments = with_history(arguments, setup)
     set_up_logging(setup.config.log_level, sys.stderr)
     from binlogd.snapshot.process.preflight import check_memory, machine
 
@@ -118,6 +120,14 @@ def run_here(arguments: Arguments, setup: Setup, *, cores: int, memory_mb: int) 
             run(spark, arguments, into)
         finally:
             spark.stop()
+
+
+def with_history(arguments: Arguments, setup: Setup) -> Arguments:
+    """With the file that `upstream.schema-history` names, unless an option names another one."""
+    file = setup.config.upstream.schema_history
+    if not file or "://" in file or "schemaHistory" in arguments.source_options():
+        return arguments
+    return replace(arguments, options=(*arguments.options, f"schemaHistory={file}"))
 
 
 def main(words: Sequence[str]) -> int:
@@ -293,15 +303,12 @@ def _asked_to_stop() -> Iterator[list[int]]:
 
 def _check_installed(arguments: Arguments) -> None:
     arguments.source_options()
-    needed = {"pyspark": "spark", "pyarrow": "spark", "pandas": "spark"}
     if not arguments.is_lake and (arguments.tables or arguments.excluded):
         raise ConfigError("--tables and --except go with a lake; for syncer, [syncer] chooses")
+    require("spark", "pyspark", "pyarrow", "pandas")
     if arguments.is_lake:
         kind = place_of(arguments.into).kind
-        needed[LIBRARIES[kind]] = kind
-    for module, extra in needed.items():
-        if importlib.util.find_spec(module) is None:
-            raise ConfigError(f"{module} is not installed; install binlogd[{extra}]")
+        require(kind, LIBRARIES[kind])
 
 
 def parsed(words: Sequence[str]) -> Arguments:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
-from binlogd.errors import ConfigError
+from binlogd.extras import require
 from binlogd.telemetry.traces import Export, SlowTransaction, TracesRefused
 
 TIMEOUT_S = 5.0
@@ -20,15 +19,7 @@ _NS = 1_000_000
 def exporter(endpoint: str, node_id: str) -> Export:
     """Sends to `endpoint`, such as http://collector:4318. Raises ConfigError where the extra is not
     installed."""
-    try:
-        found = find_spec("opentelemetry.exporter.otlp.proto.http")
-    except ModuleNotFoundError:
-        found = None
-    if found is None:
-        raise ConfigError(
-            "telemetry.otlp-endpoint: OpenTelemetry is not installed; install binlogd[otel], or"
-            " remove the key"
-        )
+    require("otel", "opentelemetry.exporter.otlp.proto.http", place="telemetry.otlp-endpoint")
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace.export import SpanExportResult

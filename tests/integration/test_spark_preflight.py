@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from binlogd.errors import ConfigError
+from binlogd.settings import sources
+from binlogd.settings.setup import Setup
 from binlogd.snapshot.process import preflight
 from binlogd.snapshot.process.launcher import running
 from binlogd.snapshot.process.warmup import note_launch, warm_up
 from binlogd.snapshot.spec import SessionSpec
+from binlogd.spark.submit import Arguments, with_history
 from tests.support.spark import forget_sessions
 
 
@@ -126,3 +130,14 @@ async def test_the_class_archive_is_made_once_and_a_session_begins_with_it(
         async with running(session, tmp_path / "job.log") as job:
             await job.started()
     assert [each["event"] for each in told] == ["spark_started"]
+
+
+def test_a_pipeline_reads_the_ddl_history_that_the_configuration_names(tmp_path: Path) -> None:
+    file = tmp_path / "binlogd.toml"
+    file.write_text('[upstream]\nschema-history = "history.json"\n')
+    setup = Setup(sources.read(file, {}, {}).config)
+    plain = Arguments(source="data", into="delta:lake", checkpoint="point")
+    assert with_history(plain, setup).options == (f"schemaHistory={tmp_path / 'history.json'}",)
+    named = replace(plain, options=("schemaHistory=other.json",))
+    assert with_history(named, setup) == named
+    assert with_history(plain, Setup(sources.read(None, {}, {}).config)) == plain

@@ -8,7 +8,6 @@ that it says why. gRPC is refused as by a port that is closed.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 import structlog
@@ -34,12 +33,7 @@ class Awaiting:
         """Opens nothing yet."""
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Gives the port back, so that the node itself can listen."""
         runner, self._runner = self._runner, None
         if runner is not None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from binlogd.errors import ConfigError, Unavailable
+from binlogd.extras import require
 from binlogd.host.child import answered
 
 JAVA_MIN = 17
@@ -80,9 +81,7 @@ class Machine:
 
 async def machine() -> Machine:
     """What a job would run on. Raises ConfigError."""
-    for module in _MODULES:
-        if importlib.util.find_spec(module) is None:
-            raise ConfigError(f"{module} is not installed; install binlogd[spark]")
+    require("spark", *_MODULES)
     found = importlib.util.find_spec("pyspark")
     assert found is not None
     assert found.origin is not None

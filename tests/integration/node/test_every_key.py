@@ -340,7 +340,7 @@ def test_what_does_nothing_is_said_by_a_start_and_by_check_config() -> None:
         ),
         (
             'db-type = "kafka"\n[syncer.to.checkpoint]\ntype = "mysql"\nhost = "db"',
-            "syncer.to.checkpoint.type: does nothing with db-type",
+            "syncer.to.checkpoint.host: does nothing with db-type",
         ),
         (
             '[syncer.to.checkpoint.security]\nssl-ca = "ca.pem"',

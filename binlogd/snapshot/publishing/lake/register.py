@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from binlogd.errors import ConfigError
+from binlogd.extras import importing
 from binlogd.snapshot.publishing.lake.version import Registered
 from binlogd.snapshot.spec import Manifest, TableEntry
 
@@ -65,7 +65,7 @@ def _linked(file: Path, directory: Path, manifest: Manifest) -> Path:
 
 
 def _committer(place: LakeRoot) -> Commit:
-    try:
+    with importing(place.lake):
         if place.lake == "delta":
             from binlogd.snapshot.publishing.lake.delta import commit as commit_delta
 
@@ -73,7 +73,3 @@ def _committer(place: LakeRoot) -> Commit:
         from binlogd.snapshot.publishing.lake.iceberg import Committer
 
         return Committer(place.root, place.catalog).commit
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{error.name} is not installed; install binlogd[{place.lake}]"
-        ) from error
