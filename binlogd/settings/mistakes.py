@@ -62,6 +62,9 @@ def _of_table(
                 yield place, key, what
         else:
             yield from _of_children(value, known[name], child, place, key)
+    for field in msgspec.structs.fields(table):
+        if field.required and field.encode_name not in tree:
+            yield f"{path}.", prefix + field.encode_name, "is missing"
 
 
 def _of_children(

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from binlogd.binlog import CommittedBinlog
+from binlogd.errors import MalformedBinlog
 from binlogd.grpc.prefix import MESSAGE_PREFIX_BYTES
 from binlogd.tso import Tso
 from binlogd.wire.fields import (
@@ -101,10 +102,12 @@ def write_request_head(begin: bytes, *, message_bytes: int) -> WriteRequestHead 
     head = _WRITE_HEAD.match(begin)
     if head is None:
         return None
-    length, pos = read_uvarint(begin, head.end())
-    if pos + length != message_bytes:
+    try:
+        cluster_id, _ = read_uvarint(head[1], 0)
+        length, pos = read_uvarint(begin, head.end())
+    except MalformedBinlog:  # who decodes all of it says what is wrong
         return None
-    return WriteRequestHead(read_uvarint(head[1], 0)[0], pos)
+    return WriteRequestHead(cluster_id, pos) if pos + length == message_bytes else None
 
 
 def decode_write_answer(message: bytes) -> str:

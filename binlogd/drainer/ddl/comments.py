@@ -33,7 +33,7 @@ def without_comments(statement: str) -> str:
     edits = []
     unwraps = is_own = False
     found = words_and_comments(statement)
-    for word, following in zip(found, [*found[1:], None], strict=True):
+    for word, following in zip(found, [*found[1:], None], strict=False):
         if word.kind == "comment":
             edits.append(Edit(word.begin, word.end, " "))
         elif word.kind == "open":

@@ -31,8 +31,11 @@ def name_of(ddl: NamedDdl) -> DdlName:
         if word.says(*_DATABASES):
             names = _names(found[at + 1 :])
             return DdlName(names[0] if names else ddl.database, "")
-        if word.says(*_TABLES) or (word.says("TRUNCATE") and not found[at + 1].says("TABLE")):
-            return _qualified(_names(found[at + 1 :]), ddl.database)
+        following = found[at + 1 :]
+        if word.says(*_TABLES) or (
+            word.says("TRUNCATE") and not (following and following[0].says("TABLE"))
+        ):
+            return _qualified(_names(following), ddl.database)
         if word.says("INDEX") and at < 3:  # CREATE UNIQUE INDEX name ON table
             on = next((n for n, each in enumerate(found) if n > at and each.says("ON")), None)
             if on is not None:

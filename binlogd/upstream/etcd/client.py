@@ -25,6 +25,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.errors import EtcdRefused, Overtaken, UpstreamUnavailable
 from binlogd.grpc.channel import LastingChannel, woken_cleanly
+from binlogd.grpc.methods import understood
 from binlogd.host.tls import ClientTls
 from binlogd.upstream.pd.members import addresses_of
 from binlogd.wire.generated.etcdserverpb import (
@@ -279,7 +280,7 @@ class EtcdClient:
                 message = await stream.recv_message()
         if message is None:
             raise ConnectionError("the watch was ended")
-        return WatchResponse().parse(message)
+        return understood(WatchResponse(), message)
 
     # --- calling ---------------------------------------------------------------------------
 
@@ -294,7 +295,7 @@ class EtcdClient:
             share_s = (until_s - clock()) / (left if is_read else 1)
             try:
                 async with asyncio.timeout(share_s):
-                    return answer.parse(await self._answered(endpoint, path, message))
+                    return understood(answer, await self._answered(endpoint, path, message))
             except _Unsent as error:
                 failures.append(self._failed(endpoint, str(error)))
             except _NO_ANSWER as error:

@@ -16,10 +16,11 @@ from grpclib.exceptions import GRPCError
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.grpc.channel import woken_cleanly
+from binlogd.grpc.methods import Message, understood
 from binlogd.host.tls import ClientTls
 from binlogd.status import UpstreamPart
 from binlogd.tso import NO_TS, Tso
-from binlogd.upstream.pd.leader import NO_ANSWER, Leader, PdLimits, PdMessage, Way, parsed, reason
+from binlogd.upstream.pd.leader import NO_ANSWER, Leader, PdLimits, Way, reason
 from binlogd.upstream.pd.members import Address, shown
 from binlogd.upstream.tikv.places import LocatedRegion
 from binlogd.wire.generated import metapb, pdpb
@@ -39,7 +40,7 @@ _NOBODY = "binlogd_look"
 T = TypeVar("T")
 
 
-class _Answer(PdMessage, Protocol):
+class _Answer(Message, Protocol):
     header: pdpb.ResponseHeader
 
 
@@ -212,7 +213,7 @@ class PdClient:
     async def _once_asked(
         self, way: Way, method: str, request: SupportsBytes, kind: Callable[[], A]
     ) -> A:
-        answer = parsed(kind(), await self._raw(way, f"/pdpb.PD/{method}", request))
+        answer = understood(kind(), await self._raw(way, f"/pdpb.PD/{method}", request))
         if answer.header.error.type == pdpb.ErrorType.NOT_BOOTSTRAPPED:
             if await self._is_recorded(way):
                 raise GRPCError(Status.UNAVAILABLE, "it leads no more, and does not say so yet")
@@ -232,7 +233,7 @@ class PdClient:
         key = f"/pd/{self._leader.cluster_id}/raft".encode()
         request = RangeRequest(key=key, count_only=True)
         raw = await self._raw(way, "/etcdserverpb.KV/Range", request)
-        return parsed(RangeResponse(), raw).count > 0
+        return understood(RangeResponse(), raw).count > 0
 
     async def _raw(self, way: Way, path: str, request: SupportsBytes) -> bytes:
         call = UnaryUnaryMethod[bytes, bytes](way.channel, path, bytes, bytes)

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
 
 import structlog
 from grpclib.client import UnaryUnaryMethod
@@ -22,6 +20,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.grpc.channel import PlainChannel, woken_cleanly
+from binlogd.grpc.methods import understood
 from binlogd.host.tls import ClientTls
 from binlogd.upstream.pd.members import Address, Members, members_of, shown, url_of
 from binlogd.wire.generated import pdpb
@@ -33,8 +32,6 @@ NO_ANSWER = (OSError, GRPCError, StreamTerminatedError, ProtocolError, TimeoutEr
 """What grpclib raises when a call fails, ssl's errors among them, and uvloop's of a connection that
 is closed already."""
 _MEMBERS = "/pdpb.PD/GetMembers"
-_MALFORMED = (ValueError, LookupError, TypeError, AttributeError, EOFError, struct.error)
-"""What betterproto raises for bytes that are no message of a kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +153,7 @@ class Leader:
             # nothing in it, as in the original's: this is who tells the cluster id
             with woken_cleanly():
                 raw = await call(bytes(pdpb.GetMembersRequest()))
-        return members_of(parsed(pdpb.GetMembersResponse(), raw))
+        return members_of(understood(pdpb.GetMembersResponse(), raw))
 
     def _check_cluster(self, members: Members, address: Address) -> None:
         if not members.cluster_id:
@@ -199,26 +196,6 @@ class Leader:
         channel = self._channels.pop(address, None)
         if channel is not None:
             channel.close()
-
-
-class PdMessage(Protocol):
-    """A message of PD."""
-
-    def parse(self, data: bytes) -> Any:
-        """Takes what the bytes say; itself."""
-        ...
-
-
-M = TypeVar("M", bound=PdMessage)
-
-
-def parsed(empty: M, raw: bytes) -> M:
-    """The message in `raw`. Raises ConnectionError for bytes that are none."""
-    try:
-        empty.parse(raw)
-    except _MALFORMED as error:
-        raise ConnectionError(f"what it answers is no {type(empty).__name__}: {error}") from error
-    return empty
 
 
 def reason(error: BaseException) -> str:

@@ -17,9 +17,10 @@ from grpclib.client import Stream, StreamStreamMethod
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.grpc.channel import woken_cleanly
+from binlogd.grpc.methods import understood
 from binlogd.tso import NO_TS, Tso, physical_ms
 from binlogd.upstream.pd.client import PdClient
-from binlogd.upstream.pd.leader import Way, parsed
+from binlogd.upstream.pd.leader import Way
 from binlogd.upstream.upstream import TsoStatistics
 from binlogd.wire.generated import pdpb
 
@@ -141,7 +142,7 @@ class PdTso:
         if raw is None:
             await self._stream.recv_trailing_metadata()  # raises the status, unless it is OK
             raise ConnectionError("it has ended the stream of timestamps")
-        response = parsed(pdpb.TsoResponse(), raw)
+        response = understood(pdpb.TsoResponse(), raw)
         self._client.check("Tso", response.header)
         if response.count != count:
             raise ConnectionError(f"it gave {response.count} timestamps for {count}")

@@ -19,6 +19,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from binlogd.errors import Corrupt, Unavailable, UpstreamUnavailable
 from binlogd.grpc.channel import woken_cleanly
+from binlogd.grpc.methods import NO_MESSAGE
 from binlogd.tidb.meta_keys import pd_key
 from binlogd.upstream.tikv.places import RegionDirectory
 from binlogd.upstream.tikv.reaction import (
@@ -208,7 +209,7 @@ class RegionRouter:
         except (ProtocolError, StreamTerminatedError, OSError, RuntimeError) as error:
             self._failed(store_id, connection)
             raise _Silent(f"store {store_id}: {str(error) or type(error).__name__}") from error
-        except (ValueError, EOFError) as error:
+        except NO_MESSAGE as error:
             self._failed(store_id, connection)
             raise UpstreamUnavailable(
                 f"store {store_id} answers {method} in no way that TiKV does: {error}"

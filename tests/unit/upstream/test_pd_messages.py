@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlogd.upstream.pd.leader import parsed
+from binlogd.grpc.methods import understood
 from binlogd.upstream.pd.members import addresses_of, members_of, shown, url_of
-from binlogd.wire.generated import pdpb
+from binlogd.wire.generated import etcdserverpb, pdpb
 
 KINDS: list[Any] = [
     pdpb.GetMembersResponse,
@@ -20,18 +20,20 @@ KINDS: list[Any] = [
     pdpb.GetStoreResponse,
     pdpb.GetGcSafePointResponse,
     pdpb.UpdateServiceGcSafePointResponse,
+    etcdserverpb.RangeResponse,
+    etcdserverpb.WatchResponse,
 ]
 
 
 @given(kind=st.sampled_from(KINDS), raw=st.binary(max_size=60))
 def test_any_bytes_are_a_message_or_an_error_of_the_connection(kind: Any, raw: bytes) -> None:
     with contextlib.suppress(ConnectionError):
-        parsed(kind(), raw)
+        understood(kind(), raw)
 
 
 def test_what_is_no_message_is_said_with_the_one_that_it_should_be() -> None:
     with pytest.raises(ConnectionError, match="is no TsoResponse"):
-        parsed(pdpb.TsoResponse(), b"\x15")
+        understood(pdpb.TsoResponse(), b"\x15")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""A binlog's head, canonical form and row changes, by scanner and by betterproto."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from binlogd.errors import MalformedBinlog
+from binlogd.grpc.methods import NO_MESSAGE
+from binlogd.wire import peek
+from binlogd.wire.generated import binlog as pb
+from binlogd.wire.text import binlog_text
+from tests.support.recordings_reader import RECORDINGS, records
+
+
+def seeds() -> Iterator[bytes]:
+    """What TiDB sent, the small ones."""
+    for name in ("keys", "ddl"):
+        sent = (each.payload for each in records(RECORDINGS / name) if len(each.payload) < 400)
+        yield from islice(sent, 0, 60, 3)
+
+
+def run(data: bytes) -> None:
+    """One payload."""
+    try:
+        head = peek.peek(data)
+    except MalformedBinlog:
+        for way in (peek.canonical, peek.head_and_canonical):
+            try:
+                way(data)
+            except MalformedBinlog:
+                continue
+            raise AssertionError(f"{way.__name__} takes what peek refuses") from None
+        return
+    canonical = peek.canonical(data)
+    assert peek.head_and_canonical(data) == (head, canonical)
+    assert peek.peek(canonical) == head
+    assert peek.canonical(canonical) == canonical
+    plain = peek.plain_numbers(canonical)
+    assert plain is None or plain == (head.tp, head.start_ts, head.commit_ts)
+    body = peek.body(canonical)
+    try:
+        message = pb.Binlog().parse(canonical)
+    except NO_MESSAGE:  # it knows no groups among the fields that nobody knows
+        return
+    assert (message.start_ts, message.commit_ts, message.ddl_job_id) == head[1:]
+    assert (message.prewrite_value, message.ddl_query) == (body.prewrite_value, body.ddl_query)
+    binlog_text(canonical, chars_max=1000)
+    try:
+        version, tables = peek.mutations(body.prewrite_value)
+    except MalformedBinlog:
+        return
+    assert peek.mutations(peek.encode_mutations(version, tables)) == (version, tables)
+    try:
+        rows = pb.PrewriteValue().parse(body.prewrite_value)
+    except NO_MESSAGE:
+        return
+    assert [len(each.sequence) for each in rows.mutations] == [
+        len(each.sequence) for each in tables
+    ]

@@ -1,0 +1,39 @@
+"""The messages of files and of the original's relay log: a transaction, or CorruptPayload."""
+
+from __future__ import annotations
+
+import contextlib
+
+from binlogd.drainer.messages import pb, secondary
+from binlogd.drainer.messages.pb_write import ddl_binlog, dml_binlog
+from binlogd.errors import CorruptPayload
+from binlogd.tso import Tso
+from tests.fuzz.targets import row
+
+
+def seeds() -> list[bytes]:
+    """A DDL, and rows as the sink writes them."""
+    found = [ddl_binlog(Tso(7), "use d; CREATE TABLE t (a INT);")]
+    for each in row.seeds():
+        number, kind = divmod(each[0], 3)
+        quick = row._QUICK[number]
+        if quick is not None and kind < 2:
+            event = (quick.insert, quick.update)[kind](each[1:])
+            found.append(dml_binlog(Tso(1), [event]))
+    return found
+
+
+def run(data: bytes) -> None:
+    """By each reader."""
+    try:
+        found = pb.decode(data)
+        assert pb.head_of(data).commit_ts == found.commit_ts
+    except CorruptPayload:
+        pass
+    with contextlib.suppress(CorruptPayload):
+        list(pb.PbReader().named(data).rows())
+    if secondary.is_secondary(data):
+        try:
+            list(secondary.decode(data).rows())
+        except CorruptPayload:
+            return
