@@ -12,11 +12,14 @@ SEED ?= 1
 # on two cores: half of the time of a test is waiting
 WORKERS ?= 4
 SECONDS ?= 600
+# of the simulation, for each planted bug; and how many bugs at a time
+MUTANT_SEEDS ?= 0
+MUTANT_JOBS ?= 2
 # the tests start some hundreds of processes: none of them compiles what another has compiled
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-extras setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak fuzz docs wheel sbom release-image image-test lock manifests clean
+.PHONY: help setup setup-extras setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak fuzz mutants docs wheel sbom release-image image-test lock manifests clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,6 +132,9 @@ soak: setup-soak compile ## long kill and fault loops, and every property with e
 # TARGET=ddl_text searches one alone (tests/fuzz/targets). What is found is in build/fuzz, the figures in build/fuzz.json.
 fuzz: setup-soak ## look for inputs that fail, guided by coverage, SECONDS=600 for each target
 	$(BIN)/python -m tests.fuzz $(TARGET) --seconds $(SECONDS)
+
+mutants: setup-test ## plant bugs, one at a time, and say which test or seed finds them (MUTANT_SEEDS, MUTANT_JOBS)
+	$(BIN)/python -m tests.mutants --jobs $(MUTANT_JOBS) --seeds $(MUTANT_SEEDS)
 
 docs: $(VENV)/test.stamp ## make the documentation in site/; index.html works from a disk
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
