@@ -11,6 +11,7 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from random import Random
 from typing import Protocol
 
 from binlogd.drainer.files.log import read_file_log
@@ -24,6 +25,7 @@ from binlogd.drainer.sqlite.sink import SqliteSink
 from binlogd.ports import Disk
 from binlogd.tidb.row import Value
 from tests.contract.memory_sink import MemorySink, MemoryStore
+from tests.sim.mysql import SimMySql
 from tests.support.kafka import Kafka, read_committed
 from tests.support.mariadb import MariaDb
 from tests.support.replay import sink_for
@@ -150,6 +152,23 @@ class MySqlPlace:
             assert v is not None
             found[int(row_id), v.decode()] += 1
         return found
+
+
+class SimMySqlPlace:
+    """The same sink before the server of the simulation."""
+
+    def __init__(self, lanes: int, *, is_transactional: bool = False) -> None:
+        self._lanes, self._is_transactional = lanes, is_transactional
+        self._downstream = SimMySql(Random(1))
+
+    def sink(self) -> Sink:
+        return sink_for(
+            self._downstream.server(), self._lanes, is_transactional=self._is_transactional
+        )
+
+    async def rows(self, table: str) -> Rows:
+        found = self._downstream.rows("contract", table)
+        return Counter((row["id"], row["v"]) for row in found)
 
 
 def _pair(row_id: Value, v: Value) -> tuple[int, str]:

@@ -20,6 +20,7 @@ from binlogd.pump.rpc.service import LateCommitFeed, PumpService
 from binlogd.serving.server import Server, ServerLimits
 from binlogd.tso import Tso
 from binlogd.wire import codec
+from binlogd.wire.mysql import MysqlConnection
 from tests.support.mariadb import MariaDb
 from tests.support.memory_pump import MemoryPump
 from tests.support.pump_world import eventually
@@ -128,6 +129,7 @@ async def test_a_session_downstream_has_the_kernel_ask_whether_the_server_is_sti
 ) -> None:
     """A DDL has no limit of time: without this it would wait for a dead server for ever."""
     session = await SqlSession.connect(MySqlServer("127.0.0.1", mariadb.port, mariadb.user, ""))
+    assert isinstance(session._connection, MysqlConnection)
     connected = session._connection._writer.transport.get_extra_info("socket")
     is_noticed_within_half_a_minute(connected)
     session.close()

@@ -88,7 +88,7 @@ def server_of(mariadb: MariaDb) -> MySqlServer:
 
 
 def sink_for(
-    mariadb: MariaDb,
+    downstream: MariaDb | MySqlServer,
     lanes: int = 4,
     seed: int = 1,
     limits: Limits | None = None,
@@ -110,7 +110,8 @@ def sink_for(
         passed_over=passed_over,
         tells_missing=tells_missing,
     )
-    return MySqlSink(server_of(mariadb), CLUSTER_ID, options, Random(seed))
+    server = downstream if isinstance(downstream, MySqlServer) else server_of(downstream)
+    return MySqlSink(server, CLUSTER_ID, options, Random(seed))
 
 
 @asynccontextmanager

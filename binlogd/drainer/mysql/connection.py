@@ -11,10 +11,10 @@ session variables: tidb-binlog pkg/loader/util.go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pymysql.err import MySQLError
 
@@ -105,13 +105,8 @@ class NoRoom(DownstreamUnavailable):
     """The server's disk or table space is full."""
 
 
-def retry_kind(error: DownstreamUnavailable) -> str:
-    """The class of an error that is tried again, for counters and reports."""
-    if isinstance(error, TryAgain):
-        return "contention"
-    if isinstance(error, ReadOnly):
-        return "read-only"
-    return "no-room" if isinstance(error, NoRoom) else "connection"
+RETRY_KINDS = {TryAgain: "contention", ReadOnly: "read-only", NoRoom: "no-room"}
+"""Classes of errors that are tried again, for counters and reports; any other is "connection"."""
 
 
 class SqlRefused(Refused):
@@ -166,6 +161,19 @@ class QueryTimes:
         return {kind: seconds.statistics() for kind, seconds in self._seconds.items()}
 
 
+class ServerConnection(Protocol):
+    """What a session speaks through; `MysqlConnection` says what each of these promises."""
+
+    closed: bool
+    result: Any
+
+    async def open(self, *, several: bool = False) -> None: ...  # noqa: D102
+    async def query(self, sql: bytes) -> Any: ...  # noqa: D102
+    async def next_result(self) -> Any: ...  # noqa: D102
+    def thread_id(self) -> int: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
+
+
 @dataclass(frozen=True, slots=True)
 class MySqlServer:
     """Where the downstream is, and what its sessions are to be like.
@@ -184,6 +192,8 @@ class MySqlServer:
     """With it, nothing is said to a server that does not speak TLS."""
     times: QueryTimes = field(default_factory=lambda: QueryTimes(), repr=False, compare=False)
     """Of all sessions."""
+    connector: Callable[..., ServerConnection] = field(default=MysqlConnection, compare=False)
+    """Takes what `MysqlConnection` takes. In a simulation the server is in memory."""
 
     def __str__(self) -> str:
         return f"{self.user}@{self.host}:{self.port}"
@@ -220,7 +230,7 @@ class SqlSession:
     """A connection. `connect` makes one, `close` ends it at once and is safe to call again."""
 
     def __init__(
-        self, connection: MysqlConnection, server: MySqlServer, answer_timeout_s: float
+        self, connection: ServerConnection, server: MySqlServer, answer_timeout_s: float
     ) -> None:
         self._connection = connection
         self._server = server
@@ -244,7 +254,7 @@ class SqlSession:
         for what a backslash means and for strictness. `wishes` are variables that are set where the
         server knows them.
         """
-        connection = MysqlConnection(
+        connection = server.connector(
             (server.host, server.port),
             server.user,
             server.password,
@@ -302,7 +312,7 @@ class SqlSession:
     @property
     def thread_id(self) -> int:
         """The server's number of this connection."""
-        return int(self._connection.thread_id())
+        return self._connection.thread_id()
 
     async def run(self, statement: bytes, *, is_long: bool = False) -> Done:
         """Executes one statement; a long one (DDL) may take any time.
@@ -402,9 +412,8 @@ def session_mode(sql_mode: str | None, *, for_rows: bool) -> str:
     Outside of rows it is strict. Zero dates and days that no month has are no matter of strictness:
     TiDB may hold them, and no binlog tells under which mode they came.
     """
-    modes = [mode.strip() for mode in (sql_mode or "").split(",") if mode.strip()]
-    if sql_mode is None:
-        modes = [_DEFAULT_MODE]
+    said = _DEFAULT_MODE if sql_mode is None else sql_mode
+    modes = [mode.strip() for mode in said.split(",") if mode.strip()]
     harmful = _HARMFUL_MODES if for_rows else _NO_ESCAPES
     modes = [mode for mode in modes if mode.upper() not in harmful]
     wanted = ["NO_AUTO_VALUE_ON_ZERO"] if for_rows else ["NO_AUTO_VALUE_ON_ZERO", _STRICT_MODE]

@@ -32,13 +32,12 @@ from binlogd.drainer.mysql.connection import (
     TryAgain,
 )
 from binlogd.drainer.mysql.named_sql import NamedTable, Piece
-from binlogd.drainer.mysql.refusals import FORGIVEN, is_lax_enough
+from binlogd.drainer.mysql.refusals import FORGIVEN, is_lax_enough, shortened
 from binlogd.drainer.mysql.warned import changed_by_server
 from binlogd.errors import StatementRejected, UnsupportedDdl
 from binlogd.tso import NO_TS, Tso
 
 ATTEMPTS_MAX = 10
-STATEMENT_SHOWN_MAX = 500
 
 log = structlog.get_logger(__name__)
 
@@ -178,12 +177,12 @@ class NamedApplier:
         for statement in split(ddl.text):
             text = self._edited(commit_ts, statement)
             if not text:
-                log.info("ddl_passed_over", commit_ts=commit_ts, statement=_shown(statement))
+                log.info("ddl_passed_over", commit_ts=commit_ts, statement=shortened(statement))
                 continue
             try:
                 await self._execute(commit_ts, "" if _is_of_database(text) else ddl.database, text)
             except SqlRefused as error:
-                raise error.of_ddl(commit_ts, _shown(text)) from error
+                raise error.of_ddl(commit_ts, shortened(text)) from error
         self.counters.ddls += 1
 
     async def _execute(self, commit_ts: Tso, database: str, text: str) -> None:
@@ -205,7 +204,7 @@ class NamedApplier:
             log.warning(
                 "ddl_forgiven",
                 commit_ts=commit_ts,
-                statement=_shown(text),
+                statement=shortened(text),
                 code=error.code,
                 reason=error.reason,
             )
@@ -275,7 +274,7 @@ class _Run:
                 await self._look_at_warnings(statement, self._table)
         except SqlRefused as error:
             shown = statement.decode("utf-8", "replace")
-            raise error.of_rows(self._commit_ts, _shown(shown)) from error
+            raise error.of_rows(self._commit_ts, shortened(shown)) from error
         if first.finds_row:
             self.missing += max(0, len(self._pieces) - done.affected)
         self._pieces, self._size_bytes = [], 0
@@ -286,7 +285,7 @@ class _Run:
             refused = SqlRefused(
                 changed.code, f"the downstream would change a value: {changed.message}"
             )
-            shown = _shown(statement.decode("utf-8", "replace"))
+            shown = shortened(statement.decode("utf-8", "replace"))
             raise refused.of_rows(self._commit_ts, shown)
 
 
@@ -297,7 +296,3 @@ def _is_of_database(statement: str) -> bool:
         for verb in ("CREATE", "DROP")
         for noun in ("DATABASE", "SCHEMA")
     )
-
-
-def _shown(statement: str) -> str:
-    return statement if len(statement) <= STATEMENT_SHOWN_MAX else statement[:500] + "..."

@@ -13,6 +13,7 @@ from __future__ import annotations
 from binlogd.drainer.ddl.edits import begins
 from binlogd.drainer.mysql.warned import CHANGES
 
+STATEMENT_SHOWN_MAX = 500
 FORGIVEN = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
 """What the original forgives: the DDL's outcome is there already, or its object is gone."""
 FORGIVEN_AGAIN = FORGIVEN | {1068, 1493, 1507, 1517, 1826, 4091, 4092}
@@ -36,3 +37,8 @@ def is_lax_enough(code: int, statement: str, *, was_strict: bool) -> bool:
     if begins(statement, "CREATE"):
         return code in OF_DEFINITIONS | OF_VALUES
     return code in OF_DEFINITIONS or (code in OF_VALUES and not was_strict)
+
+
+def shortened(statement: str) -> str:
+    """As much of a statement as a message shows."""
+    return statement if len(statement) <= STATEMENT_SHOWN_MAX else statement[:500] + "..."

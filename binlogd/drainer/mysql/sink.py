@@ -41,6 +41,7 @@ from binlogd.drainer.mysql.refusals import (
     NO_FOREIGN_KEY,
     ROW_TOO_LARGE,
     is_lax_enough,
+    shortened,
 )
 from binlogd.drainer.mysql.store import MySqlStore
 from binlogd.drainer.mysql.tables import Tables
@@ -58,7 +59,6 @@ from binlogd.tso import MAX_TS, NO_TS, Tso
 
 log = structlog.get_logger(__name__)
 
-STATEMENT_SHOWN_MAX = 500
 DDL_ATTEMPTS_MAX = 10
 T = TypeVar("T")
 OLD_SESSION_WAITS_MAX = 30
@@ -415,9 +415,9 @@ class MySqlSink:
             former = ddl_note.Note.of(again.before)
             found = await ddl_note.outcome(session, ddl, place, turn, former, before)
             if found is ddl_note.Outcome.UNKNOWN:
-                raise DdlOutcomeUnknown(ddl.commit_ts, _shown(text))
+                raise DdlOutcomeUnknown(ddl.commit_ts, shortened(text))
             if found is ddl_note.Outcome.DONE:
-                log.info("ddl_found_done", commit_ts=ddl.commit_ts, statement=_shown(text))
+                log.info("ddl_found_done", commit_ts=ddl.commit_ts, statement=shortened(text))
                 return
         applier, left = self._current, self._current.positions
         may_cut = is_lax and begins(text, "ALTER")
@@ -457,7 +457,7 @@ class MySqlSink:
         work = self._set_and_run(session, ddl, settings, text, is_lax=is_lax)
         refused = None
         try:
-            await self._watch.over(ddl.commit_ts, _shown(text), session, work)
+            await self._watch.over(ddl.commit_ts, shortened(text), session, work)
         except SqlRefused as error:
             refused = error
         if settings:  # they were for this statement
@@ -492,7 +492,7 @@ class MySqlSink:
 
     def _say_cut(self, ddl: Ddl, text: str, warnings: Sequence[str]) -> None:
         self._in_doubt += 1
-        say_cut(ddl, _shown(text), warnings)
+        say_cut(ddl, shortened(text), warnings)
 
     async def _execute_parts(
         self, ddl: Ddl, step: int, text: str, again: PendingDdl | None
@@ -517,7 +517,7 @@ class MySqlSink:
             other = without_foreign_keys(text)
         if other != text:
             log.warning(
-                "ddl_changed", commit_ts=ddl.commit_ts, before=_shown(text), reason=error.reason
+                "ddl_changed", commit_ts=ddl.commit_ts, before=shortened(text), reason=error.reason
             )
         return other
 
@@ -527,11 +527,11 @@ class MySqlSink:
         if ddl.takes_back:
             forgiven = frozenset()
         if error.code not in forgiven:
-            raise error.of_ddl(ddl.commit_ts, _shown(text)) from error
+            raise error.of_ddl(ddl.commit_ts, shortened(text)) from error
         log.warning(
             "ddl_forgiven",
             commit_ts=ddl.commit_ts,
-            statement=_shown(text),
+            statement=shortened(text),
             code=error.code,
             reason=error.reason,
         )
@@ -587,7 +587,3 @@ def _with_long_text(ddl: Ddl, text: str) -> str:
         part.name.lower() for index in (table.indexes if table else ()) for part in index.columns
     }
     return with_long_text(text, names)
-
-
-def _shown(statement: str) -> str:
-    return statement if len(statement) <= STATEMENT_SHOWN_MAX else statement[:500] + "..."

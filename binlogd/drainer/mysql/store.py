@@ -58,7 +58,7 @@ class _Place:
         """Runs each, committed by itself."""
         async with self._lock:
             for statement in statements:
-                await self._once_more(partial(_run, statement))
+                await self._once_more(partial(SqlSession.run, statement=statement))
 
     async def rows(self, statement: bytes) -> list[tuple[Any, ...]]:
         """The rows of a query."""
@@ -387,10 +387,6 @@ def _as_set(checkpoint: Checkpoint) -> Checkpoint:
 def _row(found: tuple[Any, ...]) -> Row:
     lane, count, commit_ts, piece, session_id, note = found
     return int(lane), int(count), int(commit_ts), int(piece), int(session_id), str(note)
-
-
-async def _run(statement: bytes, session: SqlSession) -> None:
-    await session.run(statement)
 
 
 def _refused(error: SqlRefused) -> ConfigError:

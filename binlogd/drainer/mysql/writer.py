@@ -22,13 +22,13 @@ from binlogd.drainer.mysql import seek
 from binlogd.drainer.mysql.connection import (
     NO_TABLE,
     PACKET_TOO_LARGE,
+    RETRY_KINDS,
     UNKNOWN_COLUMN,
     Done,
     MySqlServer,
     SqlRefused,
     SqlSession,
     TryAgain,
-    retry_kind,
 )
 from binlogd.drainer.mysql.seek import Sought
 from binlogd.drainer.mysql.warned import changed_value
@@ -60,7 +60,7 @@ class LaneCounters:
     txns: int = 0
     bytes_written: int = 0
     retries: Counter[str] = field(default_factory=Counter)
-    """By kind (`mysql.retry_kind`)."""
+    """By kind (`RETRY_KINDS`)."""
     rows_not_found: int = 0
     """Rows to be changed that were not there, where the rule is not to stop."""
     statements_warned: int = 0
@@ -133,7 +133,7 @@ class RowWriter:
 
     def note_retry(self, error: DownstreamUnavailable) -> None:
         """Counts it, and lets go of a connection that cannot be used any more."""
-        self.counters.retries[retry_kind(error)] += 1
+        self.counters.retries[RETRY_KINDS.get(type(error), "connection")] += 1
         self.counters.last_error = str(error)
         if not isinstance(error, TryAgain):
             self.drop()
