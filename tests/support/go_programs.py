@@ -17,7 +17,7 @@ def built(folder: str, directory: Path, *flags: str, package: str = ".") -> Path
     """A package of a folder of tests/interop, as a program in `directory`; skips where it cannot be
     made from what is here."""
     beside_python = str(Path(sys.executable).parent)
-    go = shutil.which("go", path=os.pathsep.join([os.environ.get("PATH", ""), beside_python]))
+    go = shutil.which("go", path=os.pathsep.join([beside_python, os.environ.get("PATH", "")]))
     if go is None:
         pytest.skip("go is not installed: `make setup-soak` does")
     program = directory / "program"

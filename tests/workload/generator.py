@@ -32,7 +32,8 @@ _TRUNCATABLE = ("audit", "days", "order_lines")
 class Options:
     """What to make. Shares are of transactions; `ddl_every` counts transactions, 0 is never.
 
-    `prefix` stands before every name of a database.
+    `prefix` stands before every name of a database. A table with `rows_max` rows shrinks again; 0
+    lets it grow.
     """
 
     seed: int = 1
@@ -41,6 +42,7 @@ class Options:
     rollbacks: float = 0.04
     large: float = 0.002
     large_rows: int = 300
+    rows_max: int = 0
     ddl_every: int = 120
     tables: tuple[TableDef, ...] = STANDARD
     prefix: str = ""
@@ -76,7 +78,7 @@ class Workload:
         self._store = Store()
         self._timeline = Timeline(self._rng, options.habits, begin_ms=options.begin_ms)
         self._ddl = DdlSession(self._rng, self._catalogue, self._store, self._timeline, self.model)
-        self._statements = Statements(self._rng, self._store)
+        self._statements = Statements(self._rng, self._store, rows_max=options.rows_max)
         self._begun = 0
         self._is_ending = False
         self._committed = 0

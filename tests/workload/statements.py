@@ -21,15 +21,17 @@ _PICKS = 4  # how often another row is looked for when one is held by somebody e
 class Statements:
     """Random statements on behalf of one draft."""
 
-    def __init__(self, rng: random.Random, store: Store) -> None:
+    def __init__(self, rng: random.Random, store: Store, *, rows_max: int = 0) -> None:
         self._rng = rng
         self._store = store
+        self._rows_max = rows_max
 
     def run(self, draft: Draft, table: Table) -> bool:
         """One statement of any kind; False if it found nothing to change."""
-        chance = self._rng.random()
-        if len(self._store.table(table.id).rows) < 5 or chance < 0.35:
-            return self.insert(draft, table)
+        chance, rows = self._rng.random(), len(self._store.table(table.id).rows)
+        if rows < 5 or chance < 0.35:
+            is_full = 0 < self._rows_max <= rows and all(each.is_public for each in table.columns)
+            return self.delete(draft, table) if is_full else self.insert(draft, table)
         if chance < 0.70:
             return self.update(draft, table)
         if not all(column.is_public for column in table.columns):
