@@ -103,6 +103,13 @@ class SubmittedDdl(Struct, frozen=True):
     reason: str
 
 
+class BusyTable(Struct, frozen=True):
+    """`schema.table` as upstream calls it, and its rows that were handed to the sink."""
+
+    table: str
+    rows: int
+
+
 class TrashStatus(Struct, frozen=True):
     """What was dropped upstream and is kept downstream; nothing where there is no trash."""
 
@@ -146,6 +153,7 @@ class DrainerStatus(Struct, frozen=True, kw_only=True):
     ddl: DdlAtWork | None = None
     lanes: Sequence[Ts] = ()
     last_ddls: Sequence[SubmittedDdl] = ()
+    busy_tables: Sequence[BusyTable] = ()
     trash: TrashStatus = TrashStatus()
     downstream: DownstreamStatus = DownstreamStatus()
 
@@ -158,11 +166,13 @@ PARTLY: Mapping[str, Sequence[str]] = {
 
 
 class UpstreamPart(Struct, frozen=True, kw_only=True):
-    """How it stands with one of those that an upstream asks. `address` is who answers now, and
-    `leader` its name; `trouble` is why nobody does. Counts are since the start."""
+    """How it stands with one of those that an upstream asks. `address` is who answers now, `leader`
+    its name, `version` what it says of itself; `trouble` is why nobody does. Counts are since the
+    start."""
 
     name: str
     address: str = ""
+    version: str = ""
     leader: str = ""
     trouble: str = ""
     requests: int = 0

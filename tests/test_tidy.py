@@ -16,9 +16,9 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 84087
+PRODUCT_LINES_MAX = 84141
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5478
+FUNCTIONS_MAX = 5481
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 
 

@@ -25,7 +25,15 @@ from rich.table import Table
 from rich.text import Text
 
 from binlogd.snapshot.process.launcher import Progress as ExportStep
-from binlogd.status import OFF, DrainerStatus, ShardStatus, SourceStatus, Status, UpstreamStatus
+from binlogd.status import (
+    OFF,
+    DrainerStatus,
+    SavedCheckpoint,
+    ShardStatus,
+    SourceStatus,
+    Status,
+    UpstreamStatus,
+)
 from binlogd.tools.transaction import Meter
 from binlogd.tools.verify import Step as VerifyStep
 from binlogd.tso import Tso, physical_ms
@@ -173,6 +181,12 @@ def _lag(lag_s: float | None, drainer: DrainerStatus) -> str:
     return "not replicating" if drainer.state == OFF else "nothing is applied yet"
 
 
+def _checkpoint(saved: SavedCheckpoint) -> str:
+    """Where nothing is saved, nothing is said to be inconsistent."""
+    ts = saved.commit_ts
+    return f"{ts}, consistent: {saved.consistent}" if ts else "nothing yet"
+
+
 def _lanes(lane_ts: Sequence[Tso]) -> str:
     """How many, and how far the last one is behind the first."""
     first, last = max(lane_ts), min(lane_ts)
@@ -183,13 +197,17 @@ def _lanes(lane_ts: Sequence[Tso]) -> str:
 def upstream_text(upstream: UpstreamStatus) -> str:
     """Who tells what this node does not know by itself."""
     named = [
-        f"{part.name} {part.leader} at {part.address}" if part.address else part.name
+        " ".join(filter(None, (part.name, part.version, part.leader, _at(part.address))))
         for part in upstream.parts
     ]
     tso = upstream.tso
     if tso is not None and tso.age_s is not None:
         named.append(f"its time {tso.last_ts}, told {tso.age_s:.0f} s ago")
     return ", ".join([upstream.kind, *named])
+
+
+def _at(address: str) -> str:
+    return f"at {address}" if address else ""
 
 
 def _upstream_troubles(upstream: UpstreamStatus) -> list[tuple[str, str]]:
@@ -239,7 +257,8 @@ def print_status_on(console: Console, status: Status) -> None:
         ("node", f"{status.node_id} ({status.state})"),
         ("cluster", str(status.cluster_id or "not known yet")),
         ("everything up to", str(status.max_commit_ts)),
-        ("applied up to", f"{checkpoint.commit_ts}, consistent: {checkpoint.consistent}"),
+        ("applied up to", str(drainer.applied_ts or "nothing yet")),
+        ("saved up to", _checkpoint(checkpoint)),
         ("lag", _lag(status.lag_s, drainer)),
         ("drainer", _drainer_state(drainer)),
         ("upstream", upstream_text(status.upstream)),

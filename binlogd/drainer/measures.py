@@ -14,7 +14,7 @@ from binlogd.binlog import Pulled
 from binlogd.drainer.slow import SlowTransactions
 from binlogd.drainer.txn import Ddl, Dml, Txn
 from binlogd.ports import BinlogSource, Clock, Member, Sources
-from binlogd.status import SubmittedDdl
+from binlogd.status import BusyTable, SubmittedDdl
 from binlogd.telemetry.histogram import Histogram, HistogramStatistics, SizeHistogram, doubling
 from binlogd.tso import Tso, physical_ms
 
@@ -22,6 +22,9 @@ _SECONDS = doubling(0.00005, 18)
 _DELAY_SECONDS = doubling(0.001, 22)
 _BINLOG_SIZES, _FILE_SIZES = 25, 20
 DDLS_KEPT = 20
+TABLES_COUNTED_MAX = 512
+"""Of more, those with the fewest rows are forgotten, and begin at none again."""
+TABLES_TOLD = 10
 _STATEMENT_CHARS_MAX = 1_000
 _KINDS = {"Insert": 0, "Update": 1, "Delete": 4}
 """Bytes of `Mutation.sequence`."""
@@ -30,7 +33,7 @@ _KINDS = {"Insert": 0, "Update": 1, "Delete": 4}
 @dataclass(frozen=True, slots=True)
 class DrainerMeasuresStatistics:
     """By the original's label values. Sizes in bytes, durations in seconds. `ddls` are the last
-    ones, in commit order."""
+    ones, in commit order; `busy_tables` those with the most rows, the busiest first."""
 
     events: Mapping[str, int]
     undecodable: int
@@ -40,6 +43,7 @@ class DrainerMeasuresStatistics:
     read_sizes: Mapping[str, HistogramStatistics]
     relay: FileStatistics
     ddls: tuple[SubmittedDdl, ...]
+    busy_tables: tuple[BusyTable, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class DrainerMeasures:
         self.slow = slow
         self.relay = FileMeasures()
         self._events: Counter[str] = Counter()
+        self._tables: Counter[str] = Counter()
         self._undecodable = 0
         self._execute_s = Histogram(_SECONDS)
         self._checkpoint_delay_s = Histogram(_DELAY_SECONDS)
@@ -103,10 +108,14 @@ class DrainerMeasures:
         for txn in txns:
             if isinstance(txn, Dml):
                 for change in txn.changes:
+                    name = f"{change.table.database}.{change.table.info.name}"
+                    self._tables[name] += len(change.mutation.sequence)
                     for kind, byte in _KINDS.items():
                         self._events[kind] += change.mutation.sequence.count(byte)
             elif isinstance(txn, Ddl):
                 self._note_ddl(txn)
+        if len(self._tables) > TABLES_COUNTED_MAX:
+            self._tables = Counter(dict(self._tables.most_common(TABLES_COUNTED_MAX // 2)))
 
     def _note_ddl(self, ddl: Ddl) -> None:
         if self._ddls and ddl.commit_ts <= self._ddls[-1].commit_ts:
@@ -138,6 +147,7 @@ class DrainerMeasures:
             read_sizes={name: each.statistics() for name, each in self._read_size.items()},
             relay=self.relay.statistics(),
             ddls=tuple(self._ddls),
+            busy_tables=tuple(BusyTable(*each) for each in self._tables.most_common(TABLES_TOLD)),
         )
 
 

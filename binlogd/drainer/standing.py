@@ -57,6 +57,7 @@ def drainer_status(
         ddl=replace(sink.ddl, elapsed_s=round(sink.ddl.elapsed_s, 1)) if sink.ddl else None,
         lanes=sink.lane_ts,
         last_ddls=now.measures.ddls,
+        busy_tables=now.measures.busy_tables,
         trash=_trash(sink.trash) if sink.trash is not None else TrashStatus(),
         downstream=downstream,
     )

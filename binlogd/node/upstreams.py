@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from msgspec import structs
+
 from binlogd.host.clock import WallClock
 from binlogd.log.directory import STORE_FILE
 from binlogd.ports import Registry, TsoSource, TxnStatusSource
@@ -196,7 +198,8 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
     upstream, tls = setup.config.upstream, client_tls(setup)
     pd = PdClient(pd_addresses(upstream.pd_urls), tls)
     tso = PdTso(pd)
-    tikv = TikvClient(pd, tso, Stores(pd, tls), Random())
+    stores = Stores(pd, tls)
+    tikv = TikvClient(pd, tso, stores, Random())
     etcd = _etcd(setup)
     try:
         cluster = await open_cluster(store, pd, upstream.cluster_id)
@@ -231,7 +234,7 @@ async def _pd(setup: Setup, store: UpstreamStore) -> Upstream:
         lives=(pd, tso, _Connections(tikv), etcd, *holds, *([tidb] if tidb else [])),
         parts=(
             pd.statistics,
-            partial(_part_of, tikv),
+            partial(_part_of, tikv, stores),
             *(each.statistics for each in holds),
             *(tidb.parts() if tidb else ()),
         ),
@@ -268,7 +271,11 @@ class _TidbPorts:
         return TidbTables(self.ports)
 
     def parts(self) -> tuple[Callable[[], UpstreamPart], ...]:
-        return self.sessions.statistics, self.ports.statistics
+        return self._told, self.ports.statistics
+
+    def _told(self) -> UpstreamPart:
+        versions = (each.version for each in self.sql if each.version)
+        return structs.replace(self.sessions.statistics(), version=next(versions, ""))
 
     async def run(self) -> None:
         """Nothing goes on beside the questions."""
@@ -293,10 +300,11 @@ class _Connections:
         self.tikv.close()
 
 
-def _part_of(tikv: TikvClient) -> UpstreamPart:
+def _part_of(tikv: TikvClient, stores: Stores) -> UpstreamPart:
     now = tikv.statistics()
     return UpstreamPart(
         name="tikv",
+        version=stores.version,
         trouble=now.trouble,
         requests=sum(now.router.calls.values()),
         errors=sum(now.router.region_errors.values()),

@@ -82,6 +82,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory, mariadb_server: MariaDb) -
     with machine.config_file.open("a") as file:
         file.write(
             'segment-size = "16 KiB"\n[archive]\nurl = "archive"\n[export]\ndir = "exports"\n'
+            '[telemetry]\notlp-endpoint = "http://127.0.0.1:1"\n'
         )
     try:
         machine.start()

@@ -131,6 +131,11 @@ def _since(plot: WebElement) -> str:
     return (plot.get_attribute("aria-label") or "").partition("since")[2]
 
 
+def test_the_tables_with_the_most_rows_are_told(browser: Browser, recorded: Appliance) -> None:
+    opened(browser, recorded)
+    assert re.search(r"shop\.orders\s+8\b", browser.wait_for("#tables", "shop"))
+
+
 def test_a_picture_shows_a_day_too_and_one_peak_does_not_flatten_the_rest(
     browser: Browser, recorded: Appliance
 ) -> None:

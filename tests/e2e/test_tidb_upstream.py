@@ -114,6 +114,8 @@ async def test_what_a_dead_tidb_left_is_settled_by_what_tikv_has_of_it(scene: Sc
     scene.first.rolled_back(undone, scene.start_ts(number + 1))
     scene.first.locked(running, scene.start_ts(number + 2))
     status = await scene.until(lambda s: "still running" in s["blocked_by"])
+    (version,) = {each["version"] for each in status["upstream"]["parts"]} - {""}
+    assert version == "v6.5.0", "as it says when a session begins"
     assert status["max_commit_ts"] < bank.commit_ts_of(number + 2), "it holds what is behind it"
     scene.first.keys.pop(running)
     scene.first.committed(running, scene.start_ts(number + 2), bank.commit_ts_of(number + 2))

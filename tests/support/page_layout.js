@@ -1,6 +1,6 @@
 // Where every part of the page lies: its left edge and its width in pixels, and in which row of the page it begins;
 // and the colours of the scheme. Heights are left out: they follow from the fonts of the machine.
-const PARTS = ".inner, .brand, #states, #live, #attention > *, #flow, #span, .tile, .picture, #shards, #lanes, #lookup, "
+const PARTS = ".inner, .brand, #states, #live, #attention > *, #flow, #span, .tile, .picture, #shards, #lanes, #tables, #lookup, "
   + "#look-form .kinds, #look-form .fields, #ddls, #acting-title, footer p";
 const counts = {};
 const boxes = [...document.querySelectorAll(PARTS)].filter((each) => each.checkVisibility()).map((each) => {

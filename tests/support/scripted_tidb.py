@@ -215,6 +215,7 @@ def _text(value: bytes) -> str:
 class _Session(Session):  # type: ignore[misc]  # the library has no types
     def __init__(self, tidb: ScriptedTidb) -> None:
         super().__init__()
+        self.variables.set("version", f"8.0.11-TiDB-v{tidb.version}.0", force=True)
         self._tidb = tidb
         tidb.sessions += 1
 

@@ -204,7 +204,8 @@ class FakeStore(TikvBase):
 
     def meta(self) -> metapb.Store:
         """As the protocol has it."""
-        return metapb.Store(id=self.id, address=f"127.0.0.1:{self.port}", state=self.state)
+        address = f"127.0.0.1:{self.port}"
+        return metapb.Store(id=self.id, address=address, state=self.state, version="7.1.5")
 
     async def start(self, tls: ServerTls | None = None) -> None:
         """Listens, at another port each time."""

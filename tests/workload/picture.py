@@ -1,6 +1,6 @@
 """Takes the picture of the page that the README shows: `python -m tests.workload.picture FILE`.
 
-A node on its defaults with a SQLite replica gets a minute of load, and a browser looks at it.
+A node with a replica in a MariaDB of its own gets a minute of load, and a browser looks at it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from pathlib import Path
 from binlogd.client.directory import FixedPumps
 from binlogd.client.pumps_client import PumpsClient
 from binlogd.tools.appliance import Appliance
+from tests.support.appliance import into_mariadb
 from tests.support.browser import Browser
+from tests.support.mariadb import MariaDb
 from tests.workload.feed import Feeder
 from tests.workload.generator import Options, Workload
 from tests.workload.status_port import write_history
@@ -25,6 +27,8 @@ from tests.workload.timeline import Record
 _LOAD_S = 75.0
 _LOOK_AFTER_S = 45.0
 _WAVE_S = 4.0
+_PORT = 3306
+"""As it is known; it has to be free."""
 
 
 async def _records(workload: Workload, history: Path) -> AsyncIterator[Record]:
@@ -45,10 +49,11 @@ async def _picture(file: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         history = Path(folder) / "ddl_history.json"
         write_history(history, b"[]")
-        node = Appliance(
-            Path(folder) / "node", history=history, syncer='[syncer]\ndb-type = "sqlite"\n'
-        )
+        server = MariaDb(Path(folder))
+        server.port = _PORT
+        node = Appliance(Path(folder) / "node", history=history, syncer=into_mariadb(server))
         try:
+            await asyncio.to_thread(server.start)
             await node.start()
             workload = Workload(
                 Options(transactions=100_000, begin_ms=time.time_ns() // 1_000_000, ddl_every=400)
@@ -62,12 +67,14 @@ async def _picture(file: Path) -> None:
                 await asyncio.to_thread(_shoot, f"http://{node.host}:{node.port}/", file)
         finally:
             await node.close()
+            server.stop()
 
 
 def _shoot(url: str, file: Path) -> None:
     browser = Browser()
     try:
-        browser.look(width=1280, height=720)
+        browser.look(width=1280, height=1040)
+        browser.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
         browser.driver.get(url)
         browser.wait(lambda: "Connected" in browser.text("body") or browser.all("svg path"))
         time.sleep(3.0)  # some samples

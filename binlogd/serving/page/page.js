@@ -88,6 +88,7 @@ function showAll({ status, problems, skips }) {
   showPictures();
   showShards(status);
   showLanes(status);
+  showTables(status.drainer);
   showDdls(status.drainer);
   acting.showActing(status, skips);
 }
@@ -115,7 +116,7 @@ const isConnected = ({ downstream, lanes }) => !(downstream.db_type in DATABASES
 
 function showFlow(status) {
   const { upstream, drainer, shards, roles, cluster_id: cluster } = status;
-  const asked = upstream.parts.map((each) => each.address && `${each.name} ${each.address}`).filter(Boolean).join(", ");
+  const asked = upstream.parts.map((each) => (each.address || each.version) && [each.name, each.version, each.address].filter(Boolean).join(" ")).filter(Boolean).join(", ");
   const from = [`${shards.length ? "TiDB" : "Pumps"}${cluster ? `, cluster ${cluster}` : ""}`, `kind = "${upstream.kind}"${asked ? `, ${asked}` : ""}`];
   const into = drainer.state === "off" ? ["nothing", "replication is turned off"]
     : [TARGETS[drainer.downstream.db_type] ?? "", `${drainer.downstream.address}${isConnected(drainer) ? "" : ", not connected yet"}`];
@@ -212,11 +213,15 @@ function table(caption, heads, rows) {
       el(at ? "td" : "th", { scope: at ? null : "row", class: heads[at][1] }, cell)))))));
 }
 
-function bar(value, most) {
+function track(value, most) {
   const inner = el("i");
   inner.style.width = `${Math.min(100, (value / Math.max(most, 1)) * 100)}%`;
+  return el("span", { class: "track", "aria-hidden": "true" }, inner);
+}
+
+function bar(value, most) {
   if (!value) return value === null ? "–" : "up to date";
-  return el("span", { class: "behind" }, el("span", { class: "track", "aria-hidden": "true" }, inner), el("span", {}, seconds(value)));
+  return el("span", { class: "behind" }, track(value, most), el("span", {}, seconds(value)));
 }
 
 function showShards(status) {
@@ -245,6 +250,15 @@ function showLanes(status) {
     el("h3", {}, "Other Pumps"),
     table("Other Pumps", [["Pump", ""], ["State", ""], ["Behind", "number"], ["Silent", "number"], ["Waiting", "number"]],
       others.map((each) => [each.name, each.trouble || each.state, each.lag_s === null ? "–" : seconds(each.lag_s), seconds(each.silent_s), count(each.binlogs_waiting)]))]);
+}
+
+const TABLES_SHOWN = 6; // beside four shards: as high as these
+function showTables({ busy_tables: tables = [] }) {
+  const most = tables[0]?.rows ?? 1;
+  show($("tables"), tables, () => tables.length
+    ? table("Tables with the most rows", [["Table", ""], ["Rows", "number"], ["Compared", "wide"]],
+      tables.slice(0, TABLES_SHOWN).map((each) => [el("span", { class: "name", title: each.table }, each.table), count(each.rows), track(each.rows, most)]))
+    : el("p", { class: "dim" }, "None yet."));
 }
 
 function showDdls(drainer) {

@@ -53,6 +53,8 @@ class TidbSql:
         self._host, self._port = address
         self._login = login
         self._connection: MysqlConnection | None = None
+        self.version = ""
+        """As the server said it at the last connection; such as v7.1.0."""
         self._speaking = asyncio.Lock()
 
     def __str__(self) -> str:
@@ -115,6 +117,7 @@ class TidbSql:
             without_tls=_WITHOUT_TLS,
         )
         await connection.open()
+        self.version = str(connection.server_version).rpartition("-TiDB-")[2]
         return connection
 
     def _meaning(self, error: Exception) -> UpstreamUnavailable:

@@ -27,6 +27,8 @@ class Stores:
     def __init__(self, places: RegionDirectory, tls: ClientTls | None = None) -> None:
         self._places, self._tls = places, tls
         self._addresses: dict[int, str] = {}
+        self.version = ""
+        """Of the store that PD told of last."""
         self._asking: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._connections: dict[str, Connection] = {}
 
@@ -43,6 +45,7 @@ class Stores:
                 if store is None or store.state == StoreState.Tombstone:
                     return None
                 address = self._addresses[store_id] = store.address
+                self.version = store.version
         found = self._connections.get(address)
         if found is None:
             host, port = _host_and_port(address)

@@ -15,6 +15,7 @@ from binlogd.host.tls import ClientTls, ServerTls
 from binlogd.tidb.meta_keys import KeyRange
 from binlogd.tso import Tso, plus_ms
 from binlogd.upstream.tikv.client import TikvClient
+from binlogd.upstream.tikv.stores import Stores
 from binlogd.wire.generated import errorpb, metapb
 from tests.support.certificates import Authority
 from tests.support.pump_world import eventually
@@ -46,6 +47,15 @@ async def test_a_value_is_that_of_its_timestamp() -> None:
         assert await client.get(KEY, first) is None
         assert await client.get(KEY, second) == b"one"
         assert await client.get(KEY, third) is None
+
+
+async def test_the_version_of_tikv_is_known_from_the_first_store_that_is_asked() -> None:
+    async with tikv() as cluster:
+        stores = Stores(cluster)
+        assert stores.version == ""
+        await stores.connection(1)
+        assert stores.version == "7.1.5"
+        stores.close()
 
 
 async def test_a_region_is_asked_for_once_and_then_known() -> None:

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from binlogd.commands.console import print_status
-from binlogd.status import DdlAtWork, DrainerStatus, GcStatus
+from binlogd.status import (
+    DdlAtWork,
+    DrainerStatus,
+    GcStatus,
+    SavedCheckpoint,
+    UpstreamPart,
+    UpstreamStatus,
+)
 from binlogd.tso import Tso
 from tests.support.statuses import drainer, well
 
@@ -73,3 +80,26 @@ def test_a_lag_that_is_not_known_is_no_number(
 ) -> None:
     print_status(well(lag_s=lag_s, drainer=half))
     assert words in " ".join(capsys.readouterr().out.split())
+
+
+def test_nothing_is_inconsistent_before_the_first_write(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_status(well(checkpoint=SavedCheckpoint()))
+    text = " ".join(capsys.readouterr().out.split())
+    assert "applied up to nothing yet saved up to nothing yet" in text
+    assert "consistent" not in text
+    print_status(well(drainer=drainer(applied_ts=Tso(45))))
+    text = " ".join(capsys.readouterr().out.split())
+    assert "applied up to 45 saved up to 40, consistent: False" in text
+
+
+def test_who_is_asked_is_told_with_the_version_that_it_tells(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parts = [UpstreamPart(name="pd", leader="pd-0", address="pd:2379"), UpstreamPart(name="tikv")]
+    print_status(well(upstream=UpstreamStatus(kind="pd", parts=parts)))
+    assert "upstream pd, pd pd-0 at pd:2379, tikv" in " ".join(capsys.readouterr().out.split())
+    parts[1] = UpstreamPart(name="tikv", version="7.1.5")
+    print_status(well(upstream=UpstreamStatus(kind="pd", parts=parts)))
+    assert "at pd:2379, tikv 7.1.5" in " ".join(capsys.readouterr().out.split())

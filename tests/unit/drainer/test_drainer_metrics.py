@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from binlogd.drainer.checkpoint import Checkpoint
 from binlogd.drainer.drainer import DrainerState, DrainerStatistics
-from binlogd.drainer.measures import DrainerMeasures
+from binlogd.drainer.measures import TABLES_COUNTED_MAX, TABLES_TOLD, DrainerMeasures
 from binlogd.drainer.metrics import say_drainer
 from binlogd.drainer.sink import SinkStatistics
+from binlogd.drainer.txn import Dml, TableChange
 from binlogd.merge.merge import MergeStatistics, SourcePosition
 from binlogd.relay.log import RelayStatistics
+from binlogd.status import BusyTable
 from binlogd.telemetry.exposition import Exposition
-from binlogd.tso import NO_TS, compose
+from binlogd.tidb.model import Table, TableAt
+from binlogd.tso import NO_TS, Tso, compose
+from binlogd.wire.peek import Mutation
 
 
 def _said(now: DrainerStatistics) -> dict[str, str]:
@@ -97,3 +101,35 @@ def test_between_sessions_only_what_lasts_is_said() -> None:
     assert said['binlogd_drainer_state{state="running"}'] == "1"
     assert said['binlogd_drainer_state{state="stuck"}'] == "0"
     assert not any(name.startswith(("binlogd_relay", "binlog_drainer_pump")) for name in said)
+
+
+def _changes(rows_by_table: dict[str, int]) -> Dml:
+    changes = tuple(
+        TableChange(
+            TableAt("shop", Table(1, name, ()), 1, None, {}, may_lack_columns=False),
+            Mutation(1, [b""] * rows, [], [], bytes(rows)),
+        )
+        for name, rows in rows_by_table.items()
+    )
+    return Dml(Tso(1), Tso(2), 1, changes)
+
+
+def test_the_busiest_tables_are_told_first() -> None:
+    measures = DrainerMeasures()
+    measures.submitted([_changes({"orders": 2, "items": 5}), _changes({"orders": 4})], 0.1)
+    assert measures.statistics().busy_tables == (
+        BusyTable("shop.orders", 6),
+        BusyTable("shop.items", 5),
+    )
+
+
+def test_of_ever_so_many_tables_the_busy_ones_are_still_counted() -> None:
+    measures = DrainerMeasures()
+    busy = {f"busy{number}": 3 for number in range(TABLES_TOLD)}
+    for number in range(3 * TABLES_COUNTED_MAX):
+        measures.submitted([_changes({f"once{number}": 1})], 0.1)
+        if number % 100 == 0:
+            measures.submitted([_changes(busy)], 0.1)
+    told = measures.statistics().busy_tables
+    rounds = -(-3 * TABLES_COUNTED_MAX // 100)
+    assert told == tuple(BusyTable(f"shop.{name}", 3 * rounds) for name in busy)
