@@ -11,15 +11,14 @@ import zlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from pathlib import Path
 
-import aiohttp
 import msgspec
 
 from binlogd.errors import UpstreamUnavailable
 from binlogd.host.disk import PosixDisk
+from binlogd.host.http import HttpSession, NoAnswer, http_session
 from binlogd.host.tls import ClientTls
 from binlogd.tidb.job_index import JobIndex
 from binlogd.upstream.history import HistoryLimits, JobSource, stored_job
-from binlogd.upstream.http import certificates, session
 from binlogd.upstream.store import StoredJob
 
 _PAGE_JOBS = 2048  # what TiDB 8.4 and newer answer at most
@@ -106,7 +105,7 @@ class UrlJobs:
         query = {} if wanted is None else {"limit": str(_NEWEST_JOBS)}
         read_back_to = 0
         try:
-            async with session(self._limits.request_timeout_s) as asking:
+            async with http_session(self._limits.request_timeout_s, self._tls) as asking:
                 for _ in range(_PAGES_MAX):
                     ids: list[int] = []
                     for part in _slices(await self._page(asking, query)):
@@ -125,26 +124,15 @@ class UrlJobs:
                         return
                     read_back_to = oldest
                     query = {"start_job_id": str(oldest - 1), "limit": str(_PAGE_JOBS)}
-        except (aiohttp.ClientError, TimeoutError) as error:
-            reason = str(error) or type(error).__name__
-            raise UpstreamUnavailable(f"upstream.schema-history {self._url}: {reason}") from error
+        except NoAnswer as error:
+            raise UpstreamUnavailable(f"upstream.schema-history {self._url}: {error}") from error
 
-    async def _page(self, asking: aiohttp.ClientSession, query: dict[str, str]) -> bytes:
-        async with asking.get(self._url, params=query, ssl=certificates(self._tls)) as response:
-            body = bytearray()
-            async for chunk in response.content.iter_chunked(1 << 20):
-                body += chunk
-                if len(body) > self._limits.answer_bytes_max:
-                    raise UpstreamUnavailable(
-                        f"upstream.schema-history {self._url}: the answer is larger than"
-                        f" {self._limits.answer_bytes_max} bytes"
-                    )
-            if response.status != 200:
-                raise UpstreamUnavailable(
-                    f"upstream.schema-history {self._url}: HTTP {response.status}:"
-                    f" {bytes(body[:200]).decode('utf-8', 'replace').strip()}"
-                )
-        return bytes(body)
+    async def _page(self, asking: HttpSession, query: dict[str, str]) -> bytes:
+        most = self._limits.answer_bytes_max
+        answer = await asking.ask("GET", self._url, bytes_max=most, params=query)
+        if answer.status != 200:
+            raise UpstreamUnavailable(f"upstream.schema-history {self._url}: {answer.refusal}")
+        return answer.body
 
 
 def _parsed(name: str, answer: bytes) -> list[StoredJob]:

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import aiohttp
-
 from binlogd.errors import UpstreamUnavailable
+from binlogd.host.http import NoAnswer, http_session
 from binlogd.host.tls import ClientTls
-from binlogd.upstream.http import certificates, session
 
 ANSWER_S = 10.0
 ANSWER_BYTES_MAX = 64 << 20
-_TEXT_BYTES = 200
 
 
 class StatusPort:
@@ -37,24 +34,15 @@ class StatusPort:
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
         """The body of an answer. Raises UpstreamUnavailable, also for an answer that is an error:
         another TiDB may know better."""
+        url, params = self.url(path), dict(query or {})
         try:
-            async with (
-                session(ANSWER_S) as asking,
-                asking.get(
-                    self.url(path), params=dict(query or {}), ssl=certificates(self.tls)
-                ) as answer,
-            ):
-                body = bytearray()
-                async for chunk in answer.content.iter_chunked(1 << 16):
-                    body += chunk
-                    if len(body) > ANSWER_BYTES_MAX:
-                        raise self._error(path, f"more than {ANSWER_BYTES_MAX} bytes of answer")
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._error(path, str(error) or type(error).__name__) from error
+            async with http_session(ANSWER_S, self.tls) as asking:
+                answer = await asking.ask("GET", url, bytes_max=ANSWER_BYTES_MAX, params=params)
+        except NoAnswer as error:
+            raise self._error(path, str(error)) from error
         if answer.status != 200:
-            text = bytes(body[:_TEXT_BYTES]).decode("utf-8", "replace").strip()
-            raise self._error(path, f"HTTP {answer.status}: {text}")
-        return bytes(body)
+            raise self._error(path, answer.refusal)
+        return answer.body
 
     def _error(self, path: str, reason: str) -> UpstreamUnavailable:
         return UpstreamUnavailable(f"tidb {self}{path}: {reason}")

@@ -1,0 +1,94 @@
+"""Requests by HTTP that end with whoever made them: the door to aiohttp's client."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, cast
+
+import aiohttp
+
+from binlogd.host.silence import cut
+from binlogd.host.tls import ClientTls
+
+_TEXT_BYTES = 200
+
+
+class NoAnswer(Exception):
+    """Nobody answers, not in time, or more than is taken; the text is the reason."""
+
+    def __init__(self, reason: str, *, is_untrusted: bool = False) -> None:
+        """`is_untrusted`: TLS came to nothing."""
+        self.is_untrusted = is_untrusted
+        super().__init__(reason)
+
+
+class Answer(NamedTuple):
+    """Of whatever status."""
+
+    status: int
+    body: bytes
+
+    @property
+    def refusal(self) -> str:
+        """The status and the beginning of the body, for an error."""
+        text = self.body[:_TEXT_BYTES].decode("utf-8", "replace").strip()
+        return f"HTTP {self.status}: {text}"
+
+
+class HttpSession:
+    """Some requests; `http_session` makes one."""
+
+    def __init__(self, asking: aiohttp.ClientSession, tls: ClientTls | None) -> None:
+        self._asking, self._tls = asking, tls
+
+    async def ask(self, method: str, url: str, *, bytes_max: int, **request: Any) -> Answer:
+        """`request` as aiohttp takes it. Raises NoAnswer, also for a body above `bytes_max`."""
+        # certificates may have changed since the last request
+        trusted = self._tls.fresh() if self._tls is not None else True
+        body = bytearray()
+        try:
+            async with self._asking.request(method, url, ssl=trusted, **request) as response:
+                async for chunk in response.content.iter_chunked(1 << 20):
+                    body += chunk
+                    if len(body) > bytes_max:
+                        raise NoAnswer(f"the answer is larger than {bytes_max} bytes")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            is_untrusted = isinstance(error, aiohttp.ClientSSLError | ssl.SSLError)
+            reason = str(error) or type(error).__name__
+            raise NoAnswer(reason, is_untrusted=is_untrusted) from error
+        return Answer(response.status, bytes(body))
+
+
+@asynccontextmanager
+async def http_session(answer_s: float, tls: ClientTls | None) -> AsyncIterator[HttpSession]:
+    """An answer as a whole may take so long. Without `tls`, https trusts what this machine does.
+
+    At the end no connection is left, whatever its server does: aiohttp lets those go that are not
+    to be used again, and TLS waits for a goodbye.
+    """
+    connector = _Connector()
+    timeout = aiohttp.ClientTimeout(total=answer_s)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as made:
+            yield HttpSession(made, tls)
+    finally:
+        connector.cut()
+
+
+class _Connector(aiohttp.TCPConnector):
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: list[asyncio.Transport] = []
+
+    async def _create_connection(self, *of: Any) -> Any:
+        protocol = await super()._create_connection(*of)
+        self._made.append(cast(asyncio.Transport, protocol.transport))
+        return protocol
+
+    def cut(self) -> None:
+        """Ends all that it has made."""
+        for transport in self._made:
+            cut(transport)
