@@ -25,7 +25,7 @@ class NoAnswer(Exception):
         super().__init__(reason)
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """Of whatever status."""
 
     status: int
@@ -44,7 +44,7 @@ class HttpSession:
     def __init__(self, asking: aiohttp.ClientSession, tls: ClientTls | None) -> None:
         self._asking, self._tls = asking, tls
 
-    async def ask(self, method: str, url: str, *, bytes_max: int, **request: Any) -> Answer:
+    async def ask(self, method: str, url: str, *, bytes_max: int, **request: Any) -> HttpAnswer:
         """`request` as aiohttp takes it. Raises NoAnswer, also for a body above `bytes_max`."""
         # certificates may have changed since the last request
         trusted = self._tls.fresh() if self._tls is not None else True
@@ -59,7 +59,7 @@ class HttpSession:
             is_untrusted = isinstance(error, aiohttp.ClientSSLError | ssl.SSLError)
             reason = str(error) or type(error).__name__
             raise NoAnswer(reason, is_untrusted=is_untrusted) from error
-        return Answer(response.status, bytes(body))
+        return HttpAnswer(response.status, bytes(body))
 
 
 @asynccontextmanager

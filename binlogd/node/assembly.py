@@ -27,6 +27,7 @@ from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.filtering.route import RouteRule, TableRouter
 from binlogd.drainer.kafka.broker import BrokerOptions, KafkaLogin
 from binlogd.drainer.kafka.canal_json import CanalJson
+from binlogd.drainer.kafka.debezium import Debezium
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from binlogd.drainer.kafka.message import Notation
 from binlogd.drainer.kafka.original import OriginalMessages
@@ -332,7 +333,7 @@ def _notation(to: DownstreamConfig, topic: str) -> Notation:
         case "canal-json":
             return CanalJson()
         case "debezium":
-            return DebeziumJson(topic, has_schemas=to.debezium_schemas)
+            return Debezium(topic, DebeziumJson(has_schemas=to.debezium_schemas))
         case _:
             return OriginalMessages()
 

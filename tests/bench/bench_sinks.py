@@ -25,6 +25,7 @@ from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.kafka.broker import BrokerOptions
 from binlogd.drainer.kafka.canal_json import CanalJson
+from binlogd.drainer.kafka.debezium import Debezium
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from binlogd.drainer.kafka.message import Notation
 from binlogd.drainer.kafka.original import OriginalMessages
@@ -45,7 +46,7 @@ BATCH = 256
 NOTATIONS: dict[str, Callable[[], Notation]] = {
     "original": OriginalMessages,
     "canal": CanalJson,
-    "debezium": lambda: DebeziumJson("bench"),
+    "debezium": lambda: Debezium("bench", DebeziumJson()),
 }
 
 

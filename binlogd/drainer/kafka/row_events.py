@@ -73,10 +73,18 @@ def key_columns(info: Table) -> tuple[Column, ...]:
 
 
 class ColumnWriters(Generic[W]):
-    """How the values of a table's visible columns are written down, by `writer_of` a column."""
+    """How the values of a table's visible columns are written down, by `writer_of` a column, and
+    under which name."""
 
-    def __init__(self, info: Table, writer_of: Callable[[Column], Callable[[Value], W]]) -> None:
-        self._writers = [(each.id, each.name, writer_of(each)) for each in visible_columns(info)]
+    def __init__(
+        self,
+        info: Table,
+        writer_of: Callable[[Column], Callable[[Value], W]],
+        name_of: Callable[[str], str] = str,
+    ) -> None:
+        self._writers = [
+            (each.id, name_of(each.name), writer_of(each)) for each in visible_columns(info)
+        ]
         self._key_ids = {each.id for each in key_columns(info)}
 
     def values(self, values: Mapping[int, Value]) -> dict[str, W | None]:
@@ -89,11 +97,11 @@ class ColumnWriters(Generic[W]):
 
     def key(self, values: Mapping[int, Value]) -> bytes | None:
         """The key columns as JSON; None for a table without a key."""
-        if not self._key_ids:
-            return None
-        return msgspec.json.encode(
-            {name: write(values[n]) for n, name, write in self._writers if n in self._key_ids}
-        )
+        return msgspec.json.encode(self.keys(values)) if self._key_ids else None
+
+    def keys(self, values: Mapping[int, Value]) -> dict[str, W]:
+        """The key columns as `values` has them."""
+        return {name: write(values[n]) for n, name, write in self._writers if n in self._key_ids}
 
 
 class RowReader:

@@ -15,6 +15,7 @@ import pyspark
 import pytest
 from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
 
+from binlogd.drainer.kafka.debezium import Debezium
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from binlogd.drainer.txn import Ddl
 from binlogd.errors import ConfigError
@@ -83,6 +84,10 @@ EXPECTED = {
 """Types of columns, or the names of what they mean."""
 
 
+ADDED = {"zone_default.ts2": "2021-06-01T00:00:00Z", "zone_default.dt2": 1622538000250}
+"""Columns that came later, NOT NULL: what the rows from before them hold."""
+
+
 def columns(schema: Any) -> str:
     found = (each.schema() for each in schema.field("after").schema().fields())
     return " ".join((each.name() or str(each.type())).rpartition(".")[2] for each in found)
@@ -99,9 +104,10 @@ def columns(schema: Any) -> str:
 def test_kafka_connect_reads_messages_by_their_schemas(
     name: str, rows_max: int, connect: Connect
 ) -> None:
-    with_schemas = row_messages(name, DebeziumJson("tidb", has_schemas=True))
-    plain = row_messages(name, DebeziumJson("tidb"))
+    with_schemas = row_messages(name, Debezium("tidb", DebeziumJson(has_schemas=True)))
+    plain = row_messages(name, Debezium("tidb", DebeziumJson()))
     wrong, count, found = list[str](), Counter[str](), dict[str, str]()
+    defaults = dict[str, Any]()
     for message, sent in zip(with_schemas, plain, strict=True):
         assert message.route == sent.route, "a schema that changes moves no row"
         count[message.table] += 1
@@ -114,14 +120,18 @@ def test_kafka_connect_reads_messages_by_their_schemas(
             schema, read = connect.read(message.value)
             wrong += differences(read, json.loads(sent.value))
             found[message.table] = columns(schema)
+            for each in schema.field("after").schema().fields():
+                if each.schema().defaultValue() is not None:
+                    defaults[f"{message.table}.{each.name()}"] = each.schema().defaultValue()
     assert wrong == []
     assert name == "keys" or {each: found[each] for each in EXPECTED} == EXPECTED
+    assert name == "keys" or defaults == ADDED
 
 
 def test_a_ddl_has_a_schema_too(connect: Connect) -> None:
     job = replace(job_from_json(b"{}"), type=ActionType.CREATE_TABLE)
     ddl = Ddl(Tso(6), Tso(7), 1, job, "CREATE TABLE t (a INT)", "s", "t", is_skipped=False)
-    (made,) = DebeziumJson("tidb", has_schemas=True).ddl(ddl)
+    (made,) = Debezium("tidb", DebeziumJson(has_schemas=True)).ddl(ddl)
     _, read = connect.read(made.value or b"")
     assert (read["ddl"], read["source"]["commit_ts"]) == ("CREATE TABLE t (a INT)", 7)
 

@@ -10,6 +10,7 @@ import pytest
 
 from binlogd.drainer.kafka.broker import Broker, BrokerOptions
 from binlogd.drainer.kafka.canal_json import CanalJson
+from binlogd.drainer.kafka.debezium import Debezium
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from binlogd.drainer.kafka.message import FIRST_PARTITION, KafkaMessage
 from binlogd.drainer.kafka.sink import KafkaSink
@@ -76,7 +77,7 @@ async def test_a_topic_for_a_table_with_letters_that_kafka_has_not(kafka: Kafka)
 
 
 async def test_a_ddl_that_json_cannot_hold_stops_with_the_way_past(kafka: Kafka) -> None:
-    for notation in (CanalJson(), DebeziumJson("edges")):
+    for notation in (CanalJson(), Debezium("edges", DebeziumJson())):
         sink = KafkaSink(options(kafka, "text"), notation)
         await sink.open()
         await sink.submit([ddl(7, b"caf\xe9")])

@@ -14,6 +14,7 @@ import pytest
 
 from binlogd.drainer.ddl.edits import Dialect
 from binlogd.drainer.kafka.canal_json import CanalJson
+from binlogd.drainer.kafka.debezium import Debezium
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
 from binlogd.drainer.kafka.message import FIRST_PARTITION, KafkaMessage, Notation
 from binlogd.drainer.kafka.original import OriginalMessages
@@ -221,7 +222,7 @@ NOT_IN_DEBEZIUM = frozenset({"types.zero_dates", "types.enums"})
 @pytest.mark.parametrize("name", ["types", "keys"])
 def test_debezium_adds_up_to_the_recorded_tables(name: str) -> None:
     changes: dict[str, list[tuple[int, dict[str, Any]]]] = {}
-    for message in row_messages(name, DebeziumJson("tidb")):
+    for message in row_messages(name, Debezium("tidb", DebeziumJson())):
         if message.value is None:
             continue
         document = json.loads(message.value)
