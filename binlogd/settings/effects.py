@@ -44,6 +44,8 @@ ONLY_FOR: Mapping[str, tuple[str, ...]] = {
             *(f"{_TO}{name}" for name in ("kafka-addrs", "kafka-client-id")),
             *(f"{_TO}{name}" for name in ("kafka-max-message-size", "topic-name")),
             *(f"{_TO}kafka-{name}" for name in ("compression", "sasl-mechanism", "token-file")),
+            *(f"{_TO}kafka-token-{name}" for name in ("url", "scope")),
+            *(f"{_TO}schema-registry{of}" for of in ("", "-user", "-password", "-password-file")),
             *(f"{_TO}{name}" for name in ("protocol", "debezium-schemas", "partitions")),
         ),
         KAFKA,
@@ -134,7 +136,8 @@ _MECHANISM = f"{_TO}kafka-sasl-mechanism"
 
 
 def _takes_password(values: Mapping[str, Any]) -> bool:
-    return values[_MECHANISM] not in ("", "OAUTHBEARER")
+    is_by_token = values[_MECHANISM] == "OAUTHBEARER" and not values[f"{_TO}kafka-token-url"]
+    return values[_MECHANISM] != "" and not is_by_token
 
 
 _SHAPE, _TABLES, _MERGE = f"{_TO}sql-shape", f"{_TO}original-shape-table", f"{_TO}merge"

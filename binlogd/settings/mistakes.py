@@ -16,7 +16,15 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-SECRETS = frozenset({"password", "encrypted_password", "admin_token", "ssl_key_password"})
+SECRETS = frozenset(
+    {
+        "password",
+        "encrypted_password",
+        "admin_token",
+        "ssl_key_password",
+        "schema_registry_password",
+    }
+)
 """Fields whose values are never shown."""
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]")
 _KEY = re.compile(r"\s*([\w.\"-]+)\s*=")

@@ -20,7 +20,7 @@ _DATA_DIR, _HISTORY = "data-dir", "upstream.schema-history"
 _ONCE_BELOW_DATA_DIR = ("syncer.relay.log-dir", "syncer.to.dir", "binlog-socket")
 _NAMES = (_DATA_DIR, "schema-history", "log-dir", "dir", "binlog-socket", "url")
 _FILES = ("ssl-ca", "ssl-cert", "ssl-key", "ssl-key-password-file", "admin-token-file")
-_SECRETS = ("password-file", "kafka-token-file")
+_SECRETS = ("password-file", "kafka-token-file", "schema-registry-password-file")
 PATHS = [
     key for key, _ in flattened(Config()) if key.rpartition(".")[2] in (*_NAMES, *_FILES, *_SECRETS)
 ]

@@ -28,6 +28,7 @@ PREFIX = "BINLOGD_"
 CONFIG_VARIABLE = "BINLOGD_CONFIG"
 TOKEN_VARIABLE = "BINLOGD_ADMIN_TOKEN"
 _TOKEN_KEY = "security.admin-token"
+_REGISTRY_KEY = "syncer.to.schema-registry-password"
 _FILE = "_FILE"
 _ORIGINAL_VARIABLES = {
     "syncer.to.host": "MYSQL_HOST",
@@ -216,7 +217,7 @@ def _with_secrets(found: Config, environ: Mapping[str, str], origins: dict[str, 
         if not token.value:
             raise ConfigError(f"{_TOKEN_KEY}-file: {token.origin} is empty")
         check_token(token.value, f"{_TOKEN_KEY}-file: {token.origin}")
-    given = {_TOKEN_KEY: token}
+    given = {_TOKEN_KEY: token, _REGISTRY_KEY: _of_a_file(to, _REGISTRY_KEY)}
     certificates: dict[str, config.TlsConfig] = {
         "security": found.security,
         "syncer.to.security": to.security,
@@ -254,12 +255,13 @@ def _of_a_file(table: Any, key: str) -> _Given | None:
 _PLACES = ("password", "password-file", "encrypted-password")
 _KEY_PLACES = ("ssl-key-password", "ssl-key-password-file")
 _TOKEN_PLACES = ("admin-token", "admin-token-file")
+_REGISTRY_PLACES = ("schema-registry-password", "schema-registry-password-file")
 
 
 def _other_places(key: str) -> list[str]:
     """Keys that say the same in another way: what is given later takes the place of all."""
     prefix, _, name = key.rpartition(".")
-    every = (_PLACES, _TOKEN_PLACES, _KEY_PLACES)
+    every = (_PLACES, _TOKEN_PLACES, _KEY_PLACES, _REGISTRY_PLACES)
     places = next((each for each in every if name in each), ())
     return [f"{prefix}.{place}" for place in places if place != name]
 

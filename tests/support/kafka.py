@@ -49,7 +49,7 @@ ssl.truststore.type=PEM
 ssl.truststore.location={ca}
 listener.name.mutual.ssl.client.auth=required
 ssl.principal.mapping.rules=RULE:^.*CN=([^,]+).*$/$1/
-listener.name.both.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256
+listener.name.both.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,OAUTHBEARER
 sasl.enabled.mechanisms={mechanisms}
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS;User:{user};User:binlog

@@ -14,14 +14,11 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from errno import EINVAL
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import aiokafka
 import structlog
-from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
@@ -41,6 +38,7 @@ from aiokafka.errors import (
 from aiokafka.partitioner import murmur2
 from aiokafka.protocol.metadata import MetadataRequest
 
+from binlogd.drainer.kafka.login import KafkaLogin, token_provider
 from binlogd.drainer.kafka.message import FIRST_PARTITION, KafkaMessage
 from binlogd.errors import ConfigError, DownstreamUnavailable
 from binlogd.host.tls import ClientTls
@@ -54,7 +52,6 @@ REQUEST_TIMEOUT_MS = 10_000
 TOPIC_WAIT_S = 30.0
 READ_WAIT_MS = 1000
 START_WAIT_S = 60.0
-TOKEN_BYTES_MAX = 64 << 10
 PROGRESS_WAIT_S = 60.0
 ANSWER_WAIT_S = 60.0
 """Without any confirmation for so long Kafka counts as away."""
@@ -95,21 +92,6 @@ class TooLarge(Exception):
             f"a message of {_size(message)} bytes, of {message.database}.{message.table}, to the"
             f" topic {topic} is above {limit}"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaLogin:
-    """By SASL: user and password, or what stands in `token_file` at each login (OAUTHBEARER)."""
-
-    mechanism: str
-    user: str = ""
-    password: str = field(default="", repr=False)
-    token_file: str = ""
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether the secret itself goes over the wire."""
-        return not self.mechanism.startswith("SCRAM")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +242,7 @@ class Broker:
         return size
 
     async def _places(self, message: KafkaMessage) -> tuple[str, range]:
-        topic = _topic_name(self._options.topic, message.database, message.table)
+        topic = topic_name(self._options.topic, message.database, message.table)
         count = await self._topic(topic, self._options.partitions, {})
         if message.route is None:
             return topic, range(count)
@@ -375,7 +357,7 @@ class Broker:
             connection.close()
         if not answer.brokers:
             login = self._options.login
-            if login is not None and login.token_file:  # aiokafka does not look at the refusal
+            if login is not None and login.token_from:  # aiokafka does not look at the refusal
                 raise SaslAuthenticationFailed("it takes no request after the login")
             raise KafkaError("it knows no broker yet")
         return [(host, port) for _, host, port, *_ in answer.brokers]
@@ -411,8 +393,8 @@ class Broker:
             ways["ssl_context"] = options.tls.fresh()
         if login is not None:
             ways["sasl_mechanism"] = login.mechanism
-            if login.token_file:
-                ways["sasl_oauth_token_provider"] = _TokenFile(login.token_file)
+            if login.token_from:
+                ways["sasl_oauth_token_provider"] = token_provider(login, options.tls)
             else:
                 ways |= {"sasl_plain_username": login.user, "sasl_plain_password": login.password}
         return ways
@@ -420,22 +402,6 @@ class Broker:
     def _refusal(self, place: str, error: Exception) -> DownstreamUnavailable:
         told, todo = _why(error, self._options)
         return DownstreamUnavailable(f"Kafka at {place} {told}", todo=todo)
-
-
-class _TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # it has no types
-    """Read anew at each login: who puts a new token there has it used when the old one ends."""
-
-    def __init__(self, path: str) -> None:
-        self._path = Path(path)
-
-    async def token(self) -> str:
-        """Raises OSError, also for a file that holds none."""
-        with self._path.open("rb") as file:
-            data = file.read(TOKEN_BYTES_MAX + 1)
-        token = data.decode("ascii", "replace").strip()
-        if not token or len(data) > TOKEN_BYTES_MAX or not token.isprintable():
-            raise OSError(EINVAL, "it holds no token", str(self._path))
-        return token
 
 
 def _why(error: Exception, options: BrokerOptions) -> tuple[str, str]:
@@ -454,18 +420,18 @@ def _why(error: Exception, options: BrokerOptions) -> tuple[str, str]:
 
 def _of_login(error: Exception, login: KafkaLogin | None) -> tuple[str, str] | None:
     match error:
-        case SaslAuthenticationFailed() if login is not None and login.token_file:
-            told = f"refuses the token in {login.token_file}: {error}"
-            return told, "put one there that is valid"
+        case SaslAuthenticationFailed() if login is not None and login.token_from:
+            told = f"refuses the token of {login.token_from}: {error}"
+            return told, "have a token there that this broker believes"
         case SaslAuthenticationFailed() if login is not None:
             told = f"refuses the login of {login.user} by {login.mechanism}: {error}"
             return told, "check syncer.to.user and syncer.to.password"
         case UnsupportedSaslMechanismError() if login is not None:
             todo = "set syncer.to.kafka-sasl-mechanism to one of its sasl.enabled.mechanisms"
             return f"does not offer the login {login.mechanism}", todo
-        case OSError() if login is not None and str(error.filename) == login.token_file:
-            told = f"was not asked: no token in {login.token_file}: {error.strerror}"
-            return told, "have whoever makes tokens write one to syncer.to.kafka-token-file"
+        case OSError() if login is not None and str(error.filename) == login.token_from:
+            told = f"was not asked: no token from {login.token_from}: {error.strerror}"
+            return told, login.todo_token
         case IllegalSaslStateError():
             todo = "remove syncer.to.kafka-sasl-mechanism, or name the port of a listener with SASL"
             return "takes no login there", todo
@@ -504,7 +470,8 @@ async def _confirmed(sent: _Sent) -> None:
         raise TooLarge(sent.message, sent.topic, limit, "raise them there") from error
 
 
-def _topic_name(template: str, database: str, table: str) -> str:
+def topic_name(template: str, database: str, table: str) -> str:
+    """Of the messages of a table; what Kafka allows in no name becomes `_`."""
     schema, of = (_NOT_IN_A_TOPIC.sub("_", each) for each in (database, table))
     return template.format(schema=schema, table=of)[:TOPIC_NAME_MAX]
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.kafka.avro_schemas import AvroSchemas
 from binlogd.drainer.kafka.broker import MESSAGE_TOO_LARGE, Broker, BrokerOptions, TooLarge
 from binlogd.drainer.kafka.message import KafkaMessage, Notation
 from binlogd.drainer.pending import PendingLimits, PendingTransactions
@@ -24,10 +25,13 @@ _LIMITS = PendingLimits(queued_rows=50_000, group_rows=10_000)
 
 
 class KafkaSink:
-    """A `Sink`; `notation` says how changes are written down."""
+    """A `Sink`; `notation` says how changes are written down, and `schemas` which schemas that
+    takes from a registry."""
 
-    def __init__(self, options: BrokerOptions, notation: Notation) -> None:
-        self._broker, self._notation = Broker(options), notation
+    def __init__(
+        self, options: BrokerOptions, notation: Notation, schemas: AvroSchemas | None = None
+    ) -> None:
+        self._broker, self._notation, self._schemas = Broker(options), notation, schemas
         self._checkpoint: Checkpoint | None = None
         self._pending = PendingTransactions(_LIMITS)
         self._at = NO_TS
@@ -35,6 +39,8 @@ class KafkaSink:
 
     async def open(self) -> Checkpoint | None:
         """Shuts out a binlogd that still writes; reads the progress. See Sink."""
+        if self._schemas is not None:
+            await self._schemas.greet()
         text = await self._broker.start()
         if text is not None:
             try:
@@ -59,6 +65,8 @@ class KafkaSink:
         await self._pending.run(self._send)
 
     async def _send(self, group: Sequence[Txn]) -> None:
+        if self._schemas is not None:
+            await self._schemas.register(group)
         if any(_has_messages(txn) for txn in group):
             await self._publish(group, group[-1].commit_ts)
 
@@ -74,7 +82,7 @@ class KafkaSink:
         except CorruptRow as error:
             raise RowMismatch("a message to Kafka", self._at, str(error)) from error
         except UnicodeEncodeError as error:
-            reason = f"it holds text that is no UTF-8, which JSON cannot hold: {error}"
+            reason = f"it holds text that is no UTF-8, which no message can hold: {error}"
             raise RowMismatch("a message to Kafka", self._at, reason) from error
 
     def _messages(self, group: Sequence[Txn]) -> Iterator[KafkaMessage]:

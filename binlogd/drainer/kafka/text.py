@@ -1,4 +1,4 @@
-"""Values as text that JSON can hold."""
+"""Values as text that a message can hold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def text_of(column: Column) -> Callable[[Value], str]:
             return value.decode()
         except UnicodeDecodeError:
             raise CorruptRow(
-                f"column {column.name} holds bytes that are no UTF-8, which JSON cannot hold"
+                f"column {column.name} holds bytes that are no UTF-8, which no message can hold"
             ) from None
 
     return write

@@ -7,10 +7,15 @@ import base64
 import json
 import re
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote_plus
 
+import aiohttp
 import pytest
+from aiohttp import web
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -18,10 +23,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from binlogd.drainer.kafka.broker import Broker, BrokerOptions, KafkaLogin
+from binlogd.drainer.kafka.broker import Broker, BrokerOptions
+from binlogd.drainer.kafka.login import KafkaLogin, token_provider
 from binlogd.drainer.kafka.message import FIRST_PARTITION, KafkaMessage
 from binlogd.errors import ConfigError, DownstreamUnavailable
-from binlogd.host.tls import ClientTls
+from binlogd.host.tls import ClientTls, ServerTls
 from binlogd.node.reach import reach
 from binlogd.settings import config, sources
 from binlogd.settings.setup import Setup
@@ -30,7 +36,7 @@ from tests.support.certificates import Authority
 from tests.support.kafka import GUEST, PASSWORD, SESSION_MS, USER, Kafka, read_committed
 
 MESSAGE = KafkaMessage("s", "t", FIRST_PARTITION, None, b"row" * 1000)
-TO = '[syncer]\ndb-type = "kafka"\n[syncer.to]\nkafka-addrs = "{at}"\n{lines}'
+TO = '[syncer]\ndb-type = "kafka"\n{more}[syncer.to]\nkafka-addrs = "{at}"\n{lines}'
 
 
 def reached(
@@ -44,14 +50,52 @@ def reached(
     return replace(made, addresses=(kafka.at(listener),))
 
 
-def token(path: Path, lives_s: float) -> KafkaLogin:
-    """A file with a token that the broker believes unsigned."""
+def unsigned(lives_s: float) -> str:
+    """A token that the broker believes as it is."""
     now = time.time()
     claims = {"sub": USER, "iat": now - 3600, "exp": now + lives_s}
     parts = ({"alg": "none"}, claims)
     texts = [base64.urlsafe_b64encode(json.dumps(each).encode()).decode() for each in parts]
-    path.write_text(".".join(each.rstrip("=") for each in texts) + ".\n")
+    return ".".join(each.rstrip("=") for each in texts) + "."
+
+
+def token(path: Path, lives_s: float) -> KafkaLogin:
+    """A file with such a token."""
+    path.write_text(unsigned(lives_s) + "\n")
     return KafkaLogin("OAUTHBEARER", token_file=str(path))
+
+
+class Provider:
+    """An identity provider that knows one client and one scope."""
+
+    def __init__(self) -> None:
+        self.answer: str | None = None
+        self.url = ""
+        self.asked = 0
+
+    @asynccontextmanager
+    async def serving(self, tls: ServerTls) -> AsyncIterator[None]:
+        app = web.Application()
+        app.router.add_post("/token", self._token)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls.listener()).start()
+        self.url = f"https://127.0.0.1:{runner.addresses[0][1]}/token"
+        yield
+        await runner.cleanup()
+
+    async def _token(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        client = aiohttp.BasicAuth.decode(request.headers["Authorization"])
+        form = dict(await request.post())
+        if (client.login, client.password) != ("binlogd%2Fkafka", quote_plus(PASSWORD)):
+            return web.json_response({"error": "invalid_client"}, status=401)
+        if form != {"grant_type": "client_credentials", "scope": "kafka write"}:
+            return web.json_response({"error": "invalid_scope"}, status=400)
+        if self.answer is not None:
+            return web.Response(text=self.answer, content_type="application/json")
+        granted = {"access_token": unsigned(3600), "token_type": "Bearer", "expires_in": 3600}
+        return web.json_response(granted)
 
 
 async def test_each_login_and_each_compression_writes_what_anybody_reads(
@@ -104,7 +148,7 @@ async def test_what_is_refused_says_what_where_and_what_to_do(kafka: Kafka, tmp_
         ),
         ("LOGIN", wrong, None, "login of alice by SCRAM-SHA-512.*check syncer.to"),
         ("BOTH", wrong, tls, "does not offer the login SCRAM-SHA-512; set syncer"),
-        ("LOGIN", token(tmp_path / "old", -60), None, "refuses the token in .*old.*; put one"),
+        ("LOGIN", token(tmp_path / "old", -60), None, "refuses the token of .*old.*; have a token"),
         (
             "LOGIN",
             replace(token(tmp_path / "x", 0), token_file=str(tmp_path)),
@@ -136,6 +180,35 @@ async def test_what_is_refused_says_what_where_and_what_to_do(kafka: Kafka, tmp_
     assert wrongly == {}
 
 
+async def test_an_identity_provider_gives_the_token_for_each_login(kafka: Kafka) -> None:
+    pair = kafka.authority.issue("provider")
+    provider, tls = Provider(), ClientTls(kafka.authority.files())
+    login = KafkaLogin("OAUTHBEARER", "binlogd/kafka", PASSWORD, token_scope="kafka write")
+    async with provider.serving(ServerTls(kafka.authority.files(pair))):
+        login = replace(login, token_url=provider.url)
+        made = reached(kafka, "BOTH", login, tls, "provider")
+        broker = Broker(made)
+        await broker.start()
+        await broker.publish([MESSAGE], b"1")
+        await broker.stop()
+        assert len(await read_committed(kafka.address, "provider")) == 1
+        assert provider.asked > 2, "each connection has a token of its own"
+        wrong = [
+            (replace(login, password="x"), r"no token from .*HTTP 401: .*invalid_client.*; check"),
+            (replace(login, token_scope=""), r"HTTP 400: .*invalid_scope.*kafka-token-scope"),
+            (replace(login, token_url="https://127.0.0.1:1/"), r"no token from https://127"),
+        ]
+        found = [(await refusal(replace(made, login=each)), said) for each, said in wrong]
+        for answer in ("{}", '{"access_token": ""}', "<html>"):
+            provider.answer = answer
+            found.append((await refusal(made), "no token from https://.*/token"))
+        provider.answer = json.dumps({"access_token": "of.some.body"})
+        found.append((await refusal(made), r"refuses the token of https://.*/token.*believes"))
+        with pytest.raises(OSError, match="certificate verify failed"):
+            await token_provider(login, None).token()
+    assert [(text, said) for text, said in found if not re.search(said, text, re.DOTALL)] == []
+
+
 async def test_a_token_is_read_anew_when_the_session_of_the_one_before_ends(
     kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,9 +237,9 @@ async def without_end(broker: Broker) -> None:
         await broker.publish([], b"unknown")
 
 
-def set_up(tmp_path: Path, at: str, lines: str) -> Setup:
+def set_up(tmp_path: Path, at: str, lines: str, more: str = "") -> Setup:
     path = tmp_path / "binlogd.toml"
-    path.write_text(TO.format(at=at, lines=lines))
+    path.write_text(TO.format(at=at, lines=lines, more=more))
     return Setup(sources.read(path, {}).config)
 
 
@@ -194,11 +267,25 @@ async def test_a_question_finds_what_a_start_would_and_shuts_nobody_out(
         await reach(set_up(tmp_path, kafka.at("MUTUAL"), lines.replace("-file", "")))
 
 
+BY_TOKEN = 'kafka-sasl-mechanism = "OAUTHBEARER"\nkafka-token-url = "http://p/token"\n'
+IN_AVRO = 'protocol = "debezium-avro"\ntopic-name = "{table}"\n'
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
         ('kafka-sasl-mechanism = "OAUTHBEARER"', "kafka-token-file: is missing"),
         ('kafka-token-file = "t"', "kafka-token-file: goes with"),
+        ('kafka-token-url = "http://p"', "kafka-token-url: goes with"),
+        ('kafka-token-scope = "s"', "kafka-token-scope: goes with kafka-token-url only"),
+        (BY_TOKEN, "syncer.to.password: is missing"),
+        (BY_TOKEN + 'kafka-token-file = "t"', "kafka-token-url: give one of them"),
+        (BY_TOKEN.replace("http", "gopher"), "kafka-token-url: expected a URL, as in"),
+        ('protocol = "debezium-avro"', "has a topic, and so its subjects, for each table"),
+        (IN_AVRO, 'schema-registry: expected a URL, as in "https://registry:8081"'),
+        (IN_AVRO + 'schema-registry = "http://r"', "sync-ddl: must be false with"),
+        (IN_AVRO + "debezium-schemas = true", 'goes with protocol = "debezium" only'),
+        ('schema-registry-user = "u"', "registry-user: goes with protocol = .debezium-avro. only"),
         ('kafka-sasl-mechanism = "SCRAM-SHA-256"', "password: is missing; SCRAM-SHA-256"),
         ('[syncer.to.security]\nssl-key-password = "x"', "ssl-key: is missing"),
     ],
@@ -207,7 +294,7 @@ def test_a_login_that_could_never_succeed_is_refused_by_the_configuration(
     lines: str, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        config.parse(TO.format(at="k:9092", lines=lines), "a test")
+        config.parse(TO.format(at="k:9092", lines=lines, more=""), "a test")
 
 
 async def test_brokers_that_name_themselves_where_nobody_is_are_told_of(kafka: Kafka) -> None:

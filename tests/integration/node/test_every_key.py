@@ -76,6 +76,15 @@ protocol = "debezium"
 kafka-sasl-mechanism = "PLAIN"
 password = "p"
 """
+OF_AVRO = """
+[syncer.to]
+protocol = "debezium-avro"
+topic-name = "{schema}.{table}"
+schema-registry = "http://registry:8081"
+kafka-sasl-mechanism = "OAUTHBEARER"
+kafka-token-url = "http://provider/token"
+password = "p"
+"""
 OF_FILES = """
 [syncer.to]
 compression = "gzip"
@@ -197,21 +206,24 @@ ALONE = {
 }
 
 
-def text_for(db_type: str, place: Path, *, has_some_tables: bool) -> str:
+def text_for(db_type: str, place: Path, *, is_other: bool) -> str:
     """As much as goes together with one downstream."""
     text = EVERYTHING.format(place=place, db_type=db_type)
     if db_type == "mysql":  # dropped tables are put aside, so names stay
         text = text.replace('target = {schema = "c", table = "d"}\n', "")
         text += '[drainer]\ntrash-schema = "trash"\n'
     if db_type in ("mysql", "tidb"):
-        text += SOME_TABLES if has_some_tables else OF_DATABASES
-    text += OF_KAFKA if db_type == "kafka" else ""
+        text += SOME_TABLES if is_other else OF_DATABASES
+    if db_type == "kafka":
+        if is_other:
+            text = text.replace("\nloopback", "\nsync-ddl = false\nloopback")
+        text += OF_AVRO if is_other else OF_KAFKA
     return text + (OF_FILES if db_type in ("file", "pb") else "")
 
 
 @pytest.mark.parametrize(
-    ("db_type", "has_some_tables"),
-    [*((each, False) for each in DB_TYPES), ("mysql", True)],
+    ("db_type", "is_other"),
+    [*((each, False) for each in DB_TYPES), ("mysql", True), ("kafka", True)],
 )
 async def test_each_key_of_a_downstream_is_asked_for_or_does_nothing_and_says_so(
     tmp_path: Path,
@@ -219,9 +231,9 @@ async def test_each_key_of_a_downstream_is_asked_for_or_does_nothing_and_says_so
     monkeypatch: pytest.MonkeyPatch,
     db_type: str,
     *,
-    has_some_tables: bool,
+    is_other: bool,
 ) -> None:
-    text = text_for(db_type, tmp_path, has_some_tables=has_some_tables)
+    text = text_for(db_type, tmp_path, is_other=is_other)
     setup = setup_of(tmp_path, text)
     disk = PosixDisk(threads=1)
     store = await open_store(setup, disk)

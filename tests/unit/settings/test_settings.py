@@ -119,12 +119,13 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN + "\r\n")
     text = (
         '[security]\nadmin-token-file = "token"\n[syncer.to]\npassword-file = "pw"\n'
-        '[syncer.to.checkpoint]\npassword_file = "pw"'
+        'schema-registry-password-file = "pw"\n[syncer.to.checkpoint]\npassword_file = "pw"'
     )
     found = read(text, tmp_path)
     assert found.config.security.admin_token == TOKEN
     assert found.config.syncer.to.password == "p w"
     assert found.config.syncer.to.checkpoint.password == "p w"
+    assert found.config.syncer.to.schema_registry_password == "p w"
     assert found.origins["syncer.to.password"] == str(tmp_path / "pw")
 
 
