@@ -16,9 +16,9 @@ SOURCES = [
 ]
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-PRODUCT_LINES_MAX = 84870
+PRODUCT_LINES_MAX = 84892
 ROOMS_MAX = 50
-FUNCTIONS_MAX = 5536
+FUNCTIONS_MAX = 5537
 """A ratchet: whoever removes something lowers them; whoever adds says in the commit what pays."""
 
 

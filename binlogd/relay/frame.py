@@ -8,7 +8,8 @@ compared with the bytes that are there.
 A group frame is one fsync: it is whole, or nobody was told of it. So only the last frame of the
 last file may be torn, and two signs of a torn frame are accepted: the file ends inside it, or the
 file ends with zeros (pages that were never written; no frame ends with that many). Everything else
-that does not verify is damage. Layout: docs/FORMAT.md, "Relay log".
+that does not verify is damage. Who goes on writing accepts any last frame as torn, since the
+upstream sends again what it held. Layout: docs/FORMAT.md, "Relay log".
 """
 
 from __future__ import annotations
@@ -163,6 +164,16 @@ def read_frame(data: Whole, at: RelayPos) -> Frame | Torn | Damaged:
     if google_crc32c.value(body) != body_sum:
         return _torn_or_damaged(data, offset, "the body of a frame does not match its checksum")
     return Frame(FrameKind(kind), Tso(commit_ts), body, end)
+
+
+def is_followed(data: Whole, at: RelayPos) -> bool:
+    """Whether a whole frame stands somewhere behind this place: then what is here was synced."""
+    offset = data.find(MAGIC, at.offset + 1)
+    while offset >= 0:
+        if isinstance(read_frame(data, at._replace(offset=offset)), Frame):
+            return True
+        offset = data.find(MAGIC, offset + 1)
+    return False
 
 
 _KINDS = frozenset(FrameKind)

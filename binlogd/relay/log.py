@@ -95,7 +95,7 @@ class RelayWriter:
             raise
 
     async def _open_at(self, after: Tso) -> None:
-        self._files, headless = await list_files(self._disk, self._directory)
+        self._files, headless = await list_files(self._disk, self._directory, comes_again=True)
         if headless is not None:
             await self._disk.remove([self._path(headless)])
         last_ts = await self._cut_tail() if self._files else NO_TS
@@ -118,7 +118,7 @@ class RelayWriter:
         path = self._path(newest.suffix)
         (data,) = await self._disk.read(path, [(0, newest.size_bytes)])
         last_ts, end = newest.base_ts, 0
-        for frame in scan(path, data, newest.suffix, is_last=True):
+        for frame in scan(path, data, newest.suffix, is_last=True, comes_again=True):
             self._head_bytes = self._head_bytes or frame.end
             last_ts, end = frame.commit_ts, frame.end
         if end < newest.size_bytes:

@@ -23,6 +23,7 @@ from binlogd.relay.frame import (
     Whole,
     decode_entries,
     head_size,
+    is_followed,
     read_frame,
 )
 from binlogd.relay.gc import RelayFile
@@ -90,12 +91,20 @@ def entries_of(path: Path, offset: int, frame: Frame) -> list[RelayEntry]:
         raise CorruptRelay(path, offset, str(error)) from error
 
 
-def scan(path: Path, data: Whole, suffix: int, *, is_last: bool) -> Iterator[Frame]:
-    """The frames of one file; ends where the last file is torn. Raises CorruptRelay."""
+def scan(
+    path: Path, data: Whole, suffix: int, *, is_last: bool, comes_again: bool = False
+) -> Iterator[Frame]:
+    """The frames of one file; ends where the last file is torn. Raises CorruptRelay.
+
+    With `comes_again` a last frame of any bytes is torn: after a loss of power nobody knows what
+    stands where nothing was synced, and what it may have held is sent again.
+    """
     at = RelayPos(suffix, 0)
     while at.offset < len(data):
         frame = read_frame(data, at)
         if isinstance(frame, Torn) and is_last:
+            return
+        if isinstance(frame, Damaged) and is_last and comes_again and not is_followed(data, at):
             return
         if isinstance(frame, Torn | Damaged):
             raise CorruptRelay(path, frame.offset, f"{frame.reason}; {_REMEDY}")
@@ -111,11 +120,13 @@ _REMEDY = (
 )
 
 
-async def list_files(disk: Disk, directory: Path) -> tuple[list[RelayFile], int | None]:
+async def list_files(
+    disk: Disk, directory: Path, *, comes_again: bool = False
+) -> tuple[list[RelayFile], int | None]:
     """The files of a log in order, by their heads, and the number of a newest file without one.
 
-    Such a file was being begun when the process died; nothing stands in it. Raises CorruptRelay for
-    a missing file, and for an older file without a head.
+    Such a file was being begun when the process died; nothing stands in it. `comes_again` as for
+    `scan`. Raises CorruptRelay for a missing file, and for an older file without a head.
     """
     found = sorted(
         (suffix, size_bytes)
@@ -128,7 +139,7 @@ async def list_files(disk: Disk, directory: Path) -> tuple[list[RelayFile], int 
         if suffix != found[0][0] + number:
             raise CorruptRelay(path, 0, f"the file before it, {file_name(suffix - 1)}, is missing")
         is_last = number + 1 == len(found)
-        file = await _file(disk, path, suffix, size_bytes, is_last=is_last)
+        file = await _file(disk, path, suffix, size_bytes, is_last=is_last, comes_again=comes_again)
         if file is None and is_last:
             return files, suffix
         if file is None:
@@ -138,12 +149,12 @@ async def list_files(disk: Disk, directory: Path) -> tuple[list[RelayFile], int 
 
 
 async def _file(
-    disk: Disk, path: Path, suffix: int, size_bytes: int, *, is_last: bool
+    disk: Disk, path: Path, suffix: int, size_bytes: int, *, is_last: bool, comes_again: bool
 ) -> RelayFile | None:
     # whether a head is torn can only be judged by the whole file
     wanted = size_bytes if is_last else head_size(await _read(disk, path, HEAD.size))
     data = await _read(disk, path, min(size_bytes, wanted))
-    for frame in scan(path, data, suffix, is_last=is_last):
+    for frame in scan(path, data, suffix, is_last=is_last, comes_again=comes_again):
         return RelayFile(suffix, frame.commit_ts, frame.kind is FrameKind.START, size_bytes)
     return None
 

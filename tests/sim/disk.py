@@ -14,6 +14,7 @@ import google_crc32c
 
 from binlogd.errors import ConfigError
 from binlogd.ports import Space
+from tests.sim.sqlite import Databases
 
 
 @dataclass
@@ -23,6 +24,16 @@ class SimFile:
     content: bytearray = field(default_factory=bytearray)
     synced: int = 0
     is_name_durable: bool = False
+
+
+@dataclass
+class Pace:
+    """How long things take, in seconds of the loop's time. Without one they take some turns of the
+    loop, so that a test can stop between any two steps."""
+
+    read_s: tuple[float, float] = (0.00002, 0.0002)
+    write_s: tuple[float, float] = (0.00005, 0.0005)
+    sync_s: tuple[float, float] = (0.0002, 0.003)
 
 
 class SimDisk:
@@ -37,6 +48,11 @@ class SimDisk:
         self.fail_syncs = 0
         self.fail_creates = 0
         self.free = 1 << 40
+        self.flips = 0.02
+        """How many of the unsynced bytes that a crash leaves are wrong."""
+        self.pace: Pace | None = None
+        self.databases = Databases(rng)
+        """Those of SQLite that lie on it."""
         self._rng = rng
 
     # --- faults ------------------------------------------------------------------------------
@@ -44,15 +60,17 @@ class SimDisk:
     def crash(self) -> SimDisk:
         """The power fails: of what was not synced any part may be gone, or wrong."""
         after = SimDisk(self._rng)
+        after.pace, after.flips = self.pace, self.flips
         after.boot = self.boot + 1
         after.directories = set(self.directories)
+        after.databases = self.databases.crash()
         for path, file in self.files.items():
             if not file.is_name_durable and self._rng.random() < 0.5:
                 continue
             keep = self._rng.randint(file.synced, len(file.content))
             content = bytearray(file.content[:keep])
             for position in range(file.synced, keep):
-                if self._rng.random() < 0.02:
+                if self._rng.random() < self.flips:
                     content[position] ^= 1 << self._rng.randrange(8)
             after.files[path] = SimFile(content, keep, is_name_durable=True)
         return after
@@ -60,8 +78,10 @@ class SimDisk:
     def kill(self) -> SimDisk:
         """The process dies: every byte that a write call took is there."""
         after = SimDisk(self._rng)
+        after.pace, after.flips = self.pace, self.flips
         after.boot = self.boot
         after.directories, after.files = self.directories, self.files
+        after.databases = self.databases
         return after
 
     # --- ports.Disk --------------------------------------------------------------------------
@@ -71,7 +91,7 @@ class SimDisk:
 
     async def sync_directory(self, directory: Path) -> None:
         self._need(directory)
-        await self._wait()
+        await self._wait("sync_s")
         for path, file in self.files.items():
             if path.parent == directory:
                 file.is_name_durable = True
@@ -115,6 +135,7 @@ class SimDisk:
     async def remove(self, paths: Sequence[Path]) -> None:
         for path in paths:
             self.files.pop(path, None)
+            self.databases.remove(path)
 
     async def write_whole(self, path: Path, content: bytes) -> None:
         self._need(path.parent)
@@ -155,12 +176,18 @@ class SimDisk:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
         return self.files[path]
 
-    async def _wait(self) -> None:
+    async def _wait(self, kind: str = "read_s") -> None:
+        if self.pace is not None:
+            await asyncio.sleep(self._rng.uniform(*getattr(self.pace, kind)))
+            return
         for _ in range(self._rng.randrange(3)):
             await asyncio.sleep(0)
 
     async def write(self, file: SimFile, content: bytes) -> None:
         """What a write call does: some of it may get there before it fails."""
+        if self.pace is not None:
+            await self._write_in_time(file, content)
+            return
         for begin in range(0, len(content), 512):
             part = content[begin : begin + 512]
             if self.fail_writes_after is not None:
@@ -172,10 +199,25 @@ class SimDisk:
             file.content += part
             await self._wait()
 
+    async def _write_in_time(self, file: SimFile, content: bytes) -> None:
+        """In one or two steps, between which a kill finds a part of it."""
+        first = self._rng.randrange(len(content) + 1) if self._rng.random() < 0.2 else len(content)
+        for part in (content[:first], content[first:]):
+            await self._wait("write_s")
+            if self.fail_writes_after is not None:
+                if self.fail_writes_after < len(part):
+                    file.content += part[: self.fail_writes_after]
+                    self.fail_writes_after = 0 if self.free == 0 else None
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                self.fail_writes_after -= len(part)
+            file.content += part
+            if first == len(content):
+                return
+
     async def sync(self, file: SimFile) -> None:
         """What fdatasync does: when it fails, pages may be lost and count as clean."""
         size = len(file.content)
-        await self._wait()
+        await self._wait("sync_s")
         if self.fail_syncs:
             self.fail_syncs -= 1
             for position in range(file.synced, size):

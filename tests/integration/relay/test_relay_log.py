@@ -179,7 +179,7 @@ async def test_a_file_whose_head_is_torn_is_begun_anew(relay_log: Log) -> None:
         await relay_log.read()
 
 
-async def test_a_flipped_byte_anywhere_is_found_and_never_cut(relay_log: Log) -> None:
+async def test_a_flipped_byte_anywhere_is_found_by_who_reads(relay_log: Log) -> None:
     relay_log.max_file_bytes = 150
     await relay_log.write([1], [2], [3], [4])
     assert len(relay_log.files()) == 2
@@ -190,10 +190,46 @@ async def test_a_flipped_byte_anywhere_is_found_and_never_cut(relay_log: Log) ->
             with pytest.raises(CorruptRelay, match=path.name):
                 await relay_log.read()
         path.write_bytes(whole)
-    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(CorruptRelay, match="can be emptied"):
-        await relay_log.writer(after=4)
-    assert len(path.read_bytes()) == len(whole)
+
+
+async def test_who_goes_on_writing_cuts_a_last_frame_of_any_bytes_and_no_other(
+    relay_log: Log,
+) -> None:
+    """After a loss of power any bytes may stand where nothing was synced: what they may have held
+    comes again, while a restore has nobody to ask."""
+    relay_log.max_file_bytes = 10**6
+    await relay_log.write([1], [2], [3])
+    (path,) = relay_log.files()
+    synced = path.stat().st_size
+    await relay_log.write([4], after=3)
+    whole = path.read_bytes()
+    for index in range(0, len(whole), 7):
+        flipped = whole[:index] + bytes([whole[index] ^ 0x20]) + whole[index + 1 :]
+        path.write_bytes(flipped)
+        if index < synced:
+            with pytest.raises(CorruptRelay, match="can be emptied"):
+                await relay_log.writer(after=4)
+            assert path.read_bytes() == flipped
+        else:
+            await relay_log.write([4, 5], after=3)
+            assert [each.commit_ts for each in (await relay_log.read())[1]] == [1, 2, 3, 4, 5]
+
+
+async def test_a_head_of_any_bytes_that_nothing_stands_behind_is_begun_anew(relay_log: Log) -> None:
+    relay_log.max_file_bytes = 1
+    await relay_log.write([1], [2])
+    _, second = relay_log.files()
+    whole = second.read_bytes()
+    head_bytes = 48 + len(b'{"seen":1}')
+    for index in range(0, head_bytes, 7):
+        flipped = whole[:index] + bytes([whole[index] ^ 0x20]) + whole[index + 1 :]
+        second.write_bytes(flipped[:head_bytes])
+        await relay_log.write([2], after=1)
+        assert [each.commit_ts for each in (await relay_log.read())[1]] == [1, 2]
+        second.write_bytes(flipped)
+        with pytest.raises(CorruptRelay, match="offset 0"):
+            await relay_log.writer(after=2)
+        second.write_bytes(whole)
 
 
 async def test_a_torn_file_before_the_last_is_damage(relay_log: Log) -> None:

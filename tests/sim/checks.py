@@ -1,0 +1,165 @@
+"""What must hold at every moment, after every loss of power, and at the end.
+
+The numbers are those of docs/ARCHITECTURE.md, Invariants.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.drainer import DrainerState
+from binlogd.tso import NO_TS, Tso
+from tests.sim.downstream import Downstream
+from tests.sim.loop import SimLoop
+from tests.sim.nodes import DrainerNode, Node, PumpNode
+from tests.sim.tidb import Tidb
+
+_LATE = re.compile(r"pump ([\d.]+):\d+: DATA_LOSS: .*?commit_ts (\d+) \(start_ts (\d+)\)")
+
+
+class Checks:
+    """Looks from outside, and raises AssertionError."""
+
+    def __init__(
+        self,
+        tidb: Tidb,
+        pumps: Sequence[PumpNode],
+        drainer: DrainerNode,
+        downstream: Downstream,
+        loop: SimLoop,
+    ) -> None:
+        self._tidb, self._pumps, self._drainer = tidb, pumps, drainer
+        self.downstream, self._loop = downstream, loop
+        self._watermarks: dict[str, tuple[int, Tso]] = {}
+        self._saved_ts = NO_TS
+        self._commits_seen = 0
+        self.operator_acts = 0
+        """Times that somebody had to look and say "go on"."""
+
+    # --- at every moment -----------------------------------------------------------------------
+
+    def each_second(self) -> None:
+        """Cheap: what parts say of themselves, and what is new downstream."""
+        assert not self._loop.faults, self._loop.faults[0]
+        for node in self._pumps:
+            if node.is_up and node.pump is not None:
+                self._look_at_pump(node)
+        if self._drainer.is_up and self._drainer.drainer is not None:
+            self._look_at_drainer()
+        self._in_order()
+
+    def _look_at_pump(self, node: PumpNode) -> None:
+        pump = node.pump
+        assert pump is not None
+        lives, before = self._watermarks.get(node.name, (0, NO_TS))
+        now = pump.max_commit_ts
+        assert lives != node.lives or now >= before, f"I4: the watermark of {node.name} fell"
+        self._watermarks[node.name] = node.lives, now
+        taken_by = self._tidb.ledger.acknowledged
+        late = [
+            each
+            for shard in pump.statistics().shards
+            for each in shard.first_late
+            # a prewrite that went to another Pump meanwhile comes here whenever it likes
+            if taken_by.get(each.start_ts) == node.name
+        ]
+        assert not late, f"I4: {node.name} had a commit below its watermark: {late}"
+
+    def _look_at_drainer(self) -> None:
+        drainer = self._drainer.drainer
+        assert drainer is not None
+        now = drainer.statistics()
+        assert not now.unforeseen_errors, f"nobody foresaw: {now.last_error}"
+        if now.state is DrainerState.STUCK and self._is_elsewhere(now.last_error):
+            self.operator_acts += 1
+            drainer.retry()
+        else:
+            assert now.state is not DrainerState.STUCK, f"stuck: {now.last_error}"
+
+    def _is_elsewhere(self, error: str) -> bool:
+        """A prewrite whose writer gave it up for another Pump came to the first one after all, when
+        others had passed it: that Pump tells of a commit that came too late, and nothing is
+        missing. An operator finds that out, and lets the Drainer go on."""
+        said = _LATE.search(error)
+        if said is None:
+            return False
+        commit_ts, start_ts, pump = Tso(int(said[2])), Tso(int(said[3])), said[1]
+        node = next(each for each in self._pumps if each.host == pump)
+        taken_by = self._tidb.ledger.acknowledged.get(start_ts)
+        return self._tidb.ledger.committed.get(start_ts) == commit_ts and taken_by != node.name
+
+    def _in_order(self) -> None:
+        """I8, and isolation: what becomes visible is one upstream transaction after the other."""
+        commits = self.downstream.commits
+        if len(commits) == self._commits_seen:
+            return
+        upstream = self._upstream(commits)[: len(commits)]
+        assert commits == upstream, f"applied {_first_difference(commits, upstream)}"
+        self._commits_seen = len(commits)
+
+    def _upstream(self, commits: Sequence[Tso]) -> list[Tso]:
+        """What commits there are, in order; a DDL that changes nothing need not be applied."""
+        ledger, applied = self._tidb.ledger, set(commits)
+        return sorted(
+            ts for ts in ledger.committed.values() if ts in applied or ts not in ledger.ddl
+        )
+
+    def saved(self, checkpoint: Checkpoint) -> None:
+        """I10 and I14, when a checkpoint is saved."""
+        self._saved_ts = max(self._saved_ts, checkpoint.commit_ts)
+        visible = set(self.downstream.commits)
+        every = self._upstream(self.downstream.commits)
+        lacking = [ts for ts in every if ts <= checkpoint.commit_ts and ts not in visible]
+        assert not lacking, f"I10: checkpoint {checkpoint.commit_ts} without {lacking[:3]}"
+        if checkpoint.consistent:
+            self._equals(checkpoint.commit_ts, "I14")
+
+    # --- after a loss of power -------------------------------------------------------------------
+
+    def power_was_lost(self, node: Node) -> None:
+        """I2: what an index names is in the log."""
+
+    # --- at the end ------------------------------------------------------------------------------
+
+    def behind(self) -> str:
+        """What is not downstream yet; "" when all is."""
+        newest = max(self._tidb.ledger.committed.values(), default=NO_TS)
+        saved = self.downstream.checkpoint
+        reached = saved.commit_ts if saved is not None else NO_TS
+        if reached >= newest:
+            return ""
+        drainer = self._drainer.drainer
+        blocking = drainer.statistics().blocking if drainer is not None else "no drainer"
+        pumps = [
+            (node.name, node.is_up, node.pump.statistics().blocked_by if node.pump else "")
+            for node in self._pumps
+        ]
+        return f"checkpoint {reached}, newest {newest}, waits for {blocking}; {pumps}"
+
+    def at_rest(self) -> None:
+        """Everything is there, once."""
+        self._in_order()
+        assert self.downstream.commits == self._upstream(self.downstream.commits)
+        checkpoint = self.downstream.checkpoint
+        assert checkpoint is not None
+        self._equals(checkpoint.commit_ts, "at rest")
+
+    def at_end(self) -> None:
+        """The Drainer has been stopped in good order."""
+        checkpoint = self.downstream.checkpoint
+        assert checkpoint is not None
+        assert checkpoint.consistent, "I14: drained, and not consistent"
+        self._equals(checkpoint.commit_ts, "at the end")
+
+    def _equals(self, commit_ts: Tso, when: str) -> None:
+        differences = self.downstream.differences(self._tidb.model, commit_ts)
+        assert not differences, f"{when}: {differences[0][:500]}"
+
+
+def _first_difference(found: Sequence[Tso], expected: Sequence[Tso]) -> str:
+    for n, (one, other) in enumerate(zip(found, expected, strict=False)):
+        if one != other:
+            return f"{one} where upstream has {other}, after {n}"
+    return f"{len(found)} transactions, upstream has {len(expected)}"

@@ -1,0 +1,23 @@
+"""Seeds that once found something, by what it was: they are lived through again in every run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.sim.plan import Plan, drawn
+
+
+def plan(seed: int, *, transactions: int | None = None, without: tuple[str, ...] = ()) -> Plan:
+    """The plan of a seed, made smaller as `python -m tests.sim` says it."""
+    whole = drawn(seed)
+    kept = tuple(each for each in whole.faults if each not in without)
+    habit = whole.habit
+    if transactions is not None:
+        habit = replace(habit, transactions=transactions)
+    return replace(whole, faults=kept, habit=habit)
+
+
+SCENARIOS: dict[str, Plan] = {
+    "a loss of power leaves any bytes in the last frame of a relay log": plan(37),
+    "a prewrite that went to another Pump comes to the first one too late": plan(33),
+}

@@ -1,0 +1,84 @@
+"""The whole system, simulated: fixed seeds, fresh ones, and planted faults that must be found."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sim.disk import SimDisk, SimFile
+from tests.sim.plan import drawn
+from tests.sim.scenarios import SCENARIOS
+from tests.sim.shrinking import command
+from tests.sim.world import Outcome, run
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 20
+FOUND_BY = (4, 10, 13)
+"""Seeds that find what the tests plant."""
+FRESH = 2
+SOAK_SEEDS = 2_000
+
+
+def held(outcome: Outcome) -> None:
+    assert outcome.violation == "", f"{outcome.violation}\nrepeat: {command(outcome.plan)}"
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 4))
+def test_whatever_fails_nothing_is_lost(first: int) -> None:
+    for seed in range(first, first + 4):
+        held(run(drawn(seed)))
+
+
+def test_of_seeds_that_nobody_has_seen() -> None:
+    for _ in range(FRESH):
+        held(run(drawn(random.SystemRandom().randrange(1 << 32))))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_what_was_found_once_stays_away(name: str) -> None:
+    held(run(SCENARIOS[name]))
+
+
+def test_a_seed_is_the_same_in_every_process() -> None:
+    """Nothing may depend on addresses, on hashes of texts, or on what ran before."""
+    seed = 5
+    here = run(drawn(seed)).hash
+    assert run(drawn(seed)).hash == here
+    for hashes in ("0", "4711"):
+        said = subprocess.run(
+            [sys.executable, "-m", "tests.sim", str(seed)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hashes},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert f"trace {here}" in said.stdout
+
+
+def test_a_disk_that_forgets_names_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: SimDisk, directory: Path) -> None:
+        await self._wait("sync_s")
+
+    monkeypatch.setattr(SimDisk, "sync_directory", nothing)
+    assert any(run(drawn(seed)).violation for seed in FOUND_BY)
+
+
+def test_an_answer_before_the_sync_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: SimDisk, file: SimFile) -> None:
+        await self._wait("sync_s")
+
+    monkeypatch.setattr(SimDisk, "sync", nothing)
+    assert any(run(drawn(seed)).violation for seed in FOUND_BY)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(10_000, 10_000 + SOAK_SEEDS, 50))
+def test_of_many_seeds(first: int) -> None:
+    for seed in range(first, first + 50):
+        held(run(drawn(seed)))
