@@ -46,8 +46,8 @@ def main(
     jobs: Annotated[int, typer.Option(help="bugs at a time")] = 1,
     tests: Annotated[bool, typer.Option(help="run the tests that ought to find it")] = True,
     seeds: Annotated[int, typer.Option(help="seeds of the simulation, at the most")] = 0,
-    untried: Annotated[
-        bool, typer.Option("--untried", help="those alone of which nothing is known")
+    missing: Annotated[
+        bool, typer.Option("--missing", help="those alone that nobody is known to find")
     ] = False,
     publish: Annotated[bool, typer.Option(help="write tests/mutants/last.json")] = False,
     show: Annotated[bool, typer.Option("--table", help="print the table, run nothing")] = False,
@@ -65,9 +65,9 @@ def main(
     if show:
         console.print(table(every, latest()), markup=False)
         return
-    if untried:
+    if missing:
         known = latest()
-        bugs = [bug for bug in bugs if known.of(bug) is None]
+        bugs = [bug for bug in bugs if not _is_well(known.of(bug))]
     try:
         results = _tried(bugs, jobs=jobs, is_testing=tests, seeds=seeds)
     except RuntimeError as error:

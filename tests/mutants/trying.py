@@ -29,7 +29,9 @@ TEST_LIMIT_S = 120
 """Of one named test; on a quiet machine none takes a tenth of that."""
 END_LIMIT_S = 60
 """More, until a process that ignores the limit of its test is ended."""
-SEED_LIMIT_S = 30
+SEED_LIMIT_S = 60
+SEEDS_TOGETHER = 20
+"""In one process, so that a seed that does not end is noticed in time."""
 _LEFT_OUT = shutil.ignore_patterns(
     ".*", "*.so", "*.egg-info", "build", "dist", "site", "native.json"
 )
@@ -103,8 +105,9 @@ class Copy:
     def _test(self, node_id: str) -> How:
         # plain: what an assertion compared is read by nobody here, and costs more than most tests
         same = ("-q", "-x", "-p", "no:cacheprovider", "--nothing-skipped", "--assert=plain")
+        gate = ("-m", "not soak")
         limits = (f"--timeout={TEST_LIMIT_S}", "--hypothesis-profile=repeatable")
-        ended = self.run(["pytest", *same, *limits, node_id], TEST_LIMIT_S + END_LIMIT_S)
+        ended = self.run(["pytest", *same, *gate, *limits, node_id], TEST_LIMIT_S + END_LIMIT_S)
         if ended.code is None or "Failed: Timeout" in ended.text:
             return "hung"
         if ended.code not in (0, _FAILED) or bool(ended.code) != ("failed" in ended.text):
@@ -114,17 +117,22 @@ class Copy:
     # --- seeds -------------------------------------------------------------------------------
 
     def by_seeds(self, bug: Bug, most: int) -> BySeeds:
-        """The first of its seeds that finds it, of `most` at the most."""
+        """The first of its seeds that finds it, of `most` at the most. Raises RuntimeError where
+        the simulation cannot be run."""
         first, last = map(int, bug.seeds.split("-"))
         last = min(last, first + most - 1)
-        begin_s, searched = monotonic(), f"{first}-{last}"
+        begin_s, seed = monotonic(), -1
+        how: How = "missed"
         with self.planted(bug):
-            how, seed = self._seeds(first, last)
-        if how != "missed" and seed >= 0 and self._seeds(seed, seed)[0] != "missed":
+            for begin in range(first, last + 1, SEEDS_TOGETHER):
+                how, seed = self._seeds(begin, min(begin + SEEDS_TOGETHER - 1, last))
+                if how != "missed":
+                    break
+        if seed >= 0 and self._seeds(seed, seed)[0] != "missed":
             how = "broken"
         return BySeeds(
             how=how,
-            seeds=searched,
+            seeds=f"{first}-{last}",
             tried=(seed if seed >= 0 else last) - first + 1,
             seed=seed,
             seconds=round(monotonic() - begin_s, 1),
@@ -132,15 +140,20 @@ class Copy:
 
     def _seeds(self, first: int, last: int) -> tuple[How, int]:
         """How they ended, and the seed that did, -1 for none."""
-        command = ["tests.sim", "--seeds", f"{first}-{last}"]
         limit_s = SEED_LIMIT_S * (last - first + 1) + END_LIMIT_S
-        ended = self.run([*command, "--until-failure"], limit_s)
+        ended = self.run(["tests.sim", "--seeds", f"{first}-{last}", "--until-failure"], limit_s)
+        if ended.code is None:
+            if first == last:
+                return "hung", first
+            for seed in range(first, last + 1):  # which one it was
+                if (found := self._seeds(seed, seed))[0] != "missed":
+                    return found
+        said = re.findall(r"^seed (\d+) ", ended.text, re.MULTILINE)
+        if ended.code == _FAILED and said:
+            return "failed", int(said[-1])
         if ended.code == 0:
             return "missed", -1
-        found = re.findall(r"seed[ =:]+(\d+)", ended.text)
-        if ended.code not in (None, _FAILED) or not found:
-            raise RuntimeError(f"the simulation says {ended.code}\n{ended.text[-4000:]}")
-        return "hung" if ended.code is None else "failed", int(found[-1])
+        raise RuntimeError(f"the simulation says {ended.code}\n{ended.text[-4000:]}")
 
 
 class Ended(NamedTuple):

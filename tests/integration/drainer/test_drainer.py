@@ -541,6 +541,84 @@ async def test_a_checkpoint_that_was_due_before_does_not_follow_the_consistent_o
     disk.close()
 
 
+class SlowToTake(MemorySink):
+    """A downstream that hesitates before it takes transactions; remembers how they came."""
+
+    submitted: list[list[Tso]]
+
+    async def submit(self, txns: Sequence[Txn]) -> None:
+        await asyncio.sleep(0.01)
+        self.submitted.append([txn.commit_ts for txn in txns])
+        await super().submit(txns)
+
+
+async def test_a_checkpoint_is_consistent_behind_all_that_was_pulled(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what is still on its way to the sink."""
+    sink = SlowToTake(place.store)
+    sink.submitted = []
+    monkeypatch.setattr(place, "sink", lambda: sink)
+    place.source.add(*beginning(), *(rows(ts, [ts]) for ts in range(11, 41)))
+    async with place.running() as drainer:
+        await until(lambda: (now := drainer.statistics().merge) and now.resolved_ts == 40)
+    assert place.store.checkpoint == Checkpoint(Tso(40), consistent=True, schema_version=2)
+    assert place.held() == Counter(range(11, 41))
+
+
+async def test_transactions_of_one_commit_ts_are_given_to_the_sink_together(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a checkpoint between them would leave some out."""
+    sink = SlowToTake(place.store)
+    sink.submitted = []
+    monkeypatch.setattr(place, "sink", lambda: sink)
+    place.source.add(*beginning())
+    together = [
+        CommittedBinlog(Tso(start_ts), Tso(20), rows(20, [start_ts]).payload)
+        for start_ts in range(11, 18)
+    ]
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == CREATED)
+        place.source.add(*together)
+        await until(lambda: drainer.statistics().applied_ts == 20)
+    assert [Tso(20)] * len(together) in sink.submitted
+    assert place.held() == Counter(range(11, 18))
+
+
+async def test_a_checkpoint_says_no_more_than_this_life_has_walked(place: Place) -> None:
+    """The downstream has more from the life before: neither is the schema there known yet, nor
+    does the downstream equal the upstream."""
+    place.source.add(*beginning(), *(rows(ts, [ts]) for ts in range(11, 31)))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 30)
+    place.store.checkpoint = Checkpoint(Tso(11), schema_version=2)
+    place.source = Source()
+    place.source.add(*beginning(), *(rows(ts, [ts]) for ts in range(11, 21)))
+    async with place.running() as drainer:
+        await until(lambda: (now := drainer.statistics().merge) and now.resolved_ts == 20)
+    assert place.store.checkpoint == Checkpoint(Tso(20), consistent=False, schema_version=2)
+    assert place.held() == Counter(range(11, 31))
+
+
+async def test_a_checkpoint_has_the_schema_version_of_its_moment_while_the_walk_is_ahead(
+    place: Place,
+) -> None:
+    other = job(3, 150, 3, schema_id=5, table_id=11, TableInfo={"id": 11, "name": {"O": "u"}})
+    place.history.known[other.id] = other
+    before, behind = range(11, 150), range(151, 200)
+    place.checkpoint_interval_s = 0.0
+    place.source.add(*beginning(), *(rows(ts, [ts]) for ts in before))
+    place.source.add(ddl(other, 150, "CREATE TABLE `u` (`id` INT)"))
+    place.source.add(*(rows(ts, [ts]) for ts in behind))
+    async with place.running() as drainer:
+        await until(lambda: drainer.statistics().applied_ts == 199)
+    assert any(120 < each.commit_ts < 150 for each in place.saved)
+    for checkpoint in place.saved:
+        if checkpoint.commit_ts > CREATED:
+            assert checkpoint.schema_version == (2 if checkpoint.commit_ts < 150 else 3)
+
+
 async def test_rows_that_stay_unexplained_stop(place: Place) -> None:
     place.source.add(*beginning(), rows(11, [1]), ahead_of_a_drop(12))
     async with place.running() as drainer:
@@ -659,6 +737,34 @@ async def test_the_sink_sees_nothing_that_the_relay_log_does_not_hold(
         assert statistics.last_ts == 199
         await until(lambda: relay.statistics().files_collected > 0)
     assert place.held() == Counter(range(11, 200))
+
+
+class Watchful(MemorySink):
+    """Knows what a process that dies now would need: all behind the checkpoint that is stored."""
+
+    def __init__(self, store: MemoryStore, relay: RelayWriter) -> None:
+        super().__init__(store)
+        self._relay = relay
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        if self._store.checkpoint is not None:
+            assert self._relay.statistics().base_ts <= self._store.checkpoint.commit_ts
+        await super().save(checkpoint)
+
+
+async def test_the_relay_log_reaches_back_to_the_checkpoint_that_is_stored(
+    place: Place, disk: PosixDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = place.relay = RelayWriter(tmp_path / "relay", disk, max_file_bytes=1)
+    place.checkpoint_interval_s = 0.0
+    monkeypatch.setattr(place, "sink", lambda: Watchful(place.store, relay))
+    place.source.add(*beginning(), *(rows(ts, range(300)) for ts in range(11, 150)))
+    async with place.running() as drainer:
+        await until(
+            lambda: drainer.statistics().applied_ts == 149 or drainer.statistics().last_error
+        )
+        assert drainer.statistics().last_error == ""
+        assert relay.statistics().files_collected > 10
 
 
 # --- whatever happens ----------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from binlogd.tidb.encode import encode_insert
 from binlogd.tidb.model import Column, FieldType, Table, TableAt, Tp, job_from_json
 from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
+from tests.sim.disk import SimDisk
 
 TABLE = Table(
     7, "t", (Column(1, "id", 0, FieldType(Tp.LONG)), Column(2, "v", 1, FieldType(Tp.BLOB)))
@@ -247,6 +248,21 @@ async def test_all_statements_of_a_ddl_survive_a_crash_between_them(place: Place
         assert [record.payload for _, record in file_records(place.root / "out")] == [
             record.payload for record in records
         ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_a_sink_says_is_applied_outlives_the_power(seed: int) -> None:
+    disk = SimDisk(random.Random(seed))
+    for life in range(1, 4):
+        sink = FileSink(Path("/out"), Path("/savepoint"), disk=disk, clock=StoppedClock())
+        assert await sink.open() is None
+        assert sink.applied_ts() == 10 * (life - 1)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(sink.run())
+            await sink.submit([dml(10 * life)])
+            await sink.flush()
+            disk = disk.crash()
+            await sink.close()
 
 
 async def test_a_second_sink_on_the_directory_is_refused(place: Place) -> None:

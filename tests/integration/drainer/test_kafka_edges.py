@@ -8,7 +8,7 @@ from dataclasses import replace
 import aiokafka
 import pytest
 
-from binlogd.drainer.kafka.broker import Broker, BrokerOptions
+from binlogd.drainer.kafka.broker import Broker, BrokerOptions, TooLarge
 from binlogd.drainer.kafka.canal_json import CanalJson
 from binlogd.drainer.kafka.debezium import Debezium
 from binlogd.drainer.kafka.debezium_json import DebeziumJson
@@ -74,6 +74,21 @@ async def test_a_topic_for_a_table_with_letters_that_kafka_has_not(kafka: Kafka)
     await after.stop()
     (found,) = await read_committed(kafka.address, "odd.a_b.gr__e__")
     assert found.value == b"row"
+
+
+async def test_messages_without_their_progress_are_seen_by_nobody(kafka: Kafka) -> None:
+    small = replace(options(kafka, "whole"), topic="whole", message_bytes_max=10_000)
+    broker = Broker(small)
+    await broker.start()
+    message = KafkaMessage("d", "t", FIRST_PARTITION, None, b"row")
+    with pytest.raises(TooLarge):
+        await broker.publish([message], bytes(20_000))
+    await broker.publish([message._replace(value=b"whole")], b"here")
+    await broker.stop()
+    after = Broker(small)
+    assert await after.start() == b"here"
+    await after.stop()
+    assert [each.value for each in await read_committed(kafka.address, "whole")] == [b"whole"]
 
 
 async def test_a_ddl_that_json_cannot_hold_stops_with_the_way_past(kafka: Kafka) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,19 +16,23 @@ from binlogd.drainer.files.log import file_records
 from binlogd.drainer.files.sink import FileSink
 from binlogd.drainer.filtering.filter import TableFilter
 from binlogd.drainer.messages.pb import head_of
-from binlogd.drainer.restore import Restored, restore
-from binlogd.drainer.sink import Sink
+from binlogd.drainer.restore import Restored, check_complete, restore
+from binlogd.drainer.sink import Sink, SinkStatistics
 from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Txn
-from binlogd.errors import ConfigError, CorruptRelay, RowMismatch
+from binlogd.errors import ConfigError, CorruptRelay, DownstreamUnavailable, RowMismatch
 from binlogd.host.clock import WallClock
 from binlogd.host.disk import PosixDisk
+from binlogd.node.assembly import make_sink
 from binlogd.relay.frame import RelayEntry
 from binlogd.relay.log import RelayWriter
+from binlogd.settings import config
+from binlogd.settings.setup import Setup
 from binlogd.tidb.model import Job, jobs_from_json
 from binlogd.tidb.schema import SchemaTracker
+from binlogd.tools.restoring import Beside, restore_from
 from binlogd.tso import Tso
-from tests.contract.memory_sink import MemorySink
+from tests.contract.memory_sink import MemorySink, MemoryStore
 from tests.integration.drainer.test_drainer import Place, rows, with_a_coming_column
 from tests.support.decoding import decoded
 from tests.support.mariadb import MariaDb
@@ -165,6 +170,85 @@ async def test_a_restore_up_to_a_moment_can_go_on_from_there_but_not_back(
     assert (await replica.restore()).was_consistent
     assert (await replica.restore(to_ts=Tso(end + 1))).to_ts == end
     assert replica.records() == replica.records("undisturbed")
+
+
+async def test_a_restore_up_to_a_moment_has_the_transaction_of_that_moment(
+    disk: PosixDisk, tmp_path: Path
+) -> None:
+    replica = Replica(disk, tmp_path, "types")
+    await replica.relay(start=replica.ts(0.0), end=replica.ts(1.0))
+    await replica.apply("replica", up_to=replica.ts(0.3), saved=replica.ts(0.2))
+    middle = replica.ts(0.6)
+    assert (await replica.restore(to_ts=middle)).to_ts == middle
+    assert head_of(replica.records()[-1]).commit_ts == middle
+
+
+class Dying(FileSink):
+    """Of a process that dies before the end."""
+
+    async def flush(self) -> None:
+        raise DownstreamUnavailable("it dies")
+
+
+async def test_a_restore_that_dies_leaves_a_checkpoint_that_says_nothing_of_consistency(
+    disk: PosixDisk, tmp_path: Path
+) -> None:
+    replica = Replica(disk, tmp_path, "ddl")
+    await replica.relay(start=replica.ts(0.0), end=replica.ts(1.0))
+    await replica.apply("replica", up_to=replica.ts(0.3), saved=replica.ts(0.2))
+    middle = (await replica.restore(to_ts=replica.ts(0.6))).to_ts
+    place = tmp_path / "replica"
+    dying = Dying(place / "out", place / "savepoint", disk=disk, clock=WallClock())
+    with pytest.raises(DownstreamUnavailable):
+        await replica.restore(dying, to_ts=replica.ts(1.0))
+    sink = replica.sink()
+    stored = await sink.open()
+    await sink.close()
+    assert stored is not None
+    assert (stored.commit_ts, stored.consistent) == (middle, False)
+
+
+class Lanes(MemorySink):
+    """At whose end some lanes are further than others."""
+
+    def statistics(self) -> SinkStatistics:
+        return replace(super().statistics(), lane_ts=(Tso(5), Tso(30)))
+
+
+@pytest.mark.parametrize(("newest_ts", "is_complete"), [(29, False), (30, True)])
+def test_the_lane_that_is_furthest_says_how_far_a_relay_log_must_reach(
+    newest_ts: int, *, is_complete: bool
+) -> None:
+    async def checked() -> None:
+        check_complete(Lanes(MemoryStore()), Checkpoint(Tso(4)), Tso(newest_ts))
+
+    if is_complete:
+        asyncio.run(checked())
+    else:
+        with pytest.raises(ConfigError, match="newest part of the relay log is missing"):
+            asyncio.run(checked())
+
+
+async def test_a_restore_passes_over_what_an_operator_has_decided_to_skip(
+    disk: PosixDisk, tmp_path: Path
+) -> None:
+    """By the list that is kept, as the Drainer does; the configuration names none."""
+    relay_dir, out = tmp_path / "relay", tmp_path / "out"
+    schema = SchemaTracker()
+    schema.load(Place().history.known.values())
+    schema.apply_finished_by(Tso(5))
+    relay = RelayWriter(relay_dir, disk, max_file_bytes=1 << 20)
+    await relay.open(after=Tso(5), snapshot=schema.snapshot)
+    await relay.append_pulled([RelayEntry(Tso(ts), rows(ts, [ts]).payload, b"") for ts in (8, 9)])
+    await relay.close()
+    text = f'data-dir = "{tmp_path}"\n[syncer]\ndb-type = "file"\n[syncer.to]\ndir = "{out}"\n'
+    setup = Setup(config.parse(text, "a test"))
+    sink = make_sink(setup, disk, 1)
+    await sink.open()
+    await sink.save(Checkpoint(Tso(5), schema_version=2))
+    await sink.close()
+    done = await restore_from(setup, disk, relay_dir, Beside(1, {Tso(8)}), None)
+    assert (done.to_ts, done.transactions) == (9, 1)
 
 
 async def test_a_relay_log_that_ends_torn_is_restored_to_its_last_whole_group(

@@ -33,6 +33,7 @@ from binlogd.tso import Tso
 from binlogd.wire.peek import Mutation
 from tests.support.replay import running
 
+FULL = 2
 ID = Column(1, "id", 0, FieldType(Tp.LONG, flag=FLAG_NOT_NULL | FLAG_PRIMARY_KEY))
 TEXT = FieldType(Tp.VARCHAR, flen=20, charset="utf8mb4")
 V = Column(2, "v", 1, TEXT)
@@ -292,5 +293,16 @@ async def test_a_value_that_no_rule_converts_stops_the_ddl_and_leaves_the_table(
     stuck = leading_error(stopped.value)
     assert isinstance(stuck, UnsupportedDdl)
     assert (stuck.commit_ts, "column v from before its MODIFY" in stuck.reason) == (12, True)
+    assert stored(tmp_path, "SELECT commit_ts FROM _binlogd_progress") == [(0,)], "all or nothing"
     await applied(tmp_path, held)
     assert stored(tmp_path, 'SELECT * FROM "s.t"') == [(1, "twelve")]
+
+
+async def test_what_a_replica_says_is_applied_outlives_the_power(tmp_path: Path) -> None:
+    """SQLite syncs each transaction in this mode, and not in others with a log beside the file."""
+    async with sink_of(tmp_path) as sink:
+        await sink.open()
+        assert sink._connection is not None
+        ((mode,),) = await sink._connection.execute_fetchall("PRAGMA synchronous")
+        await sink.close()
+    assert mode == FULL

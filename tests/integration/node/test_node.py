@@ -285,6 +285,18 @@ async def test_a_pump_whose_registration_had_no_answer_still_tells_the_drainers(
     assert said == ["the registry does not answer: etcd: Connection lost"]
 
 
+async def test_a_pump_that_was_offline_tells_the_drainers_as_a_new_one_does(
+    alone: Standing,
+) -> None:
+    """They have let it go, and wait for it no more; one that was paused they have kept."""
+    registry = alone.node.registry
+    await registry.register(NodeStatus(DRAINER, "gone", "127.0.0.1:1", "online", NO_TS, NO_TS))
+    for state, has_to_tell in (("paused", False), ("offline", True)):
+        await registry.keep(alone.node.entries())
+        await mark(registry, "pump0", state, [PUMP])
+        assert await Membership(registry, alone.node.entries).has_to_tell() is has_to_tell
+
+
 async def test_a_drainer_that_garbage_collection_has_overtaken_is_named(tmp_path: Path) -> None:
     async with standing(tmp_path, segment_bytes_max=1_000) as here:
         await here.node.look_at_drainers()

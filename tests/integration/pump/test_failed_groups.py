@@ -116,6 +116,25 @@ async def test_no_mark_passes_a_prewrite_that_is_being_written(home: Path) -> No
         assert shard.filer.marks.handle <= ValuePointer(oldest.place.fid, oldest.place.offset)
 
 
+async def test_a_witness_stands_behind_what_is_being_written(home: Path) -> None:
+    """What was handed out when it came may be above the commit of a prewrite on its way."""
+    disk = StandingDisk()
+    async with running(home, disk) as shard:
+        await shard.submit([a_prewrite(1), a_commit(1, 2)])
+        disk.syncs_left = 0
+        written = shard.submit([a_prewrite(10)])
+        await eventually(lambda: shard._is_busy and not shard._queue)
+        shard.witness(at(50))
+        assert shard.watermark == at(2)
+        disk.syncs_left = 1 << 30
+        disk.goes.set()
+        await written
+        await shard.submit([])
+        assert shard.watermark == at(2)
+        await shard.submit([a_commit(10, 20)])
+        assert shard.watermark == at(50)
+
+
 async def test_a_log_that_failed_goes_on_with_the_next_group(home: Path) -> None:
     disk = SimDisk(random.Random(1))
     async with running(home, disk) as shard:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -13,12 +14,14 @@ import pytest
 
 from binlogd.binlog import CommittedBinlog, Pulled
 from binlogd.errors import Behind, IndexUnavailable
+from binlogd.host.disk import PosixDisk
 from binlogd.log.index_file import FILES, Marks, Segment
 from binlogd.log.pointer import FileId
 from binlogd.pump.shard.index import SqliteIndex
 from binlogd.tso import Tso
 from tests.support.pump_world import (
     ROOMY,
+    World,
     at,
     commit,
     eventually,
@@ -50,6 +53,43 @@ async def test_segments_are_forgotten_durably_before_they_are_deleted(tmp_path: 
 
 
 DAY = 86_400_000 << 18
+
+
+class CutOffAfterRemoval(PosixDisk):
+    """Keeps the data directory as the power leaves it that goes right behind each removal."""
+
+    def __init__(self, directory: Path, kept: Path) -> None:
+        super().__init__(threads=4)
+        self.directory, self.kept, self.left = directory, kept, list[Path]()
+
+    async def remove(self, paths: Sequence[Path]) -> None:
+        await super().remove(paths)
+        if any(path.suffix == ".vlog" for path in paths):
+            self.left.append(self.kept / str(len(self.left)))
+            shutil.copytree(self.directory, self.left[-1])
+
+
+async def test_the_power_may_go_while_segments_are_deleted(tmp_path: Path) -> None:
+    disk = CutOffAfterRemoval(tmp_path / "data", tmp_path)
+    small = replace(ROOMY, segment_bytes_max=2_000)
+    world = World(tmp_path / "data", disk)
+    world.clock.now_ms += 30 * 86_400_000
+    try:
+        async with world.pump(small) as pump:
+            for day in range(31):
+                start = day * DAY + 1
+                await written(pump, prewrite(start, 200), commit(start, start + 1))
+            log = pump._shards[0].log
+            await eventually(lambda: all(s.checksum for s in log.segments() if s.is_sealed))
+            await eventually(lambda: pump._shards[0].filer.filed_ts == at(30 * DAY + 2))
+            await pump.collect_garbage()
+            expected = await pulled(pump, upto=at(30 * DAY + 2))
+    finally:
+        disk.close()
+    assert disk.left
+    for place in disk.left:
+        async with posix_world(place) as after, after.pump(small) as pump:
+            assert await pulled(pump, upto=at(30 * DAY + 2)) == expected
 
 
 async def test_what_was_deleted_is_known_without_an_index(tmp_path: Path) -> None:

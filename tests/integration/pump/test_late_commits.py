@@ -74,6 +74,15 @@ async def test_it_outlives_the_process_and_is_gone_when_it_is_dealt_with(
             assert late(pump) == []
 
 
+async def test_one_that_comes_exactly_at_the_watermark_is_late_too(world: World) -> None:
+    """Who has pulled up to there never gets it."""
+    async with world.pump() as pump:
+        await written(pump, prewrite(1), commit(1, 20))
+        await until_released(pump, 20)
+        await written(pump, prewrite(3), commit(3, 20))
+        await eventually(lambda: late(pump) == [("shard-0", 3, 20)])
+
+
 async def test_it_is_found_by_the_next_life_when_it_was_logged_and_not_filed(
     world: World, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ from binlogd.wire.peek import body, commit_binlog, fake, join, peek
 from tests.support.pump_world import (
     BASE,
     ROOMY,
+    Times,
     World,
     at,
     commit,
@@ -183,6 +184,22 @@ async def test_two_commits_of_one_timestamp_are_both_pulled(world: World) -> Non
             break
 
 
+async def test_commits_of_one_timestamp_come_together_however_small_a_batch_is(
+    world: World,
+) -> None:
+    """Read from the index, and one of them has more than a batch is to hold."""
+    small = replace(ROOMY, pull_bytes_max=100, window_bytes_max=1)
+    async with world.pump(small) as pump:
+        await written(pump, prewrite(1, 50), prewrite(2), commit(1, 9), commit(2, 9))
+        await written(pump, prewrite(3), commit(3, 10))
+        found: list[tuple[int, int]] = []
+        async for batch in pump.sources()[0].pull(NO_TS):
+            found += numbers(batch.binlogs)
+            if batch.resolved_ts >= at(10):
+                break
+    assert found == [(1, 9), (2, 9), (3, 10)]
+
+
 async def test_what_arrives_is_stored_in_canonical_form(world: World) -> None:
     short = prewrite(1).removesuffix(bytes.fromhex("38004000"))
     async with world.pump() as pump:
@@ -276,6 +293,20 @@ async def test_what_is_no_binlog_is_refused_alone(world: World, payload: bytes, 
         assert numbers(await pulled(pump, upto=at(2))) == [(1, 2)]
 
 
+async def test_a_shard_that_takes_nothing_is_told_to_those_alone_who_wrote_to_it(
+    world: World,
+) -> None:
+    async with world.pump(shards=2) as pump:
+        pump._shards[1].stop()
+        starts = (2, 1, 4, 3, 5)
+        answers = await pump.write([b"\xff", *(prewrite(start) for start in starts)])
+        routing = pump._routing
+        expected = [True, *(routing.shard_of(at(start)) == 1 for start in starts)]
+        assert [answer is not None for answer in answers] == expected
+        assert False in expected[1:]
+        assert True in expected[1:]
+
+
 async def test_a_binlog_above_the_limit_is_refused_in_the_words_tidb_knows(world: World) -> None:
     async with world.pump(replace(ROOMY, record_bytes_max=1_000)) as pump:
         answer = await outcome(pump, prewrite(1, 1_000))
@@ -353,6 +384,16 @@ async def test_a_pump_may_be_closed_before_it_has_begun_to_run(world: World) -> 
 
 
 # --- the data directory --------------------------------------------------------------------
+
+
+async def test_the_time_source_hears_at_the_start_how_far_the_log_has_come(world: World) -> None:
+    """What it hands out from then on lies above."""
+    async with world.pump() as pump:
+        await written(pump, prewrite(1), commit(1, 20))
+        await until_released(pump, 20)
+    world.times = Times()
+    async with world.pump():
+        assert world.times.observed == at(20)
 
 
 async def test_a_data_directory_has_one_owner(world: World) -> None:

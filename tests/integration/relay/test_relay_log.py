@@ -16,7 +16,7 @@ import pytest
 from binlogd.errors import ConfigError, CorruptRelay, LogFailed
 from binlogd.host.disk import PosixDisk
 from binlogd.relay.frame import RelayEntry
-from binlogd.relay.log import RelayWriter
+from binlogd.relay.log import GROUP_BYTES_MAX, RelayWriter, _groups
 from binlogd.relay.reader import read_relay
 from binlogd.tso import Tso
 from tests.sim.disk import SimDisk
@@ -341,3 +341,11 @@ async def test_killed_at_any_moment_nothing_acknowledged_is_lost(relay_log: Log)
         assert [each.commit_ts for each in entries] == list(range(1, len(entries) + 1))
         assert len(entries) >= acknowledged
     assert all(a < b for a, b in pairwise(relay_log.files()))
+
+
+def test_a_group_never_ends_between_transactions_of_one_commit_ts() -> None:
+    """What is at or below the last commit_ts of a log counts as written."""
+    large = bytes(GROUP_BYTES_MAX + 4)
+    entries = [RelayEntry(Tso(ts), large[at:], b"") for at, ts in enumerate((1, 2, 2, 2, 3))]
+    groups = [[entry.commit_ts for entry in group] for group in _groups(entries)]
+    assert groups == [[1], [2, 2, 2], [3]]

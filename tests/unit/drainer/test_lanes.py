@@ -14,12 +14,18 @@ from random import Random
 import pytest
 
 from binlogd.drainer.checkpoint import Checkpoint
+from binlogd.drainer.mysql.apply import LaneApplier, LaneWriter
+from binlogd.drainer.mysql.connection import MySqlServer
+from binlogd.drainer.mysql.writer import LaneContext
 from binlogd.drainer.rows.conflict import lane_of, lanes_for, seed_of
-from binlogd.drainer.rows.parts import Gatherer, Limits, Part, RunKind, commit_ts_of
+from binlogd.drainer.rows.parts import SLICE_ROWS, Gatherer, Limits, Part, RunKind, commit_ts_of
 from binlogd.drainer.rows.progress import (
     DDL_LANE,
+    REPEATED_LANE,
+    SAVED_LANE,
     LanePosition,
     PendingDdl,
+    ProgressTable,
     low_water,
     restart_of,
 )
@@ -256,9 +262,11 @@ def test_half_a_transaction_is_not_given_away_below_the_limits() -> None:
     large = Dml(Tso(5), Tso(5), 1, (type(first.changes[0])(first.changes[0].table, merged),))
     gatherer = Gatherer([LanePosition(NO_TS)], Limits())
     steps = gatherer.add(large, _readers(large, {}))
-    assert next(steps, "ended") is None
-    assert gatherer.take(0) is None
-    assert gatherer.translated_ts == NO_TS
+    for rows_added in (0, SLICE_ROWS):
+        assert next(steps, "ended") is None
+        assert gatherer.changes_waiting >= rows_added
+        assert gatherer.take(0) is None
+        assert gatherer.translated_ts == NO_TS
     list(steps)
     part = gatherer.take(0)
     assert part is not None
@@ -354,6 +362,20 @@ def test_the_low_water_mark_stands_before_what_waits() -> None:
     assert low_water(Tso(50), [Tso(40), Tso(45)]) == 39
 
 
+async def test_what_is_in_work_holds_the_mark_also_while_more_waits() -> None:
+    server = MySqlServer("127.0.0.1", 1, "root", "")
+    context = LaneContext(server, ProgressTable("s", 1), Limits(), 1 << 20, Random(1))
+    before = LanePosition(NO_TS)
+    gatherer = Gatherer([before], Limits())
+    applier = LaneApplier([LaneWriter(0, before, context)], gatherer)
+    first, second = Upstream(Random(1), [KINDS[0]]).transactions(2)
+    list(gatherer.add(first, _readers(first, {})))
+    applier._busy[0] = gatherer.take(0)
+    list(gatherer.add(second, _readers(second, {})))
+    assert gatherer.first_waiting == [second.commit_ts]
+    assert applier.applied_ts() == first.commit_ts - 1
+
+
 def test_a_restart_begins_behind_the_slowest_lane() -> None:
     restart = restart_of([(0, 2, 70, 0, 0, ""), (1, 2, 60, 3, 0, "")], Checkpoint(Tso(40)))
     assert restart.lanes == (LanePosition(Tso(70)), LanePosition(Tso(60), 3))
@@ -377,6 +399,13 @@ def test_a_checkpoint_raises_lanes_only_where_somebody_else_set_it(
     rows = [(0, 2, 70, 0, 0, ""), (1, 2, 20, 0, 0, ""), (-2, 0, 60, 0, 0, "")]
     elsewhere = None if noted_there is None else Tso(noted_there)
     assert restart_of(rows, Checkpoint(Tso(stored_ts)), elsewhere).low_ts == low_ts
+
+
+def test_up_to_where_a_copy_may_hold_rows_is_known_to_every_restart() -> None:
+    rows = [(0, 1, 7, 0, 0, ""), (REPEATED_LANE, 0, 9, 0, 0, ""), (SAVED_LANE, 0, 5, 0, 0, "")]
+    for stored in (5, 3):
+        assert restart_of(rows, Checkpoint(Tso(stored))).repeated_ts == 9
+    assert restart_of([rows[1]], Checkpoint(Tso(5))).repeated_ts == 9
 
 
 def test_a_checkpoint_elsewhere_that_is_gone_leaves_it_to_the_rows() -> None:

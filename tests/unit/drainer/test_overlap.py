@@ -74,6 +74,13 @@ def test_alone_everything_is_early() -> None:
     assert not late.runs
 
 
+def test_what_only_the_first_of_several_parts_ahead_touches_is_late_as_well() -> None:
+    both = TARGETS[0]
+    ahead = [Part(merged={both: {key: b"old"}}) for key in (1, 2)]
+    early, late = split(Part(merged={both: {1: b"a", 2: b"b", 3: b"c"}}), ahead, set())
+    assert (early.merged, late.merged) == ({both: {3: b"c"}}, {both: {1: b"a", 2: b"b"}})
+
+
 def test_a_trigger_may_reach_any_table() -> None:
     part = Part(merged={TARGETS[0]: {1: b"1"}})
     ahead = Part(runs={target(9, TRIGGERED): [(RunKind.WRITE, [b"x"], bytearray(1))]})

@@ -14,7 +14,17 @@ from binlogd.drainer.filtering.filter import TableFilter, TablePattern
 from binlogd.drainer.translate import Translator
 from binlogd.drainer.txn import Ddl, Decoded, Dml, Skip
 from binlogd.errors import MissingDdlJob, RowMismatch, UnknownTable, UnsupportedDdl
-from binlogd.tidb.model import ActionType, Database, Job, JobState, Table, job_from_json
+from binlogd.tidb.model import (
+    ActionType,
+    Column,
+    Database,
+    FieldType,
+    Job,
+    JobState,
+    Table,
+    Tp,
+    job_from_json,
+)
 from binlogd.tidb.schema import SchemaTracker
 from binlogd.tso import Tso
 from binlogd.wire import peek
@@ -176,6 +186,19 @@ def test_a_ddl_is_named_by_what_it_changed() -> None:
     assert (txn.database, txn.table, txn.schema_version) == ("shop", "t", 5)
     assert txn.statements == ("ALTER TABLE `t` ADD `x` INT",)
     assert txn.session_database == "shop"
+
+
+def test_rows_of_one_schema_version_are_read_by_what_the_table_is_at_their_turn() -> None:
+    """Some may run ahead of the DDL that makes this version, others come behind it."""
+    moving, column = translator(), Column(1, "id", 0, FieldType(Tp.LONG))
+    rows = dml_of(peek.encode_mutations(5, [change(10)]))
+    added = job(ActionType.ADD_COLUMN, 5, 10, table=Table(10, "t", (column,)))
+    found = []
+    for binlog in (rows, ddl("ALTER TABLE `t` ADD `id` INT"), rows):
+        txn = moving.translate(decoded(binlog, {5: added}))
+        if isinstance(txn, Dml):
+            found.append(txn.changes[0].table.info.columns)
+    assert found == [(), (column,)]
 
 
 def test_a_ddl_that_is_left_out_still_moves_the_schema_and_says_why() -> None:

@@ -35,6 +35,20 @@ def test_a_binlog_waits_until_every_source_has_promised_past_it() -> None:
     assert merge.pop() is None
 
 
+def test_one_that_joins_begins_where_the_merge_is_and_not_where_another_source_is() -> None:
+    merge = Merge(["a", "b"], NO_TS)
+    merge.push("a", pulled(commit(1, 5), commit(2, 9), up_to=9))
+    merge.push("b", pulled(up_to=6))
+    assert (found := merge.pop()) is not None
+    assert (list(found.binlogs), found.resolved_ts) == ([commit(1, 5)], 6)
+    assert merge.join("c") == 6
+    merge.push("b", pulled(up_to=9))
+    assert merge.pop() is None
+    merge.push("c", pulled(commit(3, 7), up_to=9))
+    assert (found := merge.pop()) is not None
+    assert list(found.binlogs) == [commit(3, 7), commit(2, 9)]
+
+
 def test_a_transaction_that_two_sources_hold_leaves_once() -> None:
     merge = Merge(["a", "b"], NO_TS)
     merge.push("a", pulled(commit(1, 5), up_to=5))

@@ -33,6 +33,16 @@ def test_a_rollback_is_told_by_its_record_also_where_another_commit_hides_it() -
     assert status_of(START, KeyHistory([hidden])) == RolledBack()
 
 
+def test_a_record_of_another_transaction_says_nothing_of_this_one() -> None:
+    """Neither its commit at this very timestamp, nor a rollback that it hides at another."""
+    beside = Version(WriteKind.PUT, Tso(90), START)
+    elsewhere = Version(WriteKind.PUT, Tso(90), Tso(95), hides_rollback=True)
+    for other in (beside, elsewhere):
+        assert isinstance(status_of(START, KeyHistory([other])), Pending)
+        committed = Version(WriteKind.PUT, START, Tso(110))
+        assert status_of(START, KeyHistory([other, committed])) == Committed(Tso(110))
+
+
 def test_a_lock_means_that_it_is_still_running() -> None:
     status = status_of(START, KeyHistory(locked_by=START))
     assert isinstance(status, Pending)

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from binlogd.ports import Committed, Pending, RolledBack
 from binlogd.tso import Tso, compose, plus_ms
 from binlogd.upstream.tikv.fate import (
+    GRACE_S,
     Absent,
     LetTikvDecide,
+    absent_too_shortly,
     from_absence,
     from_check,
     from_records,
@@ -91,6 +93,13 @@ def test_absence_alone_says_nothing_of_a_young_transaction(info: MvccInfo) -> No
     assert young.is_traceless
     assert "600.0 s old" in young.reason
     assert isinstance(from_records(START, info, OLD), Absent)
+
+
+def test_absence_counts_when_it_has_lasted() -> None:
+    assert absent_too_shortly(START, GRACE_S) is None
+    early = absent_too_shortly(START, GRACE_S - 0.1)
+    assert early is not None
+    assert early.is_traceless
 
 
 def test_absence_is_no_proof_where_garbage_collection_has_been() -> None:
