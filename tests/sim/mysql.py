@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextvars import Context
 from functools import partial
 from random import Random
 from typing import Any
@@ -149,6 +150,7 @@ class SimConnection:
         self._pending: list[Statement] = []
         self._waiting: asyncio.Future[None] | None = None
         self._is_at_work = False
+        self._on_its_way: Statement | None = None
 
     session: Session | None
 
@@ -203,7 +205,7 @@ class SimConnection:
         """At once on this side; the server notices after a while."""
         if not self.closed:
             self.lose(ConnectionError("it was closed under a read"))
-            self._leave(None)
+            self._leave(self._arriving())
 
     # --- a statement ---------------------------------------------------------------------------
 
@@ -223,10 +225,10 @@ class SimConnection:
         except asyncio.CancelledError:
             if not self.closed:
                 self.closed = True
-                self._leave(None)
+                self._leave(self._arriving())
             raise
         finally:
-            self._is_at_work = False
+            self._is_at_work, self._on_its_way = False, None
         self.result = _Result(answer, has_next=bool(self._pending))
         if fault is Fault.CUT_AFTER:
             self._cut_off(None)
@@ -235,7 +237,9 @@ class SimConnection:
         self, session: Session, statement: Statement, fault: Fault | None, latency_s: float
     ) -> Answer:
         there_s = self._server.rng.random() * latency_s if latency_s else 0.0
-        await self._on_its_way(statement, there_s)
+        self._on_its_way = statement
+        await self._pause(there_s)
+        self._on_its_way = None
         if fault in (Fault.CUT_BEFORE, Fault.CUT_LATER):
             raise self._cut_off(statement if fault is Fault.CUT_LATER else None)
         self._refuse(session, fault)
@@ -248,16 +252,10 @@ class SimConnection:
         await self._pause(latency_s - there_s)
         return answer
 
-    async def _on_its_way(self, statement: Statement, seconds: float) -> None:
-        """To the server; a request that is given up may arrive all the same."""
-        try:
-            await self._pause(seconds)
-        except asyncio.CancelledError:
-            if not self.closed:
-                arrives = self._server.rng.random() < _REQUEST_ARRIVES
-                self.closed = True
-                self._leave(statement if arrives else None)
-            raise
+    def _arriving(self) -> Statement | None:
+        """What was sent and given up, if it arrives all the same."""
+        statement, self._on_its_way = self._on_its_way, None
+        return statement if self._server.rng.random() < _REQUEST_ARRIVES else None
 
     def _refuse(self, session: Session, fault: Fault | None) -> None:
         if fault is Fault.DEADLOCK:
@@ -329,7 +327,8 @@ class SimConnection:
         if linger_s <= 0:
             finish()
         else:
-            asyncio.get_running_loop().call_later(linger_s, finish)
+            # the server's, whatever becomes of the process that was at this end
+            asyncio.get_running_loop().call_later(linger_s, finish, context=Context())
 
 
 class _Result:

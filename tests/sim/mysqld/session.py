@@ -236,6 +236,9 @@ class Session:
 
     def end(self) -> None:
         """The connection is gone."""
+        waiting = self.transaction.waiting if self.transaction is not None else None
+        if waiting is not None and not waiting.answer.done():
+            waiting.answer.set_exception(ServerError(1927, "Connection was killed"))
         self.rollback()
         self.server.sessions.pop(self.thread_id, None)
 

@@ -164,10 +164,11 @@ class Table:
     def in_order(self) -> list[Record]:
         """As a scan meets them: by the primary key, or in the order of their making."""
         unique = self.definition.unique
+        held = [each for each in self.records.values() if each.newest or each.committed]
         if not unique or unique[0].has_null:
-            return list(self.records.values())
+            return held
         key = unique[0]
-        return sorted(self.records.values(), key=lambda each: key.of(each.newest or each.committed))
+        return sorted(held, key=lambda each: key.of(each.newest or each.committed))
 
     def index(self, record: Record, values: Values | None) -> None:
         """Indexes a version of a record."""
@@ -176,11 +177,15 @@ class Table:
             if key is not None:
                 entries.setdefault(key, {})[record.number] = record
 
-    def unindex(self, record: Record, values: Values | None) -> None:
-        """Forgets a version that is gone, unless another one of the record has its keys."""
+    def unindex(
+        self, record: Record, values: Values | None, others: Sequence[Values | None] = ()
+    ) -> None:
+        """Forgets a version that is gone, unless another one of the record has its keys: what is
+        committed, the newest, or one of `others`, to which a savepoint may lead back."""
         for entries, unique in zip(self._indexes, self.definition.unique, strict=True):
             key = unique.of(values)
-            if key is None or key in (unique.of(record.committed), unique.of(record.newest)):
+            held_by = (record.committed, record.newest, *others)
+            if key is None or key in map(unique.of, held_by):
                 continue
             held = entries.get(key, {})
             held.pop(record.number, None)
@@ -233,11 +238,17 @@ class Transaction:
 
     def undo_to(self, length: int) -> None:
         """Takes back what was written after the undo log had this length; locks stay."""
+        gone: list[tuple[Table, Record, Values | None]] = []
         while len(self.undo) > length:
             table, record, before = self.undo.pop()
-            gone, record.newest = record.newest, before
-            table.unindex(record, gone)
-            if record.newest is None and record.committed is None:
+            gone.append((table, record, record.newest))
+            record.newest = before
+        kept: dict[int, list[Values | None]] = {}
+        for _, record, before in self.undo if gone else ():
+            kept.setdefault(id(record), []).append(before)
+        for table, record, version in gone:
+            table.unindex(record, version, kept.get(id(record), ()))
+            if record.newest is None and record.committed is None and id(record) not in kept:
                 table.records.pop(record.number, None)
 
     def rollback(self) -> None:
