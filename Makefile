@@ -20,7 +20,7 @@ MINUTES ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-.PHONY: help setup setup-extras setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak load fuzz mutants docs wheel sbom release-image image-test lock manifests clean
+.PHONY: help setup setup-extras setup-test setup-soak compile uncompile system mysql demo test all-tests check format proto bench soak load fuzz mutants instructions nightly docs wheel sbom release-image image-test lock manifests clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -148,6 +148,12 @@ fuzz: setup-soak ## look for inputs that fail, guided by coverage, SECONDS=600 f
 
 mutants: setup-test ## plant bugs, one at a time, and say which test or seed finds them (MUTANT_SEEDS, MUTANT_JOBS)
 	$(BIN)/python -m tests.mutants --jobs $(MUTANT_JOBS) --seeds $(MUTANT_SEEDS)
+
+instructions: setup-soak compile ## count the instructions of hot paths; 3 % more fails. REASON="..." writes the figures anew
+	$(BIN)/python -m tests.instructions.gate $(if $(REASON),--write "$(REASON)")
+
+nightly: setup-soak compile ## all that takes hours, one stage after the other (MINUTES of load, SECONDS of fuzzing, ONLY="load fuzz")
+	$(BIN)/python -m tests.nightly --minutes $(MINUTES) --seconds $(SECONDS) $(if $(ONLY),--only $(ONLY))
 
 docs: $(VENV)/test.stamp ## make the documentation in site/; index.html works from a disk
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -41,6 +41,8 @@ from tests.support.etcd import forgotten, own_etcd
 from tests.support.pump_world import eventually
 
 _NUMBERS = itertools.count()
+LEASE_S = 86_400
+"""Longer than a run: a lease that ended would be one more revision of the real one."""
 
 
 async def placed(client: EtcdClient, keyspace: KeyspaceStore | None = None) -> Place:
@@ -92,7 +94,7 @@ def hold_against_each_other(real_etcd_port: int, directory: Path, steps: list[Re
             own, real = await placed(own_client), await placed(real_client)
             for each in (own, real):
                 for name in (1, 2):
-                    each.leases[name], _ = await each.client.grant(0, 600)
+                    each.leases[name], _ = await each.client.grant(0, LEASE_S)
             for step in steps:
                 assert await said(own, step) == await said(real, step), step
             last = PutRequest(key=b"z")

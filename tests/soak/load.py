@@ -40,6 +40,7 @@ from rich.console import Console
 from rich.table import Table
 
 from binlogd.client.pump_client import ClientLimits, PumpClient
+from binlogd.errors import Unavailable
 from binlogd.tools.appliance import Appliance
 from tests.soak.network import Way
 from tests.soak.slopes import Slope, Verdict, by_interval, fitted
@@ -57,7 +58,7 @@ KILLED_SHARE, WARM_UP_SHARE = 0.25, 0.2
 SAMPLE_EVERY_S, GC_EVERY_S = 2.0, 20.0
 QUIET_S = (6.0, 20.0)
 """Between two faults."""
-CATCH_UP_S = 600.0
+CATCH_UP_S, START_S = 600.0, 300.0
 PREFIX = "soak_"
 _CLUSTER_ID = 4712
 _KEPT = "2m"
@@ -131,7 +132,7 @@ class Load:
                 )
                 stack.push_async_callback(self._node.close)
                 up = await stack.enter_async_context(Way(self._node.port).running())
-                await self._node.start()
+                await self._start()
                 limits = ClientLimits(prewrite_retry_s=300, outcome_retry_interval_s=0.1)
                 client = await stack.enter_async_context(
                     PumpClient("127.0.0.1", up.port, cluster_id=_CLUSTER_ID, limits=limits)
@@ -211,7 +212,14 @@ class Load:
 
     async def _kill_node(self) -> None:
         await self._node.kill()
-        await self._node.start()
+        await self._start()
+
+    async def _start(self) -> None:
+        """A machine that others use as well may be slow: how long it takes is not what is tried."""
+        try:
+            await self._node.start()
+        except Unavailable:
+            await self._node.wait(lambda _: True, timeout_s=START_S)
 
     async def _restart_mariadb(self) -> None:
         await asyncio.to_thread(self.mariadb.restart)
